@@ -1,0 +1,80 @@
+"""XCiT: Cross-Covariance Image Transformers (arXiv 2106.09681)."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmengine.registry import MODELS
+from timm.models.xcit import Xcit
+from torch import Tensor, nn
+
+from .columnar import ColumnarBackbone
+
+COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value')
+SIZES = {  # the paper's Table 1; the last column from the authors' code
+    'nano_12':   (128, 12,  4, 1.0),
+    'tiny_12':   (192, 12,  4, 1.0),
+    'tiny_24':   (192, 24,  4, 1e-5),
+    'small_12':  (384, 12,  8, 1.0),
+    'small_24':  (384, 24,  8, 1e-5),
+    'medium_24': (512, 24,  8, 1e-5),
+    'large_24':  (768, 24, 16, 1e-5),
+}  # yapf: disable
+PATCH_SIZES = (16, 8)
+
+
+@MODELS.register_module()
+class XCiT(ColumnarBackbone):
+    """XCiT's trunk without its class-attention stage, wrapping timm's modules.
+
+    Its convolutional stem gives a ``ceil`` grid and its positions are Fourier features of the grid,
+    so any image of at least one patch will do. See :class:`ColumnarBackbone` for the arguments.
+    ``arch`` is one of ``{nano,tiny,small}_12_p{16,8}``, ``{tiny,small,medium,large}_24_p{16,8}``,
+    or a dict with ``embed_dim``, ``depth``, ``num_heads``, ``patch_size`` and optionally
+    ``layer_scale_init_value`` (default 1.0).
+    """
+
+    arch_settings = {
+        f'{size}_p{patch_size}': dict(zip(COLUMNS, row), patch_size=patch_size)
+        for size, row in SIZES.items() for patch_size in PATCH_SIZES
+    }
+    arch_defaults = dict(layer_scale_init_value=1.0)
+
+    def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
+        super().__init__(arch, **kwargs)
+
+    def _build_trunk(self, settings: Mapping[str, Any], num_blocks: int,
+                     drop_path_rate: float) -> None:
+        check_settings(**settings)
+        trunk = Xcit(
+            patch_size=self.patch_size,
+            embed_dim=self.embed_dim,
+            depth=num_blocks,
+            num_heads=settings['num_heads'],
+            eta=settings['layer_scale_init_value'],
+            drop_path_rate=drop_path_rate,
+            num_classes=0,
+            cls_attn_layers=0)
+        self.patch_embed = trunk.patch_embed
+        self.pos_embed = trunk.pos_embed
+        self.blocks = trunk.blocks
+
+    def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        x, grid = self.patch_embed(img)  # (B, N, C)
+        positions = self.pos_embed(1, *grid)  # (1, C, h, w)
+        return x + positions.flatten(2).transpose(1, 2), grid
+
+    def _run_block(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        return block(x, *grid)
+
+
+def check_settings(*, embed_dim: int, depth: int, num_heads: int, patch_size: int,
+                   layer_scale_init_value: float) -> None:
+    """Raise a ValueError for an architecture that XCiT's modules cannot be built from."""
+    if patch_size not in PATCH_SIZES:
+        raise ValueError(f'patch_size must be 8 or 16, got {patch_size}')
+    if depth < 1:
+        raise ValueError(f'depth must be at least 1, got {depth}')
+    if embed_dim % num_heads or embed_dim % 8:
+        raise ValueError('embed_dim must be a multiple of num_heads and of 8 (for the stem), '
+                         f'got embed_dim {embed_dim} and num_heads {num_heads}')

@@ -1,0 +1,16 @@
+# tools/make_shapes.py, ADE20k layout: three classes and the background on 128 x 128 images.
+_base_ = './ade20k_slim.py'
+
+data_root = 'data/shapes/ade'
+dataset = dict(
+    type='BaseSegDataset',
+    data_root=data_root,
+    metainfo=dict(
+        classes=('background', 'disc', 'square', 'triangle'),
+        palette=[(120, 120, 120), (220, 60, 60), (60, 180, 75), (60, 90, 220)]),
+    img_suffix='.jpg',
+    seg_map_suffix='.png',
+    reduce_zero_label=True)
+train_dataloader = dict(dataset=dataset)
+val_dataloader = dict(dataset=dataset)
+test_dataloader = val_dataloader

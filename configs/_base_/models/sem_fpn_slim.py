@@ -1,0 +1,8 @@
+# Semantic FPN small enough to train on two CPU cores.
+_base_ = './sem_fpn.py'
+
+model = dict(
+    data_preprocessor=dict(size=(128, 128)),
+    backbone=dict(arch='nano_12_p16', drop_path_rate=0.0),
+    neck=dict(in_channels=128, fpn=dict(out_channels=64)),
+    decode_head=dict(in_channels=[64] * 4, channels=64))

@@ -1,0 +1,1 @@
+_base_ = '../_base_/sem_fpn_slim_ade20k.py'
