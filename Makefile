@@ -1,0 +1,32 @@
+# make demo   set up, draw a small data set, train and evaluate a detector and a segmenter on it
+# make test   set up and run the tests (make test-slow: those that take minutes)
+# make lint   check the style
+# make clean  remove the environment and what was built; work_dirs and data stay
+#
+# VENV is where the environment lies, PYTHON what it is made with.
+VENV ?= .venv
+PYTHON ?= python3
+BIN = $(VENV)/bin
+
+.PHONY: demo test test-slow lint env clean
+
+demo: env
+	@$(BIN)/python tools/demo.py
+
+test: env
+	$(BIN)/python -m pytest
+
+test-slow: env
+	$(BIN)/python -m pytest -m slow -s
+
+lint: env
+	$(BIN)/python -m flake8
+	$(BIN)/python -m isort --check --diff .
+	$(BIN)/python -m yapf --diff --recursive backbones engine necks tests tools
+
+env:
+	@$(PYTHON) tools/bootstrap.py $(VENV)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

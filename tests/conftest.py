@@ -1,0 +1,45 @@
+"""Fixtures: data sets, and the command line as a user has it."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / 'shared'  # sample images and reference outputs, where they lie beside us
+
+LAYOUTS = {'mask_rcnn': 'coco', 'sem_fpn': 'ade', 'upernet': 'ade'}  # head -> data set
+
+
+def run_python(*arguments: str | Path, fail: bool = False, **environ: str) -> str:
+    """Run Python in a new process; returns its output, and expects it to ``fail`` or not."""
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', *map(str, arguments)],
+        env={**os.environ, **environ},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True)
+    assert bool(done.returncode) == fail, done.stdout[-6000:]
+    return done.stdout
+
+
+@pytest.fixture(scope='session')
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small set of drawn shapes in both layouts."""
+    out = tmp_path_factory.mktemp('data') / 'shapes'
+    run_python('tools/make_shapes.py', out, '--num-train', 12, '--num-val', 4, '--size', 64)
+    return out
+
+
+@pytest.fixture(scope='session')
+def real_data() -> dict[str, Path]:
+    """Real COCO and ADE20k images."""
+    folders = {layout: SHARED / 'data' / layout for layout in ('coco', 'ade')}
+    for folder in folders.values():
+        if not folder.is_dir():
+            pytest.skip(f'no sample images in {folder}')
+    return folders

@@ -1,0 +1,164 @@
+"""Every config loads, builds and says what its name says."""
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, SHARED
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+from torch import nn
+
+from colonnade.backbones import XCiT
+
+LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
+PUBLISHED = [leaf for leaf in LEAVES if '_slim_' not in leaf.stem]
+DROP_PATH = {'tiny_12': 0., 'small_12': 0.05, 'small_24': 0.1, 'medium_24': 0.15}
+NAME = re.compile(r'xcit_(?P<size>[a-z]+_\d+)_p(?P<patch>8|16)_(?P<schedule>[^_]+)_(?P<data>\w+)')
+
+every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=lambda p: f'{p.parent.name}/{p.stem}')
+
+
+def build(cfg: Config) -> nn.Module:
+    init_default_scope(cfg.default_scope)
+    with torch.device('meta'):
+        return MODELS.build(cfg.model)
+
+
+def test_there_are_leaves_for_each_head() -> None:
+    names = {(leaf.parent.name, leaf.stem) for leaf in LEAVES}
+    heads = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
+    for head, recipe in heads.items():
+        for arch in ('tiny_12_p16', 'small_12_p16', 'small_12_p8'):
+            assert (head, f'xcit_{arch}_{recipe}') in names
+        assert (head, 'xcit_nano_12_p16_slim_shapes') in names
+
+
+@every_leaf
+def test_name_says_what_it_is(leaf: Path) -> None:
+    cfg, name = Config.fromfile(leaf), NAME.fullmatch(leaf.stem)
+    model = cfg.model
+    assert name, f'{leaf.stem} is not xcit_SIZE_pPATCH_SCHEDULE_DATA'
+    assert model.backbone.arch == f'{name["size"]}_p{name["patch"]}'
+    if name['schedule'] != 'slim':
+        assert model.backbone.drop_path_rate == DROP_PATH[name['size']]
+    assert (cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')) == {
+        '3x': (36, None), '80k': (None, 80000), '160k': (None, 160000),
+        'slim': (None, cfg.train_cfg.get('max_iters'))}[name['schedule']]  # yapf: disable
+    head = {'mask_rcnn': 'FCNMaskHead', 'sem_fpn': 'FPNHead', 'upernet': 'UPerHead'}
+    heads = [model.roi_head.mask_head] if 'roi_head' in model else [model.decode_head]
+    assert heads[0].type == head[leaf.parent.name]
+    dataset = cfg.train_dataloader.dataset
+    classes = {'coco': 80, 'ade20k': 150}.get(name['data']) or len(dataset.metainfo.classes)
+    heads += [h for h in (model.get('auxiliary_head'), model.get('roi_head', {}).get('bbox_head'))
+              if h]  # yapf: disable
+    assert {h.num_classes for h in heads} == {classes}
+
+
+@every_leaf
+def test_widths_follow_the_architecture(leaf: Path) -> None:
+    model = Config.fromfile(leaf).model
+    arch = XCiT.arch_settings[model.backbone.arch]
+    assert model.neck.in_channels == arch['embed_dim']
+    assert model.neck.stride == arch['patch_size']
+    if leaf.parent.name == 'sem_fpn' and leaf in PUBLISHED:
+        assert set(model.decode_head.in_channels) == {arch['embed_dim']}  # an FPN of that width
+
+
+@every_leaf
+def test_builds(leaf: Path) -> None:
+    model = build(Config.fromfile(leaf))
+    assert type(model.backbone) is XCiT
+    assert type(model.neck).__name__ == 'ColumnarPyramid'
+
+
+@every_leaf
+def test_survives_dump_and_reload(leaf: Path, tmp_path: Path) -> None:
+    cfg = Config.fromfile(leaf)
+    cfg.dump(tmp_path / 'dumped.py')
+    assert Config.fromfile(tmp_path / 'dumped.py').to_dict() == cfg.to_dict()
+
+
+@every_leaf
+def test_decay_keys_match_parameters(leaf: Path) -> None:
+    cfg = Config.fromfile(leaf)
+    names = [name for name, _ in build(cfg).named_parameters()]
+    keys = cfg.optim_wrapper.paramwise_cfg.custom_keys
+    assert keys
+    for key in keys:
+        assert any(key in name for name in names), key
+
+
+@every_leaf
+def test_leaf_is_a_small_difference(leaf: Path) -> None:
+    lines = [line for line in leaf.read_text().splitlines() if line.strip()]
+    assert len(lines) <= 8
+
+
+def test_only_layer_norms_of_the_trunk_do_not_decay() -> None:
+    cfg = Config.fromfile(ROOT / 'configs/mask_rcnn/xcit_tiny_12_p16_3x_coco.py')
+    model = build(cfg)
+    groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    free = {names[id(g['params'][0])] for g in groups if g['weight_decay'] == 0}
+    assert free == {
+        f'backbone.blocks.{i}.norm{j}.{kind}'
+        for i in range(12) for j in (1, 2, 3) for kind in ('weight', 'bias')
+    }
+    assert {g['weight_decay'] for g in groups} == {0., 0.05}
+
+
+def learning_rates(cfg: Config, num_iters: int) -> np.ndarray:
+    """The rate of each of the first iterations."""
+    init_default_scope(cfg.default_scope)
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([parameter], lr=cfg.optim_wrapper.optimizer.lr)
+    schedulers = [
+        PARAM_SCHEDULERS.build(scheduler, default_args=dict(optimizer=optimizer))
+        for scheduler in cfg.param_scheduler if not scheduler.by_epoch
+    ]
+    rates = []
+    for _ in range(num_iters):
+        rates.append(optimizer.param_groups[0]['lr'])
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    return np.array(rates)
+
+
+@pytest.mark.parametrize('name, total', [('sem_fpn/xcit_small_12_p16_80k_ade20k', 80000),
+                                         ('upernet/xcit_small_12_p16_160k_ade20k', 160000)])
+def test_poly_schedule_is_the_originals(name: str, total: int) -> None:
+    rates = learning_rates(Config.fromfile(ROOT / f'configs/{name}.py'), 3000)
+    t = np.arange(3000)
+    warm_up = np.minimum(1, 1e-6 + (1 - 1e-6) * t / 1500)
+    # mmengine reaches the end of either ramp one iteration earlier than mmcv 1 did
+    np.testing.assert_allclose(rates, 6e-5 * (1 - t / total) * warm_up, rtol=2e-3)
+
+
+def test_detection_schedule() -> None:
+    cfg = Config.fromfile(ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py')
+    rates = learning_rates(cfg, 600)
+    assert rates[0] == pytest.approx(1e-7)
+    assert rates[250] == pytest.approx(1e-4 * (0.001 + 0.999 * 250 / 499))
+    assert rates[500:] == pytest.approx(1e-4)
+    steps = cfg.param_scheduler[1]
+    assert (steps.milestones, steps.gamma, steps.by_epoch) == ([27, 33], 0.1, True)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f'no reference outputs in {SHARED}')
+@pytest.mark.parametrize('leaf', [p for p in LEAVES if p.stem.startswith('xcit_small_12_p16')],
+                         ids=lambda p: p.parent.name)  # yapf: disable
+def test_parameters_count_as_in_the_original(leaf: Path) -> None:
+    reference = json.loads((SHARED / 'reference/downstream_keys.json').read_text())
+    expected = reference[f'{leaf.parent.name}_{leaf.stem}']
+    model = build(Config.fromfile(leaf))
+    assert sum(p.numel() for p in model.parameters()) == expected['total_params']
+    assert sum(p.numel() for p in model.backbone.parameters()) + sum(
+        p.numel() for name, p in model.neck.named_parameters()
+        if name.startswith('stride')) == expected['backbone_params']

@@ -1,0 +1,67 @@
+"""Evaluate a checkpoint: box and mask mAP of a detector, mIoU of a segmenter.
+
+    python tools/test.py configs/mask_rcnn/xcit_small_12_p16_3x_coco.py epoch_36.pth
+"""
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.dist import is_main_process
+
+from colonnade.engine.launch import (add_launch_arguments, build_runner, check_data, load_config,
+                                     write_json)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_launch_arguments(parser)
+    parser.add_argument('checkpoint', type=Path, help='checkpoint file')
+    parser.add_argument(
+        '--out', type=Path, help='JSON file for the metrics (WORK_DIR/TIMESTAMP/metrics.json)')
+    args = parser.parse_args()
+    try:
+        args.cfg = load_config(args)
+        check_data(args.cfg, ('test_dataloader',))
+        if not args.checkpoint.is_file():
+            raise FileNotFoundError(f'no checkpoint {args.checkpoint}')
+    except (ValueError, OSError) as error:
+        parser.exit(1, f'test: {error}\n')
+    return args
+
+
+def complete(metrics: dict[str, float], cfg: Config) -> dict[str, float | None]:
+    """``metrics`` with an mAP of 0 where nothing was detected, and None for what is undefined.
+
+    CocoMetric gives no numbers at all for a model without a single detection.
+    """
+    expected = []
+    if cfg.test_evaluator.type == 'CocoMetric':
+        expected = [f'coco/{kind}_mAP' for kind in cfg.test_evaluator.metric]
+    absent = {key: 0. for key in expected if key not in metrics}
+    return {
+        key: float(value) if math.isfinite(value) else None
+        for key, value in {**metrics, **absent}.items()
+    }
+
+
+def main() -> None:
+    args = parse_args()
+    args.cfg.load_from = None
+    runner = build_runner(args.cfg)
+    runner.load_checkpoint(str(args.checkpoint), map_location='cpu', strict=True)
+    metrics = complete(runner.test(), args.cfg)
+    if is_main_process():
+        out = args.out or Path(runner.log_dir, 'metrics.json')
+        write_json(
+            out, dict(
+                config=str(args.config), checkpoint=str(args.checkpoint), metrics=metrics))
+        for key, value in metrics.items():
+            print(f'{key:24} {"undefined" if value is None else f"{value:.4g}"}')
+        print(f'written to {out}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,86 @@
+"""Train a detector of mmdet or a segmenter of mmseg.
+
+    python tools/train.py configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data-root data/coco
+"""
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.logging import print_log
+
+from colonnade.engine.launch import add_launch_arguments, build_runner, check_data, load_config
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_launch_arguments(parser)
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        metavar='CHECKPOINT',
+        help='go on from this checkpoint, or from the latest in the work dir')
+    parser.add_argument('--amp', action='store_true', help='mixed precision (needs a GPU)')
+    args = parser.parse_args()
+    try:
+        args.cfg = load_config(args)
+        check_data(args.cfg, ('train_dataloader', 'val_dataloader'))
+        set_resume(args.cfg, args.resume)
+        if args.amp:
+            set_amp(args.cfg)
+    except (ValueError, OSError) as error:
+        parser.exit(1, f'train: {error}\n')
+    return args
+
+
+def set_resume(cfg: Config, resume: str | None) -> None:
+    """Say where training starts, and keep it from overwriting checkpoints.
+
+    Raises:
+        FileNotFoundError: If the checkpoint to resume from does not exist.
+        FileExistsError: If the work dir has checkpoints and nothing was said about them.
+    """
+    latest = Path(cfg.work_dir, 'last_checkpoint')  # written by mmengine's CheckpointHook
+    if resume is None:
+        if latest.exists() and not cfg.resume:
+            raise FileExistsError(
+                f'{cfg.work_dir} has checkpoints of an earlier run: go on from them with --resume, '
+                'or name another --work-dir')
+    elif resume == 'auto':
+        cfg.resume, cfg.load_from = True, None
+        if not latest.exists():
+            print_log(
+                f'--resume: no checkpoint in {cfg.work_dir} yet, training starts at iteration 0',
+                level=logging.WARNING)
+    else:
+        if not Path(resume).is_file():
+            raise FileNotFoundError(f'--resume: no checkpoint {resume}')
+        cfg.resume, cfg.load_from = True, resume
+
+
+def set_amp(cfg: Config) -> None:
+    """Train in mixed precision with dynamic loss scaling.
+
+    Raises:
+        ValueError: If there is no GPU, or the config has an optimizer wrapper of its own kind.
+    """
+    if get_device() == 'cpu':
+        raise ValueError('--amp needs a GPU and there is none here: leave it out')
+    kind = cfg.optim_wrapper.get('type', 'OptimWrapper')
+    if kind not in ('OptimWrapper', 'AmpOptimWrapper'):
+        raise ValueError(f'--amp needs optim_wrapper.type OptimWrapper, the config says {kind}')
+    cfg.optim_wrapper.type = 'AmpOptimWrapper'
+    cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+
+
+def main() -> None:
+    args = parse_args()
+    build_runner(args.cfg).train()
+
+
+if __name__ == '__main__':
+    main()
