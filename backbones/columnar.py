@@ -30,7 +30,7 @@ class ColumnarBackbone(BaseModule):
             the last block. A block may stand there more than once. ``None`` takes the originals'
             four taps: blocks 4, 6, 8, 12 of 12, and 8, 12, 16, 24 of 24.
         drop_path_rate: Stochastic depth, the same for every block (as the XCiT paper trains).
-        frozen_stages: ``-1`` freezes nothing, ``0`` the stem, ``n`` the stem and the first n blocks.
+        frozen_stages: ``-1`` freezes nothing, ``0`` the stem, ``n`` also the first n blocks.
         norm_eval: Keep batch normalisation layers in evaluation mode while training.
         with_cp: Recompute each block in the backward pass instead of storing its activations.
         norm_cfg: Type and options of the batch normalisation layers; ``None`` is ``type='BN'``.
@@ -119,7 +119,10 @@ class ColumnarBackbone(BaseModule):
         if not (self.with_cp and is_grad_enabled()):
             return self._run_block(block, x, grid)
         return checkpoint(
-            self._run_block, block, x, grid,
+            self._run_block,
+            block,
+            x,
+            grid,
             use_reentrant=False,
             context_fn=lambda: (nullcontext(), running_stats_kept(block)))
 
@@ -220,5 +223,5 @@ def running_stats_kept(module: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for norm, (momentum, num_batches_tracked) in zip(norms, before):
+        for norm, (momentum, num_batches_tracked) in zip(norms, before, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, num_batches_tracked

@@ -35,8 +35,9 @@ class XCiT(ColumnarBackbone):
     """
 
     arch_settings = {
-        f'{size}_p{patch_size}': dict(zip(COLUMNS, row), patch_size=patch_size)
-        for size, row in SIZES.items() for patch_size in PATCH_SIZES
+        f'{size}_p{patch_size}': dict(zip(COLUMNS, row, strict=True), patch_size=patch_size)
+        for size, row in SIZES.items()
+        for patch_size in PATCH_SIZES
     }
     arch_defaults = dict(layer_scale_init_value=1.0)
 

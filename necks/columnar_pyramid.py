@@ -80,7 +80,7 @@ class ColumnarPyramid(BaseModule):
                              f'{self.out_strides}, got {len(inputs)}: check out_indices')
         levels = tuple(
             self.get_submodule(f'stride{out_stride}')(x)
-            for out_stride, x in zip(self.out_strides, inputs))
+            for out_stride, x in zip(self.out_strides, inputs, strict=True))
         return levels if self.fpn is None else tuple(self.fpn(levels))
 
 

@@ -16,13 +16,15 @@ LAYOUTS = {'mask_rcnn': 'coco', 'sem_fpn': 'ade', 'upernet': 'ade'}  # head -> d
 
 def run_python(*arguments: str | Path, fail: bool = False, **environ: str) -> str:
     """Run Python in a new process; returns its output, and expects it to ``fail`` or not."""
-    done = subprocess.run(
-        [sys.executable, '-W', 'ignore', *map(str, arguments)],
-        env={**os.environ, **environ},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True)
+    done = subprocess.run([sys.executable, '-W', 'ignore', *map(str, arguments)],
+                          env={
+                              **os.environ,
+                              **environ
+                          },
+                          cwd=ROOT,
+                          stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT,
+                          text=True)
     assert bool(done.returncode) == fail, done.stdout[-6000:]
     return done.stdout
 

@@ -40,7 +40,7 @@ def test_images_of_a_batch_do_not_see_each_other() -> None:
     backbone, images = tiny().eval(), torch.randn(2, 3, 40, 56)
     with torch.no_grad():
         together, alone = backbone(images), backbone(images[1:])
-    for a, b in zip(together, alone):
+    for a, b in zip(together, alone, strict=True):
         torch.testing.assert_close(a[1:], b, rtol=1e-5, atol=1e-5)
 
 
@@ -55,9 +55,8 @@ def test_parameters_are_timms(arch: str) -> None:
     }
     assert {name: tensor.shape for name, tensor in ours.state_dict().items()} == expected
     settings = XCiT.arch_settings[arch]
-    assert (ours.embed_dim, ours.depth, ours.patch_size) == (settings['embed_dim'],
-                                                             settings['depth'],
-                                                             settings['patch_size'])
+    assert (ours.embed_dim, ours.depth,
+            ours.patch_size) == (settings['embed_dim'], settings['depth'], settings['patch_size'])
     assert theirs.blocks[0].attn.num_heads == ours.blocks[0].attn.num_heads
 
 

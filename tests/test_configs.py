@@ -48,15 +48,19 @@ def test_name_says_what_it_is(leaf: Path) -> None:
     if name['schedule'] != 'slim':
         assert model.backbone.drop_path_rate == DROP_PATH[name['size']]
     assert (cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')) == {
-        '3x': (36, None), '80k': (None, 80000), '160k': (None, 160000),
-        'slim': (None, cfg.train_cfg.get('max_iters'))}[name['schedule']]  # yapf: disable
+        '3x': (36, None),
+        '80k': (None, 80000),
+        '160k': (None, 160000),
+        'slim': (None, cfg.train_cfg.get('max_iters'))
+    }[name['schedule']]
     head = {'mask_rcnn': 'FCNMaskHead', 'sem_fpn': 'FPNHead', 'upernet': 'UPerHead'}
     heads = [model.roi_head.mask_head] if 'roi_head' in model else [model.decode_head]
     assert heads[0].type == head[leaf.parent.name]
     dataset = cfg.train_dataloader.dataset
     classes = {'coco': 80, 'ade20k': 150}.get(name['data']) or len(dataset.metainfo.classes)
-    heads += [h for h in (model.get('auxiliary_head'), model.get('roi_head', {}).get('bbox_head'))
-              if h]  # yapf: disable
+    heads += [
+        h for h in (model.get('auxiliary_head'), model.get('roi_head', {}).get('bbox_head')) if h
+    ]
     assert {h.num_classes for h in heads} == {classes}
 
 
@@ -108,7 +112,9 @@ def test_only_layer_norms_of_the_trunk_do_not_decay() -> None:
     free = {names[id(g['params'][0])] for g in groups if g['weight_decay'] == 0}
     assert free == {
         f'backbone.blocks.{i}.norm{j}.{kind}'
-        for i in range(12) for j in (1, 2, 3) for kind in ('weight', 'bias')
+        for i in range(12)
+        for j in (1, 2, 3)
+        for kind in ('weight', 'bias')
     }
     assert {g['weight_decay'] for g in groups} == {0., 0.05}
 
@@ -152,8 +158,9 @@ def test_detection_schedule() -> None:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f'no reference outputs in {SHARED}')
-@pytest.mark.parametrize('leaf', [p for p in LEAVES if p.stem.startswith('xcit_small_12_p16')],
-                         ids=lambda p: p.parent.name)  # yapf: disable
+@pytest.mark.parametrize(
+    'leaf', [p for p in LEAVES if p.stem.startswith('xcit_small_12_p16')],
+    ids=lambda p: p.parent.name)
 def test_parameters_count_as_in_the_original(leaf: Path) -> None:
     reference = json.loads((SHARED / 'reference/downstream_keys.json').read_text())
     expected = reference[f'{leaf.parent.name}_{leaf.stem}']

@@ -46,9 +46,10 @@ def test_checkpoint_keys_name_the_level(stride: int, modules: dict) -> None:
     neck = ColumnarPyramid(8, stride)
     for name, kind in modules.items():
         assert type(getattr(neck, name)) is kind
-    assert {key.split('.')[0] for key in neck.state_dict()} == {
-        name for name, kind in modules.items() if kind is not nn.Identity
-    }
+    assert {key.split('.')[0]
+            for key in neck.state_dict()
+            } == {name
+                  for name, kind in modules.items() if kind is not nn.Identity}
 
 
 @pytest.mark.parametrize('stride', [8, 16])
@@ -72,8 +73,9 @@ def test_fpn_takes_its_widths_from_the_neck() -> None:
             fpn=dict(type='mmdet.FPN', out_channels=6, num_outs=5)))
     assert type(neck.fpn) is FPN
     assert neck.fpn.in_channels == [8] * 4
-    assert [tuple(level.shape[1:]) for level in neck(maps_of((64, 64), 16))] == [
-        (6, 16, 16), (6, 8, 8), (6, 4, 4), (6, 2, 2), (6, 1, 1)]  # yapf: disable
+    assert [tuple(level.shape[1:])
+            for level in neck(maps_of((64, 64), 16))] == [(6, 16, 16), (6, 8, 8), (6, 4, 4),
+                                                          (6, 2, 2), (6, 1, 1)]
     as_wide = ColumnarPyramid(8, 16, fpn=dict(type='mmdet.FPN', num_outs=4))
     assert as_wide.fpn.out_channels == 8
 

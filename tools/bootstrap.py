@@ -43,12 +43,14 @@ def run(step: str, command: list[str | Path], advice: str, venv: Path, **environ
         SetupError: If it fails, with the end of its output and ``advice``.
     """
     started = time.monotonic()
-    done = subprocess.run(
-        [str(part) for part in command],
-        env={**os.environ, **environ},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True)
+    done = subprocess.run([str(part) for part in command],
+                          env={
+                              **os.environ,
+                              **environ
+                          },
+                          stdin=subprocess.DEVNULL,
+                          capture_output=True,
+                          text=True)
     output = done.stdout + done.stderr
     with open(venv / LOG, 'a') as log:
         log.write(f'$ {" ".join(map(str, command))}\n{output}\n')
@@ -63,8 +65,8 @@ def run(step: str, command: list[str | Path], advice: str, venv: Path, **environ
 
 def fingerprint() -> str:
     """What the environment is made from; when this changes, it is brought up to date."""
-    content = b''.join(
-        path.read_bytes() for path in (LOCK, ROOT / 'setup.cfg', Path(__file__).resolve()))
+    content = b''.join(path.read_bytes()
+                       for path in (LOCK, ROOT / 'setup.cfg', Path(__file__).resolve()))
     return hashlib.sha256(content + f'{sys.version} {ROOT}'.encode()).hexdigest()
 
 
@@ -126,7 +128,9 @@ def get_mmcv(venv: Path, python: Path) -> Path:
                 ':all:', '--no-cache-dir', '--wheel-dir', scratch, MMCV
             ], 'If the compiler was killed, memory ran out: MAX_JOBS=1 make ... needs less. If a '
                 'header is missing, install the headers of Python (python3-dev).',
-                venv, MMCV_WITH_OPS='1', MAX_JOBS=os.environ.get('MAX_JOBS', str(os.cpu_count())))
+                venv,
+                MMCV_WITH_OPS='1',
+                MAX_JOBS=os.environ.get('MAX_JOBS', str(os.cpu_count())))
             folder.mkdir(exist_ok=True)
             for wheel in Path(scratch).glob('*.whl'):
                 os.replace(wheel, folder / wheel.name)

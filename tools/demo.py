@@ -75,10 +75,19 @@ def train_and_test(head: str, data_root: Path, work_dir: Path, options: list[str
     run_tool('train.py', log, *common, '--cfg-options', *no_validation, *options, show=True)
     checkpoint = (work_dir / 'last_checkpoint').read_text()
     run_tool(
-        'test.py', log, config, checkpoint, *common[1:], '--out', metrics, '--cfg-options',
-        'default_hooks.visualization.draw=True', f'visualizer.save_dir={work_dir}/pictures',
-        *(['default_hooks.visualization.test_out_dir=' + str(work_dir / 'pictures')]
-          if head == 'mask_rcnn' else []), show=False)
+        'test.py',
+        log,
+        config,
+        checkpoint,
+        *common[1:],
+        '--out',
+        metrics,
+        '--cfg-options',
+        'default_hooks.visualization.draw=True',
+        f'visualizer.save_dir={work_dir}/pictures',
+        *(['default_hooks.visualization.test_out_dir=' +
+           str(work_dir / 'pictures')] if head == 'mask_rcnn' else []),
+        show=False)
     return json.loads(metrics.read_text())['metrics']
 
 

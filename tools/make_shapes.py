@@ -41,7 +41,7 @@ class Scene:
     def label_map(self) -> np.ndarray:
         """``(H, W)`` uint8 in ADE20k's numbering."""
         label_map = np.full(self.image.shape[:2], BACKGROUND, np.uint8)
-        for label, mask in zip(self.labels, self.masks):
+        for label, mask in zip(self.labels, self.masks, strict=True):
             label_map[mask] = BACKGROUND + 1 + label
         return label_map
 
@@ -79,7 +79,8 @@ def draw_scene(rng: np.random.Generator, size: int) -> Scene:
         label = int(rng.integers(len(CLASSES)))
         mask, paint = outline(rng, label, size), texture(rng, size, 8)
         covered = [below & ~mask for below in scene.masks]
-        hidden = any(v.sum() < max(MIN_AREA, MIN_VISIBLE * a) for v, a in zip(covered, whole))
+        least = [max(MIN_AREA, MIN_VISIBLE * area) for area in whole]
+        hidden = any(c.sum() < n for c, n in zip(covered, least, strict=True))
         if hidden or mask.sum() < MIN_AREA:
             continue
         scene.image[mask] = paint[mask]
@@ -99,7 +100,8 @@ def coco_annotation(label: int, mask: np.ndarray, image_id: int, annotation_id: 
         id=annotation_id,
         image_id=image_id,
         category_id=label + 1,
-        bbox=[left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1],
+        bbox=[left, top, int(columns[-1]) - left + 1,
+              int(rows[-1]) - top + 1],
         area=int(mask.sum()),
         segmentation=dict(size=rle['size'], counts=rle['counts'].decode()),
         iscrowd=0)
@@ -122,7 +124,7 @@ def write_split(out: Path, split: str, num_images: int, size: int, seed: int) ->
         shutil.copyfile(folders[0] / f'{name}.jpg', folders[1] / f'{name}.jpg')
         write_image(folders[2] / f'{name}.png', scene.label_map())
         images.append(dict(id=index + 1, file_name=f'{name}.jpg', width=size, height=size))
-        for label, mask in zip(scene.labels, scene.masks):
+        for label, mask in zip(scene.labels, scene.masks, strict=True):
             annotations.append(coco_annotation(label, mask, index + 1, len(annotations) + 1))
     categories = [dict(id=i + 1, name=name) for i, name in enumerate(CLASSES)]
     content = dict(images=images, annotations=annotations, categories=categories)

@@ -24,7 +24,7 @@ def parse_args() -> argparse.Namespace:
     args = parser.parse_args()
     try:
         args.cfg = load_config(args)
-        check_data(args.cfg, ('test_dataloader',))
+        check_data(args.cfg, ('test_dataloader', ))
         if not args.checkpoint.is_file():
             raise FileNotFoundError(f'no checkpoint {args.checkpoint}')
     except (ValueError, OSError) as error:
@@ -43,7 +43,10 @@ def complete(metrics: dict[str, float], cfg: Config) -> dict[str, float | None]:
     absent = {key: 0. for key in expected if key not in metrics}
     return {
         key: float(value) if math.isfinite(value) else None
-        for key, value in {**metrics, **absent}.items()
+        for key, value in {
+            **metrics,
+            **absent
+        }.items()
     }
 
 
@@ -55,9 +58,8 @@ def main() -> None:
     metrics = complete(runner.test(), args.cfg)
     if is_main_process():
         out = args.out or Path(runner.log_dir, 'metrics.json')
-        write_json(
-            out, dict(
-                config=str(args.config), checkpoint=str(args.checkpoint), metrics=metrics))
+        write_json(out,
+                   dict(config=str(args.config), checkpoint=str(args.checkpoint), metrics=metrics))
         for key, value in metrics.items():
             print(f'{key:24} {"undefined" if value is None else f"{value:.4g}"}')
         print(f'written to {out}')

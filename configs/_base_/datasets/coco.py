@@ -1,28 +1,17 @@
 # COCO 2017 instances with DETR's multi-scale and crop augmentation.
 data_root = 'data/coco/'
-scales = [(480, 1333), (512, 1333), (544, 1333), (576, 1333), (608, 1333), (640, 1333),
-          (672, 1333), (704, 1333), (736, 1333), (768, 1333), (800, 1333)]
+resize = dict(
+    type='RandomChoiceResize', scales=[(s, 1333) for s in range(480, 801, 32)], keep_ratio=True)
+shrink = dict(
+    type='RandomChoiceResize', scales=[(400, 1333), (500, 1333), (600, 1333)], keep_ratio=True)
+crop = dict(
+    type='RandomCrop', crop_type='absolute_range', crop_size=(384, 600), allow_negative_crop=True)
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='RandomFlip', prob=0.5),
-    dict(
-        type='RandomChoice',
-        transforms=[[
-            dict(type='RandomChoiceResize', scales=scales, keep_ratio=True),
-        ], [
-            dict(
-                type='RandomChoiceResize',
-                scales=[(400, 1333), (500, 1333), (600, 1333)],
-                keep_ratio=True),
-            dict(
-                type='RandomCrop',
-                crop_type='absolute_range',
-                crop_size=(384, 600),
-                allow_negative_crop=True),
-            dict(type='RandomChoiceResize', scales=scales, keep_ratio=True),
-        ]]),
+    dict(type='RandomChoice', transforms=[[resize], [shrink, crop, resize]]),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [

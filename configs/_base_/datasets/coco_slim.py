@@ -17,6 +17,8 @@ test_pipeline = [
         meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
 ]
 train_dataloader = dict(
-    batch_size=8, num_workers=1, dataset=dict(filter_cfg=dict(min_size=16), pipeline=train_pipeline))
+    batch_size=8,
+    num_workers=1,
+    dataset=dict(filter_cfg=dict(min_size=16), pipeline=train_pipeline))
 val_dataloader = dict(num_workers=1, dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader

@@ -1,0 +1,64 @@
+"""What pip installs: the namespace, the tools and the configs."""
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+LEAF = 'sem_fpn/xcit_tiny_12_p16_80k_ade20k.py'
+PARTS = ('backbones', 'configs', 'engine', 'necks', 'tools')
+
+
+@pytest.fixture(scope='module')
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    out = tmp_path_factory.mktemp('wheel')
+    source = out / 'source'
+    source.mkdir()
+    for name in (*PARTS, 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE'):
+        (source / name).symlink_to(ROOT / name)
+    subprocess.run([
+        sys.executable, '-m', 'pip', 'wheel', '--no-deps', '--no-build-isolation', '--quiet',
+        '--wheel-dir', out, source
+    ],
+                   check=True)
+    return zipfile.ZipFile(next(out.glob('*.whl')))
+
+
+def test_wheel_carries_everything(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    for part in PARTS:
+        for path in (ROOT / part).rglob('*.py'):
+            assert f'colonnade/{path.relative_to(ROOT)}' in names
+    assert any(name.endswith('LICENSE') for name in names)
+    outside = {name for name in names if not name.startswith('colonnade')}
+    assert outside == set(), 'nothing is installed under a generic name'
+
+
+def test_nothing_of_openmmlab_is_a_hard_requirement(wheel: zipfile.ZipFile) -> None:
+    """Who has mmdet already, must not get a second one over it."""
+    metadata = next(name for name in wheel.namelist() if name.endswith('METADATA'))
+    lines = wheel.read(metadata).decode().splitlines()
+    hard = [line for line in lines if line.startswith('Requires-Dist') and 'extra ==' not in line]
+    assert sorted(line.split()[1].split('>')[0] for line in hard) == ['timm', 'torch']
+
+
+def test_installed_configs_and_tools_work(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    wheel.extractall(tmp_path)
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import colonnade
+colonnade.__path__ = [{str(tmp_path / 'colonnade')!r}]
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+cfg = Config.fromfile({str(tmp_path)!r} + '/colonnade/configs/{LEAF}')
+init_default_scope(cfg.default_scope)
+MODELS.build(cfg.model)
+import colonnade.backbones, colonnade.tools.train
+assert colonnade.backbones.__file__.startswith({str(tmp_path)!r})
+"""
+    subprocess.run([sys.executable, '-W', 'ignore', '-c', code], check=True, cwd=Path(tmp_path))

@@ -1,0 +1,98 @@
+"""Real COCO and ADE20k images, among them grayscale ones, empty ones and crowd regions."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import LAYOUTS, ROOT, run_python
+
+DATA_NAMES = {'coco': 'coco', 'ade': 'ade20k'}
+METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
+
+
+def config(head: str) -> Path:
+    return ROOT / f'configs/{head}/xcit_nano_12_p16_slim_{DATA_NAMES[LAYOUTS[head]]}.py'
+
+
+def metrics_of(head: str, checkpoint: Path, data_root: Path, work_dir: Path) -> dict[str, float]:
+    out = work_dir / 'metrics.json'
+    run_python('tools/test.py', config(head), checkpoint, '--data-root', data_root, '--work-dir',
+               work_dir, '--out', out)
+    return json.loads(out.read_text())['metrics']
+
+
+@pytest.mark.parametrize('head', LAYOUTS)
+def test_a_whole_pass(head: str, real_data: dict[str, Path], tmp_path: Path) -> None:
+    """Every image goes through training once, images without objects too, and through test."""
+    layout = LAYOUTS[head]
+    images = 83 if layout == 'coco' else 19
+    options = [
+        f'train_cfg.max_iters={-(-images // 8)}', 'train_cfg.val_interval=1000',
+        'default_hooks.checkpoint.interval=1'
+    ]
+    if layout == 'coco':
+        options += ['train_dataloader.dataset.filter_cfg.filter_empty_gt=False']
+    log = run_python('tools/train.py', config(head), '--data-root', real_data[layout], '--work-dir',
+                     tmp_path, '--cfg-options', *options)
+    checkpoint = Path((tmp_path / 'last_checkpoint').read_text())
+
+    metrics = metrics_of(head, checkpoint, real_data[layout], tmp_path)
+
+    assert 'loss: nan' not in log
+    for metric in METRICS[layout]:
+        assert 0 <= metrics[metric] <= 100
+
+
+@pytest.mark.parametrize('head, recipe', [('mask_rcnn', '3x_coco'), ('sem_fpn', '80k_ade20k'),
+                                          ('upernet', '160k_ade20k')])
+def test_the_published_pipelines(head: str, recipe: str, real_data: dict[str, Path],
+                                 tmp_path: Path) -> None:
+    """One step of each full recipe, at full image size."""
+    layout = LAYOUTS[head]
+    limit = 'train_cfg.max_iters=1'
+    if layout == 'coco':
+        limit = 'train_dataloader.dataset.indices=2'
+    log = run_python('tools/train.py', ROOT / f'configs/{head}/xcit_tiny_12_p16_{recipe}.py',
+                     '--data-root', real_data[layout], '--work-dir', tmp_path, '--cfg-options',
+                     limit, 'default_hooks.logger.interval=1', 'val_dataloader=None',
+                     'val_evaluator=None', 'val_cfg=None',
+                     *(['train_cfg.max_epochs=1'] if layout == 'coco' else []))
+    assert 'loss: ' in log and 'loss: nan' not in log
+
+
+def first_images(real_data: dict[str, Path], layout: str, out: Path, number: int) -> Path:
+    """A copy of the training set's first images with objects, as training and validation set."""
+    source = real_data[layout]
+    if layout == 'ade':
+        for kind in ('images', 'annotations'):
+            for path in sorted((source / kind / 'training').iterdir())[:number]:
+                for split in ('training', 'validation'):
+                    link = out / kind / split / path.name
+                    link.parent.mkdir(parents=True, exist_ok=True)
+                    link.symlink_to(path)
+        return out
+    content = json.loads((source / 'annotations/instances_train2017.json').read_text())
+    with_objects = {a['image_id'] for a in content['annotations'] if not a['iscrowd']}
+    content['images'] = [i for i in content['images'] if i['id'] in with_objects][:number]
+    chosen = {image['id'] for image in content['images']}
+    content['annotations'] = [a for a in content['annotations'] if a['image_id'] in chosen]
+    (out / 'annotations').mkdir(parents=True)
+    for split in ('train2017', 'val2017'):
+        (out / split).symlink_to(source / 'train2017')
+        (out / f'annotations/instances_{split}.json').write_text(json.dumps(content))
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head, metric, least', [('mask_rcnn', 'coco/segm_mAP_50', 0.5),
+                                                 ('sem_fpn', 'mIoU', 50)])
+def test_memorises_four_images(head: str, metric: str, least: float, real_data: dict[str, Path],
+                               tmp_path: Path) -> None:
+    data = first_images(real_data, LAYOUTS[head], tmp_path / 'data', 4)
+    run_python('tools/train.py', config(head), '--data-root', data, '--work-dir', tmp_path,
+               '--cfg-options', 'train_dataloader.batch_size=4', 'train_cfg.val_interval=600')
+    checkpoint = Path((tmp_path / 'last_checkpoint').read_text())
+    metrics = metrics_of(head, checkpoint, data, tmp_path)
+    print({key: value for key, value in metrics.items() if 'mAP' in key or 'mIoU' in key})
+    assert metrics[metric] >= least

@@ -1,0 +1,189 @@
+"""The command line on drawn shapes: train, resume, test, and what it says to wrong input."""
+from __future__ import annotations
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import LAYOUTS, ROOT, run_python
+
+SHORT = [
+    '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
+    'default_hooks.checkpoint.interval=1', 'default_hooks.logger.interval=1',
+    'train_dataloader.batch_size=2'
+]
+METRICS = {
+    'mask_rcnn': ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50', 'coco/segm_mAP_50'),
+    'sem_fpn': ('mIoU', 'mAcc', 'aAcc'),
+    'upernet': ('mIoU', 'mAcc', 'aAcc'),
+}
+
+
+def config(head: str) -> Path:
+    return ROOT / 'configs' / head / 'xcit_nano_12_p16_slim_shapes.py'
+
+
+@pytest.mark.parametrize('head', LAYOUTS)
+def test_train_resume_test(head: str, shapes: Path, tmp_path: Path) -> None:
+    data = ['--data-root', shapes / LAYOUTS[head]]
+    run_python('tools/train.py', config(head), *data, '--work-dir', tmp_path, *SHORT)
+    assert (tmp_path / 'iter_2.pth').is_file()
+
+    refused = run_python(
+        'tools/train.py', config(head), *data, '--work-dir', tmp_path, *SHORT, fail=True)
+    assert f'{tmp_path} has checkpoints of an earlier run' in refused
+
+    longer = [*SHORT[:1], 'train_cfg.max_iters=3', *SHORT[2:]]
+    log = run_python('tools/train.py', config(head), *data, '--work-dir', tmp_path, '--resume',
+                     *longer)
+    assert 'Iter(train) [3/3]' in log
+    assert 'Iter(train) [2/3]' not in log
+    assert torch.load(tmp_path / 'iter_3.pth', weights_only=False)['meta']['iter'] == 3
+
+    printed = run_python('tools/test.py', config(head), tmp_path / 'iter_3.pth', *data,
+                         '--work-dir', tmp_path, '--out', tmp_path / 'm.json')
+    written = json.loads((tmp_path / 'm.json').read_text())
+    assert written['checkpoint'] == str(tmp_path / 'iter_3.pth')
+    for metric in METRICS[head]:
+        assert re.search(rf'^{metric} +[\d.e-]+$', printed, re.MULTILINE)
+        assert written['metrics'][metric] >= 0
+
+
+@pytest.mark.parametrize('head, package', [('mask_rcnn', 'mmdet'), ('upernet', 'mmseg')])
+def test_under_the_libraries_own_tools(head: str, package: str, shapes: Path,
+                                       tmp_path: Path) -> None:
+    tools = Path(find_spec(package).origin).parent / '.mim/tools'
+    # these tools have no --data-root: the config's own relative path is there
+    root = {'coco': 'data/shapes/coco/', 'ade': 'data/shapes/ade'}[LAYOUTS[head]]
+    link = tmp_path / 'data/shapes'
+    link.parent.mkdir()
+    link.symlink_to(shapes)
+    options = [
+        *SHORT, *(f'{split}_dataloader.dataset.data_root={tmp_path}/{root}'
+                  for split in ('train', 'val', 'test'))
+    ]
+    if package == 'mmdet':
+        options += [
+            f'{split}_evaluator.ann_file={tmp_path}/{root}annotations/'
+            'instances_val2017.json' for split in ('val', 'test')
+        ]
+    work_dir = ['--work-dir', tmp_path / 'run']
+
+    run_python(tools / 'train.py', config(head), *work_dir, *options)
+    log = run_python(tools / 'test.py', config(head), tmp_path / 'run/iter_2.pth', *work_dir,
+                     *options)
+
+    assert METRICS[head][0] in log
+
+
+def test_data_root_moves_evaluators_too(shapes: Path, tmp_path: Path) -> None:
+    run_python('tools/train.py', config('mask_rcnn'), '--data-root', shapes / 'coco', '--work-dir',
+               tmp_path, *SHORT)
+    dumped = (tmp_path / 'xcit_nano_12_p16_slim_shapes.py').read_text()
+    paths = re.findall(r"ann_file='(.*)'", dumped) + re.findall(r"data_root='(.*)'", dumped)
+    evaluators = f'{shapes}/coco/annotations/instances_val2017.json'
+    assert paths.count(evaluators) == 2
+    assert paths.count(f'{shapes}/coco') >= 3
+
+
+def test_a_model_that_detects_nothing_has_an_map_of_zero(shapes: Path, tmp_path: Path) -> None:
+    data = ['--data-root', shapes / 'coco', '--work-dir', tmp_path]
+    run_python('tools/train.py', config('mask_rcnn'), *data, *SHORT)
+    run_python('tools/test.py', config('mask_rcnn'), tmp_path / 'iter_2.pth', *data, '--out',
+               tmp_path / 'm.json', '--cfg-options', 'model.test_cfg.rcnn.score_thr=1.0')
+    metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
+    assert metrics['coco/bbox_mAP'] == metrics['coco/segm_mAP'] == 0
+
+
+def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path) -> None:
+    torch.save(dict(state_dict=dict(a=torch.zeros(1))), tmp_path / 'other.pth')
+    said = run_python(
+        'tools/test.py',
+        config('sem_fpn'),
+        tmp_path / 'other.pth',
+        '--data-root',
+        shapes / 'ade',
+        '--work-dir',
+        tmp_path,
+        fail=True)
+    assert 'unexpected key in source state_dict: a' in said
+    assert 'missing keys in source state_dict: ' in said
+
+
+@pytest.mark.parametrize('tool, arguments, message', [
+    ('train', ['no.py'], 'train: no config file no.py'),
+    ('train', ['{config}'], 'instances_train2017.json (train_dataloader.dataset)'),
+    ('train', ['{config}', '--data-root', '/nowhere'], '--data-root /nowhere is no folder'),
+    ('train', ['{config}', '--data-root', '{data}', '--resume', 'no.pth'
+               ], '--resume: no checkpoint no.pth'),
+    ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no checkpoint no.pth'),
+    ('test', ['{config}', 'no.pth'], 'instances_val2017.json (test_dataloader.dataset)'),
+    ('make_shapes', ['{data}'], '{data} exists: name another folder'),
+    ('make_shapes', ['{data}/new', '--num-val', '0'], 'at least one image in each set'),
+])
+def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, shapes: Path) -> None:
+    names = dict(config=config('mask_rcnn'), data=shapes / 'coco')
+    said = run_python(f'tools/{tool}.py', *(a.format(**names) for a in arguments), fail=True)
+    assert message.format(**names) in said
+    assert 'Traceback' not in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='a GPU is there')
+def test_mixed_precision_without_a_gpu_is_refused(shapes: Path) -> None:
+    said = run_python(
+        'tools/train.py', config('mask_rcnn'), '--data-root', shapes / 'coco', '--amp', fail=True)
+    assert '--amp needs a GPU' in said
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
+@pytest.mark.parametrize('head', LAYOUTS)
+def test_mixed_precision(head: str, shapes: Path, tmp_path: Path) -> None:
+    log = run_python('tools/train.py', config(head), '--data-root', shapes / LAYOUTS[head],
+                     '--work-dir', tmp_path, '--amp', *SHORT)
+    assert 'Iter(train) [2/2]' in log
+
+
+@pytest.mark.parametrize('head', LAYOUTS)
+def test_two_processes(head: str, shapes: Path, tmp_path: Path) -> None:
+    """Two gloo processes train on, and evaluate, a half of the data each."""
+    launch = ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', 2]
+    data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path, '--launcher', 'pytorch']
+    environ = dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
+
+    log = run_python(*launch, 'tools/train.py', config(head), *data, *SHORT, **environ)
+    printed = run_python(*launch, 'tools/test.py', config(head), tmp_path / 'iter_2.pth', *data,
+                         '--out', tmp_path / 'm.json', **environ)
+
+    assert 'Distributed launcher: pytorch' in log
+    assert re.search(r'Iter\(val\) \[2/2\]', log)  # four images
+    metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
+    assert set(METRICS[head]) <= set(metrics)
+    assert printed.count('written to') == 1
+
+
+def test_users_own_config(shapes: Path, tmp_path: Path) -> None:
+    """Backbone and neck in a config that inherits nothing of ours but the data."""
+    (tmp_path / 'own.py').write_text(f"""
+_base_ = '{ROOT}/configs/_base_/sem_fpn_slim_shapes.py'
+custom_imports = dict(imports=['colonnade.backbones', 'colonnade.necks'])
+model = dict(
+    _delete_=True,
+    type='EncoderDecoder',
+    data_preprocessor=dict(type='SegDataPreProcessor', size=(64, 64), pad_val=0, seg_pad_val=255),
+    backbone=dict(
+        type='XCiT',
+        arch=dict(embed_dim=32, depth=6, num_heads=2, patch_size=8),
+        out_indices=(1, -1),
+        frozen_stages=1,
+        with_cp=True),
+    neck=dict(type='ColumnarPyramid', in_channels=32, stride=8, out_strides=(4, 16)),
+    decode_head=dict(
+        type='FCNHead', in_channels=[32, 32], in_index=[0, 1], input_transform='resize_concat',
+        channels=16, num_convs=1, num_classes=4))
+""")
+    log = run_python('tools/train.py', tmp_path / 'own.py', '--data-root', shapes / 'ade',
+                     '--work-dir', tmp_path / 'run', *SHORT)
+    assert 'Iter(train) [2/2]' in log
