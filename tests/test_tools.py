@@ -41,7 +41,7 @@ def test_train_resume_test(head: str, shapes: Path, tmp_path: Path) -> None:
                      *longer)
     assert 'Iter(train) [3/3]' in log
     assert 'Iter(train) [2/3]' not in log
-    assert torch.load(tmp_path / 'iter_3.pth', weights_only=False)['meta']['iter'] == 3
+    assert (tmp_path / 'iter_3.pth').is_file()
 
     printed = run_python('tools/test.py', config(head), tmp_path / 'iter_3.pth', *data,
                          '--work-dir', tmp_path, '--out', tmp_path / 'm.json')
@@ -121,6 +121,8 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path) 
                ], '--resume: no checkpoint no.pth'),
     ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no checkpoint no.pth'),
     ('test', ['{config}', 'no.pth'], 'instances_val2017.json (test_dataloader.dataset)'),
+    ('train', ['{config}', '--data-root', '{data}', '--work-dir', '{config}/run'
+               ], 'Not a directory'),
     ('make_shapes', ['{data}'], '{data} exists: name another folder'),
     ('make_shapes', ['{data}/new', '--num-val', '0'], 'at least one image in each set'),
 ])

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from make_shapes import make_shapes
+from colonnade.tools.make_shapes import make_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = 'xcit_nano_12_p16_slim_shapes'

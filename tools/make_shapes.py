@@ -2,8 +2,8 @@
 
     python tools/make_shapes.py data/shapes
 
-Discs, squares and triangles of many sizes lie over each other on a textured background; masks are
-exact, occlusion included. ``OUT/coco`` is laid out as COCO 2017 instances, ``OUT/ade`` as ADE20k
+Discs, striped squares and triangles of many sizes lie over each other on a textured background;
+masks are exact, occlusion included. ``OUT/coco`` is laid out as COCO 2017 instances, ``OUT/ade`` as ADE20k
 scene parsing (0 unlabelled, which does not occur, 1 background, 2 disc, 3 square, 4 triangle).
 The same seed gives the same data set; scene i of a set does not depend on how many there are.
 """
@@ -55,20 +55,31 @@ def texture(rng: np.random.Generator, size: int, contrast: float) -> np.ndarray:
     return image
 
 
-def outline(rng: np.random.Generator, label: int, size: int) -> np.ndarray:
-    """``(size, size)`` bool mask of one whole shape at a random place, size and angle."""
-    radius = size * np.exp(rng.uniform(np.log(0.07), np.log(0.25)))
+def draw_shape(rng: np.random.Generator, label: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """One whole shape at a random place, size and angle.
+
+    Returns:
+        Its ``(size, size)`` bool mask, and a ``(size, size, 3)`` float image of its surface: discs
+        are lit in the middle, squares striped, triangles plain.
+    """
+    radius = size * np.exp(rng.uniform(np.log(0.08), np.log(0.26)))
     centre = rng.uniform(0.5 * radius, size - 0.5 * radius, 2)
-    mask = np.zeros((size, size), np.uint8)
+    angle = rng.uniform(0, 2 * np.pi)
+    mask, surface = np.zeros((size, size), np.uint8), texture(rng, size, 8)
+    x, y = np.meshgrid(np.arange(size) - centre[0], np.arange(size) - centre[1])
     if CLASSES[label] == 'disc':
         axes = radius * rng.uniform(0.75, 1.0, 2)
-        cv2.ellipse(mask, (centre.tolist(), (2 * axes).tolist(), rng.uniform(0, 180)), 1, -1)
+        cv2.ellipse(mask, (centre.tolist(), (2 * axes).tolist(), np.degrees(angle)), 1, -1)
+        surface += (60 - 90 * np.hypot(x, y) / radius)[..., None]
     else:
         corners = 4 if CLASSES[label] == 'square' else 3
-        angles = rng.uniform(0, 2 * np.pi) + np.arange(corners) * 2 * np.pi / corners
+        angles = angle + np.arange(corners) * 2 * np.pi / corners
         points = centre + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
         cv2.fillPoly(mask, [np.round(points).astype(np.int32)], 1)
-    return mask.astype(bool)
+        if CLASSES[label] == 'square':
+            across = x * np.cos(angle + np.pi / 4) + y * np.sin(angle + np.pi / 4)
+            surface += 35 * np.sign(np.sin(across * 2 * np.pi / (size / 16)))[..., None]
+    return mask.astype(bool), surface
 
 
 def draw_scene(rng: np.random.Generator, size: int) -> Scene:
@@ -77,13 +88,13 @@ def draw_scene(rng: np.random.Generator, size: int) -> Scene:
     whole: list[int] = []
     for _ in range(rng.integers(2, 7)):
         label = int(rng.integers(len(CLASSES)))
-        mask, paint = outline(rng, label, size), texture(rng, size, 8)
+        mask, surface = draw_shape(rng, label, size)
         covered = [below & ~mask for below in scene.masks]
         least = [max(MIN_AREA, MIN_VISIBLE * area) for area in whole]
         hidden = any(c.sum() < n for c, n in zip(covered, least, strict=True))
         if hidden or mask.sum() < MIN_AREA:
             continue
-        scene.image[mask] = paint[mask]
+        scene.image[mask] = surface[mask]
         scene.masks = [*covered, mask]
         scene.labels.append(label)
         whole.append(int(mask.sum()))
