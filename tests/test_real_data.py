@@ -91,7 +91,7 @@ def test_memorises_four_images(head: str, metric: str, least: float, real_data: 
                                tmp_path: Path) -> None:
     data = first_images(real_data, LAYOUTS[head], tmp_path / 'data', 4)
     run_python('tools/train.py', config(head), '--data-root', data, '--work-dir', tmp_path,
-               '--cfg-options', 'train_dataloader.batch_size=4', 'train_cfg.val_interval=600')
+               '--cfg-options', 'train_dataloader.batch_size=4', 'train_cfg.val_interval=500')
     checkpoint = Path((tmp_path / 'last_checkpoint').read_text())
     metrics = metrics_of(head, checkpoint, data, tmp_path)
     print({key: value for key, value in metrics.items() if 'mAP' in key or 'mIoU' in key})

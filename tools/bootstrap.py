@@ -26,6 +26,12 @@ UV = 'uv==0.13.8'
 MMCV = 'onedl-mmcv==2.3.6'
 GIGABYTES_NEEDED = 12  # the environment, and the downloads it is linked from
 LOG = 'bootstrap.log'
+ADVICE_INSTALL = ('Is the network there, and a package index that uv reaches (see '
+                  'UV_DEFAULT_INDEX)? Is there room on the disk?')
+ADVICE_COMPILE = (
+    'If it could not be downloaded: is the network there? If the compiler was killed, '
+    'memory ran out: MAX_JOBS=1 make ... needs less. If a header is missing, install '
+    'the headers of Python (Debian, Ubuntu: apt-get install python3-dev).')
 
 
 class SetupError(Exception):
@@ -115,27 +121,31 @@ def get_mmcv(venv: Path, python: Path) -> Path:
         '"torch", torch.__version__, "cuda" if cuda else "cpu", sys.implementation.cache_tag]))'
     ], 'The installed torch does not work on this machine.', venv).strip()
     folder = CACHE / f'{MMCV.replace("==", "-")}-{key}-{platform.machine()}'
-    if not (wheels := list(folder.glob('*.whl'))):
+    if not list(folder.glob('*.whl')):
         if '-cuda-' in key and not (shutil.which('nvcc') or os.environ.get('CUDA_HOME')):
             raise SetupError(
                 'There is a GPU but no CUDA compiler (nvcc), which the operators of mmcv need. '
                 'Install the CUDA toolkit and set CUDA_HOME, or do without the GPU: '
                 'CUDA_VISIBLE_DEVICES= make ...')
-        say('compiling the operators of mmcv, once: 6 to 15 minutes on two cores')
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            run('compiling mmcv', [
-                python, '-m', 'pip', 'wheel', '--no-build-isolation', '--no-deps', '--no-binary',
-                ':all:', '--no-cache-dir', '--wheel-dir', scratch, MMCV
-            ], 'If the compiler was killed, memory ran out: MAX_JOBS=1 make ... needs less. If a '
-                'header is missing, install the headers of Python (python3-dev).',
-                venv,
-                MMCV_WITH_OPS='1',
-                MAX_JOBS=os.environ.get('MAX_JOBS', str(os.cpu_count())))
-            folder.mkdir(exist_ok=True)
-            for wheel in Path(scratch).glob('*.whl'):
-                os.replace(wheel, folder / wheel.name)
-        wheels = list(folder.glob('*.whl'))
-    return wheels[0]
+        compile_mmcv(venv, python, folder)
+    return next(folder.glob('*.whl'))
+
+
+def compile_mmcv(venv: Path, python: Path, folder: Path) -> None:
+    """Compile mmcv's operators against the torch of ``venv`` and put the wheel into ``folder``."""
+    say('compiling the operators of mmcv, once: 6 to 15 minutes on two cores')
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        run('compiling mmcv', [
+            python, '-m', 'pip', 'wheel', '--no-build-isolation', '--no-deps', '--no-binary',
+            ':all:', '--no-cache-dir', '--wheel-dir', scratch, MMCV
+        ],
+            ADVICE_COMPILE,
+            venv,
+            MMCV_WITH_OPS='1',
+            MAX_JOBS=os.environ.get('MAX_JOBS', str(os.cpu_count())))
+        folder.mkdir(exist_ok=True)
+        for wheel in Path(scratch).glob('*.whl'):
+            os.replace(wheel, folder / wheel.name)
 
 
 def bootstrap(venv: Path) -> None:
@@ -151,16 +161,15 @@ def bootstrap(venv: Path) -> None:
     stamp.unlink(missing_ok=True)
     say(f'making {venv}; details go to {venv / LOG}')
     uv = get_uv(venv)
-    network = 'Is the network there, and a package index that uv reaches (see UV_DEFAULT_INDEX)?'
     run('making the environment',
         [uv, 'venv', '--allow-existing', '--python', sys.executable, venv],
         'Is this Python complete?', venv)
     say('installing torch, mmdet, mmseg and what they need: several GB the first time')
     install = [uv, 'pip', 'install', '--python', python, '--no-deps']
-    run('installing packages', [*install, '-r', LOCK], network, venv)
-    run('installing mmcv', [*install, get_mmcv(venv, python)], network, venv)
-    run('installing colonnade', [*install, '--no-build-isolation', '--editable', ROOT], network,
-        venv)
+    run('installing packages', [*install, '-r', LOCK], ADVICE_INSTALL, venv)
+    run('installing mmcv', [*install, get_mmcv(venv, python)], ADVICE_INSTALL, venv)
+    run('installing colonnade', [*install, '--no-build-isolation', '--editable', ROOT],
+        ADVICE_INSTALL, venv)
     stamp.write_text(fingerprint())
 
 

@@ -3,9 +3,9 @@
     python tools/make_shapes.py data/shapes
 
 Discs, striped squares and triangles of many sizes lie over each other on a textured background;
-masks are exact, occlusion included. ``OUT/coco`` is laid out as COCO 2017 instances, ``OUT/ade`` as ADE20k
-scene parsing (0 unlabelled, which does not occur, 1 background, 2 disc, 3 square, 4 triangle).
-The same seed gives the same data set; scene i of a set does not depend on how many there are.
+masks are exact, occlusion included. ``OUT/coco`` is laid out as COCO 2017 instances, ``OUT/ade`` as
+ADE20k scene parsing (0 unlabelled, which does not occur, 1 background, 2 disc, 3 square, 4
+triangle). The same seed gives the same data set; a scene does not depend on how many there are.
 """
 from __future__ import annotations
 

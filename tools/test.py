@@ -25,6 +25,7 @@ def parse_args() -> argparse.Namespace:
     try:
         args.cfg = load_config(args)
         check_data(args.cfg, ('test_dataloader', ))
+        Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
         if not args.checkpoint.is_file():
             raise FileNotFoundError(f'no checkpoint {args.checkpoint}')
     except (ValueError, OSError) as error:
@@ -37,17 +38,15 @@ def complete(metrics: dict[str, float], cfg: Config) -> dict[str, float | None]:
 
     CocoMetric gives no numbers at all for a model without a single detection.
     """
-    expected = []
-    if cfg.test_evaluator.type == 'CocoMetric':
-        expected = [f'coco/{kind}_mAP' for kind in cfg.test_evaluator.metric]
-    absent = {key: 0. for key in expected if key not in metrics}
-    return {
-        key: float(value) if math.isfinite(value) else None
-        for key, value in {
-            **metrics,
-            **absent
-        }.items()
-    }
+    absent = {}
+    evaluators = cfg.test_evaluator
+    for evaluator in evaluators if isinstance(evaluators, list) else [evaluators]:
+        if evaluator.type == 'CocoMetric':
+            kinds = evaluator.get('metric', 'bbox')
+            for kind in [kinds] if isinstance(kinds, str) else kinds:
+                absent[f'coco/{kind}_mAP'] = 0.
+    metrics = {**absent, **metrics}
+    return {key: float(v) if math.isfinite(v) else None for key, v in metrics.items()}
 
 
 def main() -> None:

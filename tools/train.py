@@ -29,6 +29,7 @@ def parse_args() -> argparse.Namespace:
     try:
         args.cfg = load_config(args)
         check_data(args.cfg, ('train_dataloader', 'val_dataloader'))
+        Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
         set_resume(args.cfg, args.resume)
         if args.amp:
             set_amp(args.cfg)
