@@ -2,6 +2,12 @@
 _base_ = './ade20k_slim.py'
 
 data_root = 'data/shapes/ade'
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='RandomFlip', prob=0.5, direction=['horizontal', 'vertical']),
+    dict(type='PackSegInputs'),
+]
 dataset = dict(
     type='BaseSegDataset',
     data_root=data_root,
@@ -11,6 +17,6 @@ dataset = dict(
     img_suffix='.jpg',
     seg_map_suffix='.png',
     reduce_zero_label=True)
-train_dataloader = dict(dataset=dataset)
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline, **dataset))
 val_dataloader = dict(dataset=dataset)
 test_dataloader = val_dataloader
