@@ -100,19 +100,19 @@ def _moved(value: Any, old_roots: set[str], new_root: str) -> Any:
 def find_datasets(cfg: Config,
                   dataloaders: tuple[str, ...] = DATALOADERS) -> Iterator[tuple[str, ConfigDict]]:
     """All data sets with a ``data_root`` in the dataloaders, wrapped ones too, with their names."""
-
-    def walk(name: str, value: Any) -> Iterator[tuple[str, ConfigDict]]:
-        if isinstance(value, dict):
-            if 'data_root' in value:
-                yield name, value
-            for key, item in value.items():
-                yield from walk(f'{name}.{key}', item)
-        elif isinstance(value, (list, tuple)):
-            for index, item in enumerate(value):
-                yield from walk(f'{name}[{index}]', item)
-
     for key in dataloaders:
-        yield from walk(key, cfg.get(key))
+        yield from _datasets_below(key, cfg.get(key))
+
+
+def _datasets_below(name: str, value: Any) -> Iterator[tuple[str, ConfigDict]]:
+    if isinstance(value, dict):
+        if 'data_root' in value:
+            yield name, value
+        for key, item in value.items():
+            yield from _datasets_below(f'{name}.{key}', item)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _datasets_below(f'{name}[{index}]', item)
 
 
 def check_data(cfg: Config, dataloaders: tuple[str, ...]) -> None:

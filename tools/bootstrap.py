@@ -174,6 +174,7 @@ def bootstrap(venv: Path) -> None:
 
 
 def main() -> None:
+    """Make the environment; a failed step ends with what to do about it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('venv', type=Path, help='folder of the virtual environment')
     try:

@@ -104,6 +104,7 @@ def print_table(metrics: dict[str, float], seconds: dict[str, float], out: Path)
 
 
 def main() -> None:
+    """Draw, train, evaluate and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         '--out', type=Path, default=Path('work_dirs/demo'), help='folder for data and runs')

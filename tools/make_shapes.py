@@ -169,6 +169,7 @@ def make_shapes(out: Path, *, num_train: int, num_val: int, size: int, seed: int
 
 
 def main() -> None:
+    """Write the data set that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('out', type=Path, help='folder to make')
     parser.add_argument('--num-train', type=int, default=400, help='training images')

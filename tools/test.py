@@ -16,6 +16,7 @@ from colonnade.engine.launch import (add_launch_arguments, build_runner, check_d
 
 
 def parse_args() -> argparse.Namespace:
+    """The command line, and as ``cfg`` the config that it asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_launch_arguments(parser)
     parser.add_argument('checkpoint', type=Path, help='checkpoint file')
@@ -50,6 +51,7 @@ def complete(metrics: dict[str, float], cfg: Config) -> dict[str, float | None]:
 
 
 def main() -> None:
+    """Evaluate, print the metrics and write them."""
     args = parse_args()
     args.cfg.load_from = None
     runner = build_runner(args.cfg)

@@ -16,6 +16,7 @@ from colonnade.engine.launch import add_launch_arguments, build_runner, check_da
 
 
 def parse_args() -> argparse.Namespace:
+    """The command line, and as ``cfg`` the config that it asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_launch_arguments(parser)
     parser.add_argument(
@@ -79,6 +80,7 @@ def set_amp(cfg: Config) -> None:
 
 
 def main() -> None:
+    """Train as the command line says."""
     args = parse_args()
     build_runner(args.cfg).train()
 
