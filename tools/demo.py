@@ -98,8 +98,8 @@ def print_table(metrics: dict[str, float], seconds: dict[str, float], out: Path)
         print(f'  {row:24}{factor * metrics[key]:8.1f}')
     for step, value in seconds.items():
         print(f'  {"time, " + step:24}{value:6.0f} s')
-    for head, (name, _) in HEADS.items():
-        print(f'  {"pictures, " + name:24}  {out / head}/pictures')
+    print(f'  {"pictures, Mask R-CNN":24}  {out}/mask_rcnn/pictures')
+    print(f'  {"pictures, Semantic FPN":24}  {out}/sem_fpn/pictures/vis_data/vis_image')
     print(f'  {"configs, checkpoints, logs":24}  {out}')
 
 

@@ -26,9 +26,9 @@ def parse_args() -> argparse.Namespace:
     try:
         args.cfg = load_config(args)
         check_data(args.cfg, ('test_dataloader', ))
-        Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
         if not args.checkpoint.is_file():
             raise FileNotFoundError(f'no checkpoint {args.checkpoint}')
+        Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.exit(1, f'test: {error}\n')
     return args

@@ -30,10 +30,10 @@ def parse_args() -> argparse.Namespace:
     try:
         args.cfg = load_config(args)
         check_data(args.cfg, ('train_dataloader', 'val_dataloader'))
-        Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
         set_resume(args.cfg, args.resume)
         if args.amp:
             set_amp(args.cfg)
+        Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.exit(1, f'train: {error}\n')
     return args
