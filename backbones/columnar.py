@@ -5,24 +5,30 @@ Shapes: ``B`` images, ``H, W`` their height and width, ``p`` patch size, ``N = h
 """
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
-from mmcv.cnn import build_norm_layer
+import torch
+from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, is_grad_enabled, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from .checkpoint_files import State
+from .norms import replace_batch_norms, running_stats_kept
+from .weights import load_weights, require_complete
+
 
 class ColumnarBackbone(BaseModule):
     """A trunk of equal blocks whose intermediate outputs are given as maps of one stride.
 
-    A subclass gives its table ``arch_settings`` and three methods: :meth:`_build_trunk`,
-    :meth:`_embed` and :meth:`_run_block`. Its parameters carry the names of timm's module. Blocks
-    behind the last tap are not built: they would cost memory and get no gradient.
+    A subclass gives its table ``arch_settings`` and the methods :meth:`_build`, :meth:`_embed`,
+    :meth:`_run_block` and :meth:`infer_arch`. Its parameters carry the names of timm's module.
+    Blocks behind the last tap are not built: they would cost memory and get no gradient.
 
     Args:
         arch: A name in ``arch_settings``, or a dict with the columns of that table.
@@ -34,7 +40,9 @@ class ColumnarBackbone(BaseModule):
         norm_eval: Keep batch normalisation layers in evaluation mode while training.
         with_cp: Recompute each block in the backward pass instead of storing its activations.
         norm_cfg: Type and options of the batch normalisation layers; ``None`` is ``type='BN'``.
-        init_cfg: See :class:`mmengine.model.BaseModule`.
+        init_cfg: ``dict(type='Pretrained', checkpoint=...)`` loads a file, an address or
+            ``timm://NAME`` by :func:`~.weights.load_weights`, strictly. For others see
+            :class:`mmengine.model.BaseModule`.
 
     Raises:
         ValueError: If the architecture, an index or a stage does not exist.
@@ -44,8 +52,12 @@ class ColumnarBackbone(BaseModule):
     arch_settings: Mapping[str, Mapping[str, Any]] = {}
     #: columns that a custom ``arch`` may leave out, with their values
     arch_defaults: Mapping[str, Any] = {}
+    #: columns that the shapes of a state dict show
+    infer_columns: tuple[str, ...] = ('embed_dim', 'depth', 'num_heads', 'patch_size')
     #: children that come before the first block
     stem_names: tuple[str, ...] = ('patch_embed', 'pos_embed')
+    #: children of timm's module that classification alone needs
+    classifier_names: tuple[str, ...] = ('cls_token', 'cls_attn_blocks', 'norm', 'head')
 
     def __init__(self,
                  arch: str | Mapping[str, Any],
@@ -58,10 +70,10 @@ class ColumnarBackbone(BaseModule):
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
         super().__init__(init_cfg=init_cfg)
-        settings = self._resolve_arch(arch)
-        self.embed_dim: int = settings['embed_dim']
-        self.patch_size: int = settings['patch_size']
-        self.depth: int = settings['depth']
+        self.settings = self._resolve_arch(arch)
+        self.embed_dim: int = self.settings['embed_dim']
+        self.patch_size: int = self.settings['patch_size']
+        self.depth: int = self.settings['depth']
         self.out_indices = resolve_out_indices(out_indices, self.depth)
         self.norm_eval = norm_eval
         self.with_cp = with_cp
@@ -72,16 +84,22 @@ class ColumnarBackbone(BaseModule):
             raise ValueError(f'frozen_stages must be in -1 ... {num_blocks}, got {frozen_stages}')
         self.frozen_stages = frozen_stages
 
-        self._build_trunk(settings, num_blocks, drop_path_rate)
+        trunk = self._build(num_blocks, drop_path_rate=drop_path_rate)
+        for name in (*self.stem_names, 'blocks'):
+            setattr(self, name, getattr(trunk, name))
         if norm_cfg is not None:
             replace_batch_norms(self, norm_cfg)
         for module in self._frozen_modules():
             module.requires_grad_(False)
+        self.register_load_state_dict_pre_hook(require_complete)
 
     @abstractmethod
-    def _build_trunk(self, settings: Mapping[str, Any], num_blocks: int,
-                     drop_path_rate: float) -> None:
-        """Set ``self.blocks`` (a ModuleList of ``num_blocks``) and the stem's modules."""
+    def _build(self,
+               num_blocks: int,
+               *,
+               drop_path_rate: float = 0.,
+               num_classes: int | None = None) -> nn.Module:
+        """timm's module; without its classification stage if ``num_classes`` is None."""
 
     @abstractmethod
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -158,6 +176,78 @@ class ColumnarBackbone(BaseModule):
             return int(rest[0]) + 1, num_layers
         return num_layers - 1, num_layers
 
+    @property
+    def pretrained(self) -> dict | None:
+        """The ``type='Pretrained'`` part of ``init_cfg``."""
+        init_cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg or {}]
+        return next((cfg for cfg in init_cfgs if cfg.get('type') == 'Pretrained'), None)
+
+    def init_weights(self) -> None:
+        """Load what ``init_cfg`` names, or warn that training starts from random weights.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            WeightsError: If the weights cannot be had or read, or do not fit.
+        """
+        pretrained = self.pretrained
+        if pretrained is None:
+            print_log(
+                f'{type(self).__name__} starts from random weights, unless a checkpoint is loaded: '
+                "its init_cfg is not dict(type='Pretrained', checkpoint=...)",
+                logger='current',
+                level=logging.WARNING)
+            super().init_weights()
+            return
+        for key in set(pretrained) - {'type', 'checkpoint', 'trust'}:
+            print_log(
+                f'init_cfg.{key} has no effect on {type(self).__name__}: the layout of the file is '
+                'recognised',
+                logger='current',
+                level=logging.WARNING)
+        load_weights(self, pretrained['checkpoint'], trust=pretrained.get('trust', False))
+        self._is_init = True
+
+    def unused_shapes(self, state: State) -> list[dict[str, torch.Size]]:
+        """Tensors of a classifier that are not needed here, in groups that a file has or has not.
+
+        Args:
+            state: The file's tensors under timm's names; the classes are counted in it.
+        """
+        head = state.get('head.weight')
+        with torch.device('meta'):
+            classifier = self._build(
+                self.depth, num_classes=len(head) if head is not None and head.ndim else 0)
+        groups: dict[str, dict[str, torch.Size]] = {}
+        for key, value in classifier.state_dict().items():
+            top, *rest = key.split('.')
+            if top == 'blocks' and int(rest[0]) >= len(self.blocks):
+                groups.setdefault(rest[0], {})[key] = value.shape
+            elif top in self.classifier_names:
+                groups.setdefault('head' if top == 'head' else '', {})[key] = value.shape
+        return list(groups.values())
+
+    @classmethod
+    @abstractmethod
+    def infer_arch(cls, state: State) -> dict[str, int]:
+        """The columns of the architecture table that a state dict shows.
+
+        Raises:
+            KeyError: If the tensors that show it are not there.
+        """
+
+    def describe(self, state: State | None = None) -> str:
+        """The architecture of a state dict, or this one's, by its name in the table if it has one.
+        """
+        try:
+            found = self.settings if state is None else self.infer_arch(state)
+        except (KeyError, ValueError):
+            return f'no {type(self).__name__} that could be told'
+        for arch, row in self.arch_settings.items():
+            if all(row[column] == found[column] for column in self.infer_columns):
+                return f'{type(self).__name__} {arch}'
+        sizes = ', '.join(f'{column} {found[column]}' for column in self.infer_columns)
+        return f'an {type(self).__name__} of {sizes}'
+
     def _frozen_modules(self) -> Iterator[nn.Module]:
         if self.frozen_stages < 0:
             return
@@ -199,29 +289,3 @@ def resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple[
     if list(resolved) != sorted(resolved):
         raise ValueError(f'out_indices must go from shallow to deep, got {tuple(out_indices)}')
     return resolved
-
-
-def replace_batch_norms(module: nn.Module, norm_cfg: dict) -> None:
-    """Put layers of ``norm_cfg`` in the place of all ``BatchNorm2d`` below ``module``."""
-    for parent in list(module.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, nn.BatchNorm2d):
-                parent.add_module(name, build_norm_layer(norm_cfg, child.num_features)[1])
-
-
-@contextmanager
-def running_stats_kept(module: nn.Module) -> Iterator[None]:
-    """While open, batch norms in training mode normalise as always but count no batch.
-
-    Activation checkpointing runs a block twice per step; without this, the second run would move
-    the running statistics again.
-    """
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
-    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0., None
-    try:
-        yield
-    finally:
-        for norm, (momentum, num_batches_tracked) in zip(norms, before, strict=True):
-            norm.momentum, norm.num_batches_tracked = momentum, num_batches_tracked

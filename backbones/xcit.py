@@ -1,6 +1,7 @@
 """XCiT: Cross-Covariance Image Transformers (arXiv 2106.09681)."""
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from mmengine.registry import MODELS
 from timm.models.xcit import Xcit
 from torch import Tensor, nn
 
+from .checkpoint_files import State
 from .columnar import ColumnarBackbone
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value')
@@ -44,21 +46,32 @@ class XCiT(ColumnarBackbone):
     def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
         super().__init__(arch, **kwargs)
 
-    def _build_trunk(self, settings: Mapping[str, Any], num_blocks: int,
-                     drop_path_rate: float) -> None:
-        check_settings(**settings)
-        trunk = Xcit(
+    def _build(self,
+               num_blocks: int,
+               *,
+               drop_path_rate: float = 0.,
+               num_classes: int | None = None) -> Xcit:
+        check_settings(**self.settings)
+        return Xcit(
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
             depth=num_blocks,
-            num_heads=settings['num_heads'],
-            eta=settings['layer_scale_init_value'],
+            num_heads=self.settings['num_heads'],
+            eta=self.settings['layer_scale_init_value'],
             drop_path_rate=drop_path_rate,
-            num_classes=0,
-            cls_attn_layers=0)
-        self.patch_embed = trunk.patch_embed
-        self.pos_embed = trunk.pos_embed
-        self.blocks = trunk.blocks
+            num_classes=num_classes or 0,
+            cls_attn_layers=0 if num_classes is None else 2)
+
+    @classmethod
+    def infer_arch(cls, state: State) -> dict[str, int]:
+        """Width, depth, heads and patch size that a state dict under timm's names shows."""
+        stem = [key for key in state if re.fullmatch(r'patch_embed\.proj\.\d+\.0\.weight', key)]
+        blocks = {key.split('.')[1] for key in state if key.startswith('blocks.')}
+        return dict(
+            embed_dim=len(state['blocks.0.gamma1']),
+            depth=len(blocks),
+            num_heads=len(state['blocks.0.attn.temperature']),
+            patch_size=2**len(stem))
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
         x, grid = self.patch_embed(img)  # (B, N, C)

@@ -16,6 +16,8 @@ from mmengine.runner import Runner
 from mmengine.utils import is_abs
 from torch import distributed
 
+from .runner import StrictRunner
+
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 
@@ -38,6 +40,10 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         choices=['none', 'pytorch', 'slurm', 'mpi'],
         default='none',
         help='what started the processes: pytorch for torchrun')
+    parser.add_argument(
+        '--trust',
+        action='store_true',
+        help='run what is pickled in weight files; only if you trust who made them')
 
 
 def load_config(args: argparse.Namespace) -> Config:
@@ -60,7 +66,17 @@ def load_config(args: argparse.Namespace) -> Config:
         # leaves of several heads have the same name, hence the folder too
         cfg.work_dir = str(Path('work_dirs', args.config.resolve().parent.name, args.config.stem))
     cfg.launcher = args.launcher
+    if args.trust:
+        trust_weights(cfg)
     return cfg
+
+
+def trust_weights(cfg: Config) -> None:
+    """Let checkpoints and pretrained weights of ``cfg`` run what is pickled in them."""
+    cfg.trust_weights = True
+    init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
+    if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
+        init_cfg.trust = True
 
 
 def redirect_data_root(cfg: Config, data_root: Path) -> None:
@@ -137,7 +153,7 @@ def build_runner(cfg: Config) -> Runner:
     """
     if cfg.launcher != 'none' and get_device() == 'cpu':
         _use_gloo(cfg)
-    return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    return RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
 
 
 def _use_gloo(cfg: Config) -> None:

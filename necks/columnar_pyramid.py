@@ -12,6 +12,8 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from colonnade.backbones.weights import require_complete
+
 
 @MODELS.register_module()
 class ColumnarPyramid(BaseModule):
@@ -53,6 +55,7 @@ class ColumnarPyramid(BaseModule):
             level = build_level(in_channels, stride, out_stride, norm_cfg or dict(type='BN'))
             self.add_module(f'stride{out_stride}', level)
         self.fpn = None if fpn is None else self._build_fpn(fpn)
+        self.register_load_state_dict_pre_hook(require_complete)
 
     def _build_fpn(self, fpn: dict) -> nn.Module:
         if 'in_channels' in fpn:

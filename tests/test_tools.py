@@ -220,4 +220,5 @@ model = dict(
 """)
     log = run_python('tools/train.py', tmp_path / 'own.py', '--data-root', shapes / 'ade',
                      '--work-dir', tmp_path / 'run', *SHORT)
+    assert 'XCiT starts from random weights' in log
     assert 'Iter(train) [2/2]' in log

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 
+from colonnade.backbones.checkpoint_files import WeightsError
 from colonnade.engine.launch import (add_launch_arguments, build_runner, check_data, load_config,
                                      write_json)
 
@@ -19,14 +21,15 @@ def parse_args() -> argparse.Namespace:
     """The command line, and as ``cfg`` the config that it asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_launch_arguments(parser)
-    parser.add_argument('checkpoint', type=Path, help='checkpoint file')
+    parser.add_argument(
+        'checkpoint', help='file or address, also of a published detector or segmenter')
     parser.add_argument(
         '--out', type=Path, help='JSON file for the metrics (WORK_DIR/TIMESTAMP/metrics.json)')
     args = parser.parse_args()
     try:
         args.cfg = load_config(args)
         check_data(args.cfg, ('test_dataloader', ))
-        if not args.checkpoint.is_file():
+        if '://' not in args.checkpoint and not Path(args.checkpoint).expanduser().is_file():
             raise FileNotFoundError(f'no checkpoint {args.checkpoint}')
         Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
@@ -55,12 +58,14 @@ def main() -> None:
     args = parse_args()
     args.cfg.load_from = None
     runner = build_runner(args.cfg)
-    runner.load_checkpoint(str(args.checkpoint), map_location='cpu', strict=True)
+    try:
+        runner.load_checkpoint(args.checkpoint, map_location='cpu', strict=True)
+    except (WeightsError, OSError) as error:
+        sys.exit(f'test: {error}')
     metrics = complete(runner.test(), args.cfg)
     if is_main_process():
         out = args.out or Path(runner.log_dir, 'metrics.json')
-        write_json(out,
-                   dict(config=str(args.config), checkpoint=str(args.checkpoint), metrics=metrics))
+        write_json(out, dict(config=str(args.config), checkpoint=args.checkpoint, metrics=metrics))
         for key, value in metrics.items():
             print(f'{key:24} {"undefined" if value is None else f"{value:.4g}"}')
         print(f'written to {out}')

@@ -6,30 +6,40 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
 
+from colonnade.backbones.checkpoint_files import WeightsError
 from colonnade.engine.launch import add_launch_arguments, build_runner, check_data, load_config
+from colonnade.engine.runner import StrictRunner
 
 
 def parse_args() -> argparse.Namespace:
     """The command line, and as ``cfg`` the config that it asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_launch_arguments(parser)
-    parser.add_argument(
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
         '--resume',
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
         help='go on from this checkpoint, or from the latest in the work dir')
+    start.add_argument(
+        '--load-from',
+        metavar='CHECKPOINT',
+        help='start from this whole model: a file, an address or a published detector or segmenter')
     parser.add_argument('--amp', action='store_true', help='mixed precision (needs a GPU)')
     args = parser.parse_args()
     try:
         args.cfg = load_config(args)
         check_data(args.cfg, ('train_dataloader', 'val_dataloader'))
+        if args.load_from is not None:
+            args.cfg.load_from = args.load_from
         set_resume(args.cfg, args.resume)
         if args.amp:
             set_amp(args.cfg)
@@ -82,7 +92,13 @@ def set_amp(cfg: Config) -> None:
 def main() -> None:
     """Train as the command line says."""
     args = parse_args()
-    build_runner(args.cfg).train()
+    runner = build_runner(args.cfg)
+    if isinstance(runner, StrictRunner):
+        try:
+            runner.check_weights()
+        except (WeightsError, OSError) as error:
+            sys.exit(f'train: {error}')
+    runner.train()
 
 
 if __name__ == '__main__':

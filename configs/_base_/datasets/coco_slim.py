@@ -19,6 +19,7 @@ test_pipeline = [
 train_dataloader = dict(
     batch_size=8,
     num_workers=1,
+    sampler=dict(type='InfiniteSampler'),  # the schedule counts iterations
     dataset=dict(filter_cfg=dict(min_size=16), pipeline=train_pipeline))
 val_dataloader = dict(num_workers=1, dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader

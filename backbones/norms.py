@@ -1,0 +1,35 @@
+"""Batch normalisation layers: which they are, and when they count a batch."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mmcv.cnn import build_norm_layer
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def replace_batch_norms(module: nn.Module, norm_cfg: dict) -> None:
+    """Put layers of ``norm_cfg`` in the place of all ``BatchNorm2d`` below ``module``."""
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.BatchNorm2d):
+                parent.add_module(name, build_norm_layer(norm_cfg, child.num_features)[1])
+
+
+@contextmanager
+def running_stats_kept(module: nn.Module) -> Iterator[None]:
+    """While open, batch norms in training mode normalise as always but count no batch.
+
+    Activation checkpointing runs a block twice per step; without this, the second run would move
+    the running statistics again.
+    """
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0., None
+    try:
+        yield
+    finally:
+        for norm, (momentum, num_batches_tracked) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, num_batches_tracked

@@ -1,0 +1,61 @@
+"""A runner that loads checkpoints through the one entrance for weights."""
+from __future__ import annotations
+
+from typing import Any
+
+from mmengine.model import is_model_wrapper
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner, find_latest_checkpoint
+from torch import nn
+
+from colonnade.backbones import ColumnarBackbone
+from colonnade.backbones.checkpoint_files import fetch
+from colonnade.backbones.weights import plan_loading
+
+
+@RUNNERS.register_module()
+class StrictRunner(Runner):
+    """mmengine's runner, loading safely, strictly and any published layout.
+
+    It also reads ``cfg.trust_weights``: run what is pickled in checkpoints.
+    """
+
+    def check_weights(self) -> None:
+        """Load pretrained weights and look at the checkpoint to load, before data sets are built.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            WeightsError: If weights cannot be had or read, or do not fit the model.
+        """
+        source = self._load_from
+        if self._resume and source is None:
+            source = find_latest_checkpoint(self.work_dir)
+        backbones = [m for m in self.model.modules() if isinstance(m, ColumnarBackbone)]
+        if source:
+            plan_loading(self._bare_model(), self._fetch(source), str(source))
+            for backbone in backbones:
+                backbone.init_cfg = None  # the checkpoint has its weights
+        for backbone in backbones:
+            if backbone.pretrained:
+                backbone.init_weights()
+
+    def _bare_model(self) -> nn.Module:
+        return self.model.module if is_model_wrapper(self.model) else self.model
+
+    def _fetch(self, source: str) -> dict[str, Any]:
+        return fetch(source, trust=self.cfg.get('trust_weights', False))
+
+    def load_checkpoint(self, filename: str, *_: Any, **__: Any) -> dict[str, Any]:
+        """Load a path, an address or ``timm://NAME`` into the model; returns what the file holds.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            WeightsError: If it cannot be had or read, or does not fit the model.
+        """
+        checkpoint = self._fetch(filename)
+        self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
+        plan = plan_loading(self._bare_model(), checkpoint, str(filename))
+        self._bare_model().load_state_dict(plan.state)
+        self._has_loaded = True
+        self.logger.info(str(plan))
+        return checkpoint

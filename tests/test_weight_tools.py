@@ -1,0 +1,193 @@
+"""Weights through the command line: convert, start from published models, refuse code."""
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+from conftest import ROOT, run_python
+from evil_pickle import write_evil
+from layouts_by_hand import (TINY, dino_state, mmpretrain_state, original_state, ours_state,
+                             timm_state)
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from torch import Tensor
+
+from colonnade.backbones import XCiT
+from colonnade.backbones.checkpoint_files import read_checkpoint
+from colonnade.backbones.weights import load_weights
+
+CONFIG = ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py'
+SHORT = ['train_cfg.max_iters=1', 'train_cfg.val_interval=1', 'train_dataloader.batch_size=2']
+
+
+def published_state() -> dict[str, Tensor]:
+    """A segmenter of the slim config in the layout of the authors' files."""
+    cfg = Config.fromfile(CONFIG)
+    init_default_scope(cfg.default_scope)
+    state = {}
+    for key, value in MODELS.build(cfg.model).state_dict().items():
+        for ours, theirs in (('backbone.pos_embed.', 'backbone.pos_embeder.'), ('neck.stride4.',
+                                                                                'backbone.fpn1.'),
+                             ('neck.stride8.', 'backbone.fpn2.0.'), ('neck.fpn.', 'neck.')):
+            if key.startswith(ours):
+                key = theirs + key.removeprefix(ours)
+                break
+        state[key] = value
+    return state
+
+
+def convert(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> None:
+    monkeypatch.setattr(sys, 'argv', ['convert_checkpoint', *map(str, arguments)])
+    import_module('colonnade.tools.convert_checkpoint').main()
+
+
+@pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
+@pytest.mark.parametrize(
+    'make', [timm_state, original_state, dino_state, mmpretrain_state, ours_state],
+    ids=lambda make: make.__name__)
+def test_a_converted_trunk_is_ours(make: object, suffix: str, tmp_path: Path,
+                                   monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(dict(model=make()), tmp_path / 'in.pth')
+    convert(monkeypatch, tmp_path / 'in.pth', tmp_path / f'out{suffix}', '--report')
+
+    read = read_checkpoint(tmp_path / f'out{suffix}')
+    state, expected = read if suffix == '.safetensors' else read['state_dict'], ours_state()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[key], expected[key]) for key in expected)
+    lines = capsys.readouterr().out.splitlines()
+    fate = 'renamed' if make in (original_state, dino_state, mmpretrain_state) else 'kept'
+    assert f'{fate:8} pos_embed.token_projection.bias (16,)' in lines
+    assert ('dropped  cls_token' in lines) == (make is not ours_state)
+    assert {path.name for path in tmp_path.iterdir()} == {'in.pth', f'out{suffix}'}
+
+
+def test_a_converted_segmenter_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = published_state()
+    meta = dict(CLASSES=('a', 'b'))
+    torch.save(dict(meta=meta, state_dict=published), tmp_path / 'in.pth')
+    convert(monkeypatch, tmp_path / 'in.pth', tmp_path / 'out.pth')
+
+    read = read_checkpoint(tmp_path / 'out.pth')
+    assert read['meta'] == meta
+    assert torch.equal(read['state_dict']['neck.stride4.3.weight'],
+                       published['backbone.fpn1.3.weight'])
+    cfg = Config.fromfile(CONFIG)
+    model = MODELS.build(cfg.model)
+    assert load_weights(model, tmp_path / 'out.pth').renamed == ()
+
+
+def test_convert_writes_nothing_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(original_state(), tmp_path / 'in.pth')
+    convert(monkeypatch, tmp_path / 'in.pth', tmp_path / 'out.pth', '--dry-run')
+    assert not (tmp_path / 'out.pth').exists()
+    (tmp_path / 'out.pth').write_text('precious')
+    with pytest.raises(SystemExit, match='1'):
+        convert(monkeypatch, tmp_path / 'in.pth', tmp_path / 'out.pth')
+    assert (tmp_path / 'out.pth').read_text() == 'precious'
+    assert 'out.pth exists: name another file, or say --force' in capsys.readouterr().err
+    convert(monkeypatch, tmp_path / 'in.pth', tmp_path / 'out.pth', '--force')
+    load_weights(XCiT(TINY), tmp_path / 'out.pth')
+
+
+@pytest.mark.parametrize('state, message', [
+    ({
+        'a.weight': torch.zeros(1)
+    }, 'has none of the known layouts'),
+    ({
+        k: v
+        for k, v in original_state().items() if k != 'blocks.1.gamma2'
+    }, '1 missing: blocks.1.gamma2'),
+])
+def test_convert_names_what_is_wrong(state: dict, message: str, tmp_path: Path,
+                                     monkeypatch: pytest.MonkeyPatch,
+                                     capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(state, tmp_path / 'in.pth')
+    with pytest.raises(SystemExit, match='1'):
+        convert(monkeypatch, tmp_path / 'in.pth', tmp_path / 'out.pth')
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / 'out.pth').exists()
+
+
+def test_published_segmenter_in_train_and_test(shapes: Path, tmp_path: Path) -> None:
+    torch.save(dict(meta={}, state_dict=published_state()), tmp_path / 'published.pth')
+    data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path]
+    trained = run_python('tools/train.py', CONFIG, *data, '--load-from', tmp_path / 'published.pth',
+                         '--cfg-options', *SHORT)
+    tested = run_python('tools/test.py', CONFIG, tmp_path / 'published.pth', *data)
+    for log in (trained, tested):
+        assert 'published.pth: XCiT detector or segmenter, original; ' in log
+
+
+@pytest.mark.parametrize('tool, option', [('test', ''), ('train', '--load-from'),
+                                          ('train', '--resume'), ('train', 'init_cfg'),
+                                          ('convert_checkpoint', '')])
+def test_no_tool_runs_code_in_a_pickle(tool: str, option: str, shapes: Path,
+                                       tmp_path: Path) -> None:
+    marker, evil = write_evil(tmp_path / 'evil.pth', 'zip'), tmp_path / 'evil.pth'
+    arguments = [CONFIG, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run']
+    if tool == 'convert_checkpoint':
+        arguments = [evil, tmp_path / 'out.pth']
+    elif tool == 'test':
+        arguments.append(evil)
+    elif option == 'init_cfg':
+        arguments += [
+            '--cfg-options', 'model.backbone.init_cfg.type=Pretrained',
+            f'model.backbone.init_cfg.checkpoint={evil}'
+        ]
+    else:
+        arguments += [option, evil]
+    said = run_python(f'tools/{tool}.py', *arguments, fail=True)
+    assert 'evil.pth contains more than weights' in said
+    assert 'Traceback' not in said
+    assert not marker.exists()
+
+
+def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path) -> None:
+    """As the hub's client caches them; nothing is fetched here."""
+    name, folder = 'xcit_nano_12_p16_224.fb_in1k', tmp_path / 'hub'
+    repository = folder / f'models--timm--{name}'
+    (repository / 'snapshots/1').mkdir(parents=True)
+    (repository / 'refs').mkdir()
+    (repository / 'refs/main').write_text('1')
+    weights = timm.create_model('xcit_nano_12_p16_224').state_dict()
+    safetensors.torch.save_file(weights, repository / 'snapshots/1/model.safetensors')
+
+    log = run_python(
+        'tools/train.py',
+        CONFIG,
+        '--data-root',
+        shapes / 'ade',
+        '--work-dir',
+        tmp_path / 'run',
+        '--cfg-options',
+        *SHORT,
+        'model.backbone.init_cfg.type=Pretrained',
+        f'model.backbone.init_cfg.checkpoint=timm://{name}',
+        HF_HUB_CACHE=str(folder))
+    assert f'timm://{name}: XCiT, timm; ' in log
+    assert 'random weights' not in log
+
+
+def test_wrong_weights_are_named_before_data_sets_are_built(shapes: Path, tmp_path: Path) -> None:
+    torch.save(original_state(), tmp_path / 'a.pth')
+    said = run_python(
+        'tools/train.py',
+        CONFIG,
+        '--data-root',
+        shapes / 'ade',
+        '--work-dir',
+        tmp_path / 'run',
+        '--cfg-options',
+        'model.backbone.init_cfg.type=Pretrained',
+        f'model.backbone.init_cfg.checkpoint={tmp_path / "a.pth"}',
+        fail=True)
+    assert 'The file holds an XCiT of embed_dim 16, depth 3' in said
+    assert 'the model XCiT nano_12_p16.' in said
+    assert 'Traceback' not in said

@@ -1,0 +1,103 @@
+"""Write published weights of any known layout as ours, and say what became of each tensor.
+
+    python tools/convert_checkpoint.py maskrcnn_xcit_small_12_p16.pth ours.pth --report
+"""
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from colonnade.backbones import XCiT
+from colonnade.backbones.checkpoint_files import State, WeightsError, fetch, state_dict_of
+from colonnade.backbones.layouts import remap
+from colonnade.backbones.weights import Plan, below, plan_loading
+
+
+def build_trunk(state: State, source: str) -> XCiT:
+    """The trunk that a state dict under our names was made for, without memory for its weights.
+
+    Raises:
+        WeightsError: If the state dict does not show it.
+    """
+    trunk = below(state, 'backbone.') or state
+    try:
+        arch = XCiT.infer_arch(trunk)
+        with torch.device('meta'):
+            return XCiT(arch)
+    except (KeyError, ValueError) as error:
+        raise WeightsError(f'{source} shows no trunk that could be built: {error}') from error
+
+
+def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
+    """What of a checkpoint is kept, under which names: the trunk strictly, all else as it is.
+
+    Raises:
+        WeightsError: If its layout is not known, or its trunk is not whole.
+    """
+    original = state_dict_of(checkpoint, source)
+    layout, state = remap(original, source)
+    plan = plan_loading(build_trunk(state, source), checkpoint, source)
+    if not below(state, 'backbone.'):
+        return plan
+    return Plan(
+        source=source,
+        layout=layout.name,
+        state=state,
+        renamed=tuple(key for key in state if key not in original),
+        resized=(),
+        dropped=())
+
+
+def report(plan: Plan) -> str:
+    """A line for each tensor: what became of it, its name and shape."""
+    fates = {key: 'kept' for key in plan.state}
+    fates |= dict.fromkeys(plan.renamed, 'renamed') | dict.fromkeys(plan.resized, 'resized')
+    lines = [f'{fate:8} {key} {tuple(plan.state[key].shape)}' for key, fate in fates.items()]
+    return '\n'.join([*lines, *(f'{"dropped":8} {key}' for key in plan.dropped), str(plan)])
+
+
+def write(plan: Plan, meta: dict[str, Any], out: Path) -> None:
+    """Write to a temporary name beside ``out``, then rename: ``out`` is never there in part."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    scratch = out.with_name(f'.{out.name}.{os.getpid()}')
+    try:
+        if out.suffix == '.safetensors':
+            safetensors.torch.save_file({k: v.contiguous() for k, v in plan.state.items()}, scratch)
+        else:
+            torch.save(dict(meta=meta, state_dict=plan.state), scratch)
+        scratch.replace(out)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def main() -> None:
+    """Read, convert, report and write as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('source', metavar='IN', help='file, address or timm://NAME')
+    parser.add_argument('out', metavar='OUT', type=Path, help='.pth or .safetensors')
+    parser.add_argument('--report', action='store_true', help='print a line for each tensor')
+    parser.add_argument('--dry-run', action='store_true', help='write nothing')
+    parser.add_argument('--force', action='store_true', help='overwrite OUT')
+    parser.add_argument('--trust', action='store_true', help='run what is pickled in IN')
+    args = parser.parse_args()
+    try:
+        if args.out.suffix not in ('.pth', '.safetensors'):
+            raise ValueError(f'OUT must end in .pth or .safetensors, got {args.out}')
+        if args.out.exists() and not (args.force or args.dry_run):
+            raise FileExistsError(f'{args.out} exists: name another file, or say --force')
+        checkpoint = fetch(args.source, trust=args.trust)
+        plan = plan_conversion(checkpoint, args.source)
+        print(report(plan) if args.report else plan)
+        if not args.dry_run:
+            write(plan, checkpoint.get('meta', {}), args.out)
+    except (ValueError, OSError) as error:
+        parser.exit(1, f'convert_checkpoint: {error}\n')
+
+
+if __name__ == '__main__':
+    main()
