@@ -48,10 +48,11 @@ HARMLESS = [
     (statistic_of_history_buffer, 'builtins.getattr'),
     np.ndarray,
     np.dtype,
-    np._core.multiarray._reconstruct,
-    np._core.multiarray.scalar,
-    (np._core.multiarray._reconstruct, 'numpy.core.multiarray._reconstruct'),  # as numpy 1 wrote
-    (np._core.multiarray.scalar, 'numpy.core.multiarray.scalar'),
+    # numpy 1 and numpy 2 keep what rebuilds arrays and numbers in modules of different names
+    *((np.empty(0).__reduce__()[0], f'numpy.{core}.multiarray._reconstruct')
+      for core in ('core', '_core')),
+    *((np.float64(0).__reduce__()[0], f'numpy.{core}.multiarray.scalar')
+      for core in ('core', '_core')),
     *(type(np.dtype(kind)) for kind in (np.float32, np.float64, np.int64, np.uint32, np.bool_)),
 ]
 

@@ -5,11 +5,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import timm
 import torch
-from conftest import ROOT, run_python
+from conftest import LAYOUTS, ROOT, run_python
 from evil_pickle import write_evil
 from layouts_by_hand import (TINY, dino_state, mmpretrain_state, original_state, ours_state,
                              timm_state)
@@ -21,13 +22,14 @@ from colonnade.backbones import XCiT
 from colonnade.backbones.checkpoint_files import read_checkpoint
 from colonnade.backbones.weights import load_weights
 
-CONFIG = ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py'
+CONFIGS = {head: ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes.py' for head in LAYOUTS}
+CONFIG = CONFIGS['sem_fpn']
 SHORT = ['train_cfg.max_iters=1', 'train_cfg.val_interval=1', 'train_dataloader.batch_size=2']
 
 
-def published_state() -> dict[str, Tensor]:
-    """A segmenter of the slim config in the layout of the authors' files."""
-    cfg = Config.fromfile(CONFIG)
+def published_state(head: str = 'sem_fpn') -> dict[str, Tensor]:
+    """A model of the slim config in the layout of the authors' files."""
+    cfg = Config.fromfile(CONFIGS[head])
     init_default_scope(cfg.default_scope)
     state = {}
     for key, value in MODELS.build(cfg.model).state_dict().items():
@@ -123,6 +125,25 @@ def test_published_segmenter_in_train_and_test(shapes: Path, tmp_path: Path) -> 
     tested = run_python('tools/test.py', CONFIG, tmp_path / 'published.pth', *data)
     for log in (trained, tested):
         assert 'published.pth: XCiT detector or segmenter, original; ' in log
+
+
+@pytest.mark.parametrize('head', LAYOUTS)
+def test_published_models_in_the_libraries_inference(head: str, tmp_path: Path) -> None:
+    classes = ('disc', 'square', 'triangle', 'star')[:3 if head == 'mask_rcnn' else 4]
+    meta = dict(CLASSES=classes, PALETTE=[[i, i, i] for i in range(len(classes))])
+    published = published_state(head)
+    torch.save(dict(meta=meta, state_dict=published), tmp_path / 'published.pth')
+    image = np.zeros((75, 101, 3), np.uint8)
+
+    apis = import_module('mmdet.apis' if head == 'mask_rcnn' else 'mmseg.apis')
+    init, infer = ((apis.init_detector, apis.inference_detector) if head == 'mask_rcnn' else
+                   (apis.init_model, apis.inference_model))
+    model = init(str(CONFIGS[head]), str(tmp_path / 'published.pth'), device='cpu')
+    result = infer(model, image)
+
+    assert torch.equal(model.neck.stride8.weight, published['backbone.fpn2.0.weight'])
+    assert tuple(model.dataset_meta['classes']) == classes
+    assert 'pred_instances' in result if head == 'mask_rcnn' else 'pred_sem_seg' in result
 
 
 @pytest.mark.parametrize('tool, option', [('test', ''), ('train', '--load-from'),

@@ -6,7 +6,10 @@ import json
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -380,6 +383,22 @@ def test_a_truncated_file_is_named(form: str, share: float, tmp_path: Path) -> N
 def test_what_cannot_be_had_is_named(source: str, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         fetch(source)
+
+
+def test_an_address_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'served').mkdir()
+    torch.save(original_state(), tmp_path / 'served/a.pth')
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'hub'))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / 'served'))
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f'http://127.0.0.1:{server.server_port}'
+        load_weights(XCiT(TINY), f'{address}/a.pth')
+        with pytest.raises(WeightsError, match='b.pth cannot be downloaded: HTTP Error 404'):
+            fetch(f'{address}/b.pth')
+        server.shutdown()
+    load_weights(XCiT(TINY), f'{address}/a.pth')  # from the hub folder
+    assert len(list((tmp_path / 'hub').rglob('*.pth'))) == 1
 
 
 @pytest.mark.parametrize('content', [dict(a=1), dict(state_dict={}), dict(model=dict(a='b'))])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,12 @@ def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
         WeightsError: If its layout is not known, or its trunk is not whole.
     """
     original = state_dict_of(checkpoint, source)
-    layout, state = remap(original, source)
+    _, state = remap(original, source)
     plan = plan_loading(build_trunk(state, source), checkpoint, source)
     if not below(state, 'backbone.'):
         return plan
-    return Plan(
-        source=source,
-        layout=layout.name,
-        state=state,
-        renamed=tuple(key for key in state if key not in original),
-        resized=(),
-        dropped=())
+    renamed = tuple(key for key in state if key not in original)
+    return replace(plan, state=state, renamed=renamed, dropped=())
 
 
 def report(plan: Plan) -> str:
