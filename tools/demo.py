@@ -71,8 +71,8 @@ def train_and_test(head: str, data_root: Path, work_dir: Path, options: list[str
     work_dir.mkdir(parents=True)
     log, metrics = work_dir / 'demo.log', work_dir / 'metrics.json'
     # evaluated once, behind training
-    no_validation = ['val_dataloader=None', 'val_cfg=None', 'val_evaluator=None']
-    run_tool('train.py', log, *common, '--cfg-options', *no_validation, *options, show=True)
+    fixed = ['randomness.seed=0', 'val_dataloader=None', 'val_cfg=None', 'val_evaluator=None']
+    run_tool('train.py', log, *common, '--cfg-options', *fixed, *options, show=True)
     checkpoint = (work_dir / 'last_checkpoint').read_text()
     run_tool(
         'test.py',
