@@ -24,6 +24,13 @@ from colonnade.backbones.weights import load_weights
 
 CONFIGS = {head: ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes.py' for head in LAYOUTS}
 CONFIG = CONFIGS['sem_fpn']
+FOURIER = {  # what stands before the position encoding's projection
+    timm_state: 'pos_embed.',
+    ours_state: 'pos_embed.',
+    original_state: 'pos_embeder.',
+    dino_state: 'pos_embeder.',
+    mmpretrain_state: 'backbone.pos_embed.'
+}
 SHORT = ['train_cfg.max_iters=1', 'train_cfg.val_interval=1', 'train_dataloader.batch_size=2']
 
 
@@ -63,8 +70,10 @@ def test_a_converted_trunk_is_ours(make: object, suffix: str, tmp_path: Path,
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[key], expected[key]) for key in expected)
     lines = capsys.readouterr().out.splitlines()
-    fate = 'renamed' if make in (original_state, dino_state, mmpretrain_state) else 'kept'
-    assert f'{fate:8} pos_embed.token_projection.bias (16,)' in lines
+    old, new = f'{FOURIER[make]}token_projection.bias', 'pos_embed.token_projection.bias'
+    old = old.replace('token_projection', 'token_projection.conv') if 'backbone' in old else old
+    fate = f'kept     {new}' if old == new else f'renamed  {old} -> {new}'
+    assert f'{fate} (16,)' in lines
     assert ('dropped  cls_token' in lines) == (make is not ours_state)
     assert {path.name for path in tmp_path.iterdir()} == {'in.pth', f'out{suffix}'}
 

@@ -49,11 +49,17 @@ def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
     return replace(plan, state=state, renamed=renamed, dropped=())
 
 
-def report(plan: Plan) -> str:
-    """A line for each tensor: what became of it, its name and shape."""
-    fates = {key: 'kept' for key in plan.state}
-    fates |= dict.fromkeys(plan.renamed, 'renamed') | dict.fromkeys(plan.resized, 'resized')
-    lines = [f'{fate:8} {key} {tuple(plan.state[key].shape)}' for key, fate in fates.items()]
+def report(plan: Plan, checkpoint: dict[str, Any]) -> str:
+    """A line for each tensor: what became of it, its name (before -> now) and shape."""
+    old_names = {id(value): key for key, value in state_dict_of(checkpoint, plan.source).items()}
+    lines = []
+    for key, value in plan.state.items():
+        fate, name = 'kept', key
+        if key in plan.renamed:
+            fate, name = 'renamed', f'{old_names.get(id(value), "part of another")} -> {key}'
+        elif key in plan.resized:
+            fate = 'resized'
+        lines.append(f'{fate:8} {name} {tuple(value.shape)}')
     return '\n'.join([*lines, *(f'{"dropped":8} {key}' for key in plan.dropped), str(plan)])
 
 
@@ -88,7 +94,7 @@ def main() -> None:
             raise FileExistsError(f'{args.out} exists: name another file, or say --force')
         checkpoint = fetch(args.source, trust=args.trust)
         plan = plan_conversion(checkpoint, args.source)
-        print(report(plan) if args.report else plan)
+        print(report(plan, checkpoint) if args.report else plan)
         if not args.dry_run:
             write(plan, checkpoint.get('meta', {}), args.out)
     except (ValueError, OSError) as error:
