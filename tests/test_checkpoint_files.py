@@ -1,0 +1,136 @@
+"""Checkpoint files: what is no weights is refused and named, and no code in them runs."""
+from __future__ import annotations
+
+import argparse
+import pickle
+from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from evil_pickle import write_evil
+from layouts_by_hand import TINY, original_state
+from mmengine.runner import load_checkpoint
+
+from colonnade.backbones import XCiT
+from colonnade.backbones.checkpoint_files import WeightsError, fetch, read_checkpoint
+from colonnade.backbones.weights import load_weights, plan_loading
+
+
+@pytest.mark.parametrize('form', ['zip', 'legacy', 'pickle'])
+@pytest.mark.parametrize('read', [
+    read_checkpoint, fetch, lambda path: load_weights(XCiT(TINY), path),
+    lambda path: load_checkpoint(XCiT(TINY), str(path))
+])
+def test_code_in_a_pickle_does_not_run(read: Callable, form: str, tmp_path: Path) -> None:
+    marker = write_evil(tmp_path / 'evil.pth', form)
+    with pytest.raises(WeightsError, match='evil.pth'):
+        read(tmp_path / 'evil.pth')
+    assert not marker.exists()
+
+
+def test_what_is_refused_is_named_and_can_be_trusted(tmp_path: Path) -> None:
+    marker = write_evil(tmp_path / 'evil.pth', 'zip')
+    with pytest.raises(WeightsError, match=r'contains more than weights \(.*pathlib.*--trust'):
+        read_checkpoint(tmp_path / 'evil.pth')
+    assert 'state_dict' in read_checkpoint(tmp_path / 'evil.pth', trust=True)
+    assert marker.exists()
+
+
+def test_getattr_is_not_a_way_out(tmp_path: Path) -> None:
+    """mmengine's checkpoints pickle getattr(HistoryBuffer, 'mean'); nothing else passes by that."""
+
+    class Attribute:
+
+        def __reduce__(self) -> tuple:
+            return getattr, (Path, 'touch')
+
+    torch.save(dict(a=Attribute()), tmp_path / 'a.pth')
+    with pytest.raises(WeightsError, match='contains more than weights'):
+        read_checkpoint(tmp_path / 'a.pth')
+
+
+def test_settings_beside_the_weights_are_harmless(tmp_path: Path) -> None:
+    content = dict(
+        model=original_state(),
+        args=argparse.Namespace(lr=0.1, data='x'),
+        epoch=3,
+        best=np.float64(3),
+        history=np.arange(3))
+    torch.save(content, tmp_path / 'a.pth')
+    read = read_checkpoint(tmp_path / 'a.pth')
+    assert (read['args'].lr, read['best'], read['history'].tolist()) == (0.1, 3, [0, 1, 2])
+
+
+@pytest.mark.parametrize('content, message', [
+    (b'', 'is empty'),
+    (b'\0' * 100, 'is empty'),
+    (b'<!DOCTYPE html><html>404</html>', 'is a web page'),
+    (b'\n <html>', 'is a web page'),
+    (b'version https://git-lfs.github.com/spec/v1\noid sha256:1', 'pointer of Git LFS'),
+    (b'some text', 'is damaged or no weights file'),
+    ((100).to_bytes(8, 'little') + b'{"a": 3', 'damaged safetensors'),
+    (pickle.dumps([1, 2], protocol=5), 'no weights file'),
+])
+def test_other_files_are_named(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / 'a.pth').write_bytes(content)
+    with pytest.raises(WeightsError, match=rf'a\.pth .*({message})'):
+        read_checkpoint(tmp_path / 'a.pth')
+
+
+@pytest.mark.parametrize('share', [0.01, 0.5, 0.99])
+@pytest.mark.parametrize('form', ['zip', 'legacy', 'safetensors'])
+def test_a_truncated_file_is_named(form: str, share: float, tmp_path: Path) -> None:
+    path = tmp_path / 'a.pth'
+    if form == 'safetensors':
+        safetensors.torch.save_file(original_state(), path)
+    else:
+        torch.save(original_state(), path, _use_new_zipfile_serialization=form == 'zip')
+    whole = path.read_bytes()
+    path.write_bytes(whole[:int(share * len(whole))])
+    with pytest.raises(WeightsError, match=r'a\.pth'):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize('source, error, message', [
+    ('/no/such.pth', FileNotFoundError, 'no weights file /no/such.pth'),
+    ('s3://bucket/a.pth', WeightsError, 'a path, http://, https:// or timm://'),
+    ('http://127.0.0.1:9/a.pth', WeightsError, '127.0.0.1:9/a.pth cannot be downloaded'),
+    ('timm://xcit_small_12_p16_384.fb_dist', WeightsError,
+     r'publishes no weights xcit_small_12_p16_384.fb_dist: .*xcit_small_12_p16_384.fb_dist_in1k'),
+])
+def test_what_cannot_be_had_is_named(source: str, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        fetch(source)
+
+
+def test_an_address_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'served').mkdir()
+    torch.save(original_state(), tmp_path / 'served/a.pth')
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'hub'))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / 'served'))
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f'http://127.0.0.1:{server.server_port}'
+        load_weights(XCiT(TINY), f'{address}/a.pth')
+        with pytest.raises(WeightsError, match='b.pth cannot be downloaded: HTTP Error 404'):
+            fetch(f'{address}/b.pth')
+        server.shutdown()
+    load_weights(XCiT(TINY), f'{address}/a.pth')  # from the hub folder
+    assert len(list((tmp_path / 'hub').rglob('*.pth'))) == 1
+
+
+@pytest.mark.parametrize('content', [dict(a=1), dict(state_dict={}), dict(model=dict(a='b'))])
+def test_a_checkpoint_without_weights_is_named(content: dict) -> None:
+    with pytest.raises(WeightsError, match='some.pth holds no state dict'):
+        plan_loading(XCiT(TINY), content, 'some.pth')
+
+
+def test_an_unknown_layout_is_named() -> None:
+    with pytest.raises(WeightsError, match='some.pth has none of the known layouts .*like conv1'):
+        plan_loading(XCiT(TINY), {'conv1.weight': torch.zeros(1)}, 'some.pth')

@@ -1,0 +1,141 @@
+"""Published layouts load with the numbers of the original implementations."""
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, SHARED
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import load_checkpoint
+from torch import Tensor, nn
+
+from colonnade.backbones import XCiT
+from colonnade.backbones.weights import load_weights
+from colonnade.necks import ColumnarPyramid
+
+REFERENCE = SHARED / 'reference'
+RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
+
+
+def cases(pattern: str) -> pytest.MarkDecorator:
+    names = sorted(path.stem for path in REFERENCE.glob(f'{pattern}.json'))
+    skip = pytest.mark.skip(reason=f'no reference outputs in {REFERENCE}')
+    return pytest.mark.parametrize('name', names or [pytest.param('', marks=skip)])
+
+
+class Case:
+    """A stored case: the original's weights, input and outputs."""
+
+    def __init__(self, name: str) -> None:
+        sys.path.insert(0, str(REFERENCE))
+        import fill
+        sys.path.pop(0)
+        self.fill = fill
+        self.json = json.loads((REFERENCE / f'{name}.json').read_text())
+        self.arrays = np.load(REFERENCE / f'{name}.npz')
+
+    def checkpoint(self, path: Path) -> Path:
+        """The published file, in its original layout."""
+        state = {
+            key: torch.from_numpy(np.array(value))
+            for key, value in self.fill.state_dict_from(self.json['keys']).items()
+        }
+        wrapper = self.json['checkpoint']['wrapper']
+        torch.save({wrapper: state} if wrapper else state, path)
+        return path
+
+    def trunk(self) -> XCiT:
+        made = self.json['constructor']
+        arch = {key: made[key] for key in ('embed_dim', 'depth', 'num_heads', 'patch_size')}
+        return XCiT(arch, out_indices=self.json['out_indices'])
+
+    def image(self) -> Tensor:
+        return torch.from_numpy(self.fill.image(*self.json['input']))
+
+    def compare(self, name: str, got: Tensor, tolerance: float) -> None:
+        info, double = self.json['outputs'][name], got.dtype == torch.float64
+        suffix, key = ('.f64', 'stride_f64') if double else ('', 'stride')
+        assert list(got.shape) == info['shape']
+        difference = np.abs(self.fill.subset(got.numpy(), info[key]) - self.arrays[name + suffix])
+        limit = 5e-7 if double else tolerance
+        assert difference.max() <= limit * info['absmax'], (name, difference.max())
+
+
+@pytest.fixture(params=[torch.float32, torch.float64], ids=['float32', 'float64'])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+@cases('xcit_cls_*')
+@torch.no_grad()
+def test_classification_files_give_the_originals_maps(name: str, dtype: torch.dtype,
+                                                      tmp_path: Path) -> None:
+    case = Case(name)
+    trunk = case.trunk().eval()
+    load_weights(trunk, case.checkpoint(tmp_path / 'weights'))
+    for index, got in zip(
+            case.json['out_indices'], trunk.to(dtype)(case.image().to(dtype)), strict=True):
+        case.compare(f'block_{index}', got, 1e-5)
+
+
+@cases('xcit_dense_*')
+@torch.no_grad()
+def test_dense_files_give_the_originals_pyramid(name: str, dtype: torch.dtype,
+                                                tmp_path: Path) -> None:
+    case = Case(name)
+    trunk = case.trunk()
+    neck = ColumnarPyramid(trunk.embed_dim, trunk.patch_size)
+    model = nn.ModuleDict(dict(backbone=trunk, neck=neck)).eval()
+    load_weights(model, case.checkpoint(tmp_path / 'weights'))
+    model.to(dtype)
+    for index, got in enumerate(neck(trunk(case.image().to(dtype))), 1):
+        case.compare(f'fpn{index}', got, 1e-5)
+
+
+def detector_outputs(case: Case, model: nn.Module, image: Tensor) -> Iterator[tuple[str, Tensor]]:
+    maps = model.extract_feat(image)
+    rois = torch.tensor(case.json['rois'], dtype=torch.float32)
+    yield from ((f'neck_{i}', m) for i, m in enumerate(maps))
+    for kind, levels in zip(('rpn_cls', 'rpn_reg'), model.rpn_head(maps), strict=True):
+        yield from ((f'{kind}_{i}', level) for i, level in enumerate(levels))
+    head = model.roi_head
+    yield from zip(('bbox_cls', 'bbox_reg'),
+                   head.bbox_head(head.bbox_roi_extractor(maps[:4], rois)),
+                   strict=True)
+    yield 'mask', head.mask_head(head.mask_roi_extractor(maps[:4], rois))
+
+
+def segmenter_outputs(case: Case, model: nn.Module, image: Tensor) -> Iterator[tuple[str, Tensor]]:
+    yield 'logits', model(image, mode='tensor')
+    meta = dict(img_shape=tuple(image.shape[-2:]), ori_shape=tuple(image.shape[-2:]))
+    yield 'encode_decode', model.encode_decode(image, [meta])
+    if 'aux_logits' in case.json['outputs']:
+        yield 'aux_logits', model.auxiliary_head(model.extract_feat(image))
+
+
+def build(head: str, arch: str = 'small_12_p16') -> nn.Module:
+    cfg = Config.fromfile(ROOT / f'configs/{head}/xcit_{arch}_{RECIPES[head]}.py')
+    init_default_scope(cfg.default_scope)
+    return MODELS.build(cfg.model).eval()
+
+
+@pytest.mark.parametrize('entrance', [load_weights, load_checkpoint], ids=['ours', 'mmengine'])
+@cases('[msu]*_xcit_*_p*')
+@torch.no_grad()
+def test_whole_models_give_the_originals_outputs(name: str, entrance: Callable,
+                                                 tmp_path: Path) -> None:
+    case, head = Case(name), name.split('_xcit_')[0]
+    model = build(head, name.split('_xcit_')[1])
+    entrance(model, str(case.checkpoint(tmp_path / 'weights')))
+    outputs = detector_outputs if head == 'mask_rcnn' else segmenter_outputs
+    compared = {
+        key
+        for key, got in outputs(case, model, case.image()) if case.compare(key, got, 3e-5) is None
+    }
+    assert compared == set(case.json['outputs'])
