@@ -28,5 +28,5 @@ env:
 	@$(PYTHON) tools/bootstrap.py $(VENV)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

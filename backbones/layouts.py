@@ -92,15 +92,19 @@ LAYOUTS = (  # the first that fits
 )
 
 
+def layout_of(state: State) -> Layout | None:
+    """The layout that a state dict has, if it is a known one."""
+    return next((layout for layout in LAYOUTS if layout.fits(state)), None)
+
+
 def remap(state: State, source: str) -> tuple[Layout, State]:
     """The layout of a state dict, and its tensors under our names.
 
     Raises:
         WeightsError: If no layout fits.
     """
-    for layout in LAYOUTS:
-        if layout.fits(state):
-            return layout, layout.remap(state)
+    if layout := layout_of(state):
+        return layout, layout.remap(state)
     names = ', '.join(dict.fromkeys(layout.name for layout in LAYOUTS))
     raise WeightsError(f'{source} has none of the known layouts ({names}); its keys are like '
                        f'{", ".join(list(state)[:4])}')
@@ -108,5 +112,5 @@ def remap(state: State, source: str) -> tuple[Layout, State]:
 
 def published_model(state: State) -> State:
     """The authors' detector or segmenter under our names; anything else as it is."""
-    layout = next((layout for layout in LAYOUTS if layout.fits(state)), None)
+    layout = layout_of(state)
     return layout.remap(state) if layout and layout.remap is remap_xcit_dense else state

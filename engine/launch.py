@@ -74,9 +74,10 @@ def load_config(args: argparse.Namespace) -> Config:
 def trust_weights(cfg: Config) -> None:
     """Let checkpoints and pretrained weights of ``cfg`` run what is pickled in them."""
     cfg.trust_weights = True
-    init_cfg = cfg.model.get('backbone', {}).get('init_cfg') or {}
-    if isinstance(init_cfg, dict) and init_cfg.get('type') == 'Pretrained':
-        init_cfg.trust = True
+    init_cfgs = cfg.model.get('backbone', {}).get('init_cfg') or []
+    for init_cfg in init_cfgs if isinstance(init_cfgs, list) else [init_cfgs]:
+        if init_cfg.get('type') == 'Pretrained':
+            init_cfg.trust = True
 
 
 def redirect_data_root(cfg: Config, data_root: Path) -> None:

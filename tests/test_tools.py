@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from colonnade.engine.launch import (add_launch_arguments, check_data, find_datasets, load_config,
-                                     redirect_data_root)
+                                     redirect_data_root, trust_weights)
 from colonnade.tools.train import set_resume
 
 SHORT = [
@@ -111,6 +111,15 @@ def test_data_root_moves_every_data_set_and_evaluator(shapes: Path) -> None:
             assert cfg.val_evaluator.ann_file == cfg.test_evaluator.ann_file == annotations
 
 
+@pytest.mark.parametrize('as_list', [False, True])
+def test_trust_reaches_pretrained_weights(as_list: bool) -> None:
+    init_cfg = dict(type='Pretrained', checkpoint='a.pth')
+    cfg = Config(dict(model=dict(backbone=dict(init_cfg=[init_cfg] if as_list else init_cfg))))
+    trust_weights(cfg)
+    found = cfg.model.backbone.init_cfg
+    assert cfg.trust_weights and (found[0] if as_list else found).trust
+
+
 def test_data_root_reaches_into_wrappers(tmp_path: Path) -> None:
     inner = dict(type='CocoDataset', data_root='data/coco/', ann_file='a.json')
     both = dict(type='ConcatDataset', datasets=[dict(type='RepeatDataset', dataset=inner), inner])
@@ -133,7 +142,11 @@ def test_a_model_that_detects_nothing_has_an_map_of_zero(shapes: Path, tmp_path:
                shapes / 'coco', '--work-dir', tmp_path, '--out', tmp_path / 'm.json',
                '--cfg-options', 'model.test_cfg.rcnn.score_thr=1.0')
     metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
-    assert metrics['coco/bbox_mAP'] == metrics['coco/segm_mAP'] == 0
+    assert metrics == {
+        f'coco/{kind}_{name}': 0
+        for kind in ('bbox', 'segm')
+        for name in ('mAP', 'mAP_50', 'mAP_75')
+    }
 
 
 def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,6 +182,16 @@ def test_no_tool_runs_code_in_a_pickle(tool: str, option: str, shapes: Path, tmp
     assert not marker.exists()
 
 
+def train_pretrained(checkpoint: str, data_root: Path, work_dir: Path, **kwargs: Any) -> str:
+    """One step from pretrained weights; returns what it printed."""
+    init_cfg = [
+        f'model.backbone.init_cfg.{setting}'
+        for setting in ('type=Pretrained', f'checkpoint={checkpoint}')
+    ]
+    return run_python('tools/train.py', CONFIG, '--data-root', data_root, '--work-dir', work_dir,
+                      '--cfg-options', *SHORT, *init_cfg, **kwargs)
+
+
 def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path) -> None:
     """As the hub's client caches them; nothing is fetched here."""
     name, folder = 'xcit_nano_12_p16_224.fb_in1k', tmp_path / 'hub'
@@ -191,35 +202,15 @@ def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path) -> None
     weights = timm.create_model('xcit_nano_12_p16_224').state_dict()
     safetensors.torch.save_file(weights, repository / 'snapshots/1/model.safetensors')
 
-    log = run_python(
-        'tools/train.py',
-        CONFIG,
-        '--data-root',
-        shapes / 'ade',
-        '--work-dir',
-        tmp_path / 'run',
-        '--cfg-options',
-        *SHORT,
-        'model.backbone.init_cfg.type=Pretrained',
-        f'model.backbone.init_cfg.checkpoint=timm://{name}',
-        HF_HUB_CACHE=str(folder))
+    log = train_pretrained(
+        f'timm://{name}', shapes / 'ade', tmp_path / 'run', HF_HUB_CACHE=str(folder))
     assert f'timm://{name}: XCiT, timm; ' in log
     assert 'random weights' not in log
 
 
 def test_wrong_weights_are_named_before_data_sets_are_built(shapes: Path, tmp_path: Path) -> None:
     torch.save(original_state(), tmp_path / 'a.pth')
-    said = run_python(
-        'tools/train.py',
-        CONFIG,
-        '--data-root',
-        shapes / 'ade',
-        '--work-dir',
-        tmp_path / 'run',
-        '--cfg-options',
-        'model.backbone.init_cfg.type=Pretrained',
-        f'model.backbone.init_cfg.checkpoint={tmp_path / "a.pth"}',
-        fail=True)
+    said = train_pretrained(str(tmp_path / 'a.pth'), shapes / 'ade', tmp_path / 'run', fail=True)
     assert 'The file holds an XCiT of embed_dim 16, depth 3' in said
     assert 'the model XCiT nano_12_p16.' in said
     assert 'Traceback' not in said

@@ -118,7 +118,10 @@ def main() -> None:
     if not data.exists():
         print('Drawing 800 + 100 images of shapes ...', flush=True)
         started = time.monotonic()
-        make_shapes(data, num_train=800, num_val=100, size=128, seed=0)
+        try:
+            make_shapes(data, num_train=800, num_val=100, size=128, seed=0)
+        except OSError as error:
+            parser.exit(1, f'demo: the data set cannot be drawn: {error}\n')
         seconds['data set'] = time.monotonic() - started
     for head, (name, layout) in HEADS.items():
         print(f'Training and evaluating {name} ...', flush=True)

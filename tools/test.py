@@ -48,7 +48,7 @@ def complete(metrics: dict[str, float], cfg: Config) -> dict[str, float | None]:
         if evaluator.type == 'CocoMetric':
             kinds = evaluator.get('metric', 'bbox')
             for kind in [kinds] if isinstance(kinds, str) else kinds:
-                absent[f'coco/{kind}_mAP'] = 0.
+                absent |= {f'coco/{kind}_{name}': 0. for name in ('mAP', 'mAP_50', 'mAP_75')}
     metrics = {**absent, **metrics}
     return {key: float(v) if math.isfinite(v) else None for key, v in metrics.items()}
 
