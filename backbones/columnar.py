@@ -18,7 +18,7 @@ from torch import Tensor, is_grad_enabled, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from .checkpoint_files import State
+from .checkpoint_files import State, WeightsError
 from .norms import replace_batch_norms, running_stats_kept
 from .weights import load_weights, require_complete
 
@@ -34,8 +34,9 @@ class ColumnarBackbone(BaseModule):
         arch: A name in ``arch_settings``, or a dict with the columns of that table.
         out_indices: Blocks whose outputs are returned, shallow to deep; negative ones count from
             the last block. A block may stand there more than once. ``None`` takes the originals'
-            four taps: blocks 4, 6, 8, 12 of 12, and 8, 12, 16, 24 of 24.
-        drop_path_rate: Stochastic depth, the same for every block (as the XCiT paper trains).
+            four taps: blocks 4, 6, 8, 12 of 12, 8, 12, 16, 24 of 24, and in these proportions.
+        drop_path_rate: Stochastic depth, the same for every block (as the papers train). ``None``
+            is the architecture's rate if its table has one, else 0.
         frozen_stages: ``-1`` freezes nothing, ``0`` the stem, ``n`` also the first n blocks.
         norm_eval: Keep batch normalisation layers in evaluation mode while training.
         with_cp: Recompute each block in the backward pass instead of storing its activations.
@@ -58,12 +59,14 @@ class ColumnarBackbone(BaseModule):
     stem_names: tuple[str, ...] = ('patch_embed', 'pos_embed')
     #: children of timm's module that classification alone needs
     classifier_names: tuple[str, ...] = ('cls_token', 'cls_attn_blocks', 'norm', 'head')
+    #: the child with the class-attention blocks, if timm's module has any
+    class_attention_name: str | None = None
 
     def __init__(self,
                  arch: str | Mapping[str, Any],
                  *,
                  out_indices: Sequence[int] | None = None,
-                 drop_path_rate: float = 0.,
+                 drop_path_rate: float | None = None,
                  frozen_stages: int = -1,
                  norm_eval: bool = False,
                  with_cp: bool = False,
@@ -71,12 +74,15 @@ class ColumnarBackbone(BaseModule):
                  init_cfg: dict | list[dict] | None = None) -> None:
         super().__init__(init_cfg=init_cfg)
         self.settings = self._resolve_arch(arch)
+        self.check_settings(self.settings)
         self.embed_dim: int = self.settings['embed_dim']
         self.patch_size: int = self.settings['patch_size']
         self.depth: int = self.settings['depth']
         self.out_indices = resolve_out_indices(out_indices, self.depth)
         self.norm_eval = norm_eval
         self.with_cp = with_cp
+        if drop_path_rate is None:
+            drop_path_rate = self.settings.get('drop_path_rate', 0.)
         if not 0 <= drop_path_rate < 1:
             raise ValueError(f'drop_path_rate must be in [0, 1), got {drop_path_rate}')
         num_blocks = self.out_indices[-1] + 1
@@ -87,10 +93,12 @@ class ColumnarBackbone(BaseModule):
         trunk = self._build(num_blocks, drop_path_rate=drop_path_rate)
         for name in (*self.stem_names, 'blocks'):
             setattr(self, name, getattr(trunk, name))
-        if norm_cfg is not None:
+        if not any(isinstance(module, _BatchNorm) for module in self.modules()):
+            self._warn_of_no_effect(norm_cfg=norm_cfg, norm_eval=norm_eval)
+        elif norm_cfg is not None:
             replace_batch_norms(self, norm_cfg)
-        for module in self._frozen_modules():
-            module.requires_grad_(False)
+        for part in self._frozen_parts():
+            part.requires_grad_(False)
         self.register_load_state_dict_pre_hook(require_complete)
 
     @abstractmethod
@@ -125,12 +133,12 @@ class ColumnarBackbone(BaseModule):
         if min(height, width) < self.patch_size:
             raise ValueError(f'images must be at least {self.patch_size} x {self.patch_size} '
                              f'(one patch), got {height} x {width}')
-        x, (h, w) = self._embed(img)
+        x, grid = self._embed(img)
         maps = {}
         for index, block in enumerate(self.blocks):
-            x = self._checkpointed(block, x, (h, w))
+            x = self._checkpointed(block, x, grid)
             if index in self.out_indices:
-                maps[index] = x.transpose(1, 2).unflatten(2, (h, w))  # (B, C, h, w)
+                maps[index] = x.transpose(1, 2).unflatten(2, grid)  # (B, C, h, w)
         return tuple(maps[index] for index in self.out_indices)
 
     def _checkpointed(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -147,8 +155,9 @@ class ColumnarBackbone(BaseModule):
     def train(self, mode: bool = True) -> ColumnarBackbone:
         """As :meth:`torch.nn.Module.train`, but what is frozen stays in evaluation mode."""
         super().train(mode)
-        for module in self._frozen_modules():
-            module.eval()
+        for part in self._frozen_parts():
+            if isinstance(part, nn.Module):
+                part.eval()
         if self.norm_eval:
             for module in self.modules():
                 if isinstance(module, _BatchNorm):
@@ -236,40 +245,95 @@ class ColumnarBackbone(BaseModule):
         """
 
     def describe(self, state: State | None = None) -> str:
-        """The architecture of a state dict, or this one's, by its name in the table if it has one.
-        """
+        """This architecture, or that of a state dict of any trunk, for messages."""
+        if state is None:
+            return self._name_of(self.settings)
         try:
-            found = self.settings if state is None else self.infer_arch(state)
-        except (KeyError, ValueError):
-            return f'no {type(self).__name__} that could be told'
-        for arch, row in self.arch_settings.items():
-            if all(row[column] == found[column] for column in self.infer_columns):
-                return f'{type(self).__name__} {arch}'
-        sizes = ', '.join(f'{column} {found[column]}' for column in self.infer_columns)
-        return f'an {type(self).__name__} of {sizes}'
+            trunk, settings = infer_trunk(state)
+        except WeightsError as error:
+            return str(error)
+        return trunk._name_of(settings)
 
-    def _frozen_modules(self) -> Iterator[nn.Module]:
+    @classmethod
+    def _name_of(cls, settings: Mapping[str, Any]) -> str:
+        """The name in the table that has these ``infer_columns``, or else the columns."""
+        for arch, row in cls.arch_settings.items():
+            if all(row[column] == settings[column] for column in cls.infer_columns):
+                return f'{cls.__name__} {arch}'
+        sizes = ', '.join(f'{column} {settings[column]}' for column in cls.infer_columns)
+        return f'a custom {cls.__name__} of {sizes}'
+
+    def resized(self, state: State) -> State:
+        """Tensors of a file that fit after being resized, resized; for those that need it."""
+        return {}
+
+    def _warn_of_no_effect(self, **arguments: Any) -> None:
+        for name, value in arguments.items():
+            if value:
+                print_log(
+                    f'{name} has no effect on {type(self).__name__}: it has no batch normalisation',
+                    logger='current',
+                    level=logging.WARNING)
+
+    def _frozen_parts(self) -> Iterator[nn.Module | nn.Parameter]:
         if self.frozen_stages < 0:
             return
         for name in self.stem_names:
             yield getattr(self, name)
         yield from self.blocks[:self.frozen_stages]
 
-    def _resolve_arch(self, arch: str | Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def arch_with(cls, arch: str | Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+        """The columns of ``arch``, but for those of ``changes`` that are not None."""
+        given = {key: value for key, value in changes.items() if value is not None}
+        return {**cls._resolve_arch(arch), **given}
+
+    @classmethod
+    def _resolve_arch(cls, arch: str | Mapping[str, Any]) -> dict[str, Any]:
         """The columns of ``arch``, complete and of the right names."""
-        name = type(self).__name__
+        name = cls.__name__
         if isinstance(arch, str):
-            if arch not in self.arch_settings:
+            if arch not in cls.arch_settings:
                 raise ValueError(f'{name} has no arch {arch!r}; it has '
-                                 f'{", ".join(self.arch_settings)}, or takes a dict')
-            arch = self.arch_settings[arch]
-        columns = set(next(iter(self.arch_settings.values())))
-        settings = {**self.arch_defaults, **arch}
+                                 f'{", ".join(cls.arch_settings)}, or takes a dict')
+            arch = cls.arch_settings[arch]
+        columns = set(next(iter(cls.arch_settings.values())))
+        settings = {**cls.arch_defaults, **arch}
         missing, unknown = columns - set(settings), set(settings) - columns
         if missing or unknown:
             raise ValueError(f'a custom arch of {name} has the keys {sorted(columns)}: '
                              f'missing {sorted(missing)}, unknown {sorted(unknown)}')
         return settings
+
+    @classmethod
+    def check_settings(cls, settings: Mapping[str, Any]) -> None:
+        """Raise a ValueError for an architecture that cannot be built."""
+        if settings['depth'] < 1:
+            raise ValueError(f'depth must be at least 1, got {settings["depth"]}')
+        width, heads = settings['embed_dim'], settings.get('num_heads', 1)
+        if width % heads:
+            raise ValueError(f'embed_dim must be a multiple of num_heads, got embed_dim {width} '
+                             f'and num_heads {heads}')
+        patch_size = settings['patch_size']
+        img_size = settings.get('img_size', patch_size)
+        if img_size < patch_size or img_size % patch_size:
+            raise ValueError(f'img_size must be a multiple of patch_size {patch_size}, '
+                             f'got {img_size}')
+
+
+def infer_trunk(state: State) -> tuple[type[ColumnarBackbone], dict[str, int]]:
+    """The trunk that a state dict under our names is of, and the columns of its table.
+
+    Raises:
+        WeightsError: If it is of none.
+    """
+    trunks = ColumnarBackbone.__subclasses__()
+    for trunk in trunks:
+        try:
+            return trunk, trunk.infer_arch(state)
+        except (KeyError, IndexError, TypeError):
+            continue
+    raise WeightsError(f'no {" or ".join(trunk.__name__ for trunk in trunks)} that could be told')
 
 
 def resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple[int, ...]:

@@ -70,6 +70,20 @@ def remap_xcit_dense(state: State) -> State:
     ))  # yapf: disable
 
 
+def remap_resmlp_original(state: State) -> State:
+    """The authors' ResMLP files, whose affine layers have vectors."""
+    renamed = rename(state, (
+        (r'^patch_embed\.', 'stem.'),
+        (r'\.attn\.', '.linear_tokens.'),
+        (r'\.mlp\.', '.mlp_channels.'),
+        (r'\.gamma_([12])$', r'.ls\1'),
+    ))  # yapf: disable
+    return {
+        key: value[None, None] if re.search(r'norm\d?\.(alpha|beta)$', key) else value
+        for key, value in renamed.items()
+    }
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a family of files names its tensors."""
@@ -88,6 +102,11 @@ LAYOUTS = (  # the first that fits
     Layout('XCiT, mmpretrain', ('xca_layers.', ), remap_xcit_mmpretrain),
     Layout('XCiT, timm', ('pos_embed.token_projection.', 'blocks.', 'cls_attn_blocks.')),
     Layout('XCiT, ours', ('pos_embed.token_projection.', 'blocks.')),
+    Layout('CaiT, original or timm', ('blocks.0.attn.proj_l.', 'blocks_token_only.')),
+    Layout('CaiT, ours', ('blocks.0.attn.proj_l.', )),
+    Layout('ResMLP, original', ('patch_embed.', 'blocks.0.norm1.alpha'), remap_resmlp_original),
+    Layout('ResMLP, timm', ('stem.', 'blocks.0.linear_tokens.', 'norm.')),
+    Layout('ResMLP, ours', ('stem.', 'blocks.0.linear_tokens.')),
     Layout('whole model, ours', ('backbone.', )),
 )
 

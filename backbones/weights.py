@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from mmengine.logging import print_log
@@ -21,6 +21,7 @@ from .checkpoint_files import State, WeightsError, fetch, state_dict_of
 from .layouts import published_model, remap
 
 Shapes = dict[str, torch.Size]
+Value = TypeVar('Value')
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,13 @@ class Plan:
     layout: str
     state: State  # what the module needs, under its names
     renamed: tuple[str, ...]  # of these, the ones that the file names otherwise
-    resized: tuple[str, ...]
+    resized: tuple[str, ...]  # of these, the ones of another size in the file
     dropped: tuple[str, ...]  # under our names
 
     def __str__(self) -> str:
+        names = f' ({", ".join(self.resized)})' if self.resized else ''
         return (f'{self.source}: {self.layout}; {len(self.state)} tensors loaded, of them '
-                f'{len(self.renamed)} renamed and {len(self.resized)} resized; '
+                f'{len(self.renamed)} renamed and {len(self.resized)} resized{names}; '
                 f'{len(self.dropped)} dropped')
 
 
@@ -79,17 +81,16 @@ def plan_loading(module: nn.Module, checkpoint: Mapping[str, Any], source: str) 
                 " name it in model.backbone.init_cfg=dict(type='Pretrained', checkpoint=...)")
 
     of_trunk = below(state, prefix)
-    elsewhere = tuple(key for key in state if not key.startswith(prefix))
+    dropped = [key for key in state if module is trunk and not key.startswith(prefix)]
+    if module is trunk:
+        state, prefix = of_trunk, ''
     required = {key: value.shape for key, value in module.state_dict().items()}
     unused: list[Shapes] = []
-    if module is trunk:
-        state = of_trunk
-        unused = trunk.unused_shapes(of_trunk)
-    elif hasattr(trunk, 'unused_shapes'):
-        unused = [{
-            prefix + key: shape
-            for key, shape in group.items()
-        } for group in trunk.unused_shapes(of_trunk)]
+    resized: State = {}
+    if hasattr(trunk, 'unused_shapes'):
+        unused = [above(group, prefix) for group in trunk.unused_shapes(of_trunk)]
+        resized = above(trunk.resized(of_trunk), prefix)
+        state = {**state, **resized}
     if problems := mismatches(state, required, unused):
         cause = ''
         if hasattr(trunk, 'describe'):
@@ -97,15 +98,19 @@ def plan_loading(module: nn.Module, checkpoint: Mapping[str, Any], source: str) 
         raise WeightsError(f'{source} ({layout.name}) does not fit:\n{problems}{cause}')
 
     needed = {key: value for key, value in state.items() if key in required}
-    same = set(original) | {key.removeprefix(prefix) for key in original}
-    dropped = tuple(key for key in state if key not in required)
+    same = set(original) | set(below(original, 'backbone.'))
     return Plan(
         source=source,
         layout=layout.name,
         state=needed,
         renamed=tuple(key for key in needed if key not in same),
-        resized=(),
-        dropped=dropped + (elsewhere if module is trunk else ()))
+        resized=tuple(resized),
+        dropped=tuple([key for key in state if key not in required] + dropped))
+
+
+def above(part: Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    """``part`` with ``prefix`` before each key."""
+    return {prefix + key: value for key, value in part.items()}
 
 
 def below(state: State, prefix: str) -> State:
@@ -149,6 +154,13 @@ def require_complete(module: nn.Module, state_dict: State, prefix: str, *_: Any)
     Raises:
         WeightsError: If a tensor of the module is missing or of another shape.
     """
+    if hasattr(module, 'resized'):
+        resized = above(module.resized(below(state_dict, prefix)), prefix)
+        for key, value in resized.items():
+            print_log(
+                f'{key}: {tuple(state_dict[key].shape)} resized to {tuple(value.shape)}',
+                logger='current')
+        state_dict.update(resized)
     required = {prefix + key: value.shape for key, value in module.state_dict().items()}
     present = {key: value for key, value in state_dict.items() if key in required}
     if problems := mismatches(present, required):

@@ -51,7 +51,6 @@ class XCiT(ColumnarBackbone):
                *,
                drop_path_rate: float = 0.,
                num_classes: int | None = None) -> Xcit:
-        check_settings(**self.settings)
         return Xcit(
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
@@ -61,6 +60,15 @@ class XCiT(ColumnarBackbone):
             drop_path_rate=drop_path_rate,
             num_classes=num_classes or 0,
             cls_attn_layers=0 if num_classes is None else 2)
+
+    @classmethod
+    def check_settings(cls, settings: Mapping[str, Any]) -> None:
+        super().check_settings(settings)
+        if settings['patch_size'] not in PATCH_SIZES:
+            raise ValueError(f'patch_size must be 8 or 16, got {settings["patch_size"]}')
+        if settings['embed_dim'] % 8:
+            raise ValueError('embed_dim must be a multiple of 8 for the stem, got '
+                             f'{settings["embed_dim"]}')
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
@@ -80,15 +88,3 @@ class XCiT(ColumnarBackbone):
 
     def _run_block(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
         return block(x, *grid)
-
-
-def check_settings(*, embed_dim: int, depth: int, num_heads: int, patch_size: int,
-                   layer_scale_init_value: float) -> None:
-    """Raise a ValueError for an architecture that XCiT's modules cannot be built from."""
-    if patch_size not in PATCH_SIZES:
-        raise ValueError(f'patch_size must be 8 or 16, got {patch_size}')
-    if depth < 1:
-        raise ValueError(f'depth must be at least 1, got {depth}')
-    if embed_dim % num_heads or embed_dim % 8:
-        raise ValueError('embed_dim must be a multiple of num_heads and of 8 (for the stem), '
-                         f'got embed_dim {embed_dim} and num_heads {num_heads}')

@@ -13,24 +13,24 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from colonnade.backbones import XCiT
+from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.checkpoint_files import State, WeightsError, fetch, state_dict_of
+from colonnade.backbones.columnar import infer_trunk
 from colonnade.backbones.layouts import remap
 from colonnade.backbones.weights import Plan, below, plan_loading
 
 
-def build_trunk(state: State, source: str) -> XCiT:
+def build_trunk(state: State, source: str) -> ColumnarBackbone:
     """The trunk that a state dict under our names was made for, without memory for its weights.
 
     Raises:
         WeightsError: If the state dict does not show it.
     """
-    trunk = below(state, 'backbone.') or state
     try:
-        arch = XCiT.infer_arch(trunk)
+        trunk, arch = infer_trunk(below(state, 'backbone.') or state)
         with torch.device('meta'):
-            return XCiT(arch)
-    except (KeyError, ValueError) as error:
+            return trunk(arch)
+    except ValueError as error:
         raise WeightsError(f'{source} shows no trunk that could be built: {error}') from error
 
 

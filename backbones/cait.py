@@ -1,0 +1,160 @@
+"""CaiT: Going deeper with Image Transformers (arXiv 2103.17239)."""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from mmengine.registry import MODELS
+from timm.layers import PatchEmbed, resample_abs_pos_embed
+from timm.models.cait import Cait
+from torch import Tensor, nn
+
+from .checkpoint_files import State
+from .columnar import ColumnarBackbone
+from .grid_cache import GridCache
+from .talking_heads import BoundedTalkingHeadAttn
+
+COLUMNS = ('embed_dim', 'depth', 'num_heads', 'drop_path_rate', 'layer_scale_init_value',
+           'img_size')
+SIZES = {  # the paper's Tables 3 and 4; heads have 48 channels; img_size is the published weights'
+    'xxs24': (192, 24,  4, 0.05, 1e-5, 384),
+    'xxs36': (192, 36,  4, 0.10, 1e-5, 384),
+    'xs24':  (288, 24,  6, 0.05, 1e-5, 384),
+    'xs36':  (288, 36,  6, 0.10, 1e-6, 384),
+    's24':   (384, 24,  8, 0.10, 1e-5, 384),
+    's36':   (384, 36,  8, 0.20, 1e-6, 384),
+    's48':   (384, 48,  8, 0.30, 1e-6, 384),
+    'm24':   (768, 24, 16, 0.20, 1e-5, 384),
+    'm36':   (768, 36, 16, 0.30, 1e-6, 384),
+    'm48':   (768, 48, 16, 0.40, 1e-6, 448),
+}  # yapf: disable
+
+
+@MODELS.register_module()
+class CaiT(ColumnarBackbone):
+    """CaiT's trunk without its class-attention stage, wrapping timm's modules.
+
+    Images are padded with zeros at the bottom and right to whole patches. The learned positions are
+    resized to the image's grid, bicubic and antialiased. See :class:`ColumnarBackbone` for further
+    arguments.
+
+    Args:
+        arch: ``xxs24``, ``xxs36``, ``xs24``, ``xs36``, ``s24``, ``s36``, ``s48``, ``m24``, ``m36``
+            or ``m48``, or a dict with ``embed_dim``, ``depth``, ``num_heads`` and optionally
+            ``patch_size`` (16), ``drop_path_rate`` (0), ``layer_scale_init_value`` (1e-5) and
+            ``img_size`` (224).
+        img_size: Side of the square images whose grid of positions the trunk keeps; weights from
+            another grid are resized to it when they are loaded. ``None`` is the architecture's:
+            384, for m48 448.
+        attn_block_size: Queries whose attention maps exist at a time; ``None`` takes as many as
+            ``attn_budget`` allows. The result is the same.
+        attn_budget: See :class:`~.talking_heads.BoundedTalkingHeadAttn`.
+    """
+
+    arch_settings = {
+        size: dict(zip(COLUMNS, row, strict=True), patch_size=16)
+        for size, row in SIZES.items()
+    }
+    arch_defaults = dict(
+        patch_size=16, drop_path_rate=0., layer_scale_init_value=1e-5, img_size=224)
+    classifier_names = ('cls_token', 'blocks_token_only', 'norm', 'head')
+    class_attention_name = 'blocks_token_only'
+
+    def __init__(self,
+                 arch: str | Mapping[str, Any] = 's24',
+                 *,
+                 img_size: int | None = None,
+                 attn_block_size: int | None = None,
+                 attn_budget: float | None = None,
+                 **kwargs: Any) -> None:
+        for name, value in dict(attn_block_size=attn_block_size, attn_budget=attn_budget).items():
+            if value is not None and value <= 0:
+                raise ValueError(f'{name} must be positive, got {value}')
+        if attn_block_size and attn_budget:
+            raise ValueError('attn_budget has no effect beside attn_block_size: leave one out')
+        super().__init__(self.arch_with(arch, img_size=img_size), **kwargs)
+        for block in self.blocks:
+            block.attn.block_size, block.attn.budget = attn_block_size, attn_budget
+        self._resized_positions = GridCache()
+
+    def _build(self,
+               num_blocks: int,
+               *,
+               drop_path_rate: float = 0.,
+               num_classes: int | None = None) -> Cait:
+        return Cait(
+            img_size=self.settings['img_size'],
+            patch_size=self.patch_size,
+            embed_dim=self.embed_dim,
+            depth=num_blocks,
+            num_heads=self.settings['num_heads'],
+            init_values=self.settings['layer_scale_init_value'],
+            drop_path_rate=drop_path_rate,
+            patch_layer=partial(PatchEmbed, strict_img_size=False, dynamic_img_pad=True),
+            attn_block=BoundedTalkingHeadAttn,
+            num_classes=num_classes or 0,
+            depth_token_only=0 if num_classes is None else 2)
+
+    @classmethod
+    def infer_arch(cls, state: State) -> dict[str, int]:
+        patch_size = state['patch_embed.proj.weight'].shape[-1]
+        return dict(
+            embed_dim=len(state['blocks.0.gamma_1']),
+            depth=len({key.split('.')[1]
+                       for key in state if key.startswith('blocks.')}),
+            num_heads=len(state['blocks.0.attn.proj_l.weight']),
+            patch_size=patch_size,
+            img_size=patch_size * math.isqrt(state['pos_embed'].shape[1]))
+
+    def resized(self, state: State) -> State:
+        """The positions of a file, if it has others than the trunk's square grid."""
+        positions = state.get('pos_embed')
+        if positions is None or positions.ndim != 3 or positions.shape == self.pos_embed.shape:
+            return {}
+        side = math.isqrt(positions.shape[1])
+        if side**2 != positions.shape[1] or positions.shape[2] != self.embed_dim:
+            return {}
+        return dict(pos_embed=resample_positions(positions, (side, side), self._native_grid))
+
+    def train(self, mode: bool = True) -> CaiT:
+        self._resized_positions.clear()
+        return super().train(mode)
+
+    def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        grid = self.patch_embed.dynamic_feat_size(img.shape[-2:])
+        return self.patch_embed(img) + self._positions(grid), grid  # (B, N, C)
+
+    def _run_block(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        return block(x)
+
+    @staticmethod
+    def attend_to_class(blocks: nn.ModuleList, cls_token: Tensor, x: Tensor) -> Tensor:
+        for block in blocks:
+            cls_token = block(x, cls_token)
+        return cls_token
+
+    @property
+    def _native_grid(self) -> tuple[int, int]:
+        return self.patch_embed.grid_size
+
+    def _positions(self, grid: tuple[int, int]) -> Tensor:
+        """``(1, N, C)``, the same tensor as long as neither grid nor parameter changes."""
+        if grid == self._native_grid:
+            return self.pos_embed
+
+        def resize() -> Tensor:
+            return resample_positions(self.pos_embed, self._native_grid, grid)
+
+        learning = torch.is_grad_enabled() and self.pos_embed.requires_grad
+        if learning or torch.compiler.is_compiling():
+            return resize()
+        return self._resized_positions.get(grid, self.pos_embed, resize)
+
+
+def resample_positions(positions: Tensor, old_grid: tuple[int, int],
+                       new_grid: tuple[int, int]) -> Tensor:
+    """Learned positions ``(1, h w, C)`` on another grid; bicubic, antialiased."""
+    return resample_abs_pos_embed(positions, list(new_grid), list(old_grid), num_prefix_tokens=0)

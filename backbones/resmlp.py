@@ -1,0 +1,127 @@
+"""ResMLP: Feedforward networks for image classification (arXiv 2105.03404)."""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from mmengine.registry import MODELS
+from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
+from torch import Tensor, nn
+
+from .checkpoint_files import State
+from .columnar import ColumnarBackbone
+from .token_mixing import Grid, mix_resampled, mix_windows
+
+COLUMNS = ('embed_dim', 'depth', 'patch_size', 'layer_scale_init_value')
+SIZES = {  # the paper's Table 1; the last column from the authors' code
+    's12': (384, 12, 16, 0.1),
+    's24': (384, 24, 16, 1e-5),
+    's36': (384, 36, 16, 1e-6),
+    'b24': (768, 24,  8, 1e-6),
+}  # yapf: disable
+TOKEN_MIXING = ('resample', 'window')
+
+
+class AnySizeResBlock(ResBlock):
+    """timm's ResMLP block, with the same parameters, for any grid of tokens.
+
+    Attributes:
+        token_mixing: See :class:`ResMLP`.
+        shifted: Whether the windows are shifted, if there are windows.
+    """
+    token_mixing: str = 'resample'
+    shifted: bool = False
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """``(B, N, C)`` to ``(B, N, C)``."""
+        side = math.isqrt(self.linear_tokens.in_features)
+        if grid == (side, side):
+            return super().forward(x)
+        x = x + self.drop_path(self.ls1 * self._mix(self.norm1(x), grid, (side, side)))
+        return x + self.drop_path(self.ls2 * self.mlp_channels(self.norm2(x)))
+
+    def _mix(self, x: Tensor, grid: Grid, native: Grid) -> Tensor:
+        layer = self.linear_tokens
+        if self.token_mixing == 'resample':
+            return mix_resampled(x, layer.weight, layer.bias, grid, native)
+        return mix_windows(x, layer.weight, layer.bias, grid, native, shifted=self.shifted)
+
+
+@MODELS.register_module()
+class ResMLP(ColumnarBackbone):
+    """ResMLP's trunk without its final Affine and head, wrapping timm's modules.
+
+    Images are padded with zeros at the bottom and right to whole patches. The matrices of the
+    cross-patch layers are for one square grid; ``token_mixing`` says what they do on others. See
+    :class:`ColumnarBackbone` for further arguments.
+
+    Args:
+        arch: ``s12``, ``s24``, ``s36`` or ``b24``, or a dict with ``embed_dim``, ``depth`` and
+            optionally ``patch_size`` (16), ``layer_scale_init_value`` (1e-5) and ``img_size``
+            (224).
+        img_size: Side of the square images for whose grid the matrices are; ``None`` is 224, as
+            published.
+        token_mixing: ``'resample'``: tokens are resampled to that grid, mixed, and resampled back
+            (:func:`~.token_mixing.mix_resampled`). ``'window'``: windows of that grid are mixed one
+            by one, shifted by half a window in every other block
+            (:func:`~.token_mixing.mix_windows`).
+    """
+
+    arch_settings = {
+        size: dict(zip(COLUMNS, row, strict=True), img_size=224)
+        for size, row in SIZES.items()
+    }
+    arch_defaults = dict(patch_size=16, layer_scale_init_value=1e-5, img_size=224)
+    infer_columns = ('embed_dim', 'depth', 'patch_size', 'img_size')
+    stem_names = ('stem', )
+    classifier_names = ('norm', 'head')
+
+    def __init__(self,
+                 arch: str | Mapping[str, Any] = 's24',
+                 *,
+                 img_size: int | None = None,
+                 token_mixing: str = 'resample',
+                 **kwargs: Any) -> None:
+        if token_mixing not in TOKEN_MIXING:
+            raise ValueError(
+                f'token_mixing must be {" or ".join(TOKEN_MIXING)}, got {token_mixing!r}')
+        super().__init__(self.arch_with(arch, img_size=img_size), **kwargs)
+        for index, block in enumerate(self.blocks):
+            block.token_mixing, block.shifted = token_mixing, index % 2 == 1
+
+    def _build(self,
+               num_blocks: int,
+               *,
+               drop_path_rate: float = 0.,
+               num_classes: int | None = None) -> MlpMixer:
+        trunk = MlpMixer(
+            img_size=self.settings['img_size'],
+            patch_size=self.patch_size,
+            embed_dim=self.embed_dim,
+            num_blocks=num_blocks,
+            mlp_ratio=4,
+            block_layer=partial(
+                AnySizeResBlock, init_values=self.settings['layer_scale_init_value']),
+            norm_layer=Affine,
+            drop_path_rate=drop_path_rate,
+            num_classes=num_classes or 0)
+        trunk.stem.strict_img_size, trunk.stem.dynamic_img_pad = False, True
+        return trunk
+
+    @classmethod
+    def infer_arch(cls, state: State) -> dict[str, int]:
+        patch_size = state['stem.proj.weight'].shape[-1]
+        return dict(
+            embed_dim=state['stem.proj.weight'].shape[0],
+            depth=len({key.split('.')[1]
+                       for key in state if key.startswith('blocks.')}),
+            patch_size=patch_size,
+            img_size=patch_size * math.isqrt(len(state['blocks.0.linear_tokens.bias'])))
+
+    def _embed(self, img: Tensor) -> tuple[Tensor, Grid]:
+        return self.stem(img), self.stem.dynamic_feat_size(img.shape[-2:])  # (B, N, C)
+
+    def _run_block(self, block: nn.Module, x: Tensor, grid: Grid) -> Tensor:
+        return block(x, grid)

@@ -1,0 +1,210 @@
+"""What CaiT alone has: talking heads by blocks, positions of any grid, weights of other grids."""
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.runner import load_checkpoint
+from test_backbones import ARCHS, tiny
+from timm.models.cait import TalkingHeadAttn
+from torch import Tensor, nn
+
+from colonnade.backbones import CaiT
+from colonnade.backbones.cait import resample_positions
+from colonnade.backbones.talking_heads import MIB, BoundedTalkingHeadAttn
+from colonnade.backbones.weights import load_weights, plan_loading
+
+TOKENS, HEADS = 50, 4
+
+
+def pair() -> tuple[TalkingHeadAttn, BoundedTalkingHeadAttn, Tensor]:
+    """timm's attention and ours with the same weights, and tokens."""
+    torch.manual_seed(0)
+    theirs = TalkingHeadAttn(32, HEADS, qkv_bias=True)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    ours = BoundedTalkingHeadAttn(32, HEADS, qkv_bias=True)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours, torch.randn(2, TOKENS, 32)
+
+
+@pytest.mark.parametrize('training', [False, True])
+@pytest.mark.parametrize('block_size', [1, 7, 25, 49, 50, 1000, None])
+def test_talking_heads_equal_timms(block_size: int | None, training: bool) -> None:
+    theirs, ours, x = pair()
+    ours.block_size = block_size
+    results = []
+    for attention in (theirs, ours):
+        with torch.set_grad_enabled(training):
+            given = x.clone().requires_grad_(training)
+            out = attention(given)
+            if training:
+                (out * torch.linspace(-1, 1, 32)).sum().backward()
+        results.append((out, given.grad, *(p.grad for p in attention.parameters())))
+    pairs = [(a, b) for a, b in zip(*results, strict=True) if a is not None]
+    scale = max(expected.abs().max().item() for expected, _ in pairs)
+    for expected, got in pairs:
+        torch.testing.assert_close(got, expected, rtol=0, atol=2e-6 * scale)
+
+
+@pytest.mark.parametrize('budget, block_size', [
+    (2 * HEADS * TOKENS * 4 * 10 / MIB, 10),
+    (1e-9, 1),
+    (100., TOKENS),
+    (None, TOKENS),
+])
+def test_the_budget_sets_the_block(budget: float | None, block_size: int,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ours, x = pair()
+    ours.budget = budget
+    seen = []
+    monkeypatch.setattr('colonnade.backbones.talking_heads.attend',
+                        lambda query, key, value, *_: seen.append(query.shape[2]) or query)
+    with torch.no_grad():
+        ours(x)
+    assert seen[0] == block_size
+    assert sum(seen) == TOKENS
+
+
+def test_no_tensor_has_all_pairs_of_tokens() -> None:
+    """Neither forward nor saved for backward."""
+    _, ours, x = pair()
+    ours.block_size = 5
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t,
+                                                  lambda t: t):
+        ours(x.requires_grad_()).sum().backward()
+    assert sizes
+    assert max(sizes) < 2 * HEADS * TOKENS**2
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_talking_heads_in_half_precision(dtype: torch.dtype) -> None:
+    theirs, ours, x = pair()
+    with torch.no_grad():
+        exact = theirs(x)
+        expected, got = theirs.to(dtype)(x.to(dtype)), ours.to(dtype)(x.to(dtype))
+    assert got.dtype == dtype
+    assert (got - exact).abs().max() <= 1.5 * (expected - exact).abs().max()
+
+
+def test_talking_heads_under_autocast() -> None:
+    theirs, ours, x = pair()
+    exact = theirs(x)
+    with torch.autocast('cpu', torch.bfloat16):
+        expected, got = theirs(x), ours(x)
+    assert got.dtype == expected.dtype
+    assert (got - exact).abs().max() <= 1.5 * (expected - exact).abs().max()
+
+
+def test_positions_are_computed_once_per_grid_and_state() -> None:
+    backbone = tiny(CaiT).eval()
+    with torch.no_grad():
+        first, again = backbone._positions((3, 9)), backbone._positions((3, 9))
+        other = backbone._positions((5, 4))
+        backbone.pos_embed.mul_(2)
+        doubled = backbone._positions((3, 9))
+    assert again is first
+    assert other.shape == (1, 20, 32)
+    torch.testing.assert_close(doubled, 2 * first)
+    assert backbone._positions((4, 4)) is backbone.pos_embed  # the native grid
+    for grid in ((1, n) for n in range(1, 50)):
+        with torch.no_grad():
+            backbone._positions(grid)
+    assert len(backbone._resized_positions._values) <= 8
+
+
+def test_weights_swapped_through_data_are_seen_after_eval() -> None:
+    """As a hook that evaluates averaged weights does, which no version counter shows."""
+    backbone, image = tiny(CaiT).eval(), torch.randn(1, 3, 32, 96)
+    with torch.no_grad():
+        before = backbone(image)[0]
+        backbone.pos_embed.data.mul_(50)
+        after = backbone.eval()(image)[0]
+    assert not torch.allclose(before, after)
+
+
+def test_a_copy_has_positions_of_its_own() -> None:
+    backbone = tiny(CaiT).eval()
+    with torch.no_grad():
+        backbone._positions((3, 9))
+    assert not copy.deepcopy(backbone)._resized_positions._values
+
+
+def test_evaluation_in_inference_mode_does_not_hinder_training() -> None:
+    backbone, image = tiny(CaiT), torch.randn(1, 3, 32, 96)
+    backbone.pos_embed.requires_grad_(False)
+    with torch.inference_mode():
+        backbone(image)
+    backbone(image)[-1].sum().backward()
+    assert backbone.blocks[0].gamma_1.grad.any()
+
+
+def test_positions_are_resized_as_images_are() -> None:
+    """A ramp stays a ramp, whichever way the grid changes."""
+    ramp = torch.linspace(0, 1, 14)[:, None].expand(14, 14).reshape(1, 196, 1)
+    for grid in ((28, 20), (7, 9)):
+        got = resample_positions(ramp, (14, 14), grid).view(grid)
+        assert (got - got[:, :1]).abs().max() < 1e-6
+        assert (got[1:] > got[:-1]).all()
+        assert got[grid[0] // 2].mean().item() == pytest.approx(0.5, abs=0.1)
+
+
+def published(img_size: int) -> dict[str, Tensor]:
+    """A tiny CaiT's file for another size of image."""
+    trunk = tiny(CaiT, ARCHS[CaiT] | dict(img_size=img_size))
+    state = trunk._build(4, num_classes=7).state_dict()
+    return {key: torch.rand_like(value) for key, value in state.items()}
+
+
+def test_positions_of_another_grid_are_resized_and_reported(tmp_path: Path) -> None:
+    state = published(96)
+    torch.save({'model': {
+        f'module.{key}': value
+        for key, value in state.items()
+    }}, tmp_path / 'a.pth')
+    plan = load_weights(trunk := tiny(CaiT), tmp_path / 'a.pth')
+    assert plan.resized == ('pos_embed', )
+    assert '1 resized (pos_embed)' in str(plan)
+    expected = resample_positions(state['pos_embed'], (6, 6), (4, 4))
+    assert torch.equal(trunk.pos_embed, expected)
+    load_weights(same := tiny(CaiT, img_size=96), tmp_path / 'a.pth')
+    assert torch.equal(same.pos_embed, state['pos_embed'])
+
+
+def test_a_whole_models_positions_are_resized_too(tmp_path: Path) -> None:
+    """By our entrance, and by OpenMMLab's own loader."""
+    finer = nn.ModuleDict(dict(backbone=tiny(CaiT, img_size=96)))
+    expected = resample_positions(finer.backbone.pos_embed, (6, 6), (4, 4))
+    torch.save(dict(state_dict=finer.state_dict()), tmp_path / 'a.pth')
+    for load in (load_weights, load_checkpoint):
+        model = nn.ModuleDict(dict(backbone=tiny(CaiT)))
+        nn.init.zeros_(model.backbone.pos_embed)
+        load(model, str(tmp_path / 'a.pth'))
+        assert torch.equal(model.backbone.pos_embed, expected)
+
+
+@pytest.mark.parametrize('shape', [(1, 15, 32), (1, 36, 31), (36, 32)])
+def test_positions_of_no_square_grid_are_refused(shape: tuple[int, ...]) -> None:
+    state = published(64) | dict(pos_embed=torch.zeros(shape))
+    with pytest.raises(ValueError, match=r'of another shape: pos_embed is .* \(1, 16, 32\) in the'):
+        plan_loading(tiny(CaiT), state, 'a.pth')
+
+
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(img_size=100), 'img_size must be a multiple of patch_size 16, got 100'),
+    (dict(attn_block_size=0), 'attn_block_size must be positive, got 0'),
+    (dict(attn_budget=-1.), 'attn_budget must be positive'),
+    (dict(attn_block_size=4, attn_budget=1.), 'attn_budget has no effect beside attn_block_size'),
+])
+def test_wrong_arguments(kwargs: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny(CaiT, **kwargs)
+
+
+def test_the_papers_drop_rates_are_the_defaults() -> None:
+    with torch.device('meta'):
+        assert CaiT('s36').blocks[0].drop_path.drop_prob == 0.2
+        assert CaiT('s36', drop_path_rate=0.).blocks[0].drop_path.__class__ is nn.Identity

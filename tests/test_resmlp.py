@@ -1,0 +1,152 @@
+"""What ResMLP alone has: its cross-patch layer on other grids."""
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_backbones import ARCHS, tiny
+from torch import Tensor
+from torch.nn import functional as F
+
+from colonnade.backbones import ResMLP
+from colonnade.backbones.token_mixing import mix_resampled, mix_windows, resample
+
+NATIVE = (6, 6)
+GRIDS = [(6, 6), (7, 6), (12, 12), (9, 17), (3, 4), (1, 1), (1, 60), (40, 2), (5, 6)]
+grids = pytest.mark.parametrize('grid', GRIDS, ids=str)
+
+
+def layer(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(36, 36, dtype=dtype), torch.randn(36, dtype=dtype)
+
+
+def windows(x: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int],
+            shifted: bool) -> Tensor:
+    """Token by token: find its window, read it with the border repeated, apply its row."""
+    (h, w), n = grid, NATIVE[0]
+    image, out = x.view(h, w, -1), torch.empty_like(x).view(h, w, -1)
+    off = [n // 2 if shifted and size > n else 0 for size in grid]
+    for row in range(h):
+        for col in range(w):
+            (top, i), (left, j) = divmod(row + off[0], n), divmod(col + off[1], n)
+            read = torch.stack([
+                image[min(max(top * n + r - off[0], 0), h - 1),
+                      min(max(left * n + c - off[1], 0), w - 1)] for r in range(n) for c in range(n)
+            ])
+            out[row, col] = weight[i * n + j] @ read + bias[i * n + j]
+    return out.view(h * w, -1)
+
+
+@grids
+@pytest.mark.parametrize('shifted', [False, True])
+def test_windows_are_as_defined(grid: tuple[int, int], shifted: bool) -> None:
+    weight, bias = layer()
+    x = torch.randn(2, grid[0] * grid[1], 3, dtype=torch.float64)
+    got = mix_windows(x, weight, bias, grid, NATIVE, shifted=shifted)
+    expected = torch.stack([windows(image, weight, bias, grid, shifted) for image in x])
+    torch.testing.assert_close(got, expected)
+
+
+def dense(weight: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The (N, N) matrix of the definition: W without its diagonal resized as a 4-D tensor."""
+
+    def resized(columns: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+        """(old tokens, k) -> (new tokens, k), by torch's own interpolation in two dimensions."""
+        image = columns.T.reshape(1, -1, *old)
+        return F.interpolate(image, size=new, mode='bicubic', antialias=True)[0].flatten(1).T
+
+    eye = torch.eye(grid[0] * grid[1], dtype=weight.dtype)
+    rest = weight - torch.diag(weight.diagonal())
+    mixed = resized(rest @ resized(eye, grid, NATIVE), NATIVE, grid)
+    return mixed + torch.diag(resized(weight.diagonal()[:, None], NATIVE, grid)[:, 0])
+
+
+@grids
+def test_resampling_is_as_defined(grid: tuple[int, int]) -> None:
+    weight, bias = layer()
+    x = torch.randn(2, grid[0] * grid[1], 3, dtype=torch.float64)
+    offset = mix_resampled(torch.zeros_like(x), weight, bias, grid, NATIVE)
+    got = mix_resampled(x, weight, bias, grid, NATIVE) - offset
+    torch.testing.assert_close(got, dense(weight, grid) @ x, rtol=1e-6, atol=1e-6)
+
+
+@grids
+@pytest.mark.parametrize('mix', ['resample', 'window'])
+def test_the_response_to_a_constant_image_is_kept(mix: str, grid: tuple[int, int]) -> None:
+    weight, _ = layer()
+    zero = torch.zeros(36, dtype=torch.float64)
+    ones = torch.ones(1, grid[0] * grid[1], 1, dtype=torch.float64)
+    response = (weight @ torch.ones(36, 1, dtype=torch.float64))[None]
+    if mix == 'resample':
+        got = mix_resampled(ones, weight, zero, grid, NATIVE)
+        torch.testing.assert_close(got, resample(response, NATIVE, grid), rtol=1e-6, atol=1e-6)
+    else:
+        got = mix_windows(ones, weight, zero, grid, NATIVE, shifted=False).view(grid)
+        rows = torch.arange(grid[0])[:, None] % 6 * 6 + torch.arange(grid[1]) % 6
+        torch.testing.assert_close(got, response[0, rows, 0])
+
+
+@settings(max_examples=50, deadline=None)
+@given(old=st.tuples(*[st.integers(1, 40)] * 2), new=st.tuples(*[st.integers(1, 40)] * 2))
+def test_resampling_keeps_constants_and_is_the_identity_at_the_same_grid(
+        old: tuple[int, int], new: tuple[int, int]) -> None:
+    ones = torch.ones(2, old[0] * old[1], 3)
+    torch.testing.assert_close(resample(ones, old, new), torch.ones(2, new[0] * new[1], 3))
+    assert resample(ones, old, old) is ones
+
+
+@pytest.mark.parametrize('token_mixing', ['resample', 'window'])
+def test_the_native_grid_is_exact(token_mixing: str) -> None:
+    weight, bias = layer(torch.float32)
+    x = torch.randn(2, 36, 5)
+    expected = F.linear(x.transpose(1, 2), weight, bias).transpose(1, 2)
+    if token_mixing == 'resample':
+        got = mix_resampled(x, weight, bias, NATIVE, NATIVE)
+    else:
+        got = mix_windows(x, weight, bias, NATIVE, NATIVE, shifted=True)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize('token_mixing, limit', [('resample', 1.), ('window', 2.)])
+def test_memory_is_linear_in_tokens(token_mixing: str, limit: float) -> None:
+    """No tensor is larger than the tokens (for windows: and their border)."""
+    backbone = tiny(ResMLP, token_mixing=token_mixing)
+    tokens = 100 * 101
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: sizes.append(t.untyped_storage().nbytes()) or t, lambda t: t):
+        x = torch.randn(1, tokens, 32, requires_grad=True)
+        mixed = backbone.blocks[1]._mix(x, (100, 101), (8, 8))
+        mixed.sum().backward()
+    assert max(sizes) <= limit * x.untyped_storage().nbytes()
+
+
+def test_windows_alternate_between_blocks() -> None:
+    blocks = tiny(ResMLP, token_mixing='window').blocks
+    assert [block.shifted for block in blocks] == [False, True, False, True]
+
+
+def test_half_precision_and_gradients_on_another_grid() -> None:
+    for token_mixing in ('resample', 'window'):
+        backbone, image = tiny(ResMLP, token_mixing=token_mixing), torch.randn(1, 3, 75, 101)
+        with torch.autocast('cpu', torch.bfloat16):
+            sum(m.float().square().mean() for m in backbone(image)).backward()
+        assert all(p.grad.isfinite().all() for p in backbone.parameters())
+        assert all(m.dtype == torch.bfloat16 for m in backbone.bfloat16()(image.bfloat16()))
+
+
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(token_mixing='tile'), "token_mixing must be resample or window, got 'tile'"),
+    (dict(img_size=60), 'img_size must be a multiple of patch_size 8, got 60'),
+])
+def test_wrong_arguments(kwargs: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny(ResMLP, **kwargs)
+
+
+def test_layer_scale_is_the_archs() -> None:
+    assert tiny(ResMLP).blocks[0].ls1.eq(0.1).all()
+    assert tiny(ResMLP,
+                ARCHS[ResMLP] | dict(layer_scale_init_value=1e-6)).blocks[0].ls2.max() < 2e-6
