@@ -109,6 +109,15 @@ class ColumnarBackbone(BaseModule):
                num_classes: int | None = None) -> nn.Module:
         """timm's module; without its classification stage if ``num_classes`` is None."""
 
+    def build_classifier(self) -> nn.Module:
+        """timm's module with its classification stage, but for the head, and one block alone."""
+        return self._build(1, num_classes=0)
+
+    @staticmethod
+    def attend_to_class(blocks: nn.ModuleList, cls_token: Tensor, x: Tensor) -> Tensor:
+        """The class token ``(B, 1, C)`` after the class-attention blocks; tokens ``(B, N, C)``."""
+        raise NotImplementedError
+
     @abstractmethod
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """``(B, 3, H, W)`` to tokens ``(B, N, C)`` and their grid ``(h, w)``."""

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from mmengine.registry import MODELS
 from timm.models.xcit import Xcit
 from torch import Tensor, nn
@@ -12,15 +13,15 @@ from torch import Tensor, nn
 from .checkpoint_files import State
 from .columnar import ColumnarBackbone
 
-COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value')
-SIZES = {  # the paper's Table 1; the last column from the authors' code
-    'nano_12':   (128, 12,  4, 1.0),
-    'tiny_12':   (192, 12,  4, 1.0),
-    'tiny_24':   (192, 24,  4, 1e-5),
-    'small_12':  (384, 12,  8, 1.0),
-    'small_24':  (384, 24,  8, 1e-5),
-    'medium_24': (512, 24,  8, 1e-5),
-    'large_24':  (768, 24, 16, 1e-5),
+COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
+SIZES = {  # the paper's Table 1; the last two columns from the authors' code
+    'nano_12':   (128, 12,  4, 1.0,  False),
+    'tiny_12':   (192, 12,  4, 1.0,  True),
+    'tiny_24':   (192, 24,  4, 1e-5, True),
+    'small_12':  (384, 12,  8, 1.0,  True),
+    'small_24':  (384, 24,  8, 1e-5, True),
+    'medium_24': (512, 24,  8, 1e-5, True),
+    'large_24':  (768, 24, 16, 1e-5, True),
 }  # yapf: disable
 PATCH_SIZES = (16, 8)
 
@@ -33,7 +34,8 @@ class XCiT(ColumnarBackbone):
     so any image of at least one patch will do. See :class:`ColumnarBackbone` for the arguments.
     ``arch`` is one of ``{nano,tiny,small}_12_p{16,8}``, ``{tiny,small,medium,large}_24_p{16,8}``,
     or a dict with ``embed_dim``, ``depth``, ``num_heads``, ``patch_size`` and optionally
-    ``layer_scale_init_value`` (default 1.0).
+    ``layer_scale_init_value`` (default 1.0) and ``tokens_norm`` (default True: class attention,
+    which is no part of the trunk, normalises all its tokens).
     """
 
     arch_settings = {
@@ -41,7 +43,8 @@ class XCiT(ColumnarBackbone):
         for size, row in SIZES.items()
         for patch_size in PATCH_SIZES
     }
-    arch_defaults = dict(layer_scale_init_value=1.0)
+    arch_defaults = dict(layer_scale_init_value=1.0, tokens_norm=True)
+    class_attention_name = 'cls_attn_blocks'
 
     def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
         super().__init__(arch, **kwargs)
@@ -57,6 +60,7 @@ class XCiT(ColumnarBackbone):
             depth=num_blocks,
             num_heads=self.settings['num_heads'],
             eta=self.settings['layer_scale_init_value'],
+            tokens_norm=self.settings['tokens_norm'],
             drop_path_rate=drop_path_rate,
             num_classes=num_classes or 0,
             cls_attn_layers=0 if num_classes is None else 2)
@@ -80,6 +84,13 @@ class XCiT(ColumnarBackbone):
             depth=len(blocks),
             num_heads=len(state['blocks.0.attn.temperature']),
             patch_size=2**len(stem))
+
+    @staticmethod
+    def attend_to_class(blocks: nn.ModuleList, cls_token: Tensor, x: Tensor) -> Tensor:
+        x = torch.cat((cls_token, x), dim=1)
+        for block in blocks:
+            x = block(x)
+        return x[:, :1]
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
         x, grid = self.patch_embed(img)  # (B, N, C)
