@@ -1,23 +1,56 @@
-"""State dicts of one tiny XCiT in each published layout, made by hand from timm's names."""
+"""State dicts of tiny trunks in each published layout, made by hand from timm's names."""
 from __future__ import annotations
 
-import torch
-from timm.models.xcit import Xcit
-from torch import Tensor
+from collections.abc import Callable
 
-from colonnade.backbones import XCiT
+import torch
+from timm.models.cait import Cait
+from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
+from timm.models.xcit import Xcit
+from torch import Tensor, nn
+
+from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
 
 State = dict[str, Tensor]
 TINY = dict(embed_dim=16, depth=3, num_heads=2, patch_size=16)
+TINY_CAIT = dict(embed_dim=16, depth=3, num_heads=2, img_size=48)
+TINY_RESMLP = dict(embed_dim=16, depth=3, img_size=48)
 
 
-def timm_state() -> State:
+def randomised(model: nn.Module) -> State:
     torch.manual_seed(0)
-    model = Xcit(num_classes=5, **TINY)
     return {
         key: torch.rand_like(v) if v.is_floating_point() else v
         for key, v in model.state_dict().items()
     }
+
+
+def timm_state() -> State:
+    return randomised(Xcit(num_classes=5, **TINY))
+
+
+def cait_state() -> State:
+    """timm's and the authors' names are the same."""
+    return randomised(Cait(num_classes=5, **TINY_CAIT))
+
+
+def resmlp_timm_state() -> State:
+    arch = dict(embed_dim=16, num_blocks=3, img_size=48, mlp_ratio=4)
+    return randomised(MlpMixer(num_classes=5, block_layer=ResBlock, norm_layer=Affine, **arch))
+
+
+def resmlp_original_state() -> State:
+    state = {}
+    for key, value in resmlp_timm_state().items():
+        for theirs, original in (('stem.', 'patch_embed.'), ('linear_tokens.', 'attn.'),
+                                 ('mlp_channels.', 'mlp.'), ('.ls', '.gamma_')):
+            key = key.replace(theirs, original)
+        state[key] = value.flatten() if key.endswith(('alpha', 'beta')) else value
+    return state
+
+
+def resmlp_dino_state() -> State:
+    return {k: v for k, v in resmlp_original_state().items() if not k.startswith('head.')}
 
 
 def original_state() -> State:
@@ -54,9 +87,31 @@ def mmpretrain_state() -> State:
     return state
 
 
-def ours_state() -> State:
-    needed = XCiT(TINY).state_dict()
-    return {key: value for key, value in timm_state().items() if key in needed}
+def trunk_for(make: Callable, **kwargs: object) -> ColumnarBackbone:
+    """The trunk whose weights ``make`` gives."""
+    if make.__name__.startswith('cait'):
+        return CaiT(TINY_CAIT, **kwargs)
+    if make.__name__.startswith('resmlp'):
+        return ResMLP(TINY_RESMLP, **kwargs)
+    return XCiT(TINY, **kwargs)
+
+
+def ours_state(make: Callable = timm_state) -> State:
+    """Under our names, what any layout of the same trunk as ``make``'s becomes."""
+    in_timms = {CaiT: cait_state, ResMLP: resmlp_timm_state, XCiT: timm_state}
+    trunk = trunk_for(make)
+    return {
+        key: value
+        for key, value in in_timms[type(trunk)]().items() if key in trunk.state_dict()
+    }
+
+
+def cait_ours_state() -> State:
+    return ours_state(cait_state)
+
+
+def resmlp_ours_state() -> State:
+    return ours_state(resmlp_timm_state)
 
 
 def detector_state() -> State:
@@ -66,3 +121,16 @@ def detector_state() -> State:
         'neck.stride4.0.weight': torch.rand(2),
         'decode_head.conv_seg.bias': torch.rand(2)
     }
+
+
+def resmlp_segmenter_state() -> State:
+    """A whole model that our training saved."""
+    state = {f'backbone.{key}': value for key, value in resmlp_ours_state().items()}
+    return state | {'decode_head.conv_seg.bias': torch.rand(2)}
+
+
+LAYOUTS = [
+    timm_state, original_state, dino_state, mmpretrain_state, ours_state, detector_state,
+    cait_state, cait_ours_state, resmlp_timm_state, resmlp_original_state, resmlp_dino_state,
+    resmlp_ours_state, resmlp_segmenter_state
+]

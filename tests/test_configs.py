@@ -14,12 +14,19 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
 from torch import nn
 
-from colonnade.backbones import XCiT
+from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
 
 LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
 PUBLISHED = [leaf for leaf in LEAVES if '_slim_' not in leaf.stem]
-DROP_PATH = {'tiny_12': 0., 'small_12': 0.05, 'small_24': 0.1, 'medium_24': 0.15}
-NAME = re.compile(r'xcit_(?P<size>[a-z]+_\d+)_p(?P<patch>8|16)_(?P<schedule>[^_]+)_(?P<data>\w+)')
+TRUNKS = {'xcit': XCiT, 'cait': CaiT, 'resmlp': ResMLP}
+ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
+    'xcit': {'tiny_12_p16': 0., 'small_12_p16': 0.05, 'small_12_p8': 0.05},
+    'cait': {'xxs24': 0.05, 'xs24': 0.05, 's24': 0.1, 's36': 0.2},
+    'resmlp': {'s12': 0.05, 's24': 0.1, 'b24': 0.15},
+}
+RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
+NAME = re.compile(r'(?P<trunk>xcit|cait|resmlp)_(?P<arch>\w+)_(?P<schedule>3x|80k|160k|slim)_'
+                  r'(?P<data>coco|ade20k|shapes)')
 
 every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=lambda p: f'{p.parent.name}/{p.stem}')
 
@@ -32,21 +39,27 @@ def build(cfg: Config) -> nn.Module:
 
 def test_there_are_leaves_for_each_head() -> None:
     names = {(leaf.parent.name, leaf.stem) for leaf in LEAVES}
-    heads = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
-    for head, recipe in heads.items():
-        for arch in ('tiny_12_p16', 'small_12_p16', 'small_12_p8'):
-            assert (head, f'xcit_{arch}_{recipe}') in names
-        assert (head, 'xcit_nano_12_p16_slim_shapes') in names
+    for head, recipe in RECIPES.items():
+        for trunk, archs in ARCHS.items():
+            for arch in archs:
+                assert (head, f'{trunk}_{arch}_{recipe}') in names
+        for arch in ('xcit_nano_12_p16', 'cait_nano_12', 'resmlp_nano_12'):
+            assert (head, f'{arch}_slim_shapes') in names
 
 
 @every_leaf
 def test_name_says_what_it_is(leaf: Path) -> None:
     cfg, name = Config.fromfile(leaf), NAME.fullmatch(leaf.stem)
     model = cfg.model
-    assert name, f'{leaf.stem} is not xcit_SIZE_pPATCH_SCHEDULE_DATA'
-    assert model.backbone.arch == f'{name["size"]}_p{name["patch"]}'
-    if name['schedule'] != 'slim':
-        assert model.backbone.drop_path_rate == DROP_PATH[name['size']]
+    assert name, f'{leaf.stem} is not TRUNK_ARCH_SCHEDULE_DATA'
+    assert model.backbone.type == TRUNKS[name['trunk']].__name__
+    if name['schedule'] == 'slim':  # of no more than XCiT-N12's width and depth
+        settings = TRUNKS[name['trunk']].arch_with(model.backbone.arch)
+        assert (settings['embed_dim'], settings['depth']) == (128, 12)
+        assert name['arch'].startswith('nano_12')
+    else:
+        assert model.backbone.arch == name['arch']
+        assert model.backbone.drop_path_rate == ARCHS[name['trunk']][name['arch']]
     assert (cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')) == {
         '3x': (36, None),
         '80k': (None, 80000),
@@ -65,20 +78,15 @@ def test_name_says_what_it_is(leaf: Path) -> None:
 
 
 @every_leaf
-def test_widths_follow_the_architecture(leaf: Path) -> None:
-    model = Config.fromfile(leaf).model
-    arch = XCiT.arch_settings[model.backbone.arch]
-    assert model.neck.in_channels == arch['embed_dim']
-    assert model.neck.stride == arch['patch_size']
-    if leaf.parent.name == 'sem_fpn' and leaf in PUBLISHED:
-        assert set(model.decode_head.in_channels) == {arch['embed_dim']}  # an FPN of that width
-
-
-@every_leaf
-def test_builds(leaf: Path) -> None:
-    model = build(Config.fromfile(leaf))
-    assert type(model.backbone) is XCiT
+def test_builds_and_widths_follow_the_architecture(leaf: Path) -> None:
+    cfg = Config.fromfile(leaf)
+    model, neck = build(cfg), cfg.model.neck
+    assert isinstance(model.backbone, ColumnarBackbone)
     assert type(model.neck).__name__ == 'ColumnarPyramid'
+    assert neck.in_channels == model.backbone.embed_dim
+    assert neck.stride == model.backbone.patch_size
+    if leaf.parent.name == 'sem_fpn' and leaf in PUBLISHED:  # an FPN as wide as the trunk
+        assert set(cfg.model.decode_head.in_channels) == {model.backbone.embed_dim}
 
 
 @every_leaf

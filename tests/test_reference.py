@@ -15,16 +15,18 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 from torch import Tensor, nn
 
-from colonnade.backbones import XCiT
+from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
+from colonnade.backbones.attention_maps import class_attention, load_class_attention
 from colonnade.backbones.weights import load_weights
 from colonnade.necks import ColumnarPyramid
 
 REFERENCE = SHARED / 'reference'
+TRUNKS = {'xcit': XCiT, 'cait': CaiT, 'resmlp': ResMLP}
 RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
 
 
-def cases(pattern: str) -> pytest.MarkDecorator:
-    names = sorted(path.stem for path in REFERENCE.glob(f'{pattern}.json'))
+def cases(*patterns: str) -> pytest.MarkDecorator:
+    names = sorted(path.stem for p in patterns for path in REFERENCE.glob(f'{p}.json'))
     skip = pytest.mark.skip(reason=f'no reference outputs in {REFERENCE}')
     return pytest.mark.parametrize('name', names or [pytest.param('', marks=skip)])
 
@@ -36,7 +38,7 @@ class Case:
         sys.path.insert(0, str(REFERENCE))
         import fill
         sys.path.pop(0)
-        self.fill = fill
+        self.fill, self.name = fill, name
         self.json = json.loads((REFERENCE / f'{name}.json').read_text())
         self.arrays = np.load(REFERENCE / f'{name}.npz')
 
@@ -50,10 +52,13 @@ class Case:
         torch.save({wrapper: state} if wrapper else state, path)
         return path
 
-    def trunk(self) -> XCiT:
+    def trunk(self) -> ColumnarBackbone:
+        """The trunk of the original's settings, whose LayerScale init the weights replace."""
+        cls = next(cls for name, cls in TRUNKS.items() if self.name.startswith(name))
         made = self.json['constructor']
-        arch = {key: made[key] for key in ('embed_dim', 'depth', 'num_heads', 'patch_size')}
-        return XCiT(arch, out_indices=self.json['out_indices'])
+        columns = set(next(iter(cls.arch_settings.values())))
+        arch = {key: value for key, value in made.items() if key in columns}
+        return cls(arch, out_indices=self.json['out_indices'])
 
     def image(self) -> Tensor:
         return torch.from_numpy(self.fill.image(*self.json['input']))
@@ -72,7 +77,33 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
-@cases('xcit_cls_*')
+@pytest.mark.parametrize('token_mixing', ['resample', 'window'])
+@cases('resmlp_*')
+@torch.no_grad()
+def test_either_token_mixing_is_the_originals_at_its_size(name: str, token_mixing: str,
+                                                          tmp_path: Path) -> None:
+    case = Case(name)
+    trunk = case.trunk().eval()
+    load_weights(trunk, case.checkpoint(tmp_path / 'weights'))
+    for block in trunk.blocks:
+        block.token_mixing = token_mixing
+    case.compare('block_11', trunk(case.image())[case.json['out_indices'].index(11)], 1e-5)
+
+
+@cases('cait_*')
+@torch.no_grad()
+def test_class_attention_is_the_originals(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    case = Case(name)
+    trunk = case.trunk().eval()
+    load_weights(trunk, case.checkpoint(tmp_path / 'weights'))
+    stage = load_class_attention(trunk, tmp_path / 'weights')
+    found = class_attention(trunk.to(dtype), stage.to(dtype), case.image().to(dtype))
+    for layer, (maps, to_itself) in enumerate(found):
+        weights = torch.cat([to_itself[..., None], maps.flatten(2)], dim=-1)
+        case.compare(f'class_attention_{layer}', weights, 1e-5)
+
+
+@cases('xcit_cls_*', 'cait_*', 'resmlp_*')
 @torch.no_grad()
 def test_classification_files_give_the_originals_maps(name: str, dtype: torch.dtype,
                                                       tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import timm
 import torch
 from conftest import LAYOUTS, ROOT, run_python
 from evil_pickle import write_evil
-from layouts_by_hand import (TINY, dino_state, mmpretrain_state, original_state, ours_state,
-                             timm_state)
+from layouts_by_hand import (TINY, cait_state, dino_state, mmpretrain_state, original_state,
+                             ours_state, resmlp_dino_state, resmlp_original_state,
+                             resmlp_timm_state, timm_state)
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
@@ -25,12 +27,17 @@ from colonnade.backbones.weights import load_weights
 
 CONFIGS = {head: ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes.py' for head in LAYOUTS}
 CONFIG = CONFIGS['sem_fpn']
-FOURIER = {  # what stands before the position encoding's projection
-    timm_state: 'pos_embed.',
-    ours_state: 'pos_embed.',
-    original_state: 'pos_embeder.',
-    dino_state: 'pos_embeder.',
-    mmpretrain_state: 'backbone.pos_embed.'
+XCIT_BIAS, RESMLP_ALPHA = 'pos_embed.token_projection.bias', 'blocks.1.norm2.alpha'
+ONE_TENSOR = {  # its name in the layout, ours, its shape in ours
+    timm_state: (XCIT_BIAS, XCIT_BIAS, (16, )),
+    ours_state: (XCIT_BIAS, XCIT_BIAS, (16, )),
+    original_state: ('pos_embeder.token_projection.bias', XCIT_BIAS, (16, )),
+    dino_state: ('pos_embeder.token_projection.bias', XCIT_BIAS, (16, )),
+    mmpretrain_state: ('backbone.pos_embed.token_projection.conv.bias', XCIT_BIAS, (16, )),
+    cait_state: ('pos_embed', 'pos_embed', (1, 9, 16)),
+    resmlp_timm_state: (RESMLP_ALPHA, RESMLP_ALPHA, (1, 1, 16)),
+    resmlp_original_state: ('patch_embed.proj.bias', 'stem.proj.bias', (16, )),
+    resmlp_dino_state: (RESMLP_ALPHA, RESMLP_ALPHA, (1, 1, 16)),
 }
 SHORT = ['train_cfg.max_iters=1', 'train_cfg.val_interval=1', 'train_dataloader.batch_size=2']
 
@@ -57,25 +64,24 @@ def convert(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> None:
 
 
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
-@pytest.mark.parametrize(
-    'make', [timm_state, original_state, dino_state, mmpretrain_state, ours_state],
-    ids=lambda make: make.__name__)
-def test_a_converted_trunk_is_ours(make: object, suffix: str, tmp_path: Path,
+@pytest.mark.parametrize('make', ONE_TENSOR, ids=lambda make: make.__name__)
+def test_a_converted_trunk_is_ours(make: Callable, suffix: str, tmp_path: Path,
                                    monkeypatch: pytest.MonkeyPatch,
                                    capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(dict(model=make()), tmp_path / 'in.pth')
     convert(monkeypatch, tmp_path / 'in.pth', tmp_path / f'out{suffix}', '--report')
 
     read = read_checkpoint(tmp_path / f'out{suffix}')
-    state, expected = read if suffix == '.safetensors' else read['state_dict'], ours_state()
+    state, expected = read if suffix == '.safetensors' else read['state_dict'], ours_state(make)
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[key], expected[key]) for key in expected)
     lines = capsys.readouterr().out.splitlines()
-    old, new = f'{FOURIER[make]}token_projection.bias', 'pos_embed.token_projection.bias'
-    old = old.replace('token_projection', 'token_projection.conv') if 'backbone' in old else old
+    old, new, shape = ONE_TENSOR[make]
     fate = f'kept     {new}' if old == new else f'renamed  {old} -> {new}'
-    assert f'{fate} (16,)' in lines
-    assert ('dropped  cls_token' in lines) == (make is not ours_state)
+    assert f'{fate} {shape}' in lines
+    dropped = {line.split()[1] for line in lines if line.startswith('dropped ')}
+    assert bool(dropped) == (make is not ours_state)
+    assert not dropped & set(expected)
     assert {path.name for path in tmp_path.iterdir()} == {'in.pth', f'out{suffix}'}
 
 
@@ -211,6 +217,6 @@ def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path) -> None
 def test_wrong_weights_are_named_before_data_sets_are_built(shapes: Path, tmp_path: Path) -> None:
     torch.save(original_state(), tmp_path / 'a.pth')
     said = train_pretrained(str(tmp_path / 'a.pth'), shapes / 'ade', tmp_path / 'run', fail=True)
-    assert 'The file holds an XCiT of embed_dim 16, depth 3' in said
+    assert 'The file holds a custom XCiT of embed_dim 16, depth 3' in said
     assert 'the model XCiT nano_12_p16.' in said
     assert 'Traceback' not in said

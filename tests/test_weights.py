@@ -11,26 +11,26 @@ import timm
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from layouts_by_hand import (TINY, detector_state, dino_state, mmpretrain_state, original_state,
-                             ours_state, timm_state)
+from layouts_by_hand import (LAYOUTS, TINY, original_state, ours_state, resmlp_original_state,
+                             resmlp_timm_state, timm_state, trunk_for)
 from mmengine.runner import load_checkpoint
+from timm.models import mlp_mixer
 from timm.models.xcit import Xcit, checkpoint_filter_fn
 from torch import nn
 
 from colonnade.backbones import XCiT
 from colonnade.backbones.checkpoint_files import WeightsError
-from colonnade.backbones.layouts import remap, remap_xcit_original
+from colonnade.backbones.layouts import remap, remap_resmlp_original, remap_xcit_original
 from colonnade.backbones.weights import load_weights, plan_loading
 from colonnade.necks import ColumnarPyramid
 
-LAYOUTS = [timm_state, original_state, dino_state, mmpretrain_state, ours_state, detector_state]
 layouts = pytest.mark.parametrize('make', LAYOUTS, ids=lambda make: make.__name__)
 
 
 @layouts
 @pytest.mark.parametrize('wrapper', [None, 'model', 'state_dict', 'module.'])
 def test_every_layout_loads_the_same(make: Callable, wrapper: str | None, tmp_path: Path) -> None:
-    state, trunk = make(), XCiT(TINY)
+    state, trunk = make(), trunk_for(make)
     if wrapper == 'module.':
         content = {'model': {wrapper + key: value for key, value in state.items()}}
     else:
@@ -39,7 +39,7 @@ def test_every_layout_loads_the_same(make: Callable, wrapper: str | None, tmp_pa
 
     plan = load_weights(trunk, tmp_path / 'a.pth')
 
-    expected = ours_state()
+    expected = ours_state(make)
     assert set(trunk.state_dict()) == set(expected) == set(plan.state)
     assert all(torch.equal(value, expected[key]) for key, value in trunk.state_dict().items())
 
@@ -47,8 +47,18 @@ def test_every_layout_loads_the_same(make: Callable, wrapper: str | None, tmp_pa
 @layouts
 def test_safetensors_whatever_the_name(make: Callable, tmp_path: Path) -> None:
     safetensors.torch.save_file(make(), tmp_path / 'weights.pth')
-    load_weights(trunk := XCiT(TINY), tmp_path / 'weights.pth')
-    assert torch.equal(trunk.blocks[2].gamma3, timm_state()['blocks.2.gamma3'])
+    load_weights(trunk := trunk_for(make), tmp_path / 'weights.pth')
+    expected = ours_state(make)
+    assert all(torch.equal(value, expected[key]) for key, value in trunk.state_dict().items())
+
+
+def test_remapping_of_resmlp_agrees_with_timms() -> None:
+    with torch.device('meta'):
+        model = trunk_for(resmlp_timm_state)
+    expected = mlp_mixer.checkpoint_filter_fn(resmlp_original_state(), model)
+    got = remap_resmlp_original(resmlp_original_state())
+    assert got.keys() == expected.keys() == resmlp_timm_state().keys()
+    assert all(torch.equal(got[key], expected[key]) for key in expected)
 
 
 def test_remapping_agrees_with_timms() -> None:
@@ -98,7 +108,8 @@ subset = st.sets(st.integers(0, 10**6), min_size=1, max_size=8)
 @given(kind=st.sampled_from(['drop', 'rename', 'reshape', 'add']), chosen=subset)
 def test_a_changed_file_is_refused(make: Callable, kind: str, chosen: set[int]) -> None:
     state = make()
-    keys = [key for key in state if make is not detector_state or key.startswith('backbone.')]
+    whole = any(key.startswith('backbone.') for key in state)
+    keys = [key for key in state if key.startswith('backbone.') or not whole]
     for key in {keys[index % len(keys)] for index in chosen}:
         if kind == 'add':
             state[f'{key}.more'] = torch.zeros(1)
@@ -108,12 +119,10 @@ def test_a_changed_file_is_refused(make: Callable, kind: str, chosen: set[int]) 
                 state[f'{key}s'] = value
             elif kind == 'reshape':
                 state[key] = value.unsqueeze(0)
-    groups = ('head.', ) if make is not dino_state else ()
-    assume(not (kind == 'drop' and set(make()) -
-                set(state) == {key
-                               for key in make() if key.startswith(groups)}))
+    head = {key for key in make() if key.startswith('head.')}
+    assume(not (kind == 'drop' and set(make()) - set(state) == head))
     with pytest.raises(WeightsError, match='does not fit|none of the known layouts'):
-        plan_loading(XCiT(TINY), state, 'test')
+        plan_loading(trunk_for(make), state, 'test')
 
 
 def test_the_error_lists_and_explains() -> None:
@@ -135,6 +144,15 @@ def test_the_error_names_the_nearest_cause() -> None:
         model = XCiT('small_12_p16')
     with pytest.raises(
             WeightsError, match='The file holds XCiT small_12_p8, the model XCiT small_12_p16'):
+        plan_loading(model, state, 'some.pth')
+
+
+def test_the_error_names_the_other_trunk() -> None:
+    with torch.device('meta'):
+        state = timm.create_model('resmlp_24_224').state_dict()
+        model = XCiT('small_24_p16')
+    with pytest.raises(
+            WeightsError, match='The file holds ResMLP s24, the model XCiT small_24_p16'):
         plan_loading(model, state, 'some.pth')
 
 

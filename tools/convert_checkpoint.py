@@ -51,12 +51,14 @@ def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
 
 def report(plan: Plan, checkpoint: dict[str, Any]) -> str:
     """A line for each tensor: what became of it, its name (before -> now) and shape."""
-    old_names = {id(value): key for key, value in state_dict_of(checkpoint, plan.source).items()}
+    original = state_dict_of(checkpoint, plan.source)
+    old_names = {(value.data_ptr(), value.numel()): key for key, value in original.items()}
     lines = []
     for key, value in plan.state.items():
         fate, name = 'kept', key
         if key in plan.renamed:
-            fate, name = 'renamed', f'{old_names.get(id(value), "part of another")} -> {key}'
+            old = old_names.get((value.data_ptr(), value.numel()), 'part of another')
+            fate, name = 'renamed', f'{old} -> {key}'
         elif key in plan.resized:
             fate = 'resized'
         lines.append(f'{fate:8} {name} {tuple(value.shape)}')

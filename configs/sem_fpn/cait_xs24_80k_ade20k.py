@@ -1,0 +1,6 @@
+_base_ = '../_base_/sem_fpn_80k_ade20k.py'
+
+model = dict(
+    backbone=dict(type='CaiT', arch='xs24'),
+    neck=dict(in_channels=288),
+    decode_head=dict(in_channels=[288] * 4))
