@@ -2,9 +2,9 @@
 
     python tools/demo.py
 
-Draws the data set, trains XCiT-N12/16 under a slim Mask R-CNN and a slim Semantic FPN with
-tools/train.py, evaluates both with tools/test.py, and prints one table. Pictures show truth (left)
-and prediction (right). Each run has a folder of its own.
+Draws the data set, trains XCiT-N12/16, or another trunk of that width and depth, under a slim Mask
+R-CNN and a slim Semantic FPN with tools/train.py, evaluates both with tools/test.py, and prints one
+table. Pictures show truth (left) and prediction (right). Each run has a folder of its own.
 """
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from pathlib import Path
 from colonnade.tools.make_shapes import make_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG = 'xcit_nano_12_p16_slim_shapes'
+TRUNKS = {  # name of the config, title
+    'xcit': ('xcit_nano_12_p16_slim_shapes', 'XCiT-N12/16'),
+    'cait': ('cait_nano_12_slim_shapes', 'CaiT of width 128 and depth 12'),
+    'resmlp': ('resmlp_nano_12_slim_shapes', 'ResMLP of width 128 and depth 12'),
+}
 HEADS = {  # folder of the config -> name, layout of the data set
     'mask_rcnn': ('Mask R-CNN', 'coco'),
     'sem_fpn': ('Semantic FPN', 'ade'),
@@ -64,9 +68,9 @@ def print_progress(iteration: str, last: str, eta: str, loss: str) -> None:
         print(text, flush=True)
 
 
-def train_and_test(head: str, data_root: Path, work_dir: Path, options: list[str]) -> dict:
+def train_and_test(config: Path, data_root: Path, work_dir: Path, options: list[str]) -> dict:
     """Train and evaluate one config; returns its metrics."""
-    config = ROOT / 'configs' / head / f'{CONFIG}.py'
+    head = config.parent.name
     common = (config, '--data-root', data_root, '--work-dir', work_dir)
     work_dir.mkdir(parents=True)
     log, metrics = work_dir / 'demo.log', work_dir / 'metrics.json'
@@ -91,9 +95,10 @@ def train_and_test(head: str, data_root: Path, work_dir: Path, options: list[str
     return json.loads(metrics.read_text())['metrics']
 
 
-def print_table(metrics: dict[str, float], seconds: dict[str, float], out: Path) -> None:
+def print_table(title: str, metrics: dict[str, float], seconds: dict[str, float],
+                out: Path) -> None:
     """What came out, how long it took and where things are."""
-    print('\nXCiT-N12/16 from scratch, on the validation part (percent)')
+    print(f'\n{title} from scratch, on the validation part (percent)')
     for row, (key, factor) in ROWS.items():
         print(f'  {row:24}{factor * metrics[key]:8.1f}')
     for step, value in seconds.items():
@@ -108,10 +113,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         '--out', type=Path, default=Path('work_dirs/demo'), help='folder for data and runs')
+    parser.add_argument('--trunk', choices=TRUNKS, default='xcit', help='what to train (xcit)')
     parser.add_argument(
         '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='as in tools/train.py')
     args = parser.parse_args()
 
+    config, title = TRUNKS[args.trunk]
     base = args.out.resolve()
     out, data = base / time.strftime('%Y%m%d-%H%M%S'), base / 'shapes'
     metrics, seconds = {}, {}
@@ -127,11 +134,12 @@ def main() -> None:
         print(f'Training and evaluating {name} ...', flush=True)
         started = time.monotonic()
         try:
-            metrics |= train_and_test(head, data / layout, out / head, args.cfg_options)
+            metrics |= train_and_test(ROOT / 'configs' / head / f'{config}.py', data / layout,
+                                      out / head, args.cfg_options)
         except RuntimeError as error:
             parser.exit(1, f'demo: {error}\n')
         seconds[name] = time.monotonic() - started
-    print_table(metrics, seconds, out)
+    print_table(title, metrics, seconds, out)
 
 
 if __name__ == '__main__':
