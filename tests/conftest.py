@@ -4,6 +4,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,17 @@ def run_python(*arguments: str | Path, fail: bool = False, **environ: str) -> st
                           text=True)
     assert bool(done.returncode) == fail, done.stdout[-6000:]
     return done.stdout
+
+
+@pytest.fixture
+def run_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Run a tool's command line in this process: ``run_tool('train', config, '--resume')``."""
+
+    def run(tool: str, *arguments: str | Path | int) -> None:
+        monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
+        import_module(f'colonnade.tools.{tool}').main()
+
+    return run
 
 
 @pytest.fixture(scope='session')

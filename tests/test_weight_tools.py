@@ -1,7 +1,6 @@
 """Weights through the command line: convert, start from published models, refuse code."""
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -58,18 +57,12 @@ def published_state(head: str = 'sem_fpn') -> dict[str, Tensor]:
     return state
 
 
-def convert(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> None:
-    monkeypatch.setattr(sys, 'argv', ['convert_checkpoint', *map(str, arguments)])
-    import_module('colonnade.tools.convert_checkpoint').main()
-
-
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
 @pytest.mark.parametrize('make', ONE_TENSOR, ids=lambda make: make.__name__)
-def test_a_converted_trunk_is_ours(make: Callable, suffix: str, tmp_path: Path,
-                                   monkeypatch: pytest.MonkeyPatch,
+def test_a_converted_trunk_is_ours(make: Callable, suffix: str, tmp_path: Path, run_tool: Callable,
                                    capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(dict(model=make()), tmp_path / 'in.pth')
-    convert(monkeypatch, tmp_path / 'in.pth', tmp_path / f'out{suffix}', '--report')
+    run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / f'out{suffix}', '--report')
 
     read = read_checkpoint(tmp_path / f'out{suffix}')
     state, expected = read if suffix == '.safetensors' else read['state_dict'], ours_state(make)
@@ -85,11 +78,11 @@ def test_a_converted_trunk_is_ours(make: Callable, suffix: str, tmp_path: Path,
     assert {path.name for path in tmp_path.iterdir()} == {'in.pth', f'out{suffix}'}
 
 
-def test_a_converted_segmenter_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_converted_segmenter_is_ours(tmp_path: Path, run_tool: Callable) -> None:
     published = published_state()
     meta = dict(CLASSES=('a', 'b'))
     torch.save(dict(meta=meta, state_dict=published), tmp_path / 'in.pth')
-    convert(monkeypatch, tmp_path / 'in.pth', tmp_path / 'out.pth')
+    run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'out.pth')
 
     read = read_checkpoint(tmp_path / 'out.pth')
     assert read['meta'] == meta
@@ -100,17 +93,17 @@ def test_a_converted_segmenter_is_ours(tmp_path: Path, monkeypatch: pytest.Monke
     assert load_weights(model, tmp_path / 'out.pth').renamed == ()
 
 
-def test_convert_writes_nothing_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_convert_writes_nothing_unasked(tmp_path: Path, run_tool: Callable,
                                         capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(original_state(), tmp_path / 'in.pth')
-    convert(monkeypatch, tmp_path / 'in.pth', tmp_path / 'out.pth', '--dry-run')
+    run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'out.pth', '--dry-run')
     assert not (tmp_path / 'out.pth').exists()
     (tmp_path / 'out.pth').write_text('precious')
     with pytest.raises(SystemExit, match='1'):
-        convert(monkeypatch, tmp_path / 'in.pth', tmp_path / 'out.pth')
+        run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'out.pth')
     assert (tmp_path / 'out.pth').read_text() == 'precious'
     assert 'out.pth exists: name another file, or say --force' in capsys.readouterr().err
-    convert(monkeypatch, tmp_path / 'in.pth', tmp_path / 'out.pth', '--force')
+    run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'out.pth', '--force')
     load_weights(XCiT(TINY), tmp_path / 'out.pth')
 
 
@@ -123,12 +116,11 @@ def test_convert_writes_nothing_unasked(tmp_path: Path, monkeypatch: pytest.Monk
         for k, v in original_state().items() if k != 'blocks.1.gamma2'
     }, '1 missing: blocks.1.gamma2'),
 ])
-def test_convert_names_what_is_wrong(state: dict, message: str, tmp_path: Path,
-                                     monkeypatch: pytest.MonkeyPatch,
+def test_convert_names_what_is_wrong(state: dict, message: str, tmp_path: Path, run_tool: Callable,
                                      capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(state, tmp_path / 'in.pth')
     with pytest.raises(SystemExit, match='1'):
-        convert(monkeypatch, tmp_path / 'in.pth', tmp_path / 'out.pth')
+        run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'out.pth')
     assert message in capsys.readouterr().err
     assert not (tmp_path / 'out.pth').exists()
 
@@ -166,7 +158,7 @@ def test_published_models_in_the_libraries_inference(head: str, tmp_path: Path) 
                                           ('train', '--resume'), ('train', 'init_cfg'),
                                           ('convert_checkpoint', '')])
 def test_no_tool_runs_code_in_a_pickle(tool: str, option: str, shapes: Path, tmp_path: Path,
-                                       monkeypatch: pytest.MonkeyPatch,
+                                       run_tool: Callable,
                                        capsys: pytest.CaptureFixture[str]) -> None:
     marker, evil = write_evil(tmp_path / 'evil.pth', 'zip'), tmp_path / 'evil.pth'
     arguments = [CONFIG, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run']
@@ -181,9 +173,8 @@ def test_no_tool_runs_code_in_a_pickle(tool: str, option: str, shapes: Path, tmp
         ]
     else:
         arguments += [option, evil]
-    monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
     with pytest.raises(SystemExit) as stopped:
-        import_module(f'colonnade.tools.{tool}').main()
+        run_tool(tool, *arguments)
     assert 'evil.pth contains more than weights' in f'{stopped.value}{capsys.readouterr().err}'
     assert not marker.exists()
 

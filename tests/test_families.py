@@ -1,0 +1,56 @@
+"""Every trunk under every head on real images, through the command line."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import LAYOUTS, ROOT
+
+TINY = 'arch=dict(_delete_=True, embed_dim=128, depth=4, {}layer_scale_init_value=0.1)'
+TRUNKS = {
+    'cait': f"type='CaiT', img_size=64, {TINY.format('num_heads=4, ')}",
+    'resmlp_resample': f"type='ResMLP', img_size=64, {TINY.format('')}",
+    'resmlp_window': f"type='ResMLP', img_size=64, token_mixing='window', {TINY.format('')}",
+}
+RECIPES = {'coco': 'slim_coco', 'ade': 'slim_ade20k'}
+METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
+STEPS = """
+train_cfg = dict(max_iters={}, val_interval=2)
+train_dataloader = dict(batch_size=2, num_workers=0, persistent_workers=False,
+                        dataset=dict(indices=4))
+val_dataloader = dict(num_workers=0, persistent_workers=False, dataset=dict(indices=2))
+test_dataloader = val_dataloader
+default_hooks = dict(checkpoint=dict(interval=1))
+"""
+
+
+@pytest.mark.parametrize('head', LAYOUTS)
+@pytest.mark.parametrize('trunk', TRUNKS)
+def test_trains_resumes_and_evaluates(trunk: str, head: str, real_data: dict[str, Path],
+                                      tmp_path: Path, run_tool: Callable) -> None:
+    layout = LAYOUTS[head]
+    config, work_dir = tmp_path / 'config.py', tmp_path / 'run'
+    base = ROOT / f'configs/{head}/xcit_nano_12_p16_{RECIPES[layout]}.py'
+
+    def write_config(max_iters: int) -> None:
+        config.write_text(f'_base_ = {str(base)!r}\nmodel = dict(backbone=dict({TRUNKS[trunk]}))\n'
+                          f'{STEPS.format(max_iters)}')
+
+    data = ('--data-root', real_data[layout], '--work-dir', work_dir)
+    write_config(2)
+    run_tool('train', config, *data)
+    first = torch.load(work_dir / 'iter_2.pth', weights_only=False)
+    write_config(3)
+    run_tool('train', config, *data, '--resume')
+    last = torch.load(work_dir / 'iter_3.pth', weights_only=False)
+    run_tool('test', config, work_dir / 'iter_3.pth', *data, '--out', tmp_path / 'metrics.json')
+
+    assert last['meta']['iter'] == 3
+    backbone = {k: v for k, v in first['state_dict'].items() if k.startswith('backbone.')}
+    moved = {key for key, value in backbone.items() if not value.equal(last['state_dict'][key])}
+    assert len(moved) > 0.9 * len(backbone)
+    metrics = json.loads((tmp_path / 'metrics.json').read_text())['metrics']
+    assert all(0 <= metrics[name] <= 100 for name in METRICS[layout])

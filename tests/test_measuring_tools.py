@@ -1,0 +1,79 @@
+"""The tools that measure: they run, and their numbers mean what they say."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, run_python
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+
+from colonnade.tools.benchmark import Job, build_trunk, timm_module
+from colonnade.tools.feature_agreement import correlation
+
+
+@pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), reason='needs Linux')
+def test_benchmark_prints_ratios() -> None:
+    printed = run_python('tools/benchmark.py', '--trunks', 'ResMLP:s12:window', '--sizes', 64,
+                         '--rounds', 2, '--train', '--threads', 1)
+    row = re.search(r'^ResMLP:s12:window +64 train (.*)$', printed, re.MULTILINE)
+    assert row, printed
+    numbers = [float(number) for number in re.findall(r'\d+\.?\d*', row[1])]
+    ours, _, timms, _, time_ratio, our_memory, timms_memory, ratio = numbers
+    assert time_ratio == pytest.approx(ours / timms, abs=0.3)
+    assert our_memory > 1 and timms_memory > 1
+    assert ratio == pytest.approx(our_memory / timms_memory, abs=0.1)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--trunks', 'Swin:t'], "with CaiT, ResMLP, XCiT for CLASS, .* got 'Swin:t'"),
+    (['--trunks', 'CaiT:s25'], "CaiT has no arch 's25'"),
+    (['--trunks', 'ResMLP:s12:tile'], "token_mixing must be resample or window, got 'tile'"),
+    (['--sizes', 100], 'multiples of 16 for timm, got 100'),
+])
+def test_benchmark_names_what_is_wrong(arguments: list, message: str, run_tool: Callable,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match='1'):
+        run_tool('benchmark', *arguments)
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize('trunk', ['XCiT:nano_12_p16', 'CaiT:xxs24', 'ResMLP:s12'])
+@torch.no_grad()
+def test_both_sides_of_the_benchmark_do_the_same(trunk: str) -> None:
+    backbone = build_trunk(trunk).eval()
+    size = backbone.settings.get('img_size', 64)
+    timms = timm_module(backbone, size).eval()
+    timms.load_state_dict({**timms.state_dict(), **backbone.state_dict()})
+    job = Job(trunk, size, 1, False, 'cpu', 1)
+    expected = timms.forward_intermediates(
+        images := job.images(), indices=list(backbone.out_indices), intermediates_only=True)
+    for got, want in zip(backbone(images), expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_correlation() -> None:
+    x = torch.randn(2, 3, 4, 5)
+    assert correlation(2 * x + 1, x) == pytest.approx(1.)
+    assert correlation(-x, x) == pytest.approx(-1.)
+    assert abs(correlation(torch.randn(8, 3, 40, 50), torch.randn(8, 3, 40, 50))) < 0.05
+
+
+def test_feature_agreement_compares_both_mixings(shapes: Path, tmp_path: Path, run_tool: Callable,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    config = ROOT / 'configs/sem_fpn/resmlp_nano_12_slim_shapes.py'
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'a.pth')
+    run_tool('feature_agreement', config, tmp_path / 'a.pth', '--images',
+             shapes / 'ade/images/validation', '--sizes', 128, 192)
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-2:])
+    assert rows.keys() == {'resample', 'window'}
+    for values in rows.values():
+        native, other, crops = map(float, values.split())
+        assert native == 1.  # the same image
+        assert 0 < other < 1
+        assert 0 < crops <= 1
