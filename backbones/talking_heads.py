@@ -6,17 +6,20 @@ time. Shapes: ``B`` images, ``h`` heads, ``N`` tokens, ``d`` channels of a head,
 """
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from timm.models.cait import TalkingHeadAttn
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 MIB = 2**20
 #: MiB of one block's map. A CPU is fastest where the maps stay in its cache.
 DEFAULT_BUDGET = {'cpu': 4., 'cuda': 64.}
 
 
-def mix_heads(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def mix_heads(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Maps ``(B, h, n, N)`` to as many linear combinations of them.
 
     Args:
@@ -24,53 +27,92 @@ def mix_heads(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         weight: ``(h, h)``, output by input.
         bias: ``(h,)``.
     """
-    batch, heads = maps.shape[:2]
-    mixed = torch.baddbmm(bias[:, None], weight.expand(batch, heads, heads), maps.flatten(2))
+    flat, weight = maps.flatten(2), weight.expand(len(maps), -1, -1)
+    mixed = weight @ flat if bias is None else torch.baddbmm(bias[:, None], weight, flat)
     return mixed.view_as(maps)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, before: nn.Linear,
-           after: nn.Linear) -> Tensor:
-    """Talking-heads attention of some queries, with all their maps at once.
+class TalkingHeads(Function):
+    """Attention and its gradients for blocks of queries; see :func:`talking_heads`.
 
-    Args:
-        query: ``(B, h, n, d)``, scaled.
-        key: ``(B, h, N, d)``.
-        value: ``(B, h, N, d)``.
-        before: Mixes the heads' logits.
-        after: Mixes the heads' softmax weights.
-
-    Returns:
-        ``(B, h, n, d)``.
+    Nothing that is larger than the arguments lives longer than a block, and nothing else is
+    allocated while a block's maps exist, so that they take the same memory again and again.
     """
-    maps = query @ key.transpose(-2, -1)  # (B, h, n, N)
-    maps = mix_heads(maps, before.weight, before.bias).softmax(dim=-1)
-    return mix_heads(maps.to(value.dtype), after.weight, after.bias) @ value
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, weight_l: Tensor,
+                bias_l: Tensor, weight_w: Tensor, bias_w: Tensor, block_size: int) -> Tensor:
+        ctx.save_for_backward(query, key, value, weight_l, bias_l, weight_w, bias_w)
+        ctx.block_size = block_size
+        batch, heads, tokens, width = query.shape
+        attended = query.new_empty(batch, tokens, heads, width)
+        for begin in range(0, tokens, block_size):
+            rows = slice(begin, begin + block_size)
+            maps = query[:, :, rows] @ key.transpose(-2, -1)  # (B, h, n, N)
+            maps = mix_heads(maps, weight_l, bias_l).softmax(dim=-1)
+            maps = mix_heads(maps, weight_w, bias_w)
+            attended[:, rows] = (maps @ value).transpose(1, 2)
+        return attended
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weight_l, bias_l, weight_w, bias_w = ctx.saved_tensors
+        grad_query = torch.empty_like(query)
+        # sums over blocks, in float32 also where the rest is of half precision
+        sums = [
+            torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
+            for x in (key, value, weight_l, bias_l, weight_w, bias_w)
+        ]
+        for begin in range(0, query.shape[2], ctx.block_size):
+            rows = slice(begin, begin + ctx.block_size)
+            grad_rows = grad[:, rows].transpose(1, 2)  # (B, h, n, d)
+            logits = query[:, :, rows] @ key.transpose(-2, -1)  # (B, h, n, N)
+            weights = mix_heads(logits, weight_l, bias_l).softmax(dim=-1)
+
+            grad_value = mix_heads(weights, weight_w, bias_w).transpose(-2, -1) @ grad_rows
+            grad_maps = grad_rows @ value.transpose(-2, -1)
+            grad_w = grad_maps.flatten(2) @ weights.flatten(2).transpose(1, 2), grad_maps.sum(
+                (0, 2, 3))
+            grad_maps = mix_heads(grad_maps, weight_w.T)
+            # of the softmax
+            grad_maps = weights * (grad_maps - (grad_maps * weights).sum(dim=-1, keepdim=True))
+            del weights
+            grad_l = grad_maps.flatten(2) @ logits.flatten(2).transpose(1, 2), grad_maps.sum(
+                (0, 2, 3))
+            del logits
+            grad_maps = mix_heads(grad_maps, weight_l.T)
+
+            grad_query[:, :, rows] = grad_maps @ key
+            grad_key = grad_maps.transpose(-2, -1) @ query[:, :, rows]
+            parts = grad_key, grad_value, grad_l[0].sum(0), grad_l[1], grad_w[0].sum(0), grad_w[1]
+            for total, part in zip(sums, parts, strict=True):
+                total += part
+        return grad_query, *(x.to(grad.dtype) for x in sums), None
 
 
 def talking_heads(query: Tensor, key: Tensor, value: Tensor, before: nn.Linear, after: nn.Linear, *,
                   block_size: int) -> Tensor:
-    """:func:`attend` for blocks of ``block_size`` queries; exact for every block size.
+    """Talking-heads attention for blocks of queries; exact for every block size.
 
     With gradients, each block's maps are computed again in the backward pass instead of stored:
     memory is that of one block, forward and backward, ``O(B h block_size N)``.
+
+    Args:
+        query: ``(B, h, N, d)``, scaled.
+        key: ``(B, h, N, d)``.
+        value: ``(B, h, N, d)``.
+        before: Mixes the heads' logits.
+        after: Mixes the heads' softmax weights.
+        block_size: Queries of a block.
+
+    Returns:
+        ``(B, N, h, d)``.
     """
-    blocks = query.split(block_size, dim=2)
-    if torch.is_grad_enabled():
-        attended = [
-            checkpoint(
-                attend,
-                block,
-                key,
-                value,
-                before,
-                after,
-                use_reentrant=False,
-                preserve_rng_state=False) for block in blocks
-        ]
-    else:
-        attended = [attend(block, key, value, before, after) for block in blocks]
-    return attended[0] if len(attended) == 1 else torch.cat(attended, dim=2)
+    mixing = (before.weight, before.bias, after.weight, after.bias)
+    with torch.autocast(query.device.type, enabled=False):  # in the precision of the queries
+        return TalkingHeads.apply(query, key, value, *(x.to(query.dtype) for x in mixing),
+                                  block_size)
 
 
 class BoundedTalkingHeadAttn(TalkingHeadAttn):
@@ -79,7 +121,7 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
     Attributes:
         block_size: Queries of a block; ``None`` takes as many as ``budget`` allows.
         budget: MiB of one map ``(B, h, block_size, N)``, of which two exist at a time in evaluation
-            and some six in training; ``None`` is 4 on a CPU and 64 elsewhere.
+            and some five in training; ``None`` is 4 on a CPU and 64 elsewhere.
     """
     block_size: int | None = None
     budget: float | None = None
@@ -95,7 +137,7 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
             self.proj_l,
             self.proj_w,
             block_size=self.block_size or self._affordable_block(query))
-        return self.proj(attended.transpose(1, 2).flatten(2))
+        return self.proj(attended.flatten(2))
 
     def _affordable_block(self, query: Tensor) -> int:
         batch, heads, tokens, _ = query.shape

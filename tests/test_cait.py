@@ -11,7 +11,7 @@ from test_backbones import ARCHS, tiny
 from timm.models.cait import TalkingHeadAttn
 from torch import Tensor, nn
 
-from colonnade.backbones import CaiT
+from colonnade.backbones import CaiT, talking_heads
 from colonnade.backbones.cait import resample_positions
 from colonnade.backbones.talking_heads import MIB, BoundedTalkingHeadAttn
 from colonnade.backbones.weights import load_weights, plan_loading
@@ -60,12 +60,13 @@ def test_the_budget_sets_the_block(budget: float | None, block_size: int,
     _, ours, x = pair()
     ours.budget = budget
     seen = []
-    monkeypatch.setattr('colonnade.backbones.talking_heads.attend',
-                        lambda query, key, value, *_: seen.append(query.shape[2]) or query)
+    mix = talking_heads.mix_heads
+    monkeypatch.setattr(talking_heads, 'mix_heads',
+                        lambda maps, *args: seen.append(maps.shape[2]) or mix(maps, *args))
     with torch.no_grad():
         ours(x)
     assert seen[0] == block_size
-    assert sum(seen) == TOKENS
+    assert sum(seen) == 2 * TOKENS
 
 
 def test_no_tensor_has_all_pairs_of_tokens() -> None:

@@ -20,13 +20,17 @@ LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
 PUBLISHED = [leaf for leaf in LEAVES if '_slim_' not in leaf.stem]
 TRUNKS = {'xcit': XCiT, 'cait': CaiT, 'resmlp': ResMLP}
 ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
-    'xcit': {'tiny_12_p16': 0., 'small_12_p16': 0.05, 'small_12_p8': 0.05},
+    'xcit': {
+        'nano_12_p16': 0., 'tiny_12_p16': 0., 'tiny_12_p8': 0., 'tiny_24_p16': 0.05,
+        'small_12_p16': 0.05, 'small_12_p8': 0.05, 'small_24_p16': 0.1, 'small_24_p8': 0.1,
+        'medium_24_p16': 0.15, 'medium_24_p8': 0.15, 'large_24_p16': 0.25,
+    },
     'cait': {'xxs24': 0.05, 'xs24': 0.05, 's24': 0.1, 's36': 0.2},
     'resmlp': {'s12': 0.05, 's24': 0.1, 'b24': 0.15},
-}
+}  # yapf: disable
 RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
 NAME = re.compile(r'(?P<trunk>xcit|cait|resmlp)_(?P<arch>\w+)_(?P<schedule>3x|80k|160k|slim)_'
-                  r'(?P<data>coco|ade20k|shapes)')
+                  r'(?P<data>coco|ade20k|shapes)(?P<variant>_lld)?')
 
 every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=lambda p: f'{p.parent.name}/{p.stem}')
 
@@ -59,7 +63,12 @@ def test_name_says_what_it_is(leaf: Path) -> None:
         assert name['arch'].startswith('nano_12')
     else:
         assert model.backbone.arch == name['arch']
-        assert model.backbone.drop_path_rate == ARCHS[name['trunk']][name['arch']]
+        assert (cfg.optim_wrapper.get('constructor') == 'LayerDecayConstructor') == bool(
+            name['variant'])
+        expected = ARCHS[name['trunk']][name['arch']]
+        if leaf.parent.name == 'sem_fpn' and name['arch'].startswith('medium_24'):
+            expected = 0.2  # as published
+        assert model.backbone.drop_path_rate == expected
     assert (cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')) == {
         '3x': (36, None),
         '80k': (None, 80000),
@@ -100,9 +109,9 @@ def test_survives_dump_and_reload(leaf: Path, tmp_path: Path) -> None:
 def test_decay_keys_match_parameters(leaf: Path) -> None:
     cfg = Config.fromfile(leaf)
     names = [name for name, _ in build(cfg).named_parameters()]
-    keys = cfg.optim_wrapper.paramwise_cfg.custom_keys
-    assert keys
-    for key in keys:
+    paramwise_cfg = cfg.optim_wrapper.paramwise_cfg
+    assert 'custom_keys' in paramwise_cfg or 'layer_decay_rate' in paramwise_cfg
+    for key in paramwise_cfg.get('custom_keys', {}):
         assert any(key in name for name in names), key
 
 
@@ -167,7 +176,7 @@ def test_detection_schedule() -> None:
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f'no reference outputs in {SHARED}')
 @pytest.mark.parametrize(
-    'leaf', [p for p in LEAVES if p.stem.startswith('xcit_small_12_p16')],
+    'leaf', [ROOT / f'configs/{h}/xcit_small_12_p16_{r}.py' for h, r in RECIPES.items()],
     ids=lambda p: p.parent.name)
 def test_parameters_count_as_in_the_original(leaf: Path) -> None:
     reference = json.loads((SHARED / 'reference/downstream_keys.json').read_text())

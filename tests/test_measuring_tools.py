@@ -22,7 +22,8 @@ def test_benchmark_prints_ratios() -> None:
     row = re.search(r'^ResMLP:s12:window +64 train (.*)$', printed, re.MULTILINE)
     assert row, printed
     numbers = [float(number) for number in re.findall(r'\d+\.?\d*', row[1])]
-    ours, _, timms, _, time_ratio, our_memory, timms_memory, ratio = numbers
+    ours, _, timms, _, time_ratio, our_memory, timms_memory, ratio, *weights = numbers
+    assert all(value > 10 for value in weights)
     assert time_ratio == pytest.approx(ours / timms, abs=0.3)
     assert our_memory > 1 and timms_memory > 1
     assert ratio == pytest.approx(our_memory / timms_memory, abs=0.1)

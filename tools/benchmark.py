@@ -89,10 +89,10 @@ def build_trunk(name: str) -> ColumnarBackbone:
     return TRUNKS[kind](rest[0], drop_path_rate=0., **mixing)
 
 
-def timm_module(backbone: ColumnarBackbone, img_size: int) -> nn.Module:
+def timm_module(backbone: ColumnarBackbone, img_size: int, num_classes: int = 0) -> nn.Module:
     """timm's own module of the same architecture, for square images of one size if it must be."""
     row = backbone.settings
-    common = dict(embed_dim=row['embed_dim'], patch_size=row['patch_size'], num_classes=0)
+    common = dict(embed_dim=row['embed_dim'], patch_size=row['patch_size'], num_classes=num_classes)
     init = row['layer_scale_init_value']
     if isinstance(backbone, ResMLP):
         return MlpMixer(
@@ -148,6 +148,14 @@ def process_memory(field: str) -> int:
     raise ValueError(f'/proc/self/status has no {field}')
 
 
+def weights_of(job: Job, opponent: str) -> float:
+    """MiB of the parameters."""
+    with torch.device('meta'):
+        backbone = build_trunk(job.trunk)
+        module = backbone if opponent == 'ours' else timm_module(backbone, job.size)
+    return sum(parameter.nbytes for parameter in module.parameters()) / MIB
+
+
 def measure(job: Job, rounds: int) -> str:
     """A row of the table: medians, their spread, and ours to timm's."""
     seconds = time_in_turns(job, rounds)
@@ -163,6 +171,7 @@ def measure(job: Job, rounds: int) -> str:
     cells.append(f'{middle["ours"] / middle["timm"]:6.2f}')
     cells += [f'{memory[opponent]:8.0f} MiB' for opponent in ('ours', 'timm')]
     cells.append(f'{memory["ours"] / memory["timm"]:6.2f}')
+    cells += [f'{weights_of(job, opponent):8.0f} MiB' for opponent in ('ours', 'timm')]
     return ' '.join(cells)
 
 
@@ -189,8 +198,8 @@ def main() -> None:
         parser.exit(1, f'benchmark: {error}\n')
     print(f'{device}, {args.threads} threads, float32, batch {args.batch_size}, '
           f'median of {args.rounds} rounds ± half their range; memory above the weights')
-    print(f'{"trunk":20} {"size":>5} {"mode":5} {"ours":>18} {"timm":>18} {"ratio":>6} '
-          f'{"ours":>12} {"timm":>12} {"ratio":>6}')
+    print(f'{"trunk":20} {"size":>5} {"mode":5} {"time, ours":>18} {"timm":>18} {"ratio":>6} '
+          f'{"memory, ours":>12} {"timm":>12} {"ratio":>6} {"weights":>12} {"timm":>12}')
     for trunk in args.trunks:
         for size in args.sizes:
             job = Job(trunk, size, args.batch_size, args.train, device, args.threads)

@@ -1,6 +1,7 @@
 # What every recipe shares. default_scope and the visualizer are the model's.
 custom_imports = dict(
-    imports=['colonnade.backbones', 'colonnade.necks'], allow_failed_imports=False)
+    imports=['colonnade.backbones', 'colonnade.necks', 'colonnade.engine'],
+    allow_failed_imports=False)
 
 env_cfg = dict(
     cudnn_benchmark=False,

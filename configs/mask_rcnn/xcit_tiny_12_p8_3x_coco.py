@@ -1,0 +1,4 @@
+_base_ = '../_base_/mask_rcnn_3x_coco.py'
+
+model = dict(
+    backbone=dict(arch='tiny_12_p8', drop_path_rate=0.0), neck=dict(in_channels=192, stride=8))

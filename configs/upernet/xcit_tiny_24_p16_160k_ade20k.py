@@ -1,0 +1,7 @@
+_base_ = '../_base_/upernet_160k_ade20k.py'
+
+model = dict(
+    backbone=dict(arch='tiny_24_p16'),
+    neck=dict(in_channels=192),
+    decode_head=dict(in_channels=[192] * 4),
+    auxiliary_head=dict(in_channels=192))

@@ -1,0 +1,72 @@
+"""Layer-wise decay of the learning rate for columnar trunks, under mmdet and mmseg alike."""
+from __future__ import annotations
+
+from mmengine.optim import DefaultOptimWrapperConstructor
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
+from torch import nn
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class LayerDecayConstructor(DefaultOptimWrapperConstructor):
+    """mmengine's constructor, with a learning rate that falls from the last block to the stem.
+
+    The rate of block i of a trunk of depth d is multiplied by ``layer_decay_rate ** (d - i)``, that
+    of the stem by ``layer_decay_rate ** (d + 1)``; necks and heads keep it (BEiT, arXiv 2106.08254,
+    and ViTDet, arXiv 2203.16527, fine-tune so). Parameters of equal settings share a group.
+
+    Args:
+        optim_wrapper_cfg: As for mmengine's.
+        paramwise_cfg: As for mmengine's, and
+
+            - ``layer_decay_rate``: in (0, 1].
+            - ``flat_decay_mult``: multiplies the weight decay of all that is a vector at heart,
+              whatever its shape (biases, norms, LayerScale, ResMLP's Affine, XCA's temperature),
+              and of learned positions, unless one of ``custom_keys`` matches.
+
+    Raises:
+        ValueError: If the rate is out of range, or the model's backbone knows no layers.
+    """
+
+    def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
+        paramwise_cfg = dict(paramwise_cfg or {})
+        self.layer_decay_rate: float = paramwise_cfg.get('layer_decay_rate', 1.)
+        self.flat_decay_mult: float | None = paramwise_cfg.pop('flat_decay_mult', None)
+        if not 0 < self.layer_decay_rate <= 1:
+            raise ValueError(f'layer_decay_rate must be in (0, 1], got {self.layer_decay_rate}')
+        super().__init__(optim_wrapper_cfg,
+                         paramwise_cfg | dict(layer_decay_rate=self.layer_decay_rate))
+
+    def add_params(self,
+                   params: list[dict],
+                   module: nn.Module,
+                   prefix: str = '',
+                   is_dcn_module: int | float | None = None) -> None:
+        """Add the groups of a model to ``params``; with ``prefix``, those of a part as mmengine."""
+        if prefix:
+            super().add_params(params, module, prefix, is_dcn_module)
+            return
+        backbone = getattr(module, 'backbone', None)
+        if not hasattr(backbone, 'get_layer_depth'):
+            raise ValueError(f'layer_decay_rate needs a backbone with get_layer_depth, and '
+                             f'{type(backbone).__name__} has none: take one of colonnade.backbones')
+        single: list[dict] = []  # mmengine makes a group of every parameter
+        super().add_params(single, module, prefix, is_dcn_module)
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        groups: dict[tuple, dict] = {}
+        for group in single:
+            parameter, = group.pop('params')
+            name = names[id(parameter)]
+            group.setdefault('lr', self.base_lr)
+            group.setdefault('weight_decay', self.base_wd or 0.)
+            layer, num_layers = backbone.get_layer_depth(name, prefix='backbone.')
+            group['lr'] *= self.layer_decay_rate**(num_layers - 1 - layer)
+            if self.flat_decay_mult is not None and self._is_flat(name, parameter):
+                group['weight_decay'] = (self.base_wd or 0.) * self.flat_decay_mult
+            key = tuple(sorted(group.items()))
+            groups.setdefault(key, dict(params=[], **group))['params'].append(parameter)
+        params.extend(groups.values())
+
+    def _is_flat(self, name: str, parameter: nn.Parameter) -> bool:
+        if any(key in name for key in self.paramwise_cfg.get('custom_keys', {})):
+            return False
+        return name.endswith('.pos_embed') or sum(size > 1 for size in parameter.shape) <= 1

@@ -1,0 +1,196 @@
+"""Parameters and multiply-adds of a config's trunk, pyramid and heads, or of all configs.
+
+    python tools/complexity.py configs/upernet/xcit_small_12_p16_160k_ade20k.py --size 512 512
+    python tools/complexity.py --table     # all trunks and published configs beside the papers'
+
+What runs is counted, product by product (torch's FlopCounterMode), on tensors without memory: the
+products of XCA, talking heads, class attention and token mixing too, which counters that know
+layers alone miss. One multiply-add counts once, as in the papers.
+"""
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from colonnade.backbones import CaiT, ColumnarBackbone, XCiT
+from colonnade.tools.benchmark import timm_module
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADS = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
+NUM_PROPOSALS, NUM_DETECTIONS = 1000, 100  # what the heads of a detector see of an image
+
+# From the papers. XCiT, Table 1: millions of parameters, billions of multiply-adds at 224.
+XCIT_TABLE_1 = {
+    'nano_12': (3, {16: 0.5, 8: 2.1}), 'tiny_12': (7, {16: 1.2, 8: 4.8}),
+    'tiny_24': (12, {16: 2.3, 8: 9.2}), 'small_12': (26, {16: 4.8, 8: 18.9}),
+    'small_24': (48, {16: 9.1, 8: 36.0}), 'medium_24': (84, {16: 16.2, 8: 63.9}),
+    'large_24': (189, {16: 36.1, 8: 142.2}),
+}  # yapf: disable
+# CaiT, Table 3: millions of parameters, billions of multiply-adds at 224 and at 384.
+CAIT_TABLE_3 = {
+    'xxs24': (12.0, 2.5, 9.5), 'xxs36': (17.3, 3.8, 14.2), 'xs24': (26.6, 5.4, 19.3),
+    'xs36': (38.6, 8.1, 28.8), 's24': (46.9, 9.4, 32.2), 's36': (68.2, 13.9, 48.0),
+    's48': (89.5, 18.6, 63.8), 'm24': (185.9, 36.0, 116.1), 'm36': (270.9, 53.7, 173.3),
+}  # yapf: disable
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a model."""
+    name: str
+    parameters: int
+    multiply_adds: int | None  # None: does not run on an image that is tested
+
+    def __str__(self) -> str:
+        work = '         –' if self.multiply_adds is None else f'{self.multiply_adds / 1e9:10.2f}'
+        return f'{self.name:24} {self.parameters / 1e6:10.3f} M {work} G'
+
+
+def multiply_adds(function: Callable[..., Any], *arguments: Any) -> tuple[int, Any]:
+    """Of one call, and what it returns."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        result = function(*arguments)
+    return counter.get_total_flops() // 2, result
+
+
+def count_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def build(config: Path) -> tuple[nn.Module, Config]:
+    """The model of a config, without memory."""
+    cfg = Config.fromfile(config)
+    init_default_scope(cfg.default_scope)
+    with torch.device('meta'):
+        return MODELS.build(cfg.model).eval(), cfg
+
+
+def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
+    """Trunk, neck and heads of a detector or segmenter, for one image."""
+    work, maps = multiply_adds(model.backbone, torch.empty(1, 3, height, width, device='meta'))
+    yield Part('trunk', count_parameters(model.backbone), work)
+    work, levels = multiply_adds(model.neck, maps)
+    yield Part('pyramid', count_parameters(model.neck), work)
+    heads = {name: head for name, head in model.named_children() if 'head' in name}
+    for name, head in heads.items():
+        if name == 'roi_head':
+            yield from parts_of_roi_head(head)
+        elif name == 'auxiliary_head':
+            yield Part(name, count_parameters(head), None)
+        else:
+            yield Part(name, count_parameters(head), multiply_adds(head, levels)[0])
+
+
+def parts_of_roi_head(head: nn.Module) -> Iterator[Part]:
+    """Box and mask head, on as many boxes as a test image has at most."""
+    for name, rois in (('bbox_head', NUM_PROPOSALS), ('mask_head', NUM_DETECTIONS)):
+        part, extractor = getattr(head, name), getattr(
+            head, 'bbox_roi_extractor' if name == 'bbox_head' else 'mask_roi_extractor')
+        side = extractor.roi_layers[0].output_size
+        features = torch.empty(rois, extractor.out_channels, *side, device='meta')
+        yield Part(f'{name}, {rois} boxes', count_parameters(part),
+                   multiply_adds(part, features)[0])
+
+
+def total_of(parts: list[Part]) -> Part:
+    return Part('whole model', sum(part.parameters for part in parts),
+                sum(part.multiply_adds or 0 for part in parts))
+
+
+def classifier_complexity(backbone: ColumnarBackbone, img_size: int) -> tuple[int, int]:
+    """Parameters and multiply-adds of the classifier that the papers list."""
+    with torch.device('meta'):
+        model = timm_module(backbone, img_size, num_classes=1000).eval()
+    image = torch.empty(1, 3, img_size, img_size, device='meta')
+    return count_parameters(model), multiply_adds(model, image)[0]
+
+
+def trunk_rows() -> Iterator[tuple[str, str, float, float]]:
+    """Name, quantity, ours and the paper's, of each trunk."""
+    with torch.device('meta'):
+        for size, (millions, billions) in XCIT_TABLE_1.items():
+            for patch_size, expected in billions.items():
+                parameters, work = classifier_complexity(XCiT(f'{size}_p{patch_size}'), 224)
+                name = f'XCiT {size}_p{patch_size}'
+                yield name, 'parameters, M', parameters / 1e6, millions
+                yield name, 'multiply-adds at 224, G', work / 1e9, expected
+        for arch, (millions, *billions) in CAIT_TABLE_3.items():
+            for img_size, expected in zip((224, 384), billions, strict=True):
+                parameters, work = classifier_complexity(CaiT(arch), img_size)
+                if img_size == 224:
+                    yield f'CaiT {arch}', 'parameters, M', parameters / 1e6, millions
+                yield f'CaiT {arch}', f'multiply-adds at {img_size}, G', work / 1e9, expected
+
+
+# Millions of parameters. Table 5 (Mask R-CNN): whole models; Table 6 (Semantic FPN, UperNet):
+# without the pyramid's own layers. Cut, not rounded.
+XCIT_TABLES_5_AND_6 = {
+    'tiny_12_p16': (26.1, 8.4, 33.7), 'tiny_12_p8': (25.8, 8.4, 33.7),
+    'small_12_p16': (44.3, 30.4, 52.4), 'small_12_p8': (43.1, 30.4, 52.3),
+    'small_24_p16': (65.8, 51.8, 73.8), 'small_24_p8': (64.5, 51.8, 73.8),
+    'medium_24_p16': (101.1, 90.8, 109.0), 'medium_24_p8': (98.9, 90.8, 108.9),
+}  # yapf: disable
+
+
+def whole_model_rows() -> Iterator[tuple[str, str, float, float]]:
+    """As :func:`trunk_rows`, of the published detectors and segmenters."""
+    for arch, expected in XCIT_TABLES_5_AND_6.items():
+        for (head, recipe), millions in zip(HEADS.items(), expected, strict=True):
+            name = f'xcit_{arch}_{recipe}'
+            model, _ = build(ROOT / 'configs' / head / f'{name}.py')
+            count = count_parameters(model)
+            if head != 'mask_rcnn':
+                count -= sum(p.numel() for key, p in model.neck.named_parameters()
+                             if key.startswith('stride'))
+            yield f'{head}/{name}', 'parameters, M', math.floor(count / 1e5) / 10, millions
+
+
+def print_table() -> None:
+    """All of the papers' numbers beside ours."""
+    print(f'{"":44} {"":26} {"ours":>9} {"paper":>9} {"":>8}')
+    for rows in (trunk_rows(), whole_model_rows()):
+        for name, quantity, ours, paper in rows:
+            print(
+                f'{name:44} {quantity:26} {ours:9.2f} {paper:9.1f} {ours / paper - 1:8.1%}',
+                flush=True)
+
+
+def main() -> None:
+    """Count what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('config', nargs='?', type=Path, help='config file of mmdet or mmseg')
+    parser.add_argument(
+        '--size',
+        nargs=2,
+        type=int,
+        metavar=('HEIGHT', 'WIDTH'),
+        help='input in pixels (800 1280 for detectors, 512 512 for segmenters)')
+    parser.add_argument('--table', action='store_true', help='everything that the papers list')
+    args = parser.parse_args()
+    if args.table == bool(args.config):
+        parser.error('either a config or --table')
+    if args.table:
+        print_table()
+        return
+    if not args.config.is_file():
+        parser.exit(1, f'complexity: no config file {args.config}\n')
+    model, cfg = build(args.config)
+    height, width = args.size or ((800, 1280) if cfg.default_scope == 'mmdet' else (512, 512))
+    parts = list(parts_of(model, height, width))
+    print(f'{args.config.stem} at {height} x {width}: parameters, multiply-adds for one image')
+    for part in [*parts, total_of(parts)]:
+        print(part)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,51 @@
+"""Print the learning rate and weight decay of every parameter, as a config sets them.
+
+    python tools/param_groups.py configs/mask_rcnn/xcit_small_12_p16_3x_coco.py
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from mmengine.config import Config, DictAction
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, init_default_scope
+
+
+def main() -> None:
+    """Print a line for each group of parameters, and below it their names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('config', type=Path, help='config file of mmdet or mmseg')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE')
+    args = parser.parse_args()
+    if not args.config.is_file():
+        parser.exit(1, f'param_groups: no config file {args.config}\n')
+    cfg = Config.fromfile(args.config)
+    cfg.merge_from_dict(args.cfg_options or {})
+    init_default_scope(cfg.default_scope)
+    try:
+        with torch.device('meta'):  # no memory for weights
+            model = MODELS.build(cfg.model)
+        optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
+    except ValueError as error:
+        parser.exit(1, f'param_groups: {error}\n')
+
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found: dict[tuple[float, float], list[str]] = {}
+    for group in optimizer.param_groups:
+        key = (group['lr'], group['weight_decay'])
+        found.setdefault(key, []).extend(names[id(p)] for p in group['params'])
+    for (rate, decay), members in sorted(found.items()):
+        print(f'rate {rate:.4g}, weight decay {decay:.4g}: {len(members)} parameters')
+        for name in members:
+            print(f'  {name}')
+    trained = {name for members in found.values() for name in members}
+    if frozen := [name for name in names.values() if name not in trained]:
+        print(f'not trained: {len(frozen)} parameters')
+        for name in frozen:
+            print(f'  {name}')
+
+
+if __name__ == '__main__':
+    main()
