@@ -100,6 +100,7 @@ class CaiT(ColumnarBackbone):
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
+        """Width, depth, patch size and so on that a state dict under timm's names shows."""
         patch_size = state['patch_embed.proj.weight'].shape[-1]
         return dict(
             embed_dim=len(state['blocks.0.gamma_1']),

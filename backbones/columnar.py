@@ -18,12 +18,13 @@ from torch import Tensor, is_grad_enabled, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from .arch_table import ArchTable, resolve_out_indices
 from .checkpoint_files import State, WeightsError
 from .norms import replace_batch_norms, running_stats_kept
 from .weights import load_weights, require_complete
 
 
-class ColumnarBackbone(BaseModule):
+class ColumnarBackbone(ArchTable, BaseModule):
     """A trunk of equal blocks whose intermediate outputs are given as maps of one stride.
 
     A subclass gives its table ``arch_settings`` and the methods :meth:`_build`, :meth:`_embed`,
@@ -49,12 +50,6 @@ class ColumnarBackbone(BaseModule):
         ValueError: If the architecture, an index or a stage does not exist.
     """
 
-    #: name of a variant -> its columns; one row per variant of the paper's table
-    arch_settings: Mapping[str, Mapping[str, Any]] = {}
-    #: columns that a custom ``arch`` may leave out, with their values
-    arch_defaults: Mapping[str, Any] = {}
-    #: columns that the shapes of a state dict show
-    infer_columns: tuple[str, ...] = ('embed_dim', 'depth', 'num_heads', 'patch_size')
     #: children that come before the first block
     stem_names: tuple[str, ...] = ('patch_embed', 'pos_embed')
     #: children of timm's module that classification alone needs
@@ -73,7 +68,7 @@ class ColumnarBackbone(BaseModule):
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
         super().__init__(init_cfg=init_cfg)
-        self.settings = self._resolve_arch(arch)
+        self.settings = self.resolve_arch(arch)
         self.check_settings(self.settings)
         self.embed_dim: int = self.settings['embed_dim']
         self.patch_size: int = self.settings['patch_size']
@@ -244,33 +239,15 @@ class ColumnarBackbone(BaseModule):
                 groups.setdefault('head' if top == 'head' else '', {})[key] = value.shape
         return list(groups.values())
 
-    @classmethod
-    @abstractmethod
-    def infer_arch(cls, state: State) -> dict[str, int]:
-        """The columns of the architecture table that a state dict shows.
-
-        Raises:
-            KeyError: If the tensors that show it are not there.
-        """
-
     def describe(self, state: State | None = None) -> str:
         """This architecture, or that of a state dict of any trunk, for messages."""
         if state is None:
-            return self._name_of(self.settings)
+            return self.name_of(self.settings)
         try:
             trunk, settings = infer_trunk(state)
         except WeightsError as error:
             return str(error)
-        return trunk._name_of(settings)
-
-    @classmethod
-    def _name_of(cls, settings: Mapping[str, Any]) -> str:
-        """The name in the table that has these ``infer_columns``, or else the columns."""
-        for arch, row in cls.arch_settings.items():
-            if all(row[column] == settings[column] for column in cls.infer_columns):
-                return f'{cls.__name__} {arch}'
-        sizes = ', '.join(f'{column} {settings[column]}' for column in cls.infer_columns)
-        return f'a custom {cls.__name__} of {sizes}'
+        return trunk.name_of(settings)
 
     def resized(self, state: State) -> State:
         """Tensors of a file that fit after being resized, resized; for those that need it."""
@@ -291,44 +268,6 @@ class ColumnarBackbone(BaseModule):
             yield getattr(self, name)
         yield from self.blocks[:self.frozen_stages]
 
-    @classmethod
-    def arch_with(cls, arch: str | Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-        """The columns of ``arch``, but for those of ``changes`` that are not None."""
-        given = {key: value for key, value in changes.items() if value is not None}
-        return {**cls._resolve_arch(arch), **given}
-
-    @classmethod
-    def _resolve_arch(cls, arch: str | Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of ``arch``, complete and of the right names."""
-        name = cls.__name__
-        if isinstance(arch, str):
-            if arch not in cls.arch_settings:
-                raise ValueError(f'{name} has no arch {arch!r}; it has '
-                                 f'{", ".join(cls.arch_settings)}, or takes a dict')
-            arch = cls.arch_settings[arch]
-        columns = set(next(iter(cls.arch_settings.values())))
-        settings = {**cls.arch_defaults, **arch}
-        missing, unknown = columns - set(settings), set(settings) - columns
-        if missing or unknown:
-            raise ValueError(f'a custom arch of {name} has the keys {sorted(columns)}: '
-                             f'missing {sorted(missing)}, unknown {sorted(unknown)}')
-        return settings
-
-    @classmethod
-    def check_settings(cls, settings: Mapping[str, Any]) -> None:
-        """Raise a ValueError for an architecture that cannot be built."""
-        if settings['depth'] < 1:
-            raise ValueError(f'depth must be at least 1, got {settings["depth"]}')
-        width, heads = settings['embed_dim'], settings.get('num_heads', 1)
-        if width % heads:
-            raise ValueError(f'embed_dim must be a multiple of num_heads, got embed_dim {width} '
-                             f'and num_heads {heads}')
-        patch_size = settings['patch_size']
-        img_size = settings.get('img_size', patch_size)
-        if img_size < patch_size or img_size % patch_size:
-            raise ValueError(f'img_size must be a multiple of patch_size {patch_size}, '
-                             f'got {img_size}')
-
 
 def infer_trunk(state: State) -> tuple[type[ColumnarBackbone], dict[str, int]]:
     """The trunk that a state dict under our names is of, and the columns of its table.
@@ -343,22 +282,3 @@ def infer_trunk(state: State) -> tuple[type[ColumnarBackbone], dict[str, int]]:
         except (KeyError, IndexError, TypeError):
             continue
     raise WeightsError(f'no {" or ".join(trunk.__name__ for trunk in trunks)} that could be told')
-
-
-def resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple[int, ...]:
-    """Non-negative indices of the tapped blocks, shallow to deep.
-
-    Raises:
-        ValueError: If there is none, one is out of range, or they don't go from shallow to deep.
-    """
-    if out_indices is None:
-        defaults = (depth // 3 - 1, depth // 2 - 1, 2 * depth // 3 - 1, depth - 1)
-        return tuple(max(index, 0) for index in defaults)
-    wrong = [index for index in out_indices if not -depth <= index < depth]
-    if wrong or not out_indices:
-        raise ValueError(f'out_indices must be block numbers in {-depth} ... {depth - 1}, '
-                         f'got {tuple(out_indices)}')
-    resolved = tuple(index % depth for index in out_indices)
-    if list(resolved) != sorted(resolved):
-        raise ValueError(f'out_indices must go from shallow to deep, got {tuple(out_indices)}')
-    return resolved

@@ -112,6 +112,7 @@ class ResMLP(ColumnarBackbone):
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
+        """Width, depth, patch size and so on that a state dict under timm's names shows."""
         patch_size = state['stem.proj.weight'].shape[-1]
         return dict(
             embed_dim=state['stem.proj.weight'].shape[0],

@@ -67,6 +67,7 @@ class XCiT(ColumnarBackbone):
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
+        """Raise a ValueError for an architecture that cannot be built."""
         super().check_settings(settings)
         if settings['patch_size'] not in PATCH_SIZES:
             raise ValueError(f'patch_size must be 8 or 16, got {settings["patch_size"]}')

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import LAYOUTS, ROOT
+
+from colonnade.backbones.checkpoint_files import read_checkpoint
 
 TINY = 'arch=dict(_delete_=True, embed_dim=128, depth=4, {}layer_scale_init_value=0.1)'
 TRUNKS = {
@@ -18,6 +19,7 @@ TRUNKS = {
 RECIPES = {'coco': 'slim_coco', 'ade': 'slim_ade20k'}
 METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
 STEPS = """
+randomness = dict(seed=0)
 train_cfg = dict(max_iters={}, val_interval=2)
 train_dataloader = dict(batch_size=2, num_workers=0, persistent_workers=False,
                         dataset=dict(indices=4))
@@ -42,10 +44,10 @@ def test_trains_resumes_and_evaluates(trunk: str, head: str, real_data: dict[str
     data = ('--data-root', real_data[layout], '--work-dir', work_dir)
     write_config(2)
     run_tool('train', config, *data)
-    first = torch.load(work_dir / 'iter_2.pth', weights_only=False)
+    first = read_checkpoint(work_dir / 'iter_2.pth')
     write_config(3)
     run_tool('train', config, *data, '--resume')
-    last = torch.load(work_dir / 'iter_3.pth', weights_only=False)
+    last = read_checkpoint(work_dir / 'iter_3.pth')
     run_tool('test', config, work_dir / 'iter_3.pth', *data, '--out', tmp_path / 'metrics.json')
 
     assert last['meta']['iter'] == 3
