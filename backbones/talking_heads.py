@@ -32,6 +32,11 @@ def mix_heads(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return mixed.view_as(maps)
 
 
+def mixing_gradients(grad: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Of :func:`mix_heads`, by its weight ``(h, h)`` and its bias ``(h,)``."""
+    return (grad.flatten(2) @ maps.flatten(2).transpose(1, 2)).sum(0), grad.sum((0, 2, 3))
+
+
 class TalkingHeads(Function):
     """Attention and its gradients for blocks of queries; see :func:`talking_heads`.
 
@@ -49,7 +54,8 @@ class TalkingHeads(Function):
         for begin in range(0, tokens, block_size):
             rows = slice(begin, begin + block_size)
             maps = query[:, :, rows] @ key.transpose(-2, -1)  # (B, h, n, N)
-            maps = mix_heads(maps, weight_l, bias_l).softmax(dim=-1)
+            # the dtype keeps autocast from widening them
+            maps = mix_heads(maps, weight_l, bias_l).softmax(dim=-1, dtype=maps.dtype)
             maps = mix_heads(maps, weight_w, bias_w)
             attended[:, rows] = (maps @ value).transpose(1, 2)
         return attended
@@ -72,20 +78,18 @@ class TalkingHeads(Function):
 
             grad_value = mix_heads(weights, weight_w, bias_w).transpose(-2, -1) @ grad_rows
             grad_maps = grad_rows @ value.transpose(-2, -1)
-            grad_w = grad_maps.flatten(2) @ weights.flatten(2).transpose(1, 2), grad_maps.sum(
-                (0, 2, 3))
+            grad_w = mixing_gradients(grad_maps, weights)
             grad_maps = mix_heads(grad_maps, weight_w.T)
             # of the softmax
             grad_maps = weights * (grad_maps - (grad_maps * weights).sum(dim=-1, keepdim=True))
             del weights
-            grad_l = grad_maps.flatten(2) @ logits.flatten(2).transpose(1, 2), grad_maps.sum(
-                (0, 2, 3))
+            grad_l = mixing_gradients(grad_maps, logits)
             del logits
             grad_maps = mix_heads(grad_maps, weight_l.T)
 
             grad_query[:, :, rows] = grad_maps @ key
             grad_key = grad_maps.transpose(-2, -1) @ query[:, :, rows]
-            parts = grad_key, grad_value, grad_l[0].sum(0), grad_l[1], grad_w[0].sum(0), grad_w[1]
+            parts = (grad_key, grad_value, *grad_l, *grad_w)
             for total, part in zip(sums, parts, strict=True):
                 total += part
         return grad_query, *(x.to(grad.dtype) for x in sums), None
@@ -110,9 +114,7 @@ def talking_heads(query: Tensor, key: Tensor, value: Tensor, before: nn.Linear, 
         ``(B, N, h, d)``.
     """
     mixing = (before.weight, before.bias, after.weight, after.bias)
-    with torch.autocast(query.device.type, enabled=False):  # in the precision of the queries
-        return TalkingHeads.apply(query, key, value, *(x.to(query.dtype) for x in mixing),
-                                  block_size)
+    return TalkingHeads.apply(query, key, value, *(x.to(query.dtype) for x in mixing), block_size)
 
 
 class BoundedTalkingHeadAttn(TalkingHeadAttn):

@@ -72,7 +72,7 @@ def build(config: Path) -> tuple[nn.Module, Config]:
     cfg = Config.fromfile(config)
     init_default_scope(cfg.default_scope)
     with torch.device('meta'):
-        return MODELS.build(cfg.model).eval(), cfg
+        return MODELS.build(cfg.model).eval().requires_grad_(False), cfg
 
 
 def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
@@ -110,7 +110,7 @@ def total_of(parts: list[Part]) -> Part:
 def classifier_complexity(backbone: ColumnarBackbone, img_size: int) -> tuple[int, int]:
     """Parameters and multiply-adds of the classifier that the papers list."""
     with torch.device('meta'):
-        model = timm_module(backbone, img_size, num_classes=1000).eval()
+        model = timm_module(backbone, img_size, num_classes=1000).eval().requires_grad_(False)
     image = torch.empty(1, 3, img_size, img_size, device='meta')
     return count_parameters(model), multiply_adds(model, image)[0]
 

@@ -14,6 +14,7 @@ from mmengine.device import get_device
 from mmengine.logging import print_log
 
 from colonnade.backbones.checkpoint_files import WeightsError
+from colonnade.engine.batch_size import accumulate, batch_size, enable_auto_scale_lr
 from colonnade.engine.launch import add_launch_arguments, build_runner, check_data, load_config
 from colonnade.engine.runner import StrictRunner
 
@@ -34,6 +35,19 @@ def parse_args() -> argparse.Namespace:
         metavar='CHECKPOINT',
         help='start from this whole model: a file, an address or a published detector or segmenter')
     parser.add_argument('--amp', action='store_true', help='mixed precision (needs a GPU)')
+    batch = parser.add_mutually_exclusive_group()
+    batch.add_argument(
+        '--auto-scale-lr',
+        action='store_true',
+        help="scale the learning rate by the batch size over the config's")
+    batch.add_argument(
+        '--accumulate',
+        nargs='?',
+        const=0,
+        type=int,
+        metavar='N',
+        help="sum the gradients of N iterations per step, or of as many as make up the config's "
+        'batch size')
     args = parser.parse_args()
     try:
         args.cfg = load_config(args)
@@ -43,6 +57,7 @@ def parse_args() -> argparse.Namespace:
         set_resume(args.cfg, args.resume)
         if args.amp:
             set_amp(args.cfg)
+        set_batch_size(args.cfg, args.auto_scale_lr, args.accumulate)
         Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.exit(1, f'train: {error}\n')
@@ -72,6 +87,20 @@ def set_resume(cfg: Config, resume: str | None) -> None:
         if not Path(resume).is_file():
             raise FileNotFoundError(f'--resume: no checkpoint {resume}')
         cfg.resume, cfg.load_from = True, resume
+
+
+def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
+    """Make up for a batch size that is not the config's; ``count`` 0 chooses itself.
+
+    Raises:
+        ValueError: If the config or the number of processes does not allow it.
+    """
+    if auto_scale_lr:
+        enable_auto_scale_lr(cfg)
+    elif count is not None:
+        count = accumulate(cfg, count or None)
+        print_log(f'--accumulate: a step of the optimizer every {count} iterations of '
+                  f'{batch_size(cfg)} images')
 
 
 def set_amp(cfg: Config) -> None:

@@ -1,0 +1,106 @@
+"""The published batch size on other numbers of GPUs: accumulate gradients, or scale the rate."""
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from mmengine.config import Config
+
+#: where a launcher says how many processes there are
+WORLD_SIZE = {'pytorch': 'WORLD_SIZE', 'slurm': 'SLURM_NTASKS', 'mpi': 'OMPI_COMM_WORLD_SIZE'}
+#: settings of schedulers that count iterations unless ``by_epoch``
+COUNTS_OF_SCHEDULERS = ('begin', 'end', 'T_max', 'step_size', 'total_iters', 'milestones')
+
+
+def num_processes(cfg: Config) -> int:
+    """How many processes the launcher has started."""
+    return int(os.environ.get(WORLD_SIZE.get(cfg.launcher, ''), 1))
+
+
+def batch_size(cfg: Config) -> int:
+    """Images of all processes in one iteration."""
+    return num_processes(cfg) * cfg.train_dataloader.batch_size
+
+
+def base_batch_size(cfg: Config) -> int:
+    """Images of one step of the optimizer for which the config's learning rate is.
+
+    Raises:
+        ValueError: If the config does not say.
+    """
+    base = cfg.get('auto_scale_lr', {}).get('base_batch_size')
+    if not base:
+        raise ValueError('the config has no auto_scale_lr.base_batch_size: the batch size that its '
+                         'learning rate is for')
+    return base
+
+
+def enable_auto_scale_lr(cfg: Config) -> None:
+    """Let the runner multiply all learning rates by the batch size over the config's.
+
+    Raises:
+        ValueError: If the config does not say which batch size its rate is for.
+    """
+    base_batch_size(cfg)
+    cfg.auto_scale_lr.enable = True
+
+
+def accumulate(cfg: Config, count: int | None = None) -> int:
+    """Step once in ``count`` iterations, on the sum of their gradients.
+
+    Whatever the config counts in iterations (schedules, evaluation, checkpoints) becomes ``count``
+    times as long, so that the optimizer takes the same steps.
+
+    Args:
+        cfg: Changed in place.
+        count: ``None`` takes as many as make up the batch size that the learning rate is for.
+
+    Returns:
+        The count.
+
+    Raises:
+        ValueError: If no whole number of iterations makes up that batch size.
+    """
+    if count is None:
+        base, now = base_batch_size(cfg), batch_size(cfg)
+        count, rest = divmod(base, now)
+        if rest or not count:
+            raise ValueError(
+                f'{num_processes(cfg)} processes x {cfg.train_dataloader.batch_size} images do not '
+                f'divide the batch size {base} of the config: say --accumulate N, or set '
+                'train_dataloader.batch_size')
+    if count < 1:
+        raise ValueError(f'--accumulate must be at least 1, got {count}')
+    cfg.optim_wrapper.accumulative_counts = count
+    if 'auto_scale_lr' in cfg:  # mmengine compares it with the images of one iteration
+        cfg.auto_scale_lr.base_batch_size /= count
+    _stretch_iterations(cfg, count)
+    return count
+
+
+def _stretch_iterations(cfg: Config, factor: int) -> None:
+    """Multiply by ``factor`` what is counted in iterations."""
+    if cfg.train_cfg.get('max_iters'):
+        _multiply(cfg.train_cfg, ('max_iters', 'val_begin', 'val_interval'), factor)
+        cfg.train_cfg.dynamic_intervals = [
+            (begin * factor, interval * factor)
+            for begin, interval in cfg.train_cfg.get('dynamic_intervals') or []
+        ] or None
+    schedulers = cfg.get('param_scheduler') or []
+    for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
+        if not scheduler.get('by_epoch', True):
+            _multiply(scheduler, COUNTS_OF_SCHEDULERS, factor)
+    for hook in [*cfg.get('default_hooks', {}).values(), *cfg.get('custom_hooks', [])]:
+        counts_iterations = hook.type == 'CheckpointHook' and not hook.get('by_epoch', True)
+        if counts_iterations or hook.type == 'EMAHook':
+            hook.setdefault('interval', 1)
+            _multiply(hook, ('interval', ), factor)
+
+
+def _multiply(settings: dict[str, Any], keys: tuple[str, ...], factor: int) -> None:
+    for key in keys:
+        value = settings.get(key)
+        if isinstance(value, list):
+            settings[key] = [item * factor for item in value]
+        elif value is not None:
+            settings[key] = value * factor

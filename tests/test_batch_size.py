@@ -1,0 +1,115 @@
+"""Accumulated gradients and scaled rates: as if there were the published number of GPUs."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import LAYOUTS, ROOT
+from mmengine.config import Config
+from mmengine.optim import OptimWrapper
+from test_backbones import tiny
+from test_configs import learning_rates
+
+from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.engine.batch_size import accumulate, base_batch_size
+
+SEGMENTER = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py'
+DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
+
+
+def load(path: Path, **changes: object) -> Config:
+    cfg = Config.fromfile(path)
+    cfg.launcher = 'none'
+    cfg.merge_from_dict(changes)
+    return cfg
+
+
+def test_as_many_iterations_as_make_up_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert accumulate(load(SEGMENTER)) == 8
+    cfg = load(DETECTOR, launcher='pytorch')
+    monkeypatch.setenv('WORLD_SIZE', '4')
+    assert accumulate(cfg) == 2
+    assert cfg.optim_wrapper.accumulative_counts == 2
+    # so that --auto-scale-lr compares the images of a step
+    assert base_batch_size(cfg) == 8
+
+
+def test_what_is_counted_in_iterations_is_stretched() -> None:
+    cfg = load(SEGMENTER)
+    accumulate(cfg, 4)
+    assert (cfg.train_cfg.max_iters, cfg.train_cfg.val_interval) == (320000, 32000)
+    assert cfg.default_hooks.checkpoint.interval == 32000
+    assert cfg.default_hooks.logger.interval == 50
+    rates = learning_rates(cfg, 8000)[::4]  # once a step
+    np.testing.assert_allclose(rates, learning_rates(load(SEGMENTER), 2000), rtol=2e-3, atol=1e-10)
+
+
+def test_epochs_stay_epochs() -> None:
+    cfg = load(DETECTOR)
+    accumulate(cfg, 4)
+    warm_up, steps = cfg.param_scheduler
+    assert (warm_up.end, steps.milestones, steps.end) == (2000, [27, 33], 36)
+    assert (cfg.train_cfg.max_epochs, cfg.default_hooks.checkpoint.interval) == (36, 1)
+
+
+@pytest.mark.parametrize('changes, count, message', [
+    ({
+        'train_dataloader.batch_size': 3
+    }, None, '1 processes x 3 images do not divide .* 16'),
+    ({
+        'train_dataloader.batch_size': 32
+    }, None, '1 processes x 32 images do not divide'),
+    ({
+        'auto_scale_lr': None
+    }, None, 'no auto_scale_lr.base_batch_size'),
+    ({}, -1, '--accumulate must be at least 1, got -1'),
+])
+def test_what_cannot_be_made_up(changes: dict, count: int | None, message: str) -> None:
+    cfg = load(SEGMENTER)
+    for key, value in changes.items():
+        if value is None:
+            cfg.pop(key)
+        else:
+            cfg.merge_from_dict({key: value})
+    with pytest.raises(ValueError, match=message):
+        accumulate(cfg, count)
+
+
+@pytest.mark.parametrize('cls', [XCiT, CaiT, ResMLP])
+def test_two_accumulated_images_are_a_batch_of_two(cls: type) -> None:
+    """With norm statistics frozen; the loss is the mean over the images."""
+    images = torch.rand(2, 3, 40, 56)
+    steps = {}
+    for count in (1, 2):
+        backbone = tiny(cls, norm_eval=cls is XCiT).train()
+        optimizer = torch.optim.SGD(backbone.parameters(), lr=1.)
+        wrapper = OptimWrapper(optimizer, accumulative_counts=count)
+        wrapper.initialize_count_status(backbone, 0, 2)
+        before = {name: p.detach().clone() for name, p in backbone.named_parameters()}
+        for batch in images.chunk(count):
+            with wrapper.optim_context(backbone):
+                loss = sum(m.square().mean() for m in backbone(batch))
+            wrapper.update_params(loss)
+        steps[count] = {n: p.detach() - before[n] for n, p in backbone.named_parameters()}
+    for name, expected in steps[1].items():
+        scale = max(expected.abs().max().item(), 1e-3)
+        torch.testing.assert_close(steps[2][name], expected, rtol=0, atol=1e-4 * scale)
+
+
+@pytest.mark.parametrize('option, expected', [
+    (['--accumulate', '2'], 'a step of the optimizer every 2 iterations of 2 images'),
+    (['--auto-scale-lr'], 'Scaling the original LR by 0.25'),
+])
+def test_in_training(option: list[str], expected: str, shapes: Path, tmp_path: Path,
+                     run_tool: Callable, capfd: pytest.CaptureFixture[str]) -> None:
+    head = 'sem_fpn'
+    run_tool('train', ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes.py', *option,
+             '--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path, '--cfg-options',
+             'train_cfg.max_iters=1', 'train_dataloader.batch_size=2', 'train_cfg.val_interval=9',
+             'train_dataloader.num_workers=0', 'train_dataloader.persistent_workers=False')
+    said = ''.join(capfd.readouterr())
+    log, = tmp_path.glob('*/*.log')
+    assert expected in said + log.read_text()

@@ -1,0 +1,103 @@
+"""Parameters and multiply-adds: by hand, and as the papers print them."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from conftest import ROOT
+from test_backbones import tiny
+
+from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.tools.complexity import (build, classifier_complexity, count_parameters,
+                                        multiply_adds, parts_of, total_of, trunk_rows,
+                                        whole_model_rows)
+
+
+def linear(tokens: int, *widths: int) -> int:
+    """Multiply-adds of linear layers one after the other."""
+    return sum(tokens * a * b for a, b in zip(widths, widths[1:], strict=False))
+
+
+def test_every_product_is_counted() -> None:
+    """Blocks of width 32 with 4 heads of 8, on 64 tokens."""
+    image = torch.empty(1, 3, 64, 64, device='meta')
+    feed_forward = linear(64, 32, 128, 32)
+
+    def blocks(cls: type, **arch: object) -> int:
+        with torch.device('meta'):
+            deep = tiny(cls, out_indices=(3, )).eval().requires_grad_(False)
+            shallow = tiny(cls, out_indices=(2, )).eval().requires_grad_(False)
+        return multiply_adds(deep, image)[0] - multiply_adds(shallow, image)[0]
+
+    qkv_and_output = linear(64, 32, 96) + linear(64, 32, 32)
+    covariance = 2 * 4 * 8 * 8 * 64  # keys by queries, and their product with the values
+    local = 2 * 64 * 32 * 9  # two depth-wise 3 x 3 convolutions
+    assert blocks(XCiT) == qkv_and_output + covariance + local + feed_forward
+    assert blocks(ResMLP) == 64 * 64 * 32 + feed_forward
+
+
+def test_talking_heads_are_counted() -> None:
+    """4 x 4 tokens: maps of 4 heads, mixed twice."""
+    image = torch.empty(1, 3, 64, 64, device='meta')
+    counts = []
+    for last in (2, 3):
+        with torch.device('meta'):
+            backbone = tiny(CaiT, out_indices=(last, )).eval().requires_grad_(False)
+        counts.append(multiply_adds(backbone, image)[0])
+    products = 2 * 16 * 16 * 32
+    mixing = 2 * 16 * 16 * 4 * 4
+    assert counts[1] - counts[0] == (
+        linear(16, 32, 96) + linear(16, 32, 32) + products + mixing + linear(16, 32, 128, 32))
+
+
+@pytest.mark.parametrize('name', [
+    'mask_rcnn/xcit_nano_12_p16_slim_shapes', 'sem_fpn/cait_nano_12_slim_shapes',
+    'upernet/resmlp_nano_12_slim_shapes'
+])
+def test_parts_make_up_the_whole(name: str) -> None:
+    model, _ = build(ROOT / f'configs/{name}.py')
+    parts = list(parts_of(model, 128, 128))
+    assert total_of(parts).parameters == count_parameters(model)
+    assert all(part.multiply_adds or part.name == 'auxiliary_head' for part in parts)
+
+
+def test_the_papers_trunks() -> None:
+    rows = list(trunk_rows())
+    assert len(rows) == 14 * 2 + 9 * 3
+    for name, quantity, ours, paper in rows:
+        digit = 0.5 if name.startswith('XCiT') and 'parameters' in quantity else 0.05
+        near = 'multiply-adds' in quantity and abs(ours / paper - 1) <= 0.02
+        if name == 'XCiT nano_12_p16' and 'multiply-adds' in quantity:
+            assert int(10 * ours) / 10 == paper  # 0.55, printed as 0.5
+        else:
+            assert near or abs(ours - paper) <= digit + 0.001, (name, quantity, ours, paper)
+
+
+def test_the_papers_detectors_and_segmenters() -> None:
+    rows = list(whole_model_rows())
+    assert len(rows) == 24
+    for name, _, ours, paper in rows:
+        assert ours == paper, name
+
+
+def test_classifier_of_resmlp() -> None:
+    """timm lists 15.35 M and 3.01 G for resmlp_12_224."""
+    with torch.device('meta'):
+        parameters, work = classifier_complexity(ResMLP('s12'), 224)
+    assert (round(parameters / 1e6, 2), round(work / 1e9, 2)) == (15.35, 3.01)
+
+
+def test_command_line(run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    run_tool('complexity', ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py', '--size', 64,
+             96)
+    printed = capsys.readouterr().out
+    assert re.search(r'^trunk +\d+\.\d+ M +\d+\.\d+ G$', printed, re.MULTILINE)
+    assert 'at 64 x 96' in printed
+    with pytest.raises(SystemExit, match='1'):
+        run_tool('complexity', 'no.py')
+    assert 'complexity: no config file no.py' in capsys.readouterr().err
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('complexity')
+    assert 'either a config or --table' in capsys.readouterr().err
