@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import yaml
 from conftest import ROOT
 from test_backbones import tiny
 
@@ -80,6 +81,26 @@ def test_the_papers_detectors_and_segmenters() -> None:
     assert len(rows) == 24
     for name, _, ours, paper in rows:
         assert ours == paper, name
+
+
+def test_metafiles_say_what_is_counted() -> None:
+    index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
+    models = [
+        model for path in index['Import']
+        for model in yaml.safe_load((ROOT / path).read_text())['Models']
+    ]
+    assert len({model['Config'] for model in models}) == 24
+    readme = (ROOT / 'README.md').read_text()
+    for described in models:
+        model, _ = build(ROOT / described['Config'])
+        metadata = described['Metadata']
+        total = total_of(list(parts_of(model, *metadata['Input Size'])))
+        assert metadata['Parameters'] == total.parameters, described['Name']
+        assert metadata['FLOPs'] == total.multiply_adds, described['Name']
+        metrics = [str(v) for result in described['Results'] for v in result['Metrics'].values()]
+        assert f'[{" / ".join(metrics)}]({described["Config"]})' in readme
+        name = described['Config'].split('/')[-1].split('_3x')[0].split('_80k')[0].split('_160k')[0]
+        assert described['Weights'].endswith(f'_{name}.pth')
 
 
 def test_classifier_of_resmlp() -> None:
