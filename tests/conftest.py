@@ -13,6 +13,11 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / 'shared'  # sample images and reference outputs, where they lie beside us
 
+# options of runs in the test's own process, where forked workers would outlive them
+NO_WORKERS = [
+    f'{split}_dataloader.{option}' for split in ('train', 'val', 'test')
+    for option in ('num_workers=0', 'persistent_workers=False')
+]
 LAYOUTS = {'mask_rcnn': 'coco', 'sem_fpn': 'ade', 'upernet': 'ade'}  # head -> data set
 
 
@@ -40,6 +45,11 @@ def run_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         import_module(f'colonnade.tools.{tool}').main()
 
     return run
+
+
+def latest_log(work_dir: Path) -> str:
+    """What the latest run in a work dir logged."""
+    return max(work_dir.glob('*/*.log')).read_text()
 
 
 @pytest.fixture(scope='session')

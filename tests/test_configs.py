@@ -29,8 +29,8 @@ ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
     'resmlp': {'s12': 0.05, 's24': 0.1, 'b24': 0.15},
 }  # yapf: disable
 RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
-NAME = re.compile(r'(?P<trunk>xcit|cait|resmlp)_(?P<arch>\w+)_(?P<schedule>3x|80k|160k|slim)_'
-                  r'(?P<data>coco|ade20k|shapes)(?P<variant>_lld)?')
+NAME = re.compile(r'(?P<trunk>xcit|cait|resmlp)_(?P<arch>\w+)_(?P<schedule>3x|100ep|80k|160k|slim)_'
+                  r'(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema)?')
 
 every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=lambda p: f'{p.parent.name}/{p.stem}')
 
@@ -63,14 +63,19 @@ def test_name_says_what_it_is(leaf: Path) -> None:
         assert name['arch'].startswith('nano_12')
     else:
         assert model.backbone.arch == name['arch']
-        assert (cfg.optim_wrapper.get('constructor') == 'LayerDecayConstructor') == bool(
-            name['variant'])
+        decays = cfg.optim_wrapper.get('constructor') == 'LayerDecayConstructor'
+        assert decays == (name['variant'] in ('_lld', '_lsj'))
+        averages = [hook for hook in cfg.get('custom_hooks', []) if hook.type == 'EMAHook']
+        assert bool(averages) == (name['variant'] == '_ema')
+        resizes = [step.type for step in cfg.train_dataloader.dataset.pipeline]
+        assert ('RandomResize' in resizes and 'Pad' in resizes) == (name['variant'] == '_lsj')
         expected = ARCHS[name['trunk']][name['arch']]
         if leaf.parent.name == 'sem_fpn' and name['arch'].startswith('medium_24'):
             expected = 0.2  # as published
         assert model.backbone.drop_path_rate == expected
     assert (cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')) == {
         '3x': (36, None),
+        '100ep': (100, None),
         '80k': (None, 80000),
         '160k': (None, 160000),
         'slim': (None, cfg.train_cfg.get('max_iters'))
@@ -84,6 +89,11 @@ def test_name_says_what_it_is(leaf: Path) -> None:
         h for h in (model.get('auxiliary_head'), model.get('roi_head', {}).get('bbox_head')) if h
     ]
     assert {h.num_classes for h in heads} == {classes}
+
+
+def test_no_two_leaves_are_alike() -> None:
+    contents = {str(Config.fromfile(leaf).to_dict()): leaf for leaf in LEAVES}
+    assert len(contents) == len(LEAVES)
 
 
 @every_leaf

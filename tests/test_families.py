@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import LAYOUTS, ROOT
+from mmengine.config import Config
 
 from colonnade.backbones.checkpoint_files import read_checkpoint
 
@@ -57,3 +58,22 @@ def test_trains_resumes_and_evaluates(trunk: str, head: str, real_data: dict[str
     assert len(moved) > 0.9 * len(backbone), set(backbone) - moved
     metrics = json.loads((tmp_path / 'metrics.json').read_text())['metrics']
     assert all(0 <= metrics[name] <= 100 for name in METRICS[layout])
+
+
+def test_averaged_weights_are_saved_evaluated_and_resumed(shapes: Path, tmp_path: Path,
+                                                          run_tool: Callable) -> None:
+    """The hook of the _ema leaves, through our loading."""
+    base = ROOT / 'configs/sem_fpn/resmlp_nano_12_slim_shapes.py'
+    leaf = Config.fromfile(ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k_ema.py')
+    config, work_dir = tmp_path / 'config.py', tmp_path / 'run'
+    data = ('--data-root', shapes / 'ade', '--work-dir', work_dir)
+    for max_iters, resume in ((2, []), (3, ['--resume'])):
+        config.write_text(f'_base_ = {str(base)!r}\n{STEPS.format(max_iters)}\n'
+                          f'custom_hooks = {leaf.to_dict()["custom_hooks"]}\n')
+        run_tool('train', config, *data, *resume)
+        saved = read_checkpoint(work_dir / f'iter_{max_iters}.pth')
+        averaged, trained = saved['state_dict'], saved['ema_state_dict']
+        key = 'backbone.blocks.3.linear_tokens.weight'
+        assert not averaged[key].equal(trained[f'module.{key}'])
+    assert saved['meta']['iter'] == 3
+    assert trained['steps'] == 3

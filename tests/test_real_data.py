@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import LAYOUTS, ROOT, run_python
+from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log
 
 DATA_NAMES = {'coco': 'coco', 'ade': 'ade20k'}
 METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
@@ -15,15 +16,17 @@ def config(head: str) -> Path:
     return ROOT / f'configs/{head}/xcit_nano_12_p16_slim_{DATA_NAMES[LAYOUTS[head]]}.py'
 
 
-def metrics_of(head: str, checkpoint: Path, data_root: Path, work_dir: Path) -> dict[str, float]:
-    out = work_dir / 'metrics.json'
-    run_python('tools/test.py', config(head), checkpoint, '--data-root', data_root, '--work-dir',
-               work_dir, '--out', out)
+def metrics_of(run_tool: Callable, head: str, data_root: Path, work_dir: Path) -> dict[str, float]:
+    """Of the latest checkpoint in the work dir."""
+    out, checkpoint = work_dir / 'metrics.json', (work_dir / 'last_checkpoint').read_text()
+    run_tool('test', config(head), checkpoint, '--data-root', data_root, '--work-dir', work_dir,
+             '--out', out, '--cfg-options', *NO_WORKERS)
     return json.loads(out.read_text())['metrics']
 
 
 @pytest.mark.parametrize('head', LAYOUTS)
-def test_a_whole_pass(head: str, real_data: dict[str, Path], tmp_path: Path) -> None:
+def test_a_whole_pass(head: str, real_data: dict[str, Path], tmp_path: Path,
+                      run_tool: Callable) -> None:
     """Every image goes through training once, images without objects too, and through test."""
     layout = LAYOUTS[head]
     images = 83 if layout == 'coco' else 19
@@ -33,31 +36,30 @@ def test_a_whole_pass(head: str, real_data: dict[str, Path], tmp_path: Path) -> 
     ]
     if layout == 'coco':
         options += ['train_dataloader.dataset.filter_cfg.filter_empty_gt=False']
-    log = run_python('tools/train.py', config(head), '--data-root', real_data[layout], '--work-dir',
-                     tmp_path, '--cfg-options', *options)
-    checkpoint = Path((tmp_path / 'last_checkpoint').read_text())
+    run_tool('train', config(head), '--data-root', real_data[layout], '--work-dir', tmp_path,
+             '--cfg-options', *options, *NO_WORKERS)
+    assert 'loss: nan' not in latest_log(tmp_path)
 
-    metrics = metrics_of(head, checkpoint, real_data[layout], tmp_path)
+    metrics = metrics_of(run_tool, head, real_data[layout], tmp_path)
 
-    assert 'loss: nan' not in log
     for metric in METRICS[layout]:
         assert 0 <= metrics[metric] <= 100
 
 
 @pytest.mark.parametrize('head, recipe', [('mask_rcnn', '3x_coco'), ('sem_fpn', '80k_ade20k'),
                                           ('upernet', '160k_ade20k')])
-def test_the_published_pipelines(head: str, recipe: str, real_data: dict[str, Path],
-                                 tmp_path: Path) -> None:
+def test_the_published_pipelines(head: str, recipe: str, real_data: dict[str, Path], tmp_path: Path,
+                                 run_tool: Callable) -> None:
     """One step of each full recipe, at full image size."""
     layout = LAYOUTS[head]
     limit = 'train_cfg.max_iters=1'
     if layout == 'coco':
         limit = 'train_dataloader.dataset.indices=2'
-    log = run_python('tools/train.py', ROOT / f'configs/{head}/xcit_tiny_12_p16_{recipe}.py',
-                     '--data-root', real_data[layout], '--work-dir', tmp_path, '--cfg-options',
-                     limit, 'default_hooks.logger.interval=1', 'val_dataloader=None',
-                     'val_evaluator=None', 'val_cfg=None',
-                     *(['train_cfg.max_epochs=1'] if layout == 'coco' else []))
+    run_tool('train', ROOT / f'configs/{head}/xcit_tiny_12_p16_{recipe}.py', '--data-root',
+             real_data[layout], '--work-dir', tmp_path, '--cfg-options', limit, *NO_WORKERS[:2],
+             'default_hooks.logger.interval=1', 'val_dataloader=None', 'val_evaluator=None',
+             'val_cfg=None', *(['train_cfg.max_epochs=1'] if layout == 'coco' else []))
+    log = latest_log(tmp_path)
     assert 'loss: ' in log and 'loss: nan' not in log
 
 
@@ -93,11 +95,11 @@ ONE_SCALE = 'train_dataloader.dataset.pipeline.2.ratio_range=(1.0,1.0)'
     ('sem_fpn', 'mIoU', 50, [ONE_SCALE]),
 ])
 def test_memorises_four_images(head: str, metric: str, least: float, options: list[str],
-                               real_data: dict[str, Path], tmp_path: Path) -> None:
+                               real_data: dict[str,
+                                               Path], tmp_path: Path, run_tool: Callable) -> None:
     data = first_images(real_data, LAYOUTS[head], tmp_path / 'data', 4)
-    run_python('tools/train.py', config(head), '--data-root', data, '--work-dir', tmp_path,
-               '--cfg-options', 'train_dataloader.batch_size=4', *options)
-    checkpoint = Path((tmp_path / 'last_checkpoint').read_text())
-    metrics = metrics_of(head, checkpoint, data, tmp_path)
+    run_tool('train', config(head), '--data-root', data, '--work-dir', tmp_path, '--cfg-options',
+             'train_dataloader.batch_size=4', *options, *NO_WORKERS)
+    metrics = metrics_of(run_tool, head, data, tmp_path)
     print({key: value for key, value in metrics.items() if 'mAP' in key or 'mIoU' in key})
     assert metrics[metric] >= least

@@ -4,14 +4,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
-from importlib import import_module
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import LAYOUTS, ROOT, run_python
+from conftest import LAYOUTS, NO_WORKERS, ROOT, run_python
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
@@ -134,13 +133,14 @@ def test_data_root_reaches_into_wrappers(tmp_path: Path) -> None:
         check_data(cfg, ('train_dataloader', ))
 
 
-def test_a_model_that_detects_nothing_has_an_map_of_zero(shapes: Path, tmp_path: Path) -> None:
+def test_a_model_that_detects_nothing_has_an_map_of_zero(shapes: Path, tmp_path: Path,
+                                                         run_tool: Callable) -> None:
     cfg = Config.fromfile(config('mask_rcnn'))
     init_default_scope(cfg.default_scope)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'random.pth')
-    run_python('tools/test.py', config('mask_rcnn'), tmp_path / 'random.pth', '--data-root',
-               shapes / 'coco', '--work-dir', tmp_path, '--out', tmp_path / 'm.json',
-               '--cfg-options', 'model.test_cfg.rcnn.score_thr=1.0')
+    run_tool('test', config('mask_rcnn'), tmp_path / 'random.pth', '--data-root', shapes / 'coco',
+             '--work-dir', tmp_path, '--out', tmp_path / 'm.json', '--cfg-options',
+             'model.test_cfg.rcnn.score_thr=1.0', *NO_WORKERS)
     metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
     assert metrics == {
         f'coco/{kind}_{name}': 0
@@ -186,12 +186,10 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path) 
     ('make_shapes', ['{data}/new', '--num-val', '0'], 'at least one image in each set'),
 ])
 def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, shapes: Path,
-                              monkeypatch: pytest.MonkeyPatch,
-                              capsys: pytest.CaptureFixture[str]) -> None:
+                              run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     names = dict(config=config('mask_rcnn'), data=shapes / 'coco')
-    monkeypatch.setattr(sys, 'argv', [tool, *(a.format(**names) for a in arguments)])
     with pytest.raises(SystemExit, match='1'):
-        import_module(f'colonnade.tools.{tool}').main()
+        run_tool(tool, *(a.format(**names) for a in arguments))
     assert message.format(**names) in capsys.readouterr().err
 
 

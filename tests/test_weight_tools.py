@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from conftest import LAYOUTS, ROOT, run_python
+from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log, run_python
 from evil_pickle import write_evil
 from layouts_by_hand import (TINY, cait_state, dino_state, mmpretrain_state, original_state,
                              ours_state, resmlp_dino_state, resmlp_original_state,
@@ -125,14 +125,15 @@ def test_convert_names_what_is_wrong(state: dict, message: str, tmp_path: Path, 
     assert not (tmp_path / 'out.pth').exists()
 
 
-def test_published_segmenter_in_train_and_test(shapes: Path, tmp_path: Path) -> None:
+def test_published_segmenter_in_train_and_test(shapes: Path, tmp_path: Path,
+                                               run_tool: Callable) -> None:
     torch.save(dict(meta={}, state_dict=published_state()), tmp_path / 'published.pth')
     data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path]
-    trained = run_python('tools/train.py', CONFIG, *data, '--load-from', tmp_path / 'published.pth',
-                         '--cfg-options', *SHORT)
-    tested = run_python('tools/test.py', CONFIG, tmp_path / 'published.pth', *data)
-    for log in (trained, tested):
-        assert 'published.pth: XCiT detector or segmenter, original; ' in log
+    published = tmp_path / 'published.pth'
+    run_tool('train', CONFIG, *data, '--load-from', published, '--cfg-options', *SHORT, *NO_WORKERS)
+    assert f'{published}: XCiT detector or segmenter, original; ' in latest_log(tmp_path)
+    run_tool('test', CONFIG, published, *data, '--cfg-options', *NO_WORKERS)
+    assert f'{published}: XCiT detector or segmenter, original; ' in latest_log(tmp_path)
 
 
 @pytest.mark.parametrize('head', LAYOUTS)

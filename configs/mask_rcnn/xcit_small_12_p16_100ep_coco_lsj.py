@@ -1,0 +1,1 @@
+_base_ = '../_base_/mask_rcnn_100ep_coco_lsj.py'
