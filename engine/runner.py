@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmengine.model import is_model_wrapper
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner, find_latest_checkpoint
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.checkpoint_files import fetch
@@ -19,6 +20,14 @@ class StrictRunner(Runner):
 
     It also reads ``cfg.trust_weights``: run what is pickled in checkpoints.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
+        if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms):
+            self.logger.info(f'batch normalisation: synchronised over {self.world_size} processes')
+        elif norms:
+            self.logger.info('batch normalisation: each process by itself')
 
     def check_weights(self) -> None:
         """Load pretrained weights and look at the checkpoint to load, before data sets are built.
@@ -40,7 +49,9 @@ class StrictRunner(Runner):
                 backbone.init_weights()
 
     def _bare_model(self) -> nn.Module:
-        return self.model.module if is_model_wrapper(self.model) else self.model
+        """The detector or segmenter without what distributes or augments it."""
+        model = self.model.module if is_model_wrapper(self.model) else self.model
+        return model.module if isinstance(model, BaseTTAModel) else model
 
     def _fetch(self, source: str) -> dict[str, Any]:
         return fetch(source, trust=self.cfg.get('trust_weights', False))

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from colonnade.tools.complexity import (build, classifier_complexity, count_para
 
 def linear(tokens: int, *widths: int) -> int:
     """Multiply-adds of linear layers one after the other."""
-    return sum(tokens * a * b for a, b in zip(widths, widths[1:], strict=False))
+    return sum(tokens * a * b for a, b in pairwise(widths))
 
 
 def test_every_product_is_counted() -> None:

@@ -14,6 +14,7 @@ from conftest import LAYOUTS, NO_WORKERS, ROOT, run_python
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
+from colonnade.backbones import ColumnarBackbone
 from colonnade.engine.launch import (add_launch_arguments, check_data, find_datasets, load_config,
                                      redirect_data_root, trust_weights)
 from colonnade.tools.train import set_resume
@@ -176,6 +177,7 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path) 
                ], '--resume: no checkpoint no.pth'),
     ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no checkpoint no.pth'),
     ('test', ['{config}', 'no.pth'], 'instances_val2017.json (test_dataloader.dataset)'),
+    ('test', ['{config}', 'no.pth', '--data-root', '{data}', '--tta'], '--tta is for segmenters'),
     ('train', ['{config}', '--data-root', '{data}', '--work-dir', '{config}/run'
                ], 'Not a directory'),
     pytest.param(
@@ -191,6 +193,26 @@ def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, sha
     with pytest.raises(SystemExit, match='1'):
         run_tool(tool, *(a.format(**names) for a in arguments))
     assert message.format(**names) in capsys.readouterr().err
+
+
+def test_segmenters_are_tested_at_several_scales(shapes: Path, tmp_path: Path, run_tool: Callable,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = Config.fromfile(config('sem_fpn'))
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model)
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / 'random.pth')
+    seen = []
+    forward = ColumnarBackbone.forward
+    monkeypatch.setattr(ColumnarBackbone, 'forward',
+                        lambda self, img: seen.append(img) or forward(self, img))
+    run_tool('test', config('sem_fpn'), tmp_path / 'random.pth', '--data-root', shapes / 'ade',
+             '--work-dir', tmp_path, '--tta', '--out', tmp_path / 'm.json', '--cfg-options',
+             'test_dataloader.dataset.indices=1', *NO_WORKERS)
+    assert json.loads((tmp_path / 'm.json').read_text())['metrics']['mIoU'] >= 0
+    sizes = [img.shape[-1] for img in seen]
+    assert sizes == [size for size in (64, 96, 128, 160, 192, 224) for _ in range(2)]
+    for plain, flipped in zip(seen[::2], seen[1::2], strict=True):
+        assert torch.equal(plain.flip(3), flipped)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
@@ -213,6 +235,7 @@ def test_two_processes(head: str, shapes: Path, tmp_path: Path) -> None:
                          '--out', tmp_path / 'm.json', **environ)
 
     assert 'Distributed launcher: pytorch' in log
+    assert 'batch normalisation: each process by itself' in log
     assert re.search(r'Iter\(val\) \[2/2\]', log)  # four images
     metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
     assert set(METRICS[head]) <= set(metrics)

@@ -138,21 +138,14 @@ def test_the_error_lists_and_explains() -> None:
         assert part in str(caught.value)
 
 
-def test_the_error_names_the_nearest_cause() -> None:
+@pytest.mark.parametrize('name, trunk', [('xcit_small_12_p8_224', 'XCiT small_12_p8'),
+                                         ('resmlp_24_224', 'ResMLP s24'),
+                                         ('cait_xs24_384', 'CaiT xs24')])
+def test_the_error_names_the_nearest_cause(name: str, trunk: str) -> None:
     with torch.device('meta'):
-        state = timm.create_model('xcit_small_12_p8_224').state_dict()
+        state = timm.create_model(name).state_dict()
         model = XCiT('small_12_p16')
-    with pytest.raises(
-            WeightsError, match='The file holds XCiT small_12_p8, the model XCiT small_12_p16'):
-        plan_loading(model, state, 'some.pth')
-
-
-def test_the_error_names_the_other_trunk() -> None:
-    with torch.device('meta'):
-        state = timm.create_model('resmlp_24_224').state_dict()
-        model = XCiT('small_24_p16')
-    with pytest.raises(
-            WeightsError, match='The file holds ResMLP s24, the model XCiT small_24_p16'):
+    with pytest.raises(WeightsError, match=f'The file holds {trunk}, the model XCiT small_12_p16'):
         plan_loading(model, state, 'some.pth')
 
 

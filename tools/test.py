@@ -15,6 +15,7 @@ from mmengine.dist import is_main_process
 from colonnade.backbones.checkpoint_files import WeightsError
 from colonnade.engine.launch import (add_launch_arguments, build_runner, check_data, load_config,
                                      write_json)
+from colonnade.engine.test_time_augmentation import augment_tests
 
 
 def parse_args() -> argparse.Namespace:
@@ -25,10 +26,14 @@ def parse_args() -> argparse.Namespace:
         'checkpoint', help='file or address, also of a published detector or segmenter')
     parser.add_argument(
         '--out', type=Path, help='JSON file for the metrics (WORK_DIR/TIMESTAMP/metrics.json)')
+    parser.add_argument(
+        '--tta', action='store_true', help='average over six scales and flips (segmenters)')
     args = parser.parse_args()
     try:
         args.cfg = load_config(args)
         check_data(args.cfg, ('test_dataloader', ))
+        if args.tta:
+            augment_tests(args.cfg)
         if '://' not in args.checkpoint and not Path(args.checkpoint).expanduser().is_file():
             raise FileNotFoundError(f'no checkpoint {args.checkpoint}')
         Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,42 @@
+"""Test-time augmentation of segmenters: the mean over scales and flips of each image."""
+from __future__ import annotations
+
+from mmengine.config import Config, ConfigDict
+
+from .launch import find_datasets
+
+RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # as in the field's multi-scale results
+
+
+def augment_tests(cfg: Config, ratios: tuple[float, ...] = RATIOS) -> None:
+    """Let ``cfg`` test each image at ``ratios`` times its test size, flipped and not.
+
+    Args:
+        cfg: Of a segmenter; changed in place.
+        ratios: Factors of the size that the test pipeline resizes to.
+
+    Raises:
+        ValueError: If this cannot be done to the config.
+    """
+    if cfg.default_scope != 'mmseg':
+        raise ValueError('--tta is for segmenters: mmdet merges boxes of several views, not masks')
+    for name, dataset in find_datasets(cfg, ('test_dataloader', )):
+        dataset.pipeline = _augmented(dataset.pipeline, ratios, name)
+    cfg.model = ConfigDict(type='SegTTAModel', module=cfg.model)
+
+
+def _augmented(pipeline: list[ConfigDict], ratios: tuple[float, ...],
+               name: str) -> list[ConfigDict]:
+    """The pipeline with every combination of size and flip from its ``Resize`` on."""
+    at = [index for index, step in enumerate(pipeline) if step.type == 'Resize']
+    if len(at) != 1 or 'scale' not in pipeline[at[0]]:
+        raise ValueError(f'--tta needs one Resize with a scale in the pipeline of {name}')
+    resize, behind = pipeline[at[0]], pipeline[at[0] + 1:]
+    sizes = [
+        ConfigDict(resize, scale=tuple(round(side * ratio) for side in resize.scale))
+        for ratio in ratios
+    ]
+    flips = [ConfigDict(type='RandomFlip', prob=p, direction='horizontal') for p in (0., 1.)]
+    combined = ConfigDict(
+        type='TestTimeAug', transforms=[sizes, flips, *([step] for step in behind)])
+    return [*pipeline[:at[0]], combined]
