@@ -1,0 +1,50 @@
+"""Several processes take the step that one process would."""
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import run_python
+from step_in_processes import backbone, images, step
+from torch import Tensor
+
+from colonnade.backbones import CaiT, ResMLP, XCiT
+
+States = dict[str, dict[str, dict[str, Tensor]]]
+
+
+@pytest.fixture(scope='module')
+def states(tmp_path_factory: pytest.TempPathFactory) -> States:
+    """Weights after a step of two gloo processes, by trunk and by what distributes it."""
+    out = tmp_path_factory.mktemp('step') / 'states.pth'
+    run_python(
+        '-m',
+        'torch.distributed.run',
+        '--standalone',
+        '--nproc-per-node',
+        2,
+        'tests/step_in_processes.py',
+        out,
+        OMP_NUM_THREADS='1',
+        CUDA_VISIBLE_DEVICES='')
+    return torch.load(out, weights_only=True)
+
+
+@pytest.mark.parametrize('cls', [XCiT, CaiT, ResMLP])
+def test_two_processes_step_as_one_with_their_images(cls: type, states: States) -> None:
+    alone = backbone(cls)
+    before = {name: p.detach().clone() for name, p in alone.named_parameters()}
+    step(alone, images())
+    after = states[cls.__name__]['ddp']
+    for name, parameter in alone.named_parameters():
+        expected = parameter.detach() - before[name]
+        scale = max(expected.abs().max().item(), 1e-3)
+        torch.testing.assert_close(
+            after[name] - before[name], expected, rtol=0, atol=1e-4 * scale, msg=name)
+
+
+@pytest.mark.parametrize('cls', [XCiT, CaiT, ResMLP])
+def test_sharded_parameters_step_as_replicated_ones(cls: type, states: States) -> None:
+    replicated, sharded = states[cls.__name__]['ddp'], states[cls.__name__]['fsdp']
+    assert sharded.keys() == {name for name, _ in backbone(cls).named_parameters()}
+    for name, value in sharded.items():
+        torch.testing.assert_close(value, replicated[name], rtol=0, atol=1e-6, msg=name)
