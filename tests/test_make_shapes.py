@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from conftest import run_python
 from pycocotools.coco import COCO
 
 SPLITS = [('train2017', 'training', 12), ('val2017', 'validation', 4)]
@@ -52,17 +52,17 @@ def test_sets_differ_and_all_classes_occur(shapes: Path) -> None:
     assert {a['category_id'] for a in annotations['annotations']} == {1, 2, 3}
 
 
-def test_a_seed_is_a_data_set(shapes: Path, tmp_path: Path) -> None:
+def test_a_seed_is_a_data_set(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     size = ['--num-train', 12, '--num-val', 4, '--size', 64]
-    run_python('tools/make_shapes.py', tmp_path / 'again', *size)
-    run_python('tools/make_shapes.py', tmp_path / 'other', *size, '--seed', 1)
+    run_tool('make_shapes', tmp_path / 'again', *size)
+    run_tool('make_shapes', tmp_path / 'other', *size, '--seed', 1)
     assert digest(tmp_path / 'again') == digest(shapes)
     assert digest(tmp_path / 'other') != digest(shapes)
 
 
-def test_a_scene_does_not_depend_on_their_number(shapes: Path, tmp_path: Path) -> None:
-    run_python('tools/make_shapes.py', tmp_path / 'few', '--num-train', 2, '--num-val', 1, '--size',
-               64)
+def test_a_scene_does_not_depend_on_their_number(shapes: Path, tmp_path: Path,
+                                                 run_tool: Callable) -> None:
+    run_tool('make_shapes', tmp_path / 'few', '--num-train', 2, '--num-val', 1, '--size', 64)
     for name in ('000000.jpg', '000001.jpg'):
         few, many = (folder / 'coco/train2017' / name for folder in (tmp_path / 'few', shapes))
         assert few.read_bytes() == many.read_bytes()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import LAYOUTS, NO_WORKERS, ROOT, run_python
+from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log, run_python
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
@@ -35,8 +35,9 @@ def config(head: str) -> Path:
     return ROOT / 'configs' / head / 'xcit_nano_12_p16_slim_shapes.py'
 
 
-@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
-def test_train_resume_test(head: str, shapes: Path, tmp_path: Path) -> None:
+def test_train_resume_test(shapes: Path, tmp_path: Path) -> None:
+    """As a user starts them; tests/test_families.py has the other heads and trunks."""
+    head = 'mask_rcnn'
     data = ['--data-root', shapes / LAYOUTS[head]]
     run_python('tools/train.py', config(head), *data, '--work-dir', tmp_path, *SHORT)
     assert (tmp_path / 'iter_2.pth').is_file()
@@ -150,23 +151,18 @@ def test_a_model_that_detects_nothing_has_an_map_of_zero(shapes: Path, tmp_path:
     }
 
 
-def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
+                                                  run_tool: Callable) -> None:
     cfg = Config.fromfile(config('upernet'))
     init_default_scope(cfg.default_scope)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'other.pth')
-    said = run_python(
-        'tools/test.py',
-        config('sem_fpn'),
-        tmp_path / 'other.pth',
-        '--data-root',
-        shapes / 'ade',
-        '--work-dir',
-        tmp_path,
-        fail=True)
+    with pytest.raises(SystemExit) as stopped:
+        run_tool('test', config('sem_fpn'), tmp_path / 'other.pth', '--data-root', shapes / 'ade',
+                 '--work-dir', tmp_path)
+    said = str(stopped.value)
     assert f'{tmp_path}/other.pth (whole model, ours) does not fit' in said
     assert 'missing: neck.fpn.lateral_convs.0.conv.weight' in said
     assert 'decode_head.psp_modules.0.1.conv.weight' in said
-    assert 'Traceback' not in said
 
 
 @pytest.mark.parametrize('tool, arguments, message', [
@@ -242,7 +238,7 @@ def test_two_processes(head: str, shapes: Path, tmp_path: Path) -> None:
     assert printed.count('written to') == 1
 
 
-def test_users_own_config(shapes: Path, tmp_path: Path) -> None:
+def test_users_own_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     """Backbone and neck in a config that inherits nothing of ours but the data."""
     (tmp_path / 'own.py').write_text(f"""
 _base_ = '{ROOT}/configs/_base_/sem_fpn_slim_shapes.py'
@@ -263,7 +259,8 @@ model = dict(
         channels=16, num_convs=1, num_classes=4),
     test_cfg=dict(mode='whole'))
 """)
-    log = run_python('tools/train.py', tmp_path / 'own.py', '--data-root', shapes / 'ade',
-                     '--work-dir', tmp_path / 'run', *SHORT)
+    run_tool('train', tmp_path / 'own.py', '--data-root', shapes / 'ade', '--work-dir',
+             tmp_path / 'run', *SHORT, *NO_WORKERS)
+    log = latest_log(tmp_path / 'run')
     assert 'XCiT starts from random weights' in log
     assert 'Iter(train) [2/2]' in log
