@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -38,9 +39,15 @@ def run_python(*arguments: str | Path, fail: bool = False, **environ: str) -> st
 
 @pytest.fixture
 def run_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Run a tool's command line in this process: ``run_tool('train', config, '--resume')``."""
+    """Run a tool's command line in this process: ``run_tool('train', config, '--resume')``.
+
+    mmengine tells runs of a process apart by the config's name and the second they start in, and
+    gives one of the same name the other's scope and log: no two start in one second.
+    """
 
     def run(tool: str, *arguments: str | Path | int) -> None:
+        if tool in ('train', 'test'):
+            time.sleep(1.01 - time.time() % 1)
         monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
         import_module(f'colonnade.tools.{tool}').main()
 
