@@ -74,7 +74,7 @@ def load_class_attention(backbone: ColumnarBackbone,
         raise WeightsError(f'the class-attention stage of {source} ({layout.name}) does not fit '
                            f'{backbone.describe()}:\n{problems}')
     stage.load_state_dict(state)
-    return stage
+    return stage.to(next(backbone.parameters()))  # its device and precision
 
 
 @torch.no_grad()

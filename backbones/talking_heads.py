@@ -47,6 +47,7 @@ class TalkingHeads(Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, weight_l: Tensor,
                 bias_l: Tensor, weight_w: Tensor, bias_w: Tensor, block_size: int) -> Tensor:
+        """``(B, N, h, d)``; the arguments are saved, the maps are not."""
         ctx.save_for_backward(query, key, value, weight_l, bias_l, weight_w, bias_w)
         ctx.block_size = block_size
         batch, heads, tokens, width = query.shape
@@ -63,6 +64,7 @@ class TalkingHeads(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of all arguments but the block size, from that of ``(B, N, h, d)``."""
         query, key, value, weight_l, bias_l, weight_w, bias_w = ctx.saved_tensors
         grad_query = torch.empty_like(query)
         # sums over blocks, in float32 also where the rest is of half precision

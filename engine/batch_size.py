@@ -82,10 +82,9 @@ def _stretch_iterations(cfg: Config, factor: int) -> None:
     """Multiply by ``factor`` what is counted in iterations."""
     if cfg.train_cfg.get('max_iters'):
         _multiply(cfg.train_cfg, ('max_iters', 'val_begin', 'val_interval'), factor)
-        cfg.train_cfg.dynamic_intervals = [
-            (begin * factor, interval * factor)
-            for begin, interval in cfg.train_cfg.get('dynamic_intervals') or []
-        ] or None
+        if intervals := cfg.train_cfg.get('dynamic_intervals'):
+            cfg.train_cfg.dynamic_intervals = [(begin * factor, interval * factor)
+                                               for begin, interval in intervals]
     schedulers = cfg.get('param_scheduler') or []
     for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
         if not scheduler.get('by_epoch', True):
@@ -94,7 +93,7 @@ def _stretch_iterations(cfg: Config, factor: int) -> None:
         counts_iterations = hook.type == 'CheckpointHook' and not hook.get('by_epoch', True)
         if counts_iterations or hook.type == 'EMAHook':
             hook.setdefault('interval', 1)
-            _multiply(hook, ('interval', ), factor)
+            _multiply(hook, ('interval', 'begin_iter'), factor)
 
 
 def _multiply(settings: dict[str, Any], keys: tuple[str, ...], factor: int) -> None:

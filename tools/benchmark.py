@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -41,8 +40,8 @@ class Job:
     device: str
     threads: int
 
-    def build(self, opponent: str) -> Callable[[Tensor], list[Tensor]]:
-        """A function from images to the maps of four taps, ours or timm's."""
+    def build(self, opponent: str) -> nn.Module:
+        """From images to the maps of four taps, ours or timm's."""
         backbone = build_trunk(self.trunk)
         module = backbone if opponent == 'ours' else timm_module(backbone, self.size)
         module.train(self.train).to(self.device)
@@ -188,6 +187,8 @@ def main() -> None:
     args = parser.parse_args()
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     try:
+        if device == 'cpu' and not Path('/proc/self/clear_refs').exists():
+            raise ValueError('memory without a GPU is read from /proc, which Linux alone has')
         for trunk in args.trunks:
             with torch.device('meta'):
                 build_trunk(trunk)
