@@ -177,7 +177,12 @@ def _use_gloo(cfg: Config) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write ``content`` to ``path``, which is never there in part."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``, which is never there in part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f'.{path.name}.{os.getpid()}')
-    scratch.write_text(json.dumps(content, indent=2, allow_nan=False) + '\n')
+    scratch.write_text(text)
     scratch.replace(path)

@@ -4,7 +4,7 @@ _base_ = './ade20k_slim.py'
 data_root = 'data/shapes/ade'
 train_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='LoadAnnotations'),
     dict(type='RandomFlip', prob=0.5, direction=['horizontal', 'vertical']),
     dict(type='PackSegInputs'),
 ]

@@ -1,0 +1,85 @@
+"""A recipe's schedule and learning rate for data sets and batches of other sizes."""
+from __future__ import annotations
+
+from typing import Any
+
+from mmengine.config import Config
+
+from .batch_size import COUNTS_OF_SCHEDULERS, base_batch_size
+
+RECIPE_IMAGES = {'data/coco/': 117266, 'data/ade/ADEChallengeData2016': 20210}  # with objects
+LEAST_STEPS = 1000  # of the recipe's batch size, or as many as the recipe has
+
+
+def schedule(cfg: Config,
+             num_images: int,
+             *,
+             images_per_gpu: int | None = None,
+             num_gpus: int = 1,
+             epochs: int | None = None) -> tuple[dict[str, Any], list[str]]:
+    """As many passes over the data as the recipe makes over its own, and a rate for the batch.
+
+    A small data set is passed more often, for ``LEAST_STEPS`` steps of the recipe's batch. The
+    learning rate is proportional to the batch (arXiv 1706.02677).
+
+    Args:
+        cfg: The recipe.
+        num_images: Images to train with.
+        images_per_gpu: ``None`` is the recipe's.
+        num_gpus: How many GPUs, or processes, will train.
+        epochs: Passes over the data; ``None`` chooses as above.
+
+    Returns:
+        What the config must set, and sentences that explain it.
+
+    Raises:
+        ValueError: If the recipe does not say which batch its rate is for.
+    """
+    base = base_batch_size(cfg)
+    batch = (images_per_gpu or cfg.train_dataloader.batch_size) * num_gpus
+    loop, checkpoint = cfg.train_cfg, cfg.default_hooks.checkpoint
+    if loop.get('max_epochs'):
+        old = loop.max_epochs
+        new = epochs or max(old, -(-LEAST_STEPS * base // num_images))
+        key, unit, iterations = 'max_epochs', 'epochs', new * -(-num_images // batch)
+    else:
+        old = loop.max_iters
+        recipe_images = RECIPE_IMAGES.get(cfg.train_dataloader.dataset.data_root, num_images)
+        seen = max(old * base * num_images // recipe_images, min(LEAST_STEPS, old) * base)
+        new = iterations = -(-(epochs * num_images if epochs else seen) // batch)
+        key, unit = 'max_iters', 'iterations'
+    rate, factor = cfg.optim_wrapper.optimizer.lr, new / old
+    changes = dict(
+        train_cfg={
+            key: new,
+            'val_interval': _stretched(loop.val_interval, factor)
+        },
+        param_scheduler=[
+            _stretched_scheduler(dict(scheduler), factor, iterations)
+            for scheduler in cfg.param_scheduler
+        ],
+        optim_wrapper=dict(optimizer=dict(lr=rate * batch / base)),
+        auto_scale_lr=dict(base_batch_size=batch),
+        default_hooks=dict(checkpoint=dict(interval=_stretched(checkpoint.interval, factor))))
+    return changes, [
+        f'{new} {unit} for {num_images} images, {batch} a step (the recipe has {old}, {base} a '
+        f'step); learning rate {rate:g} x {batch} / {base}'
+    ]
+
+
+def _stretched(count: int, factor: float) -> int:
+    return max(1, round(count * factor))
+
+
+def _stretched_scheduler(scheduler: dict[str, Any], factor: float,
+                         iterations: int) -> dict[str, Any]:
+    """Stretched by ``factor``; a warm-up stays as it is, or takes a tenth of a short training."""
+    if scheduler['type'] == 'LinearLR':
+        return dict(scheduler, end=max(1, min(scheduler['end'], iterations // 10)))
+    for key in COUNTS_OF_SCHEDULERS:
+        value = scheduler.get(key)
+        if isinstance(value, list):
+            scheduler[key] = [_stretched(count, factor) for count in value]
+        elif value:
+            scheduler[key] = _stretched(value, factor)
+    return scheduler
