@@ -5,6 +5,8 @@ from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
+FLAT = 'colonnade_flat'  # attribute of parameters that were split
+
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayConstructor(DefaultOptimWrapperConstructor):
@@ -69,4 +71,15 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
     def _is_flat(self, name: str, parameter: nn.Parameter) -> bool:
         if any(key in name for key in self.paramwise_cfg.get('custom_keys', {})):
             return False
-        return name.endswith('.pos_embed') or sum(size > 1 for size in parameter.shape) <= 1
+        return name.endswith('.pos_embed') or getattr(parameter, FLAT, is_vector(parameter))
+
+
+def is_vector(parameter: nn.Parameter) -> bool:
+    """Whether all its elements lie along one dimension."""
+    return sum(size > 1 for size in parameter.shape) <= 1
+
+
+def remember_flat_parameters(model: nn.Module) -> None:
+    """Note on each parameter what its shape says, before it is split into flat shards."""
+    for parameter in model.parameters():
+        setattr(parameter, FLAT, is_vector(parameter))

@@ -1,8 +1,10 @@
 """A runner that loads checkpoints through the one entrance for weights."""
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from mmengine.dist import get_world_size
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner, find_latest_checkpoint
@@ -14,6 +16,15 @@ from colonnade.backbones.checkpoint_files import fetch
 from colonnade.backbones.weights import plan_loading
 
 
+def log_batch_norms(model: nn.Module, logger: logging.Logger) -> None:
+    """Say over which images a model normalises."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms):
+        logger.info(f'batch normalisation: synchronised over {get_world_size()} processes')
+    elif norms:
+        logger.info('batch normalisation: each process by itself')
+
+
 @RUNNERS.register_module()
 class StrictRunner(Runner):
     """mmengine's runner, loading safely, strictly and any published layout.
@@ -23,11 +34,7 @@ class StrictRunner(Runner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
-        if any(isinstance(norm, nn.SyncBatchNorm) for norm in norms):
-            self.logger.info(f'batch normalisation: synchronised over {self.world_size} processes')
-        elif norms:
-            self.logger.info('batch normalisation: each process by itself')
+        log_batch_norms(self.model, self.logger)
 
     def check_weights(self) -> None:
         """Load pretrained weights and look at the checkpoint to load, before data sets are built.

@@ -24,6 +24,7 @@ SHORT = [
     'default_hooks.checkpoint.interval=1', 'default_hooks.logger.interval=1',
     'train_dataloader.batch_size=2'
 ]
+NO_CLIP = 'optim_wrapper.clip_grad=None'
 METRICS = {
     'mask_rcnn': ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50', 'coco/segm_mAP_50'),
     'sem_fpn': ('mIoU', 'mAcc', 'aAcc'),
@@ -176,6 +177,9 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
     ('test', ['{config}', 'no.pth', '--data-root', '{data}', '--tta'], '--tta is for segmenters'),
     ('train', ['{config}', '--data-root', '{data}', '--work-dir', '{config}/run'
                ], 'Not a directory'),
+    ('train', ['{config}', '--data-root', '{data}', '--fsdp'], '--fsdp needs several processes'),
+    ('train', ['{config}', '--data-root', '{data}', '--fsdp', '--launcher', 'pytorch'
+               ], '--fsdp cannot clip gradients'),
     pytest.param(
         'train', ['{config}', '--data-root', '{data}', '--amp'],
         '--amp needs a GPU',
@@ -219,23 +223,47 @@ def test_mixed_precision(head: str, shapes: Path, tmp_path: Path) -> None:
     assert 'Iter(train) [2/2]' in log
 
 
-@pytest.mark.parametrize('head', ['mask_rcnn', 'upernet'])
-def test_two_processes(head: str, shapes: Path, tmp_path: Path) -> None:
+LAUNCH = ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', 2]
+TWO_PROCESSES = dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
+
+
+@pytest.mark.parametrize('head, options', [('mask_rcnn', []), ('upernet', ['--fsdp'])])
+def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Path) -> None:
     """Two gloo processes train on, and evaluate, a half of the data each."""
-    launch = ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', 2]
     data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path, '--launcher', 'pytorch']
-    environ = dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
 
-    log = run_python(*launch, 'tools/train.py', config(head), *data, *SHORT, **environ)
-    printed = run_python(*launch, 'tools/test.py', config(head), tmp_path / 'iter_2.pth', *data,
-                         '--out', tmp_path / 'm.json', **environ)
+    log = run_python(*LAUNCH, 'tools/train.py', config(head), *data, *options, *SHORT, NO_CLIP,
+                     **TWO_PROCESSES)
+    printed = run_python(*LAUNCH, 'tools/test.py', config(head), tmp_path / 'iter_2.pth', *data,
+                         '--out', tmp_path / 'm.json', **TWO_PROCESSES)
 
-    assert 'Distributed launcher: pytorch' in log
     assert 'batch normalisation: each process by itself' in log
     assert re.search(r'Iter\(val\) \[2/2\]', log)  # four images
     metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
     assert set(METRICS[head]) <= set(metrics)
     assert printed.count('written to') == 1
+
+
+@pytest.mark.slow
+def test_shards(shapes: Path, tmp_path: Path) -> None:
+    """Sharded training has the losses of replicated training, and goes on from its checkpoints."""
+    head = 'sem_fpn'
+    options = [*SHORT, NO_CLIP, 'randomness.seed=0']
+
+    def losses(name: str, *arguments: str) -> list[str]:
+        log = run_python(*LAUNCH, 'tools/train.py', config(head), '--data-root',
+                         shapes / LAYOUTS[head], '--work-dir', tmp_path / name, '--launcher',
+                         'pytorch', *arguments, **TWO_PROCESSES)
+        return re.findall(r'Iter\(train\) \[(\d/\d)\].* loss: ([\d.]+)', log)
+
+    assert losses('a', '--fsdp', *options) == losses('b', *options)
+    options[1] = 'train_cfg.max_iters=3'
+    (iteration, _), = losses('a', '--fsdp', '--resume', *options)
+    assert iteration == '3/3'
+    optimizer = torch.load(tmp_path / 'a/iter_3.pth', weights_only=False)['optimizer']
+    assert {state['step'].item() for state in optimizer['state'].values()} == {3}
+    start = tmp_path / 'a/iter_3.pth'
+    assert len(losses('c', '--fsdp', '--load-from', start, *options)) == 3
 
 
 def test_users_own_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:

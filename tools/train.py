@@ -17,6 +17,7 @@ from colonnade.backbones.checkpoint_files import WeightsError
 from colonnade.engine.batch_size import accumulate, batch_size, enable_auto_scale_lr
 from colonnade.engine.launch import add_launch_arguments, build_runner, check_data, load_config
 from colonnade.engine.runner import StrictRunner
+from colonnade.engine.sharding import shard
 
 
 def parse_args() -> argparse.Namespace:
@@ -35,6 +36,10 @@ def parse_args() -> argparse.Namespace:
         metavar='CHECKPOINT',
         help='start from this whole model: a file, an address or a published detector or segmenter')
     parser.add_argument('--amp', action='store_true', help='mixed precision (needs a GPU)')
+    parser.add_argument(
+        '--fsdp',
+        action='store_true',
+        help='share out parameters, gradients and optimizer states over the processes')
     batch = parser.add_mutually_exclusive_group()
     batch.add_argument(
         '--auto-scale-lr',
@@ -57,6 +62,8 @@ def parse_args() -> argparse.Namespace:
         set_resume(args.cfg, args.resume)
         if args.amp:
             set_amp(args.cfg)
+        if args.fsdp:
+            shard(args.cfg)
         set_batch_size(args.cfg, args.auto_scale_lr, args.accumulate)
         Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
@@ -127,7 +134,10 @@ def main() -> None:
             runner.check_weights()
         except (WeightsError, OSError) as error:
             sys.exit(f'train: {error}')
-    runner.train()
+    try:
+        runner.train()
+    except (WeightsError, FileNotFoundError) as error:  # of other runners, which load only now
+        sys.exit(f'train: {error}')
 
 
 if __name__ == '__main__':
