@@ -5,13 +5,15 @@ import argparse
 import json
 import os
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.device import get_device
 from mmengine.fileio import join_path
-from mmengine.registry import RUNNERS
+from mmengine.registry import METRICS, RUNNERS
 from mmengine.runner import Runner
 from mmengine.utils import is_abs
 from torch import distributed
@@ -56,6 +58,7 @@ def load_config(args: argparse.Namespace) -> Config:
     if not args.config.is_file():
         raise FileNotFoundError(f'no config file {args.config}')
     cfg = Config.fromfile(args.config)
+    use_faster_coco_eval(cfg)
     if args.data_root is not None:
         redirect_data_root(cfg, args.data_root)
     if args.cfg_options is not None:
@@ -78,6 +81,22 @@ def trust_weights(cfg: Config) -> None:
     for init_cfg in init_cfgs if isinstance(init_cfgs, list) else [init_cfgs]:
         if init_cfg.get('type') == 'Pretrained':
             init_cfg.trust = True
+
+
+def evaluators(cfg: Config) -> Iterator[ConfigDict]:
+    """The metrics of validation and test."""
+    for key in EVALUATORS:
+        found = cfg.get(key) or []
+        yield from found if isinstance(found, list) else [found]
+
+
+def use_faster_coco_eval(cfg: Config) -> None:
+    """Let faster-coco-eval compute what pycocotools would, where it is installed."""
+    for evaluator in evaluators(cfg):
+        if evaluator.type == 'CocoMetric' and find_spec('faster_coco_eval') is not None:
+            import_module('mmdet.evaluation')
+            if METRICS.get('mmdet.FasterCocoMetric'):
+                evaluator.type = 'FasterCocoMetric'
 
 
 def redirect_data_root(cfg: Config, data_root: Path) -> None:

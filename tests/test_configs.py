@@ -30,7 +30,7 @@ ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
 }  # yapf: disable
 RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
 NAME = re.compile(r'(?P<trunk>xcit|cait|resmlp)_(?P<arch>\w+)_(?P<schedule>3x|100ep|80k|160k|slim)_'
-                  r'(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema)?')
+                  r'(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide)?')
 
 every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=lambda p: f'{p.parent.name}/{p.stem}')
 
@@ -67,6 +67,7 @@ def test_name_says_what_it_is(leaf: Path) -> None:
         assert decays == (name['variant'] in ('_lld', '_lsj'))
         averages = [hook for hook in cfg.get('custom_hooks', []) if hook.type == 'EMAHook']
         assert bool(averages) == (name['variant'] == '_ema')
+        assert (model.test_cfg.get('mode') == 'slide') == (name['variant'] == '_slide')
         resizes = [step.type for step in cfg.train_dataloader.dataset.pipeline]
         assert ('RandomResize' in resizes and 'Pad' in resizes) == (name['variant'] == '_lsj')
         expected = ARCHS[name['trunk']][name['arch']]

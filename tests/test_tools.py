@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log, run_python
+from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import InstanceData
+from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.engine.launch import (add_launch_arguments, check_data, find_datasets, load_config,
                                      redirect_data_root, trust_weights)
+from colonnade.engine.test_time_augmentation import InstanceTTAModel
 from colonnade.tools.train import set_resume
 
 SHORT = [
@@ -174,7 +178,10 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
                ], '--resume: no checkpoint no.pth'),
     ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no checkpoint no.pth'),
     ('test', ['{config}', 'no.pth'], 'instances_val2017.json (test_dataloader.dataset)'),
-    ('test', ['{config}', 'no.pth', '--data-root', '{data}', '--tta'], '--tta is for segmenters'),
+    ('test', [
+        '{config}', 'no.pth', '--data-root', '{data}', '--tta', '--cfg-options',
+        'test_dataloader.dataset.pipeline.1.type=RandomResize'
+    ], '--tta needs one Resize'),
     ('train', ['{config}', '--data-root', '{data}', '--work-dir', '{config}/run'
                ], 'Not a directory'),
     ('train', ['{config}', '--data-root', '{data}', '--fsdp'], '--fsdp needs several processes'),
@@ -195,9 +202,10 @@ def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, sha
     assert message.format(**names) in capsys.readouterr().err
 
 
-def test_segmenters_are_tested_at_several_scales(shapes: Path, tmp_path: Path, run_tool: Callable,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    cfg = Config.fromfile(config('sem_fpn'))
+@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
+def test_several_scales_and_flips(head: str, shapes: Path, tmp_path: Path, run_tool: Callable,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = Config.fromfile(config(head))
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
     torch.save(dict(state_dict=model.state_dict()), tmp_path / 'random.pth')
@@ -205,14 +213,43 @@ def test_segmenters_are_tested_at_several_scales(shapes: Path, tmp_path: Path, r
     forward = ColumnarBackbone.forward
     monkeypatch.setattr(ColumnarBackbone, 'forward',
                         lambda self, img: seen.append(img) or forward(self, img))
-    run_tool('test', config('sem_fpn'), tmp_path / 'random.pth', '--data-root', shapes / 'ade',
+    run_tool('test', config(head), tmp_path / 'random.pth', '--data-root', shapes / LAYOUTS[head],
              '--work-dir', tmp_path, '--tta', '--out', tmp_path / 'm.json', '--cfg-options',
              'test_dataloader.dataset.indices=1', *NO_WORKERS)
-    assert json.loads((tmp_path / 'm.json').read_text())['metrics']['mIoU'] >= 0
+    assert json.loads((tmp_path / 'm.json').read_text())['metrics'][METRICS[head][0]] >= 0
     sizes = [img.shape[-1] for img in seen]
     assert sizes == [size for size in (64, 96, 128, 160, 192, 224) for _ in range(2)]
     for plain, flipped in zip(seen[::2], seen[1::2], strict=True):
         assert torch.equal(plain.flip(3), flipped)
+
+
+def test_views_of_an_object_are_merged() -> None:
+    """An object found in both views counts once, with the better view's mask; others stay."""
+    init_default_scope('mmdet')
+    masks = torch.zeros(3, 10, 20, dtype=torch.bool)
+    masks[0, 2:6, 1:5], masks[1, 2:6, 1:6], masks[2, 6:9, 12:18] = True, True, True
+    boxes = torch.tensor([[1., 2, 5, 6], [1, 2, 6, 6], [12, 6, 18, 9]])
+    scores = torch.tensor([0.6, 0.9, 0.7])
+    flipped = boxes[:, [2, 1, 0, 3]] * torch.tensor([-1., 1, -1, 1]) + torch.tensor([20., 0, 20, 0])
+
+    def view(flip: bool, which: list[int]) -> DetDataSample:
+        sample = DetDataSample(
+            metainfo=dict(ori_shape=(10, 20), flip=flip, flip_direction='horizontal'))
+        sample.pred_instances = InstanceData(
+            bboxes=(flipped if flip else boxes)[which],
+            masks=(masks.flip(-1) if flip else masks)[which],
+            scores=scores[which],
+            labels=torch.zeros(len(which), dtype=torch.long))
+        return sample
+
+    detector = nn.Identity()
+    detector.test_step = None  # is not called here
+    model = InstanceTTAModel(
+        module=detector, tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=9))
+    (merged, ) = model.merge_preds([[view(False, [0]), view(True, [1, 2]), view(True, [])]])
+    assert torch.equal(merged.pred_instances.scores, scores[[1, 2]])
+    assert torch.equal(merged.pred_instances.bboxes, boxes[[1, 2]])
+    assert torch.equal(merged.pred_instances.masks, masks[[1, 2]])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')

@@ -13,8 +13,8 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 
 from colonnade.backbones.checkpoint_files import WeightsError
-from colonnade.engine.launch import (add_launch_arguments, build_runner, check_data, load_config,
-                                     write_json)
+from colonnade.engine.launch import (add_launch_arguments, build_runner, check_data, evaluators,
+                                     load_config, write_json)
 from colonnade.engine.test_time_augmentation import augment_tests
 
 
@@ -26,8 +26,7 @@ def parse_args() -> argparse.Namespace:
         'checkpoint', help='file or address, also of a published detector or segmenter')
     parser.add_argument(
         '--out', type=Path, help='JSON file for the metrics (WORK_DIR/TIMESTAMP/metrics.json)')
-    parser.add_argument(
-        '--tta', action='store_true', help='average over six scales and flips (segmenters)')
+    parser.add_argument('--tta', action='store_true', help='merge six scales, flipped and not')
     args = parser.parse_args()
     try:
         args.cfg = load_config(args)
@@ -48,9 +47,8 @@ def complete(metrics: dict[str, float], cfg: Config) -> dict[str, float | None]:
     CocoMetric gives no numbers at all for a model without a single detection.
     """
     absent = {}
-    evaluators = cfg.test_evaluator
-    for evaluator in evaluators if isinstance(evaluators, list) else [evaluators]:
-        if evaluator.type == 'CocoMetric':
+    for evaluator in evaluators(cfg):
+        if evaluator.type in ('CocoMetric', 'FasterCocoMetric'):
             kinds = evaluator.get('metric', 'bbox')
             for kind in [kinds] if isinstance(kinds, str) else kinds:
                 absent |= {f'coco/{kind}_{name}': 0. for name in ('mAP', 'mAP_50', 'mAP_75')}
