@@ -133,10 +133,11 @@ def _normalised_queries_and_keys(backbone: XCiT, img: Tensor,
     """Queries and keys of a block, each ``(B, heads, d, N)`` of norm 1 along N, and the grid."""
     if not isinstance(backbone, XCiT):
         raise ValueError(f'{type(backbone).__name__} has no cross-covariance attention')
-    layer = chosen_block(backbone, block).attn
-    with captured_inputs([layer]) as inputs:
+    chosen = chosen_block(backbone, block)
+    layer = chosen.attn
+    with captured_inputs([chosen]) as inputs:
         grid = backbone(img)[-1].shape[-2:]
-    qkv = layer.qkv(inputs[0]).unflatten(2, (3, layer.num_heads, -1)).permute(2, 0, 3, 4, 1)
+    qkv = layer.qkv(chosen.norm1(inputs[0])).unflatten(2, (3, layer.num_heads, -1)).permute(2, 0, 3, 4, 1)
     return F.normalize(qkv[0], dim=-1), F.normalize(qkv[1], dim=-1), grid
 
 

@@ -152,7 +152,7 @@ class CaiT(ColumnarBackbone):
         learning = torch.is_grad_enabled() and self.pos_embed.requires_grad
         if learning or torch.compiler.is_compiling():
             return resize()
-        return self._resized_positions.get(grid, self.pos_embed, resize)
+        return self._resized_positions.get(grid, (self.pos_embed, ), resize)
 
 
 def resample_positions(positions: Tensor, old_grid: tuple[int, int],

@@ -1,4 +1,4 @@
-"""Values that a parameter gives for a grid, computed once as long as the parameter stays."""
+"""Values that parameters give for a grid, computed once as long as the parameters stay."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,19 +8,19 @@ from torch import Tensor, nn
 
 
 class GridCache:
-    """The latest values computed from a parameter, one per grid; for evaluation only.
+    """The latest values computed from parameters, one per grid; for evaluation only.
 
-    A copied or pickled cache is empty: the copy's parameter goes its own way.
+    A copied or pickled cache is empty: the copy's parameters go their own way.
     """
 
     def __init__(self, capacity: int = 8) -> None:
         self.capacity = capacity
         self._values: dict[tuple, Tensor] = {}
 
-    def get(self, grid: tuple[int, int], parameter: nn.Parameter,
+    def get(self, grid: tuple[int, int], parameters: tuple[nn.Parameter, ...],
             compute: Callable[[], Tensor]) -> Tensor:
-        """``compute()``, or what it gave for this grid and this state of the parameter."""
-        key = (grid, parameter.device, parameter.dtype, parameter._version)
+        """``compute()``, or what it gave for this grid and this state of the parameters."""
+        key = (grid, *((p.device, p.dtype, p._version) for p in parameters))
         if key not in self._values:
             while len(self._values) >= self.capacity:
                 del self._values[next(iter(self._values))]  # the oldest

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mmcv.cnn import build_norm_layer
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
@@ -15,6 +15,15 @@ def replace_batch_norms(module: nn.Module, norm_cfg: dict) -> None:
         for name, child in parent.named_children():
             if isinstance(child, nn.BatchNorm2d):
                 parent.add_module(name, build_norm_layer(norm_cfg, child.num_features)[1])
+
+
+def fold_batch_norm(conv: nn.Conv2d, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a convolution that does what ``conv``, then ``norm`` in evaluation do."""
+    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    bias = norm.bias - norm.running_mean * scale
+    if conv.bias is not None:
+        bias = bias + conv.bias * scale
+    return conv.weight * scale.view(-1, 1, 1, 1), bias
 
 
 @contextmanager

@@ -3,15 +3,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from mmengine.registry import MODELS
-from timm.models.xcit import Xcit
+from timm.models.xcit import XCABlock, Xcit
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .checkpoint_files import State
 from .columnar import ColumnarBackbone
+from .cross_covariance import AttentionWeights, cross_covariance_attention
+from .grid_cache import GridCache
+from .kernels import add, gelu, gelu_linear, linear
+from .norms import fold_batch_norm
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
 SIZES = {  # the paper's Table 1; the last two columns from the authors' code
@@ -24,6 +31,50 @@ SIZES = {  # the paper's Table 1; the last two columns from the authors' code
     'large_24':  (768, 24, 16, 1e-5, True),
 }  # yapf: disable
 PATCH_SIZES = (16, 8)
+
+FFN_TOKENS = 2048  # go through a feed-forward layer together where no gradients are wanted
+
+
+class XCiTBlock(XCABlock):
+    """timm's block, with less reading and writing of memory; tokens are in channels-last order.
+
+    LayerScale is folded into the weights of the layer before it, where it costs next to nothing and
+    leaves nothing to store for gradients.
+    """
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
+        x = add(x, self.drop_path1(self._attend(self.norm1(x))))
+        x = add(x, self.drop_path3(self._interact(self.norm3(x), height, width)))
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            weight, bias = scaled(self.gamma2, self.mlp.fc2)
+            hidden = linear(self.norm2(x), self.mlp.fc1.weight, self.mlp.fc1.bias)
+            return add(x, self.drop_path2(gelu_linear(hidden, weight, bias)))
+        for tokens in x.split(FFN_TOKENS, dim=1):
+            hidden = linear(self.norm2(tokens), self.mlp.fc1.weight, self.mlp.fc1.bias)
+            tokens.addcmul_(
+                gelu_linear(hidden, self.mlp.fc2.weight, self.mlp.fc2.bias), self.gamma2)
+        return x
+
+    def _attend(self, y: Tensor) -> Tensor:
+        """Cross-covariance attention and the first LayerScale."""
+        qkv, proj = self.attn.qkv, scaled(self.gamma1, self.attn.proj)
+        return cross_covariance_attention(
+            y, AttentionWeights(qkv.weight, qkv.bias, self.attn.temperature, *proj))
+
+    def _interact(self, y: Tensor, height: int, width: int) -> Tensor:
+        """Local patch interaction (section 3.3) and the third LayerScale."""
+        layers = self.local_mp
+        image = y.view(len(y), height, width, -1).permute(0, 3, 1, 2)
+        image = layers.bn(gelu(layers.conv1(image)))
+        weight, bias = scaled(self.gamma3, layers.conv2)
+        out = F.conv2d(image, weight, bias, padding=layers.conv2.padding, groups=len(weight))
+        return out.permute(0, 2, 3, 1).reshape(y.shape)
+
+
+def scaled(scale: Tensor, layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a layer whose output channels are multiplied by ``scale`` ``(C)``."""
+    return layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)), layer.bias * scale
 
 
 @MODELS.register_module()
@@ -48,22 +99,31 @@ class XCiT(ColumnarBackbone):
 
     def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
         super().__init__(arch, **kwargs)
+        self._positions = GridCache()
 
     def _build(self,
                num_blocks: int,
                *,
                drop_path_rate: float = 0.,
                num_classes: int | None = None) -> Xcit:
-        return Xcit(
+        common = dict(
+            num_heads=self.settings['num_heads'], eta=self.settings['layer_scale_init_value'])
+        trunk = Xcit(
             patch_size=self.patch_size,
             embed_dim=self.embed_dim,
-            depth=num_blocks,
-            num_heads=self.settings['num_heads'],
-            eta=self.settings['layer_scale_init_value'],
+            depth=0,
             tokens_norm=self.settings['tokens_norm'],
-            drop_path_rate=drop_path_rate,
             num_classes=num_classes or 0,
-            cls_attn_layers=0 if num_classes is None else 2)
+            cls_attn_layers=0 if num_classes is None else 2,
+            **common)
+        trunk.blocks.extend(
+            XCiTBlock(
+                self.embed_dim,
+                qkv_bias=True,
+                drop_path=drop_path_rate,
+                norm_layer=partial(nn.LayerNorm, eps=1e-6),
+                **common).apply(trunk._init_weights) for _ in range(num_blocks))
+        return trunk
 
     @classmethod
     def check_settings(cls, settings: Mapping[str, Any]) -> None:
@@ -93,10 +153,37 @@ class XCiT(ColumnarBackbone):
             x = block(x)
         return x[:, :1]
 
+    def train(self, mode: bool = True) -> XCiT:
+        self._positions.clear()
+        return super().train(mode)
+
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        x, grid = self.patch_embed(img)  # (B, N, C)
-        positions = self.pos_embed(1, *grid)  # (1, C, h, w)
-        return x + positions.flatten(2).transpose(1, 2), grid
+        x = img.contiguous(memory_format=torch.channels_last)
+        for layer in self.patch_embed.proj:
+            x = self._convolve(*layer, x) if isinstance(layer, nn.Sequential) else gelu(x)
+        grid = x.shape[-2:]
+        x = x.permute(0, 2, 3, 1).reshape(len(x), -1, self.embed_dim)  # (B, N, C)
+        return add(self._embed_positions(grid), x), grid
+
+    @staticmethod
+    def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor) -> Tensor:
+        """Convolution and norm, in one where the norm does not depend on the batch."""
+        if not isinstance(norm, _BatchNorm) or norm.training:
+            return norm(conv(x))
+        weight, bias = fold_batch_norm(conv, norm)
+        return F.conv2d(x, weight, bias, conv.stride, conv.padding)
+
+    def _embed_positions(self, grid: tuple[int, int]) -> Tensor:
+        """``(1, N, C)``, the same tensor as long as neither grid nor parameters change."""
+
+        def embed() -> Tensor:
+            return self.pos_embed(1, *grid).flatten(2).transpose(1, 2).contiguous()
+
+        parameters = tuple(self.pos_embed.parameters())
+        learning = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
+        if learning or torch.compiler.is_compiling():
+            return embed()
+        return self._positions.get(grid, parameters, embed)
 
     def _run_block(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
         return block(x, *grid)

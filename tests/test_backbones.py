@@ -90,7 +90,7 @@ def test_every_token_reaches_every_block_after(make: partial) -> None:
         changed = image.clone()
         changed[..., y, x] += 5.
         moved = (backbone(changed)[-1] - before).abs().amax(dim=1)[0]
-        assert moved[y // backbone.patch_size, x // backbone.patch_size] > 1e-3, (y, x)
+        assert moved[y // backbone.patch_size, x // backbone.patch_size] > 1e-4, (y, x)
 
 
 @every_arch
@@ -141,10 +141,10 @@ def test_maps_equal_timms_intermediates(cls: type, arch: str, size: tuple[int, i
         got = ours(image)
 
     for a, b in zip(got, expected, strict=True):
-        if cls is CaiT:  # other products in another order
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * b.abs().max().item())
-        else:
+        if cls is ResMLP:
             assert torch.equal(a, b)
+        else:  # other products in another order
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * b.abs().max().item())
 
 
 @pytest.mark.parametrize('out_indices, resolved', [

@@ -1,0 +1,109 @@
+"""Cross-covariance attention (XCiT, arXiv 2106.09681, section 3.2) in two exact forms.
+
+Shapes: ``B`` images, ``N`` tokens, ``C`` width, ``h`` heads, ``d = C / h`` head width.
+
+The *plain* form is the paper's: queries, keys and values of all tokens, a map ``(d, d)`` of each
+head from the queries and keys normalised over the tokens, and its product with the values.
+
+The *covariance* form never writes them. All that the map needs of the tokens ``y`` is ``y^T y``
+and their sum, since ``q^T k = W_q y^T y W_k^T`` plus terms of the biases, and the norms of queries
+and keys are the diagonals of the same with themselves; and map, values and output projection are
+linear in channels, so ``out = y M^T + b`` with ``M = W_proj blockdiag(A) W_v``. Two products with
+the tokens instead of four, for some products of ``(C, C)`` matrices.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .kernels import gram, linear, linear_per_image
+
+EPS = 1e-12  # the norm's lower bound, as in F.normalize
+
+
+@dataclass
+class AttentionWeights:
+    """The parameters of one layer."""
+    qkv: Tensor  # (3 C, C)
+    qkv_bias: Tensor | None  # (3 C)
+    temperature: Tensor  # (h, 1, 1)
+    proj: Tensor  # (C, C)
+    proj_bias: Tensor  # (C)
+
+
+def cross_covariance_attention(y: Tensor, weights: AttentionWeights) -> Tensor:
+    """Attention between channels, by the form that costs less.
+
+    Args:
+        y: Normalised tokens ``(B, N, C)``.
+        weights: Parameters of the layer.
+
+    Returns:
+        Tokens ``(B, N, C)``.
+    """
+    return (covariance_form if covariance_pays(*y.shape[1:]) else plain_form)(y, weights)
+
+
+def covariance_pays(num_tokens: int, width: int) -> bool:
+    """Whether the covariance form is the faster one.
+
+    It saves products of ``4 N C^2`` and the reading and writing of queries, keys and values, for
+    products of ``6 C^3`` and some calls of small size. The limits are where the two took equal time
+    for widths of 128, 384 and 768.
+    """
+    return num_tokens >= 1.7 * width + 15e6 / width**2
+
+
+def plain_form(y: Tensor, weights: AttentionWeights) -> Tensor:
+    """As the paper defines it; arguments as for :func:`cross_covariance_attention`."""
+    heads = len(weights.temperature)
+    qkv = linear(y, weights.qkv, weights.qkv_bias)  # (B, N, 3 C)
+    q, k, v = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # (B, h, N, d)
+    products = (q.mT @ k).float()  # (B, h, d, d)
+    norms_q, norms_k = (t.float().norm(dim=2).clamp_min(EPS) for t in (q, k))  # (B, h, d)
+    attention = _softmax(products, norms_q, norms_k, weights.temperature)
+    out = v @ attention.mT.to(v.dtype)  # (B, h, N, d)
+    return linear(out.transpose(1, 2).flatten(2), weights.proj, weights.proj_bias)
+
+
+def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:
+    """By the covariance of the tokens; arguments as for :func:`cross_covariance_attention`."""
+    heads, width = len(weights.temperature), y.shape[2]
+    with torch.autocast(y.device.type, enabled=False):
+        covariance, total = gram(y), y.sum(1, dtype=torch.float32)  # (B, C, C), (B, C)
+        qk, v = weights.qkv.float().split((2 * width, width))
+        proj, proj_bias = weights.proj.float(), weights.proj_bias.float()
+        of_tokens, of_ones = linear(covariance, qk), total @ qk.mT
+        if weights.qkv_bias is not None:
+            qk_bias, v_bias = weights.qkv_bias.float().split((2 * width, width))
+            of_tokens = torch.addcmul(of_tokens, total.unsqueeze(2), qk_bias)
+            of_ones = torch.add(of_ones, qk_bias, alpha=y.shape[1])
+        # of_tokens is y^T [q k] (B, C, 2 C), of_ones is 1^T [q k] (B, 2 C)
+        squares = torch.linalg.vecdot(qk.mT, of_tokens, dim=-2)  # (B, 2 C)
+        query_heads = qk[:width].unflatten(0, (heads, -1))  # (h, d, C)
+        keys = of_tokens[:, :, width:].unflatten(2, (heads, -1)).transpose(1, 2)  # (B, h, C, d)
+        products = query_heads @ keys  # (B, h, d, d)
+        if weights.qkv_bias is not None:
+            squares = torch.addcmul(squares, of_ones, qk_bias)
+            query_bias = qk_bias[:width].view(heads, -1, 1)
+            products = torch.addcmul(products, query_bias,
+                                     of_ones[:, width:].unflatten(1, (heads, 1, -1)))
+        norms = squares.clamp_min(EPS**2).sqrt().clamp_min(EPS)
+        norms_q, norms_k = norms.unflatten(1, (2, heads, -1)).unbind(1)  # (B, h, d)
+        attention = _softmax(products, norms_q, norms_k, weights.temperature)
+        values = attention @ v.unflatten(0, (heads, -1))  # (B, h, d, C)
+        matrix = linear(values.flatten(1, 2).mT, proj).mT  # (B, C, C)
+        bias = proj_bias.expand(len(y), -1)
+        if weights.qkv_bias is not None:
+            mixed = attention @ v_bias.view(heads, -1, 1)  # (B, h, d, 1)
+            bias = F.linear(mixed.flatten(1), proj, proj_bias)
+    return linear_per_image(y, matrix.to(y.dtype), bias.to(y.dtype))
+
+
+def _softmax(products: Tensor, norms_q: Tensor, norms_k: Tensor, temperature: Tensor) -> Tensor:
+    """Rows of ``q^T k`` to the attention of normalised queries and keys, in float32."""
+    scale = temperature.float() / norms_q.unsqueeze(3)
+    return F.softmax(products * scale / norms_k.unsqueeze(2), dim=-1)
