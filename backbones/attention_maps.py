@@ -137,7 +137,8 @@ def _normalised_queries_and_keys(backbone: XCiT, img: Tensor,
     layer = chosen.attn
     with captured_inputs([chosen]) as inputs:
         grid = backbone(img)[-1].shape[-2:]
-    qkv = layer.qkv(chosen.norm1(inputs[0])).unflatten(2, (3, layer.num_heads, -1)).permute(2, 0, 3, 4, 1)
+    qkv = layer.qkv(chosen.norm1(inputs[0])).unflatten(2, (3, layer.num_heads, -1)).permute(
+        2, 0, 3, 4, 1)
     return F.normalize(qkv[0], dim=-1), F.normalize(qkv[1], dim=-1), grid
 
 

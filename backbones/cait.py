@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from mmengine.registry import MODELS
 from timm.layers import PatchEmbed, resample_abs_pos_embed
-from timm.models.cait import Cait
+from timm.models.cait import Cait, LayerScaleBlock
 from torch import Tensor, nn
 
 from .checkpoint_files import State
 from .columnar import ColumnarBackbone
+from .fusing import fold_norm, fold_scale
 from .grid_cache import GridCache
+from .kernels import add, feed_forward
 from .talking_heads import BoundedTalkingHeadAttn
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'drop_path_rate', 'layer_scale_init_value',
@@ -31,6 +33,22 @@ SIZES = {  # the paper's Tables 3 and 4; heads have 48 channels; img_size is the
     'm36':   (768, 36, 16, 0.30, 1e-6, 384),
     'm48':   (768, 48, 16, 0.40, 1e-6, 448),
 }  # yapf: disable
+
+
+class CaiTBlock(LayerScaleBlock):
+    """timm's block, with less reading and writing of memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, N, C)`` to ``(B, N, C)``."""
+        x = add(x, self.drop_path(self.attn(self.norm1(x))), self.gamma_1)
+        return feed_forward(x, self.norm2, self.mlp, self.gamma_2, self.drop_path)
+
+    def fuse(self) -> None:
+        """Fold what follows or precedes a linear layer into it, see :mod:`.fusing`."""
+        fold_norm(self.norm1, self.attn.qkv)
+        fold_norm(self.norm2, self.mlp.fc1)
+        fold_scale(self, 'gamma_1', self.attn.proj)
+        fold_scale(self, 'gamma_2', self.mlp.fc2)
 
 
 @MODELS.register_module()
@@ -94,6 +112,7 @@ class CaiT(ColumnarBackbone):
             init_values=self.settings['layer_scale_init_value'],
             drop_path_rate=drop_path_rate,
             patch_layer=partial(PatchEmbed, strict_img_size=False, dynamic_img_pad=True),
+            block_layers=CaiTBlock,
             attn_block=BoundedTalkingHeadAttn,
             num_classes=num_classes or 0,
             depth_token_only=0 if num_classes is None else 2)

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .arch_table import ArchTable, resolve_out_indices
 from .checkpoint_files import State, WeightsError
+from .fusing import FusedError, refuse_weights
 from .norms import replace_batch_norms, running_stats_kept
 from .weights import load_weights, require_complete
 
@@ -75,6 +76,7 @@ class ColumnarBackbone(ArchTable, BaseModule):
         self.depth: int = self.settings['depth']
         self.out_indices = resolve_out_indices(out_indices, self.depth)
         self.norm_eval = norm_eval
+        self.fused = False
         self.with_cp = with_cp
         if drop_path_rate is None:
             drop_path_rate = self.settings.get('drop_path_rate', 0.)
@@ -157,7 +159,13 @@ class ColumnarBackbone(ArchTable, BaseModule):
             context_fn=lambda: (nullcontext(), running_stats_kept(block)))
 
     def train(self, mode: bool = True) -> ColumnarBackbone:
-        """As :meth:`torch.nn.Module.train`, but what is frozen stays in evaluation mode."""
+        """As :meth:`torch.nn.Module.train`, but what is frozen stays in evaluation mode.
+
+        Raises:
+            FusedError: If a fused trunk is to be trained.
+        """
+        if mode and self.fused:
+            raise FusedError(f'a fused {type(self).__name__} cannot be trained: build it anew')
         super().train(mode)
         for part in self._frozen_parts():
             if isinstance(part, nn.Module):
@@ -167,6 +175,30 @@ class ColumnarBackbone(ArchTable, BaseModule):
                 if isinstance(module, _BatchNorm):
                     module.eval()
         return self
+
+    def fuse(self) -> ColumnarBackbone:
+        """Fold norms' and LayerScale's factors into the layers beside them, for evaluation alone.
+
+        The maps stay the same to rounding. Parameters are changed and some are gone: load before,
+        and don't save after.
+
+        Raises:
+            FusedError: If the trunk is in training mode.
+        """
+        if self.training:
+            raise FusedError('fuse() is for evaluation: call eval() before')
+        if not self.fused:
+            self._fuse_stem()
+            for block in self.blocks:
+                block.fuse()
+            self.requires_grad_(False)
+            self._load_state_dict_pre_hooks.clear()
+            self.register_load_state_dict_pre_hook(refuse_weights)
+            self.fused = True
+        return self
+
+    def _fuse_stem(self) -> None:
+        """Fold what can be folded before the first block."""
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """Depth of a parameter, for layer-wise learning-rate decay (as mmpretrain defines it).

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .kernels import gram, linear, linear_per_image
+from .kernels import gram, linear, linear_per_image, widened
 
 EPS = 1e-12  # the norm's lower bound, as in F.normalize
 
@@ -44,7 +44,10 @@ def cross_covariance_attention(y: Tensor, weights: AttentionWeights) -> Tensor:
     Returns:
         Tokens ``(B, N, C)``.
     """
-    return (covariance_form if covariance_pays(*y.shape[1:]) else plain_form)(y, weights)
+    # without data there is nothing to gain, and the paper's products are counted
+    if covariance_pays(*y.shape[1:]) and not y.is_meta:
+        return covariance_form(y, weights)
+    return plain_form(y, weights)
 
 
 def covariance_pays(num_tokens: int, width: int) -> bool:
@@ -62,8 +65,9 @@ def plain_form(y: Tensor, weights: AttentionWeights) -> Tensor:
     heads = len(weights.temperature)
     qkv = linear(y, weights.qkv, weights.qkv_bias)  # (B, N, 3 C)
     q, k, v = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # (B, h, N, d)
-    products = (q.mT @ k).float()  # (B, h, d, d)
-    norms_q, norms_k = (t.float().norm(dim=2).clamp_min(EPS) for t in (q, k))  # (B, h, d)
+    with full_precision(y):
+        products = widened(q).mT @ widened(k)  # (B, h, d, d)
+        norms_q, norms_k = (widened(t).norm(dim=2).clamp_min(EPS) for t in (q, k))  # (B, h, d)
     attention = _softmax(products, norms_q, norms_k, weights.temperature)
     out = v @ attention.mT.to(v.dtype)  # (B, h, N, d)
     return linear(out.transpose(1, 2).flatten(2), weights.proj, weights.proj_bias)
@@ -72,13 +76,13 @@ def plain_form(y: Tensor, weights: AttentionWeights) -> Tensor:
 def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:
     """By the covariance of the tokens; arguments as for :func:`cross_covariance_attention`."""
     heads, width = len(weights.temperature), y.shape[2]
-    with torch.autocast(y.device.type, enabled=False):
-        covariance, total = gram(y), y.sum(1, dtype=torch.float32)  # (B, C, C), (B, C)
-        qk, v = weights.qkv.float().split((2 * width, width))
-        proj, proj_bias = weights.proj.float(), weights.proj_bias.float()
+    with full_precision(y):
+        covariance, total = gram(y), widened(y).sum(1)  # (B, C, C), (B, C)
+        qk, v = widened(weights.qkv).split((2 * width, width))
+        proj, proj_bias = widened(weights.proj), widened(weights.proj_bias)
         of_tokens, of_ones = linear(covariance, qk), total @ qk.mT
         if weights.qkv_bias is not None:
-            qk_bias, v_bias = weights.qkv_bias.float().split((2 * width, width))
+            qk_bias, v_bias = widened(weights.qkv_bias).split((2 * width, width))
             of_tokens = torch.addcmul(of_tokens, total.unsqueeze(2), qk_bias)
             of_ones = torch.add(of_ones, qk_bias, alpha=y.shape[1])
         # of_tokens is y^T [q k] (B, C, 2 C), of_ones is 1^T [q k] (B, 2 C)
@@ -103,7 +107,12 @@ def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:
     return linear_per_image(y, matrix.to(y.dtype), bias.to(y.dtype))
 
 
+def full_precision(y: Tensor) -> torch.autocast:
+    """A context without autocast."""
+    return torch.autocast('cpu' if y.is_meta else y.device.type, enabled=False)
+
+
 def _softmax(products: Tensor, norms_q: Tensor, norms_k: Tensor, temperature: Tensor) -> Tensor:
-    """Rows of ``q^T k`` to the attention of normalised queries and keys, in float32."""
-    scale = temperature.float() / norms_q.unsqueeze(3)
+    """Rows of ``q^T k`` to the attention of normalised queries and keys."""
+    scale = widened(temperature) / norms_q.unsqueeze(3)
     return F.softmax(products * scale / norms_k.unsqueeze(2), dim=-1)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from .kernels import autocast_dtype
+
 
 class GridCache:
     """The latest values computed from parameters, one per grid; for evaluation only.
@@ -20,7 +22,8 @@ class GridCache:
     def get(self, grid: tuple[int, int], parameters: tuple[nn.Parameter, ...],
             compute: Callable[[], Tensor]) -> Tensor:
         """``compute()``, or what it gave for this grid and this state of the parameters."""
-        key = (grid, *((p.device, p.dtype, p._version) for p in parameters))
+        key = (grid, autocast_dtype(parameters[0]), *((p.device, p.dtype, p._version)
+                                                      for p in parameters))
         if key not in self._values:
             while len(self._values) >= self.capacity:
                 del self._values[next(iter(self._values))]  # the oldest

@@ -11,17 +11,33 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available()
+FFN_TOKENS = 2048  # go through a feed-forward layer together where no gradients are wanted
+
+
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """What autocast would compute products of ``x`` in; None if it is off."""
+    device = x.device.type
+    if x.is_meta or not torch.is_autocast_enabled(device):
+        return None
+    return torch.get_autocast_dtype(device)
 
 
 def suits_convolution(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN's float32 convolutions are to be had for these."""
+    if torch.compiler.is_compiling() and torch.is_grad_enabled():
+        return False  # inductor cannot store views of images of any size for gradients
     return (HAS_ONEDNN and x.device.type == 'cpu' and x.dtype == weight.dtype == torch.float32
-            and not torch.is_autocast_enabled('cpu'))
+            and autocast_dtype(x) is None)
+
+
+def widened(x: Tensor) -> Tensor:
+    """In float32, unless it is more precise."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def as_image(x: Tensor) -> Tensor:
@@ -47,9 +63,9 @@ def linear_per_image(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def gram(x: Tensor) -> Tensor:
-    """``x^T x`` of each image in float32: tokens ``(B, N, C)`` to ``(B, C, C)``."""
+    """``x^T x`` of each image, widened: tokens ``(B, N, C)`` to ``(B, C, C)``."""
     if torch.compiler.is_compiling() or not suits_convolution(x, x):
-        x = x.float()
+        x = widened(x)
         return x.mT @ x
     return _Gram.apply(x)
 
@@ -83,9 +99,17 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor,
         1, wanted)
 
 
-def add(x: Tensor, branch: Tensor) -> Tensor:
-    """``x + branch``; nobody else needs ``branch``: without gradients it is overwritten."""
-    return x + branch if torch.is_grad_enabled() else branch.add_(x)
+def add(x: Tensor, branch: Tensor, scale: Tensor | None = None) -> Tensor:
+    """``x + scale * branch``; without gradients ``branch`` is overwritten.
+
+    Args:
+        x: Tokens ``(B, N, C)``.
+        branch: The same shape, of lower precision under autocast.
+        scale: ``(C)``; ``None`` is 1.
+    """
+    if torch.is_grad_enabled() or branch.dtype != x.dtype:
+        return x + (branch if scale is None else branch * scale)
+    return branch.add_(x) if scale is None else torch.addcmul(x, branch, scale)
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -99,6 +123,8 @@ def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``linear(gelu(x), weight, bias)``; GELU is computed anew for the gradients, not stored."""
     if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad):
         return linear(gelu(x), weight, bias)
+    if dtype := autocast_dtype(x):
+        x, weight, bias = (tensor.to(dtype) for tensor in (x, weight, bias))
     return _GeluLinear.apply(x, weight, bias)
 
 
@@ -123,3 +149,35 @@ class _GeluLinear(Function):
             grad_weight = grad.flatten(0, 1).mT @ activated.flatten(0, 1)
             grad_bias = grad.sum((0, 1))
         return torch.ops.aten.gelu_backward(grad_activated, x), grad_weight, grad_bias
+
+
+def scaled(scale: Tensor | None, layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a layer whose output channels are multiplied by ``scale`` ``(C)``."""
+    if scale is None:
+        return layer.weight, layer.bias
+    return layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)), layer.bias * scale
+
+
+def feed_forward(x: Tensor, norm: nn.Module, mlp: nn.Module, scale: Tensor | None,
+                 drop_path: nn.Module) -> Tensor:
+    """``x + drop_path(scale * mlp(norm(x)))``; without gradients ``x`` is overwritten.
+
+    LayerScale is folded into the second layer's weights where its output would be stored for
+    gradients otherwise; where there are none, blocks of tokens go through one after the other, so
+    that hidden layers of all tokens never exist together.
+
+    Args:
+        x: Tokens ``(B, N, C)``.
+        norm: What comes before.
+        mlp: timm's module with ``fc1``, GELU and ``fc2``.
+        scale: LayerScale ``(C)``; ``None`` is 1.
+        drop_path: Stochastic depth.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or drop_path.training:
+        hidden = linear(norm(x), mlp.fc1.weight, mlp.fc1.bias)
+        return add(x, drop_path(gelu_linear(hidden, *scaled(scale, mlp.fc2))))
+    for tokens in x.split(FFN_TOKENS, dim=1):
+        hidden = linear(norm(tokens), mlp.fc1.weight, mlp.fc1.bias)
+        out = gelu_linear(hidden, mlp.fc2.weight, mlp.fc2.bias)
+        tokens.add_(out) if scale is None else tokens.addcmul_(out, scale)
+    return x

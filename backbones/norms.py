@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from mmcv.cnn import build_norm_layer
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -24,6 +25,15 @@ def fold_batch_norm(conv: nn.Conv2d, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     if conv.bias is not None:
         bias = bias + conv.bias * scale
     return conv.weight * scale.view(-1, 1, 1, 1), bias
+
+
+@torch.no_grad()
+def fold_batch_norm_into(layers: nn.Sequential) -> None:
+    """Let the convolution of a pair do what both do in evaluation, and the norm nothing."""
+    weight, bias = fold_batch_norm(*layers)
+    layers[0].weight.copy_(weight)
+    layers[0].bias = nn.Parameter(bias)
+    layers[1] = nn.Identity()
 
 
 @contextmanager

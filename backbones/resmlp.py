@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from .checkpoint_files import State
 from .columnar import ColumnarBackbone
+from .fusing import fold_norm, fold_scale
+from .kernels import add, feed_forward
 from .token_mixing import Grid, mix_resampled, mix_windows
 
 COLUMNS = ('embed_dim', 'depth', 'patch_size', 'layer_scale_init_value')
@@ -37,13 +39,20 @@ class AnySizeResBlock(ResBlock):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
         side = math.isqrt(self.linear_tokens.in_features)
-        if grid == (side, side):
-            return super().forward(x)
-        x = x + self.drop_path(self.ls1 * self._mix(self.norm1(x), grid, (side, side)))
-        return x + self.drop_path(self.ls2 * self.mlp_channels(self.norm2(x)))
+        mixed = self._mix(self.norm1(x), grid, (side, side))
+        x = add(x, self.drop_path(mixed), self.ls1)
+        return feed_forward(x, self.norm2, self.mlp_channels, self.ls2, self.drop_path)
+
+    def fuse(self) -> None:
+        """Fold what follows or precedes a linear layer of channels into it, see :mod:`.fusing`."""
+        fold_norm(self.norm2, self.mlp_channels.fc1)
+        self.norm2 = nn.Identity()
+        fold_scale(self, 'ls2', self.mlp_channels.fc2)
 
     def _mix(self, x: Tensor, grid: Grid, native: Grid) -> Tensor:
         layer = self.linear_tokens
+        if grid == native:
+            return layer(x.transpose(1, 2)).transpose(1, 2)
         if self.token_mixing == 'resample':
             return mix_resampled(x, layer.weight, layer.bias, grid, native)
         return mix_windows(x, layer.weight, layer.bias, grid, native, shifted=self.shifted)

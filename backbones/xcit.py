@@ -16,9 +16,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .checkpoint_files import State
 from .columnar import ColumnarBackbone
 from .cross_covariance import AttentionWeights, cross_covariance_attention
+from .fusing import fold_norm, fold_scale
 from .grid_cache import GridCache
-from .kernels import add, gelu, gelu_linear, linear
-from .norms import fold_batch_norm
+from .kernels import add, feed_forward, gelu, scaled
+from .norms import fold_batch_norm, fold_batch_norm_into
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
 SIZES = {  # the paper's Table 1; the last two columns from the authors' code
@@ -32,8 +33,6 @@ SIZES = {  # the paper's Table 1; the last two columns from the authors' code
 }  # yapf: disable
 PATCH_SIZES = (16, 8)
 
-FFN_TOKENS = 2048  # go through a feed-forward layer together where no gradients are wanted
-
 
 class XCiTBlock(XCABlock):
     """timm's block, with less reading and writing of memory; tokens are in channels-last order.
@@ -46,15 +45,15 @@ class XCiTBlock(XCABlock):
         """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
         x = add(x, self.drop_path1(self._attend(self.norm1(x))))
         x = add(x, self.drop_path3(self._interact(self.norm3(x), height, width)))
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            weight, bias = scaled(self.gamma2, self.mlp.fc2)
-            hidden = linear(self.norm2(x), self.mlp.fc1.weight, self.mlp.fc1.bias)
-            return add(x, self.drop_path2(gelu_linear(hidden, weight, bias)))
-        for tokens in x.split(FFN_TOKENS, dim=1):
-            hidden = linear(self.norm2(tokens), self.mlp.fc1.weight, self.mlp.fc1.bias)
-            tokens.addcmul_(
-                gelu_linear(hidden, self.mlp.fc2.weight, self.mlp.fc2.bias), self.gamma2)
-        return x
+        return feed_forward(x, self.norm2, self.mlp, self.gamma2, self.drop_path2)
+
+    def fuse(self) -> None:
+        """Fold what follows or precedes a linear layer into it, see :mod:`.fusing`."""
+        fold_norm(self.norm1, self.attn.qkv)
+        fold_norm(self.norm2, self.mlp.fc1)
+        fold_scale(self, 'gamma1', self.attn.proj)
+        fold_scale(self, 'gamma2', self.mlp.fc2)
+        fold_scale(self, 'gamma3', self.local_mp.conv2)
 
     def _attend(self, y: Tensor) -> Tensor:
         """Cross-covariance attention and the first LayerScale."""
@@ -65,16 +64,18 @@ class XCiTBlock(XCABlock):
     def _interact(self, y: Tensor, height: int, width: int) -> Tensor:
         """Local patch interaction (section 3.3) and the third LayerScale."""
         layers = self.local_mp
-        image = y.view(len(y), height, width, -1).permute(0, 3, 1, 2)
+        image = y.view(len(y), height, width, y.shape[2]).permute(0, 3, 1, 2)
+        if torch.compiler.is_compiling() and torch.is_grad_enabled():
+            image = image.contiguous()  # inductor cannot store views for gradients
         image = layers.bn(gelu(layers.conv1(image)))
         weight, bias = scaled(self.gamma3, layers.conv2)
         out = F.conv2d(image, weight, bias, padding=layers.conv2.padding, groups=len(weight))
         return out.permute(0, 2, 3, 1).reshape(y.shape)
 
 
-def scaled(scale: Tensor, layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a layer whose output channels are multiplied by ``scale`` ``(C)``."""
-    return layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)), layer.bias * scale
+def copied_input(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    """A hook for layers whose input is a view, which inductor cannot store for gradients."""
+    return (inputs[0].contiguous(), )
 
 
 @MODELS.register_module()
@@ -116,6 +117,7 @@ class XCiT(ColumnarBackbone):
             num_classes=num_classes or 0,
             cls_attn_layers=0 if num_classes is None else 2,
             **common)
+        trunk.pos_embed.token_projection.register_forward_pre_hook(copied_input)
         trunk.blocks.extend(
             XCiTBlock(
                 self.embed_dim,
@@ -167,8 +169,12 @@ class XCiT(ColumnarBackbone):
 
     @staticmethod
     def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor) -> Tensor:
-        """Convolution and norm, in one where the norm does not depend on the batch."""
-        if not isinstance(norm, _BatchNorm) or norm.training:
+        """Convolution and norm, in one where the norm does not depend on the batch.
+
+        Not in half precision, where a product of weights loses more than it saves.
+        """
+        exact = x.dtype in (torch.float32, torch.float64) and x.dtype == conv.weight.dtype
+        if not isinstance(norm, _BatchNorm) or norm.training or not exact:
             return norm(conv(x))
         weight, bias = fold_batch_norm(conv, norm)
         return F.conv2d(x, weight, bias, conv.stride, conv.padding)
@@ -184,6 +190,11 @@ class XCiT(ColumnarBackbone):
         if learning or torch.compiler.is_compiling():
             return embed()
         return self._positions.get(grid, parameters, embed)
+
+    def _fuse_stem(self) -> None:
+        for layer in self.patch_embed.proj:
+            if isinstance(layer, nn.Sequential) and isinstance(layer[1], _BatchNorm):
+                fold_batch_norm_into(layer)
 
     def _run_block(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
         return block(x, *grid)

@@ -13,6 +13,7 @@ from colonnade.backbones.attention_maps import (channel_attention, class_attenti
                                                 load_class_attention, mixing_rows,
                                                 query_key_magnitude)
 from colonnade.backbones.checkpoint_files import WeightsError
+from colonnade.tools.benchmark import timm_module
 
 IMAGE = torch.rand(2, 3, 64, 64)  # CaiT's native grid
 
@@ -20,7 +21,9 @@ IMAGE = torch.rand(2, 3, 64, 64)  # CaiT's native grid
 def classifier(cls: type) -> nn.Module:
     """timm's whole classifier with random weights."""
     torch.manual_seed(1)
-    model = tiny(cls)._build(4, num_classes=5).eval()
+    backbone = tiny(cls)
+    size = backbone.settings.get('img_size', IMAGE.shape[-1])
+    model = timm_module(backbone, size, num_classes=5).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
     return model

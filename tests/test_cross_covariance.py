@@ -1,0 +1,238 @@
+"""XCiT's kernels equal timm's layers, in both forms, on images that strain them too."""
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from timm.models.xcit import XCA, Xcit
+from torch import Tensor, nn
+
+from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.backbones.cross_covariance import (AttentionWeights, covariance_form,
+                                                  covariance_pays, plain_form)
+from colonnade.backbones.fusing import FusedError
+from colonnade.necks import ColumnarPyramid
+
+FORMS = pytest.mark.parametrize('form', [plain_form, covariance_form])
+ARCH = dict(embed_dim=64, depth=4, num_heads=4, patch_size=16)  # the covariance form never pays
+WIDE = dict(embed_dim=128, depth=4, num_heads=4, patch_size=8)
+
+
+def weights_of(layer: XCA) -> AttentionWeights:
+    return AttentionWeights(layer.qkv.weight, layer.qkv.bias, layer.temperature, layer.proj.weight,
+                            layer.proj.bias)
+
+
+def attention(width: int = 64, qkv_bias: bool = True) -> XCA:
+    torch.manual_seed(0)
+    layer = XCA(width, 4, qkv_bias=qkv_bias)
+    nn.init.uniform_(layer.temperature, 0.5, 2.)
+    if qkv_bias:
+        nn.init.normal_(layer.qkv.bias)
+    return layer
+
+
+def deviation(a: Tensor, b: Tensor) -> float:
+    """In the maximum norm, relative to ``b``."""
+    return ((a.double() - b.double()).abs().max() / b.double().abs().max()).item()
+
+
+@FORMS
+@pytest.mark.parametrize('qkv_bias', [True, False])
+@pytest.mark.parametrize('num_tokens', [1, 7, 64, 400])
+def test_forms_equal_timms_layer(form: Callable, qkv_bias: bool, num_tokens: int) -> None:
+    """But for the covariance of one token, whose signs alone count."""
+    if num_tokens == 1 and form is covariance_form:
+        assert not covariance_pays(num_tokens, 64)
+        return
+    layer = attention(qkv_bias=qkv_bias)
+    tokens = torch.randn(3, num_tokens, 64) + 0.5
+    assert deviation(form(tokens, weights_of(layer)), layer(tokens)) < 1e-5
+    layer, tokens = layer.double(), tokens.double()
+    assert deviation(form(tokens, weights_of(layer)), layer(tokens)) < 1e-12
+
+
+@FORMS
+def test_gradients_equal_timms(form: Callable) -> None:
+    layer = attention()
+    tokens, weighting = torch.randn(2, 100, 64), torch.randn(2, 100, 64)
+    gradients = []
+    for run in (lambda x: form(x, weights_of(layer)), layer):
+        x = tokens.clone().requires_grad_()
+        gradients.append(torch.autograd.grad((run(x) * weighting).sum(), [x, *layer.parameters()]))
+    for ours, theirs in zip(*gradients, strict=True):
+        assert deviation(ours, theirs) < 1e-4
+
+
+@FORMS
+def test_zero_columns_are_no_nan(form: Callable) -> None:
+    layer = attention(qkv_bias=False)
+    with torch.no_grad():
+        layer.qkv.weight[:3] = 0.  # queries without norm
+        layer.qkv.weight[70] = 0.
+    tokens = torch.randn(1, 200, 64, requires_grad=True)
+    out = form(tokens, weights_of(layer))
+    assert deviation(out, layer(tokens)) < 1e-5
+    out.sum().backward()
+    assert tokens.grad.isfinite().all() and layer.qkv.weight.grad.isfinite().all()
+
+
+@FORMS
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_half_precision_is_no_worse_than_timms(form: Callable, dtype: torch.dtype) -> None:
+    layer, tokens = attention(), 3 * torch.randn(2, 300, 64)
+    exact = layer(tokens)
+    layer.to(dtype)
+    theirs = deviation(layer(tokens.to(dtype)), exact)
+    found = form(tokens.to(dtype), weights_of(layer))
+    assert found.dtype == dtype
+    assert deviation(found, exact) <= 1.1 * theirs
+
+
+@FORMS
+def test_under_autocast(form: Callable) -> None:
+    layer, tokens = attention(), torch.randn(2, 300, 64)
+    exact = layer(tokens)
+    with torch.autocast('cpu', torch.bfloat16):
+        theirs, found = layer(tokens), form(tokens, weights_of(layer))
+    assert deviation(found, exact) <= 1.1 * deviation(theirs, exact)
+    found.float().sum().backward()
+    assert layer.qkv.weight.grad.dtype == torch.float32
+
+
+def test_the_cheaper_form_is_taken() -> None:
+    for width, below, above in ((128, 1000, 1300), (384, 600, 900), (768, 1200, 1500)):
+        assert not covariance_pays(below, width)
+        assert covariance_pays(above, width)
+
+
+def pair(arch: dict, **changes: float) -> tuple[XCiT, Xcit]:
+    """Ours and timm's trunk with the same weights, batch norms with statistics of their own."""
+    torch.manual_seed(0)
+    ours = XCiT(arch, out_indices=(0, 1, 2, 3))
+    theirs = Xcit(num_classes=0, cls_attn_layers=0, tokens_norm=True, eta=1., **arch)
+    for name, value in theirs.state_dict().items():
+        if 'running_var' in name:
+            value.uniform_(0.5, 1.5)
+        elif 'running_mean' in name or name.endswith('qkv.bias'):
+            value.normal_(std=0.1)
+        elif any(key in name for key in changes):
+            value.fill_(next(v for key, v in changes.items() if key in name))
+    ours.load_state_dict({name: theirs.state_dict()[name] for name in ours.state_dict()})
+    return ours, theirs
+
+
+def maps(trunk: nn.Module, image: Tensor) -> list[Tensor]:
+    if isinstance(trunk, XCiT):
+        return list(trunk(image))
+    return trunk.forward_intermediates(
+        image, indices=[0, 1, 2, 3], intermediates_only=True, norm=False)
+
+
+def bright_pixel() -> Tensor:
+    image = torch.zeros(1, 3, 320, 320)
+    image[..., 100, 200] = 20.
+    return image
+
+
+@pytest.mark.parametrize(
+    'image, changes', [
+        (torch.randn(2, 3, 320, 288, generator=torch.Generator().manual_seed(0)), {}),
+        (torch.full((1, 3, 320, 320), 0.7), {}),
+        (bright_pixel(), {}),
+        (torch.randn(1, 3, 320, 320,
+                     generator=torch.Generator().manual_seed(1)), dict(temperature=10.)),
+        (torch.randn(1, 3, 320, 320, generator=torch.Generator().manual_seed(2)), dict(gamma=0.)),
+        (torch.randn(1, 3, 40, 24, generator=torch.Generator().manual_seed(3)), {}),
+        (torch.randn(1, 3, 1024, 768, generator=torch.Generator().manual_seed(4)), {}),
+    ],
+    ids=['random', 'constant', 'bright pixel', 'temperature', 'no scale', 'N < C', 'large'])
+def test_trunks_equal_timms(image: Tensor, changes: dict[str, float]) -> None:
+    """Maps, and gradients in training, on images that the covariance form takes and others."""
+    ours, theirs = pair(WIDE, **changes)
+    with torch.no_grad():
+        for found, expected in zip(
+                maps(ours.eval(), image), maps(theirs.eval(), image), strict=True):
+            assert deviation(found, expected) < 1e-5
+    varied = bool(image.std() > 0.5)  # batch norm in training divides by the deviation
+    for trunk in (ours, theirs):
+        sum((m * m.detach().cos()).mean() for m in maps(trunk.train(varied), image)).backward()
+    gradients = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        expected = gradients[name].grad
+        scale = max(expected.abs().max().item(), 1e-5)
+        assert (parameter.grad - expected).abs().max().item() < 1e-4 * scale, name
+
+
+@torch.no_grad()
+def test_bfloat16_trunk_is_no_worse_than_timms() -> None:
+    ours, theirs = pair(WIDE)
+    image = torch.randn(1, 3, 320, 320)
+    exact = maps(theirs.eval(), image)
+    ours, theirs, image = ours.eval().bfloat16(), theirs.bfloat16(), image.bfloat16()
+    ours_off, theirs_off = (
+        sum((a.float() - b).norm().item() for a, b in zip(maps(trunk, image), exact, strict=True))
+        for trunk in (ours, theirs))
+    assert ours_off <= 1.005 * theirs_off  # it differs by tenths of a percent, either way
+
+
+@pytest.mark.parametrize('training', [False, True])
+def test_autocast_and_checkpointing(training: bool) -> None:
+    ours, _ = pair(WIDE)
+    image = torch.randn(1, 3, 320, 320)
+    with torch.autocast('cpu', torch.bfloat16):
+        found = ours.train(training)(image)[-1]
+    found.float().sum().backward()
+    plain = ours.blocks[0].attn.qkv.weight.grad.clone()
+    assert found.isfinite().all() and plain.isfinite().all()
+    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
+        assert deviation(ours(image)[-1], found) < 0.05
+    ours.zero_grad()
+    ours.with_cp = True
+    with torch.autocast('cpu', torch.bfloat16):
+        again = ours(image)[-1]
+    again.float().sum().backward()
+    torch.testing.assert_close(ours.blocks[0].attn.qkv.weight.grad, plain)
+
+
+@pytest.mark.parametrize('cls, arch', [
+    (XCiT, WIDE),
+    (CaiT, dict(embed_dim=32, depth=4, num_heads=4)),
+    (ResMLP, dict(embed_dim=32, depth=4, img_size=64)),
+])
+@torch.no_grad()
+def test_fused_trunks_give_the_same_maps(cls: type, arch: dict) -> None:
+    torch.manual_seed(0)
+    trunk = cls(arch)
+    for value in trunk.state_dict().values():  # nothing is 0 or 1
+        if value.is_floating_point():
+            value.add_(torch.rand_like(value) * 0.1)
+    plain, fused = trunk.eval(), copy.deepcopy(trunk).eval().fuse()
+    for size in ((64, 64), (90, 101), (320, 320)):
+        image = torch.randn(1, 3, *size)
+        for a, b in zip(fused(image), plain(image), strict=True):
+            assert deviation(a, b) < 1e-5
+    assert fused.fuse() is fused and not any(p.requires_grad for p in fused.parameters())
+    assert fused.eval() is fused
+    with pytest.raises(FusedError, match='cannot be trained'):
+        fused.train()
+    with pytest.raises(FusedError, match='takes no weights: load, then fuse'):
+        fused.load_state_dict(plain.state_dict())
+    with pytest.raises(FusedError, match=r'call eval\(\) before'):
+        cls(arch).train().fuse()
+
+
+@pytest.mark.parametrize('training', [False, True])
+def test_no_graph_breaks_at_any_size(training: bool) -> None:
+    torch._dynamo.reset()
+    trunk = XCiT(ARCH | dict(depth=1)).train(training)
+    model = nn.Sequential(trunk, ColumnarPyramid(64, 16)).train(training)
+    compiled = torch.compile(model, backend='eager', fullgraph=True, dynamic=True)
+    with torch.set_grad_enabled(training):
+        for size in ((64, 96), (128, 608)):
+            image = torch.randn(2, 3, *size)
+            for a, b in zip(compiled(image), model(image), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
