@@ -16,7 +16,7 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available()
-FFN_TOKENS = 2048  # go through a feed-forward layer together where no gradients are wanted
+FFN_TOKENS = 1024  # go through a feed-forward layer together where no gradients are wanted
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:

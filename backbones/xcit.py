@@ -33,6 +33,8 @@ SIZES = {  # the paper's Table 1; the last two columns from the authors' code
 }  # yapf: disable
 PATCH_SIZES = (16, 8)
 
+STEM_PIXELS = 2**18  # of images go through the stem together where no gradients are wanted
+
 
 class XCiTBlock(XCABlock):
     """timm's block, with less reading and writing of memory; tokens are in channels-last order.
@@ -160,24 +162,62 @@ class XCiT(ColumnarBackbone):
         return super().train(mode)
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        x = img.contiguous(memory_format=torch.channels_last)
-        for layer in self.patch_embed.proj:
-            x = self._convolve(*layer, x) if isinstance(layer, nn.Sequential) else gelu(x)
+        x = self._run_stem(img)
         grid = x.shape[-2:]
         x = x.permute(0, 2, 3, 1).reshape(len(x), -1, self.embed_dim)  # (B, N, C)
         return add(self._embed_positions(grid), x), grid
 
+    def _run_stem(self, img: Tensor) -> Tensor:
+        """``(B, 3, H, W)`` to ``(B, C, h, w)``, in strips where no gradients are wanted."""
+        norms = [layer[1] for layer in self.patch_embed.proj if isinstance(layer, nn.Sequential)]
+        whole = torch.is_grad_enabled() or torch.compiler.is_compiling() or any(
+            norm.training or not isinstance(norm, (_BatchNorm, nn.Identity)) for norm in norms)
+        height = -(-img.shape[2] // self.patch_size)
+        rows = max(1, STEM_PIXELS // (len(img) * img.shape[3] * self.patch_size))
+        if whole or rows >= height:
+            return self._run_strip(img, 0, height)
+        tops = range(0, height, rows)
+        return torch.cat([self._run_strip(img, top, min(top + rows, height)) for top in tops], 2)
+
+    def _run_strip(self, img: Tensor, top: int, bottom: int) -> Tensor:
+        """Rows ``top`` to ``bottom`` of the stem's output, from the rows of the image they need."""
+        convolutions = [
+            layer for layer in self.patch_embed.proj if isinstance(layer, nn.Sequential)
+        ]
+        heights = [-(-img.shape[2] // 2**index) for index in range(len(convolutions))]
+        paddings = []
+        for height in reversed(
+                heights):  # 3 x 3, stride 2: rows of a layer's input, from its output
+            top, bottom = 2 * top - 1, 2 * bottom
+            paddings.append((max(-top, 0), max(bottom - height, 0)))
+            top, bottom = max(top, 0), min(bottom, height)
+        x = img[:, :, top:bottom].contiguous(memory_format=torch.channels_last)
+        for index, layer in enumerate(convolutions):
+            x = self._convolve(*layer, gelu(x) if index else x, paddings.pop())
+        return x
+
     @staticmethod
-    def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor) -> Tensor:
+    def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, int]) -> Tensor:
         """Convolution and norm, in one where the norm does not depend on the batch.
 
         Not in half precision, where a product of weights loses more than it saves.
+
+        Args:
+            conv: 3 x 3.
+            norm: What follows it.
+            x: ``(B, C, H, W)``.
+            padding: Rows of zeros above and below.
         """
-        exact = x.dtype in (torch.float32, torch.float64) and x.dtype == conv.weight.dtype
-        if not isinstance(norm, _BatchNorm) or norm.training or not exact:
-            return norm(conv(x))
-        weight, bias = fold_batch_norm(conv, norm)
-        return F.conv2d(x, weight, bias, conv.stride, conv.padding)
+        weight, bias = conv.weight, conv.bias
+        exact = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
+        fold = isinstance(norm, _BatchNorm) and not norm.training and exact
+        if fold:
+            weight, bias = fold_batch_norm(conv, norm)
+        if padding == (1, 1):
+            x = F.conv2d(x, weight, bias, conv.stride, padding=1)
+        else:
+            x = F.conv2d(F.pad(x, (0, 0, *padding)), weight, bias, conv.stride, padding=(0, 1))
+        return x if fold else norm(x)
 
     def _embed_positions(self, grid: tuple[int, int]) -> Tensor:
         """``(1, N, C)``, the same tensor as long as neither grid nor parameters change."""
