@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.checkpoint_files import fetch
 from colonnade.backbones.weights import plan_loading
+from colonnade.necks import ColumnarPyramid
 
 
 def log_batch_norms(model: nn.Module, logger: logging.Logger) -> None:
@@ -23,6 +24,39 @@ def log_batch_norms(model: nn.Module, logger: logging.Logger) -> None:
         logger.info(f'batch normalisation: synchronised over {get_world_size()} processes')
     elif norms:
         logger.info('batch normalisation: each process by itself')
+
+
+def parts_of_ours(model: nn.Module) -> list[ColumnarBackbone | ColumnarPyramid]:
+    """The trunks and pyramids of a model.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    parts = [m for m in model.modules() if isinstance(m, (ColumnarBackbone, ColumnarPyramid))]
+    if not parts:
+        raise ValueError('the model has no trunk and no pyramid of colonnade')
+    return parts
+
+
+def compile_parts(model: nn.Module) -> None:
+    """Let torch.compile take trunk and pyramid; heads stay as they are.
+
+    Raises:
+        ValueError: If the model has neither.
+    """
+    for part in parts_of_ours(model):
+        part.compile()
+
+
+def fuse_trunks(model: nn.Module) -> None:
+    """Fuse the trunks of a model that is to be evaluated, see :meth:`ColumnarBackbone.fuse`.
+
+    Raises:
+        ValueError: If it has none of ours.
+    """
+    for part in parts_of_ours(model):
+        if isinstance(part, ColumnarBackbone):
+            part.eval().fuse()
 
 
 @RUNNERS.register_module()

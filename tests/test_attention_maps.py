@@ -13,7 +13,7 @@ from colonnade.backbones.attention_maps import (channel_attention, class_attenti
                                                 load_class_attention, mixing_rows,
                                                 query_key_magnitude)
 from colonnade.backbones.checkpoint_files import WeightsError
-from colonnade.tools.benchmark import timm_module
+from colonnade.engine.contestants import timm_module
 
 IMAGE = torch.rand(2, 3, 64, 64)  # CaiT's native grid
 

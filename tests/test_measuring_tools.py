@@ -11,7 +11,8 @@ from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from colonnade.tools.benchmark import Job, build_trunk, timm_module
+from colonnade.engine.contestants import build_trunk, timm_module
+from colonnade.tools.benchmark import Job
 from colonnade.tools.feature_agreement import correlation
 
 

@@ -1,32 +1,33 @@
-"""Time and peak memory of our trunks, as ratios to timm's modules of the same architecture.
+"""Time and peak memory of our trunks and of opponents, in turns on the same images.
 
-    python tools/benchmark.py                          # CaiT-S24 and ResMLP-S24 at 512 and 1024
+    python tools/benchmark.py                                # XCiT-S12/16 against timm's
     python tools/benchmark.py --trunks CaiT:s24 --sizes 512 --train
+    python tools/benchmark.py --opponents timm timm-compiled ours-fused --csv b.csv --plot b.png
+    python tools/benchmark.py --opponents resnet50 swin_t    # Mask R-CNN on our trunk and on theirs
 
-Both run on the same images in turns in one process; timm's modules of a fixed size are built at the
-size that is measured. Memory is the peak above the weights (and, in training, their gradients): of
-the resident set in a process of its own, or of the allocator on a GPU.
+All run in turns in one process; timm's modules of a fixed size are built at the size that is
+measured. Memory is the peak above the weights (and, in training, their gradients): of the resident
+set in a process of its own, or of the allocator on a GPU.
 """
 from __future__ import annotations
 
 import argparse
+import csv
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch
-from timm.models.cait import Cait
-from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
-from timm.models.xcit import Xcit
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
+from colonnade.backbones.kernels import linear
+from colonnade.engine.contestants import DETECTORS, NAMES, build_contestant, build_trunk
 
-TRUNKS = {cls.__name__: cls for cls in (CaiT, ResMLP, XCiT)}
 MIB = 2**20
 
 
@@ -34,23 +35,23 @@ MIB = 2**20
 class Job:
     """What is measured."""
     trunk: str  # CLASS:ARCH, and :token_mixing for ResMLP
-    size: int
+    size: tuple[int, int]  # height, width
     batch_size: int
     train: bool
+    pyramid: bool
     device: str
     threads: int
+    dtype: str = 'float32'
 
-    def build(self, opponent: str) -> nn.Module:
-        """From images to the maps of four taps, ours or timm's."""
-        backbone = build_trunk(self.trunk)
-        module = backbone if opponent == 'ours' else timm_module(backbone, self.size)
-        module.train(self.train).to(self.device)
-        if module is backbone:
-            return backbone
-        return Intermediates(module, backbone.out_indices)
+    def build(self, name: str) -> nn.Module:
+        """A contestant, and with half precision its weights in it."""
+        return build_contestant(
+            name, self.trunk, self.size, train=self.train, pyramid=self.pyramid,
+            device=self.device).to(getattr(torch, self.dtype))
 
     def images(self) -> Tensor:
-        return torch.rand(self.batch_size, 3, self.size, self.size, device=self.device)
+        return torch.rand(
+            self.batch_size, 3, *self.size, device=self.device, dtype=getattr(torch, self.dtype))
 
     def run(self, model: nn.Module, images: Tensor) -> None:
         """One forward pass, in training also the backward pass."""
@@ -58,74 +59,63 @@ class Job:
             maps = model(images)
             if self.train:
                 model.zero_grad()
-                sum(m.square().mean() for m in maps).backward()
+                sum(m.float().square().mean() for m in maps).backward()
         if self.device != 'cpu':
             torch.cuda.synchronize()
 
 
-class Intermediates(nn.Module):
-    """timm's trunk, giving the maps of some blocks."""
+@dataclass
+class Row:
+    """One contestant's numbers."""
+    trunk: str
+    height: int
+    width: int
+    batch_size: int
+    mode: str
+    contestant: str
+    seconds: float  # median
+    spread: float  # half the range
+    time_ratio: float  # of ours to this one
+    images_per_second: float
+    gflops: float  # of the products that the paper's form needs, two operations each
+    memory_mib: float
+    memory_ratio: float  # of ours to this one
+    weights_mib: float
 
-    def __init__(self, trunk: nn.Module, indices: tuple[int, ...]) -> None:
-        super().__init__()
-        self.trunk, self.indices = trunk, list(indices)
-
-    def forward(self, img: Tensor) -> list[Tensor]:
-        return self.trunk.forward_intermediates(img, indices=self.indices, intermediates_only=True)
-
-
-def build_trunk(name: str) -> ColumnarBackbone:
-    """``CLASS:ARCH`` or ``ResMLP:ARCH:TOKEN_MIXING``, without stochastic depth.
-
-    Raises:
-        ValueError: If there is no such trunk.
-    """
-    kind, *rest = name.split(':')
-    if kind not in TRUNKS or not 1 <= len(rest) <= (2 if kind == 'ResMLP' else 1):
-        raise ValueError(f'a trunk is named CLASS:ARCH, with {", ".join(TRUNKS)} for CLASS, and '
-                         f'ResMLP:ARCH:TOKEN_MIXING; got {name!r}')
-    mixing = dict(token_mixing=rest[1]) if len(rest) == 2 else {}
-    return TRUNKS[kind](rest[0], drop_path_rate=0., **mixing)
-
-
-def timm_module(backbone: ColumnarBackbone, img_size: int, num_classes: int = 0) -> nn.Module:
-    """timm's own module of the same architecture, for square images of one size if it must be."""
-    row = backbone.settings
-    common = dict(embed_dim=row['embed_dim'], patch_size=row['patch_size'], num_classes=num_classes)
-    init = row['layer_scale_init_value']
-    if isinstance(backbone, ResMLP):
-        return MlpMixer(
-            img_size=img_size,
-            num_blocks=row['depth'],
-            mlp_ratio=4,
-            block_layer=partial(ResBlock, init_values=init),
-            norm_layer=Affine,
-            **common)
-    common |= dict(depth=row['depth'], num_heads=row['num_heads'])
-    if isinstance(backbone, CaiT):
-        return Cait(img_size=img_size, init_values=init, **common)
-    return Xcit(eta=init, tokens_norm=row['tokens_norm'], **common)
+    def __str__(self) -> str:
+        return (f'{self.trunk:20} {f"{self.height}x{self.width}":>9} {self.batch_size:3} '
+                f'{self.mode:5} {self.contestant:15} {self.seconds:8.3f} ±{self.spread:6.3f} s '
+                f'{self.time_ratio:5.2f} {self.images_per_second:8.2f} {self.gflops:7.0f} '
+                f'{self.memory_mib:8.0f} MiB {self.memory_ratio:5.2f} {self.weights_mib:6.0f} MiB')
 
 
-def time_in_turns(job: Job, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each round, ours and timm's, after a round to warm up."""
+HEADER = (f'{"trunk":20} {"size":>9} {"B":>3} {"mode":5} {"contestant":15} {"seconds":>18} '
+          f'{"ratio":>5} {"images/s":>8} {"GFLOP/s":>7} {"memory":>12} {"ratio":>5} '
+          f'{"weights":>10}')
+
+
+def time_in_turns(job: Job, names: list[str], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each round of each contestant, after a round to warm up."""
     torch.set_num_threads(job.threads)
-    models = {opponent: job.build(opponent) for opponent in ('ours', 'timm')}
+    models = {name: job.build(name) for name in names}
     images = job.images()
-    seconds: dict[str, list[float]] = {opponent: [] for opponent in models}
+    seconds: dict[str, list[float]] = {name: [] for name in models}
     for index in range(rounds + 1):
-        for opponent, model in models.items():
+        for name, model in models.items():
             started = time.perf_counter()
             job.run(model, images)
             if index:
-                seconds[opponent].append(time.perf_counter() - started)
+                seconds[name].append(time.perf_counter() - started)
     return seconds
 
 
-def peak_memory(job: Job, opponent: str) -> float:
-    """Peak MiB above weights and gradients; to be run in a process of its own."""
+def peak_memory(job: Job, name: str) -> tuple[float, float]:
+    """Peak MiB above weights and gradients, and of weights; to be run in its own process."""
     torch.set_num_threads(job.threads)
-    model, images = job.build(opponent), job.images()
+    model, images = job.build(name), job.images()
+    if name.endswith('-compiled'):
+        job.run(model, images)  # the compiler's own memory is not the model's
+        model.zero_grad()
     if job.device == 'cpu':
         small = torch.rand(64, 64, requires_grad=True)
         (small @ small).sum().backward()  # what torch allocates once
@@ -136,7 +126,8 @@ def peak_memory(job: Job, opponent: str) -> float:
         before, read = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated
     job.run(model, images)
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
-    return (read() - before - gradients) / MIB
+    weights = sum(p.nbytes for p in model.parameters())
+    return (read() - before - gradients) / MIB, weights / MIB
 
 
 def process_memory(field: str) -> int:
@@ -147,64 +138,155 @@ def process_memory(field: str) -> int:
     raise ValueError(f'/proc/self/status has no {field}')
 
 
-def weights_of(job: Job, opponent: str) -> float:
-    """MiB of the parameters."""
+def work_of(job: Job) -> float:
+    """Operations of our trunk's forward pass on one image in the paper's form, in billions."""
     with torch.device('meta'):
-        backbone = build_trunk(job.trunk)
-        module = backbone if opponent == 'ours' else timm_module(backbone, job.size)
-    return sum(parameter.nbytes for parameter in module.parameters()) / MIB
+        trunk = build_trunk(job.trunk).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        trunk(torch.empty(1, 3, *job.size, device='meta'))
+    return counter.get_total_flops() / 1e9
 
 
-def measure(job: Job, rounds: int) -> str:
-    """A row of the table: medians, their spread, and ours to timm's."""
-    seconds = time_in_turns(job, rounds)
-    memory = {}
-    for opponent in seconds:  # a fresh process each
+def matmul_peak(job: Job) -> float:
+    """GFLOP/s of the fastest product of matrices that we know on this machine."""
+    torch.set_num_threads(job.threads)
+    side = 2048 if job.device == 'cpu' else 8192
+    x = torch.randn(1, side, side, device=job.device, dtype=getattr(torch, job.dtype))
+    best = 0.
+    for product in (torch.matmul, linear):
+        for _ in range(4):
+            started = time.perf_counter()
+            product(x, x[0])
+            if job.device != 'cpu':
+                torch.cuda.synchronize()
+            best = max(best, 2 * side**3 / (time.perf_counter() - started) / 1e9)
+    return best
+
+
+def measure(job: Job, names: list[str], rounds: int) -> list[Row]:
+    """A row for each contestant, the first of which the ratios are of."""
+    seconds = time_in_turns(job, names, rounds)
+    memory, weights = {}, {}
+    for name in names:  # a fresh process each
         with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:
-            memory[opponent] = pool.submit(peak_memory, job, opponent).result()
-    middle = {opponent: statistics.median(values) for opponent, values in seconds.items()}
-    cells = [f'{job.trunk:20} {job.size:5} {"train" if job.train else "eval":5}']
-    for opponent in ('ours', 'timm'):
-        spread = (max(seconds[opponent]) - min(seconds[opponent])) / 2
-        cells.append(f'{middle[opponent]:8.3f} ±{spread:6.3f} s')
-    cells.append(f'{middle["ours"] / middle["timm"]:6.2f}')
-    cells += [f'{memory[opponent]:8.0f} MiB' for opponent in ('ours', 'timm')]
-    cells.append(f'{memory["ours"] / memory["timm"]:6.2f}')
-    cells += [f'{weights_of(job, opponent):8.0f} MiB' for opponent in ('ours', 'timm')]
-    return ' '.join(cells)
+            memory[name], weights[name] = pool.submit(peak_memory, job, name).result()
+    middle = {name: statistics.median(values) for name, values in seconds.items()}
+    work = job.batch_size * work_of(job) * (3 if job.train else 1)
+    rows = []
+    for name in names:
+        is_trunk = name.partition('-')[0] not in ('detector', *DETECTORS)
+        rows.append(
+            Row(job.trunk, *job.size, job.batch_size, 'train' if job.train else 'eval', name,
+                middle[name], (max(seconds[name]) - min(seconds[name])) / 2,
+                middle[names[0]] / middle[name], job.batch_size / middle[name],
+                work / middle[name] if is_trunk else float('nan'), memory[name],
+                memory[names[0]] / memory[name], weights[name]))
+    return rows
+
+
+def write_csv(rows: list[Row], path: Path) -> None:
+    with path.open('w', newline='') as file:
+        writer = csv.DictWriter(file, asdict(rows[0]).keys())
+        writer.writeheader()
+        writer.writerows(map(asdict, rows))
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Images per second and memory against resolution (as XCiT's figures 2 and D.1)."""
+    from matplotlib.figure import Figure
+    figure = Figure((11, 4.5), layout='constrained')
+    left, right = figure.subplots(1, 2)
+    for trunk, name in dict.fromkeys((row.trunk, row.contestant) for row in rows):
+        line = [row for row in rows if (row.trunk, row.contestant) == (trunk, name)]
+        sides = [(row.height * row.width)**0.5 for row in line]
+        left.plot(sides, [row.images_per_second for row in line], 'o-', label=f'{trunk} {name}')
+        right.plot(sides, [row.memory_mib for row in line], 'o-', label=f'{trunk} {name}')
+    for axes, label in ((left, 'images per second'), (right, 'MiB above weights')):
+        axes.set(xscale='log', yscale='log', xlabel='pixels, root of height x width', ylabel=label)
+        axes.legend()
+    figure.savefig(path)
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line, checked before anything is measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--trunks', nargs='+', default=['XCiT:small_12_p16'], metavar='CLASS:ARCH')
+    parser.add_argument(
+        '--opponents',
+        nargs='+',
+        default=['timm'],
+        choices=NAMES,
+        metavar='NAME',
+        help=', '.join(NAMES))
+    parser.add_argument(
+        '--sizes',
+        nargs='+',
+        default=['512', '1024'],
+        metavar='PIXELS',
+        help='side of square images, or HEIGHTxWIDTH')
+    parser.add_argument('--batch-sizes', nargs='+', type=int, default=[1])
+    parser.add_argument('--train', action='store_true', help='forward and backward')
+    parser.add_argument('--pyramid', action='store_true', help='with the pyramid behind the trunk')
+    parser.add_argument('--fuse', action='store_true', help='fuse our trunk (evaluation only)')
+    parser.add_argument('--compile', action='store_true', help='compile ours by torch.compile')
+    parser.add_argument('--dtype', choices=['float32', 'bfloat16', 'float16'], default='float32')
+    parser.add_argument('--rounds', type=int, default=5)
+    parser.add_argument('--threads', type=int, default=torch.get_num_threads())
+    parser.add_argument('--csv', type=Path, help='write the rows here')
+    parser.add_argument('--plot', type=Path, help='draw speed and memory against resolution here')
+    args = parser.parse_args()
+    try:
+        check(args)
+    except ValueError as error:
+        parser.exit(1, f'benchmark: {error}\n')
+    return args
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise a ValueError for what cannot be measured; sizes become pairs."""
+    detectors = [name for name in args.opponents if name.partition('-')[0] in DETECTORS]
+    if args.train and (detectors or args.fuse):
+        raise ValueError('--train is for trunks that are not fused')
+    if detectors and len(detectors) < len(args.opponents):
+        raise ValueError('detectors are compared with detectors: leave out '
+                         f'{", ".join(set(args.opponents) - set(detectors))}')
+    if args.fuse and args.compile:
+        raise ValueError('--fuse and --compile are measured one at a time')
+    args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
+        raise ValueError('memory without a GPU is read from /proc, which Linux alone has')
+    for trunk in args.trunks:
+        with torch.device('meta'):
+            build_trunk(trunk)
+    sizes = [size.split('x') for size in args.sizes]
+    args.sizes = [(int(size[0]), int(size[-1])) for size in sizes
+                  if len(size) < 3 and all(side.isdecimal() for side in size)]
+    if len(args.sizes) < len(sizes) or any(side % 16 or not side for s in args.sizes for side in s):
+        raise ValueError('--sizes must be multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got '
+                         f'{", ".join(map("x".join, sizes))}')
+    args.ours = ('detector' if detectors else 'ours') + ('-fused' if args.fuse else
+                                                         '-compiled' if args.compile else '')
 
 
 def main() -> None:
     """Measure what the command line names, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        '--trunks', nargs='+', default=['CaiT:s24', 'ResMLP:s24:resample', 'ResMLP:s24:window'])
-    parser.add_argument('--sizes', nargs='+', type=int, default=[512, 1024], metavar='PIXELS')
-    parser.add_argument('--batch-size', type=int, default=1)
-    parser.add_argument('--train', action='store_true', help='forward and backward')
-    parser.add_argument('--rounds', type=int, default=5)
-    parser.add_argument('--threads', type=int, default=torch.get_num_threads())
-    args = parser.parse_args()
-    device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    try:
-        if device == 'cpu' and not Path('/proc/self/clear_refs').exists():
-            raise ValueError('memory without a GPU is read from /proc, which Linux alone has')
-        for trunk in args.trunks:
-            with torch.device('meta'):
-                build_trunk(trunk)
-        for size in args.sizes:
-            if size <= 0 or size % 16:
-                raise ValueError(f'--sizes must be multiples of 16 for timm, got {size}')
-    except ValueError as error:
-        parser.exit(1, f'benchmark: {error}\n')
-    print(f'{device}, {args.threads} threads, float32, batch {args.batch_size}, '
-          f'median of {args.rounds} rounds ± half their range; memory above the weights')
-    print(f'{"trunk":20} {"size":>5} {"mode":5} {"time, ours":>18} {"timm":>18} {"ratio":>6} '
-          f'{"memory, ours":>12} {"timm":>12} {"ratio":>6} {"weights":>12} {"timm":>12}')
-    for trunk in args.trunks:
-        for size in args.sizes:
-            job = Job(trunk, size, args.batch_size, args.train, device, args.threads)
-            print(measure(job, args.rounds), flush=True)
+    args = parse_args()
+    jobs = [
+        Job(trunk, size, batch_size, args.train, args.pyramid, args.device, args.threads,
+            args.dtype) for trunk in args.trunks for size in args.sizes
+        for batch_size in args.batch_sizes
+    ]
+    print(f'{args.device}, {args.threads} threads, {args.dtype}, median of {args.rounds} rounds ± '
+          f'half their range; a product of matrices reaches {matmul_peak(jobs[0]):.0f} GFLOP/s\n'
+          f'{HEADER}')
+    rows: list[Row] = []
+    for job in jobs:
+        rows += measure(job, [args.ours, *args.opponents], args.rounds)
+        print('\n'.join(map(str, rows[-1 - len(args.opponents):])), flush=True)
+        if args.csv:
+            write_csv(rows, args.csv)
+    if args.plot:
+        draw(rows, args.plot)
 
 
 if __name__ == '__main__':

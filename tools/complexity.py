@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.backbones import CaiT, ColumnarBackbone, XCiT
-from colonnade.tools.benchmark import timm_module
+from colonnade.engine.contestants import timm_module
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}

@@ -12,9 +12,9 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 
-from colonnade.backbones.checkpoint_files import WeightsError
 from colonnade.engine.launch import (add_launch_arguments, build_runner, check_data, evaluators,
                                      load_config, write_json)
+from colonnade.engine.runner import compile_parts, fuse_trunks
 from colonnade.engine.test_time_augmentation import augment_tests
 
 
@@ -27,6 +27,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--out', type=Path, help='JSON file for the metrics (WORK_DIR/TIMESTAMP/metrics.json)')
     parser.add_argument('--tta', action='store_true', help='merge six scales, flipped and not')
+    speed = parser.add_mutually_exclusive_group()
+    speed.add_argument(
+        '--fuse', action='store_true', help="fold the trunk's norms and scales into its layers")
+    speed.add_argument('--compile', action='store_true', help='torch.compile trunk and pyramid')
     args = parser.parse_args()
     try:
         args.cfg = load_config(args)
@@ -63,7 +67,11 @@ def main() -> None:
     runner = build_runner(args.cfg)
     try:
         runner.load_checkpoint(args.checkpoint, map_location='cpu', strict=True)
-    except (WeightsError, OSError) as error:
+        if args.fuse:
+            fuse_trunks(runner.model)
+        if args.compile:
+            compile_parts(runner.model)
+    except (ValueError, OSError) as error:
         sys.exit(f'test: {error}')
     metrics = complete(runner.test(), args.cfg)
     if is_main_process():

@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from colonnade.backbones.checkpoint_files import WeightsError
 from colonnade.engine.batch_size import accumulate, batch_size, enable_auto_scale_lr
 from colonnade.engine.launch import add_launch_arguments, build_runner, check_data, load_config
-from colonnade.engine.runner import StrictRunner
+from colonnade.engine.runner import StrictRunner, compile_parts
 from colonnade.engine.sharding import shard
 
 
@@ -36,6 +36,7 @@ def parse_args() -> argparse.Namespace:
         metavar='CHECKPOINT',
         help='start from this whole model: a file, an address or a published detector or segmenter')
     parser.add_argument('--amp', action='store_true', help='mixed precision (needs a GPU)')
+    parser.add_argument('--compile', action='store_true', help='torch.compile trunk and pyramid')
     parser.add_argument(
         '--fsdp',
         action='store_true',
@@ -62,6 +63,8 @@ def parse_args() -> argparse.Namespace:
         set_resume(args.cfg, args.resume)
         if args.amp:
             set_amp(args.cfg)
+        if args.fsdp and args.compile:
+            raise ValueError('--compile does not go with --fsdp: leave one out')
         if args.fsdp:
             shard(args.cfg)
         set_batch_size(args.cfg, args.auto_scale_lr, args.accumulate)
@@ -129,11 +132,13 @@ def main() -> None:
     """Train as the command line says."""
     args = parse_args()
     runner = build_runner(args.cfg)
-    if isinstance(runner, StrictRunner):
-        try:
+    try:
+        if isinstance(runner, StrictRunner):
             runner.check_weights()
-        except (WeightsError, OSError) as error:
-            sys.exit(f'train: {error}')
+        if args.compile:
+            compile_parts(runner.model)
+    except (ValueError, OSError) as error:
+        sys.exit(f'train: {error}')
     try:
         runner.train()
     except (WeightsError, FileNotFoundError) as error:  # of other runners, which load only now

@@ -1,0 +1,140 @@
+"""What tools/benchmark.py compares: our trunks, timm's modules, and whole detectors of mmdet.
+
+A contestant is named ``ours``, ``timm`` or, for whole detectors, ``detector`` (on our trunk),
+``resnet50``, ``swin_t``; with ``-compiled`` or ``-fused`` behind it, it is compiled or fused.
+"""
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from mmdet.structures import DetDataSample
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from timm.models.cait import Cait
+from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
+from timm.models.xcit import Xcit
+from torch import Tensor, nn
+
+from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
+from colonnade.necks import ColumnarPyramid
+
+TRUNKS = {cls.__name__: cls for cls in (CaiT, ResMLP, XCiT)}
+SUFFIXES = ('', '-compiled', '-fused')
+KINDS = ('ours', 'timm')
+DETECTORS = {  # configs of mmdet, in its package
+    'resnet50': 'mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
+    'swin_t': 'swin/mask-rcnn_swin-t-p4-w7_fpn_1x_coco.py',
+}
+NAMES = [
+    kind + suffix for kind in (*KINDS, 'detector', *DETECTORS) for suffix in SUFFIXES
+    if suffix != '-fused' or kind in ('ours', 'detector')
+]
+
+
+class Intermediates(nn.Module):
+    """timm's trunk, giving the maps of some blocks."""
+
+    def __init__(self, trunk: nn.Module, indices: tuple[int, ...]) -> None:
+        super().__init__()
+        self.trunk, self.indices = trunk, list(indices)
+
+    def forward(self, img: Tensor) -> list[Tensor]:
+        return self.trunk.forward_intermediates(
+            img, indices=self.indices, intermediates_only=True, norm=False)
+
+
+class Detect(nn.Module):
+    """A detector, from images to detections."""
+
+    def __init__(self, detector: nn.Module) -> None:
+        super().__init__()
+        self.detector = detector
+
+    def forward(self, img: Tensor) -> list[DetDataSample]:
+        shape = tuple(img.shape[-2:])
+        samples = [
+            DetDataSample(
+                metainfo=dict(
+                    img_shape=shape,
+                    ori_shape=shape,
+                    batch_input_shape=shape,
+                    scale_factor=(1., 1.))) for _ in img
+        ]
+        return self.detector(img, samples, mode='predict')
+
+
+def build_trunk(name: str) -> ColumnarBackbone:
+    """``CLASS:ARCH`` or ``ResMLP:ARCH:TOKEN_MIXING``, without stochastic depth.
+
+    Raises:
+        ValueError: If there is no such trunk.
+    """
+    kind, *rest = name.split(':')
+    if kind not in TRUNKS or not 1 <= len(rest) <= (2 if kind == 'ResMLP' else 1):
+        raise ValueError(f'a trunk is named CLASS:ARCH, with {", ".join(TRUNKS)} for CLASS, and '
+                         f'ResMLP:ARCH:TOKEN_MIXING; got {name!r}')
+    mixing = dict(token_mixing=rest[1]) if len(rest) == 2 else {}
+    return TRUNKS[kind](rest[0], drop_path_rate=0., **mixing)
+
+
+def timm_module(backbone: ColumnarBackbone,
+                img_size: int | tuple[int, int],
+                num_classes: int = 0) -> nn.Module:
+    """timm's own module of the same architecture, for images of one size if it must be."""
+    row = backbone.settings
+    common = dict(embed_dim=row['embed_dim'], patch_size=row['patch_size'], num_classes=num_classes)
+    init = row['layer_scale_init_value']
+    if isinstance(backbone, ResMLP):
+        return MlpMixer(
+            img_size=img_size,
+            num_blocks=row['depth'],
+            mlp_ratio=4,
+            block_layer=partial(ResBlock, init_values=init),
+            norm_layer=Affine,
+            **common)
+    common |= dict(depth=row['depth'], num_heads=row['num_heads'])
+    if isinstance(backbone, CaiT):
+        return Cait(img_size=img_size, init_values=init, **common)
+    return Xcit(eta=init, tokens_norm=row['tokens_norm'], **common)
+
+
+def mask_rcnn(backbone: ColumnarBackbone | None, opponent: str) -> nn.Module:
+    """mmdet's Mask R-CNN on our trunk and pyramid, or on a trunk of mmdet's, untrained."""
+    mmdet = Path(find_spec('mmdet').origin).parent / '.mim/configs'
+    init_default_scope('mmdet')
+    if opponent in DETECTORS:
+        cfg = Config.fromfile(mmdet / DETECTORS[opponent]).model
+        cfg.backbone.init_cfg = None
+        return MODELS.build(cfg)
+    cfg = Config.fromfile(mmdet / DETECTORS['resnet50']).model
+    cfg.neck = dict(
+        type='ColumnarPyramid',
+        in_channels=backbone.embed_dim,
+        stride=backbone.patch_size,
+        fpn=dict(type='FPN', out_channels=256, num_outs=5))
+    cfg.backbone.init_cfg = None
+    detector = MODELS.build(cfg)
+    detector.backbone = backbone
+    return detector
+
+
+def build_contestant(name: str, trunk: str, size: tuple[int, int], *, train: bool, pyramid: bool,
+                     device: str) -> nn.Module:
+    """A module from images to maps (or, of a detector, detections), in the mode to be measured."""
+    kind, _, suffix = name.partition('-')
+    backbone = build_trunk(trunk)
+    detects = kind in ('detector', *DETECTORS)
+    model: nn.Module = Detect(mask_rcnn(backbone, kind)) if detects else backbone
+    if kind == 'timm':
+        model = Intermediates(timm_module(backbone, size), backbone.out_indices)
+    if pyramid and not detects:
+        model = nn.Sequential(model, ColumnarPyramid(backbone.embed_dim, backbone.patch_size))
+    model.train(train).to(device)
+    if suffix == 'fused':
+        backbone.fuse()
+    elif suffix == 'compiled':
+        for part in (model.detector.backbone, model.detector.neck) if detects else (model, ):
+            part.compile()
+    return model
