@@ -16,7 +16,7 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available()
-FFN_TOKENS = 1024  # go through a feed-forward layer together where no gradients are wanted
+BLOCK = 1024  # tokens that are computed together where that saves memory
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
@@ -77,7 +77,10 @@ class _Gram(Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         weight = x.new_empty(x.shape[2], x.shape[2], 1, 1)
-        return torch.stack([weight_gradient(image, image, weight) for image in x.split(1)])
+        return torch.stack([
+            sum(weight_gradient(tokens, tokens, weight) for tokens in image.split(BLOCK, dim=1))
+            for image in x.split(1)
+        ])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -176,7 +179,7 @@ def feed_forward(x: Tensor, norm: nn.Module, mlp: nn.Module, scale: Tensor | Non
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or drop_path.training:
         hidden = linear(norm(x), mlp.fc1.weight, mlp.fc1.bias)
         return add(x, drop_path(gelu_linear(hidden, *scaled(scale, mlp.fc2))))
-    for tokens in x.split(FFN_TOKENS, dim=1):
+    for tokens in x.split(BLOCK, dim=1):
         hidden = linear(norm(tokens), mlp.fc1.weight, mlp.fc1.bias)
         out = gelu_linear(hidden, mlp.fc2.weight, mlp.fc2.bias)
         tokens.add_(out) if scale is None else tokens.addcmul_(out, scale)

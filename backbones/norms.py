@@ -18,10 +18,24 @@ def replace_batch_norms(module: nn.Module, norm_cfg: dict) -> None:
                 parent.add_module(name, build_norm_layer(norm_cfg, child.num_features)[1])
 
 
+def affine_of(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """What ``norm`` multiplies by and adds in evaluation, each ``(C)``."""
+    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    return scale, norm.bias - norm.running_mean * scale
+
+
+def normalise(norm: nn.Module, x: Tensor) -> Tensor:
+    """``norm(x)`` of a tensor that nobody else needs: without gradients it is overwritten."""
+    fixed = isinstance(norm, _BatchNorm) and not norm.training and x.dtype == norm.weight.dtype
+    if not fixed or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return norm(x)
+    scale, shift = (value.view(-1, 1, 1) for value in affine_of(norm))
+    return torch.addcmul(shift, x, scale, out=x)
+
+
 def fold_batch_norm(conv: nn.Conv2d, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     """Weight and bias of a convolution that does what ``conv``, then ``norm`` in evaluation do."""
-    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-    bias = norm.bias - norm.running_mean * scale
+    scale, bias = affine_of(norm)
     if conv.bias is not None:
         bias = bias + conv.bias * scale
     return conv.weight * scale.view(-1, 1, 1, 1), bias

@@ -19,7 +19,7 @@ from .cross_covariance import AttentionWeights, cross_covariance_attention
 from .fusing import fold_norm, fold_scale
 from .grid_cache import GridCache
 from .kernels import add, feed_forward, gelu, scaled
-from .norms import fold_batch_norm, fold_batch_norm_into
+from .norms import fold_batch_norm, fold_batch_norm_into, normalise
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
 SIZES = {  # the paper's Table 1; the last two columns from the authors' code
@@ -69,10 +69,12 @@ class XCiTBlock(XCABlock):
         image = y.view(len(y), height, width, y.shape[2]).permute(0, 3, 1, 2)
         if torch.compiler.is_compiling() and torch.is_grad_enabled():
             image = image.contiguous()  # inductor cannot store views for gradients
-        image = layers.bn(gelu(layers.conv1(image)))
+        shape = y.shape
+        del y  # so that its memory is free for what follows
+        image = normalise(layers.bn, gelu(layers.conv1(image)))
         weight, bias = scaled(self.gamma3, layers.conv2)
         out = F.conv2d(image, weight, bias, padding=layers.conv2.padding, groups=len(weight))
-        return out.permute(0, 2, 3, 1).reshape(y.shape)
+        return out.permute(0, 2, 3, 1).reshape(shape)
 
 
 def copied_input(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:

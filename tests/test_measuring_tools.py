@@ -1,46 +1,68 @@
 """The tools that measure: they run, and their numbers mean what they say."""
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
 import pytest
 import torch
 from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from colonnade.engine.contestants import build_trunk, timm_module
+from colonnade.engine.contestants import build_contestant, build_trunk, timm_module
 from colonnade.tools.benchmark import Job
 from colonnade.tools.feature_agreement import correlation
 
+needs_linux = pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), reason='needs Linux')
 
-@pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), reason='needs Linux')
-def test_benchmark_prints_ratios(run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
-    run_tool('benchmark', '--trunks', 'ResMLP:s12:window', '--sizes', 256, '--rounds', 2, '--train')
+
+@needs_linux
+def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
+                                 capsys: pytest.CaptureFixture[str]) -> None:
+    run_tool('benchmark', '--trunks', 'ResMLP:s12:window', '--sizes', '256', '--rounds', 2,
+             '--train', '--csv', tmp_path / 'b.csv', '--plot', tmp_path / 'b.png')
     printed = capsys.readouterr().out
-    row = re.search(r'^ResMLP:s12:window +256 train (.*)$', printed, re.MULTILINE)
-    assert row, printed
-    numbers = [float(number) for number in re.findall(r'\d+\.?\d*', row[1])]
-    ours, _, timms, _, time_ratio, our_memory, timms_memory, ratio, *weights = numbers
-    assert all(value > 10 for value in weights)
-    assert time_ratio == pytest.approx(ours / timms, rel=0.2)
-    assert our_memory > 1 and timms_memory > 1
-    assert ratio == pytest.approx(our_memory / timms_memory, rel=0.2)
+    assert float(re.search(r'reaches (\d+) GFLOP/s', printed)[1]) > 1
+    with (tmp_path / 'b.csv').open() as file:
+        ours, timms = csv.DictReader(file)
+    assert (ours['contestant'], timms['contestant']) == ('ours', 'timm')
+    assert re.search(r'^ResMLP:s12:window +256x256 +1 train timm ', printed, re.MULTILINE)
+    for name, ratio in (('seconds', 'time_ratio'), ('memory_mib', 'memory_ratio')):
+        assert float(timms[ratio]) == pytest.approx(float(ours[name]) / float(timms[name]))
+        assert float(ours[ratio]) == 1.
+    assert float(ours['weights_mib']) == pytest.approx(15.2 * 4 / 1.048576, rel=0.05)
+    assert float(ours['images_per_second']) == pytest.approx(1 / float(ours['seconds']))
+    assert cv2.imread(str(tmp_path / 'b.png')).std() > 1
 
 
 @pytest.mark.parametrize('arguments, message', [
     (['--trunks', 'Swin:t'], "with CaiT, ResMLP, XCiT for CLASS, .* got 'Swin:t'"),
     (['--trunks', 'CaiT:s25'], "CaiT has no arch 's25'"),
     (['--trunks', 'ResMLP:s12:tile'], "token_mixing must be resample or window, got 'tile'"),
-    (['--sizes', 100], 'multiples of 16 for timm, got 100'),
+    (['--sizes', '100'], 'multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got 100'),
+    (['--sizes', '64x0'], 'multiples of 16 for timm, .* got 64x0'),
+    (['--sizes', 'big'], 'multiples of 16 for timm, .* got big'),
+    (['--train', '--fuse'], '--train is for trunks that are not fused'),
+    (['--opponents', 'resnet50', 'timm'], 'detectors are compared with detectors: leave out timm'),
 ])
 def test_benchmark_names_what_is_wrong(arguments: list, message: str, run_tool: Callable,
                                        capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match='1'):
         run_tool('benchmark', *arguments)
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize('name', ['detector-fused', 'resnet50', 'swin_t'])
+@torch.no_grad()
+def test_whole_detectors_run(name: str) -> None:
+    model = build_contestant(
+        name, 'XCiT:nano_12_p16', (64, 96), train=False, pyramid=False, device='cpu')
+    samples = model(torch.rand(2, 3, 64, 96))
+    assert [sample.pred_instances.bboxes.shape[1] for sample in samples] == [4, 4]
 
 
 @pytest.mark.parametrize('trunk', ['XCiT:nano_12_p16', 'CaiT:xxs24', 'ResMLP:s12'])
@@ -50,7 +72,7 @@ def test_both_sides_of_the_benchmark_do_the_same(trunk: str) -> None:
     size = backbone.settings.get('img_size', 64)
     timms = timm_module(backbone, size).eval()
     timms.load_state_dict({**timms.state_dict(), **backbone.state_dict()})
-    job = Job(trunk, size, 1, False, 'cpu', 1)
+    job = Job(trunk, (size, size), 1, False, False, 'cpu', 1)
     expected = timms.forward_intermediates(
         images := job.images(), indices=list(backbone.out_indices), intermediates_only=True)
     for got, want in zip(backbone(images), expected, strict=True):

@@ -20,6 +20,7 @@ from torch import nn
 from colonnade.backbones import ColumnarBackbone
 from colonnade.engine.launch import (add_launch_arguments, check_data, find_datasets, load_config,
                                      redirect_data_root, trust_weights)
+from colonnade.engine.runner import compile_parts, fuse_trunks
 from colonnade.engine.test_time_augmentation import InstanceTTAModel
 from colonnade.tools.train import set_resume
 
@@ -200,6 +201,58 @@ def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, sha
     with pytest.raises(SystemExit, match='1'):
         run_tool(tool, *(a.format(**names) for a in arguments))
     assert message.format(**names) in capsys.readouterr().err
+
+
+def test_a_fused_trunk_scores_the_same(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    head = 'sem_fpn'
+    cfg = Config.fromfile(config(head))
+    init_default_scope(cfg.default_scope)
+    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'random.pth')
+    metrics = []
+    for options in ([], ['--fuse']):
+        run_tool('test', config(head), tmp_path / 'random.pth', '--data-root',
+                 shapes / LAYOUTS[head], '--work-dir', tmp_path, *options, '--out',
+                 tmp_path / 'm.json', '--cfg-options', *NO_WORKERS)
+        metrics.append(json.loads((tmp_path / 'm.json').read_text())['metrics'])
+    assert metrics[0]['aAcc'] == pytest.approx(metrics[1]['aAcc'], abs=0.1)
+
+
+def test_trunk_and_pyramid_are_what_is_compiled_and_fused() -> None:
+    cfg = Config.fromfile(config('sem_fpn'))
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model)
+    keys = set(model.state_dict())
+    compile_parts(model)
+    compiled = {name for name, part in model.named_modules() if part._compiled_call_impl}
+    assert compiled == {'backbone', 'neck'}
+    assert set(model.state_dict()) == keys
+    fuse_trunks(model)
+    assert model.backbone.fused
+    with pytest.raises(ValueError, match='no trunk and no pyramid of colonnade'):
+        compile_parts(nn.Linear(2, 2))
+
+
+@pytest.mark.slow
+def test_compiled_training(shapes: Path, tmp_path: Path) -> None:
+    """Images of two sizes; what is compiled has the losses of what is not."""
+    (tmp_path / 'own.py').write_text(f"""
+_base_ = {str(config('sem_fpn'))!r}
+train_dataloader = dict(batch_size=2, dataset=dict(pipeline=[
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    dict(type='RandomChoiceResize', scales=[(64, 64), (96, 96)], keep_ratio=True),
+    dict(type='PackSegInputs')]))
+model = dict(data_preprocessor=dict(size=None, size_divisor=32))
+randomness = dict(seed=0)
+""")
+    losses = []
+    for name, flags in (('a', []), ('b', ['--compile'])):
+        log = run_python('tools/train.py', tmp_path / 'own.py', '--data-root', shapes / 'ade',
+                         '--work-dir', tmp_path / name, *flags, '--cfg-options',
+                         'train_cfg.max_iters=4', 'default_hooks.logger.interval=1')
+        losses.append([float(x) for x in re.findall(r'Iter\(train\).* loss: ([\d.]+)', log)])
+    assert len(losses[0]) == 4
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
 
 
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])

@@ -7,12 +7,13 @@
 
 All run in turns in one process; timm's modules of a fixed size are built at the size that is
 measured. Memory is the peak above the weights (and, in training, their gradients): of the resident
-set in a process of its own, or of the allocator on a GPU.
+set in a process of its own, which gives freed memory back at once, or of the allocator on a GPU.
 """
 from __future__ import annotations
 
 import argparse
 import csv
+import os
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -167,6 +168,7 @@ def measure(job: Job, names: list[str], rounds: int) -> list[Row]:
     """A row for each contestant, the first of which the ratios are of."""
     seconds = time_in_turns(job, names, rounds)
     memory, weights = {}, {}
+    os.environ['MALLOC_MMAP_THRESHOLD_'] = str(MIB // 4)  # glibc's: what is larger is given back
     for name in names:  # a fresh process each
         with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:
             memory[name], weights[name] = pool.submit(peak_memory, job, name).result()

@@ -4,8 +4,8 @@
     python tools/complexity.py --table     # all trunks and published configs beside the papers'
 
 What runs is counted, product by product (torch's FlopCounterMode), on tensors without memory: the
-products of XCA, talking heads, class attention and token mixing too, which counters that know
-layers alone miss. One multiply-add counts once, as in the papers.
+products of XCA (in the paper's form), talking heads, class attention and token mixing too, which
+counters that know layers alone miss. One multiply-add counts once, as in the papers.
 """
 from __future__ import annotations
 
