@@ -48,6 +48,7 @@ def main() -> None:
         states[cls.__name__] = dict(ddp=replicated.module.state_dict(), fsdp=shards)
     if distributed.get_rank() == 0:
         torch.save(states, Path(sys.argv[1]))
+    distributed.barrier()  # none may leave while the others still talk
     distributed.destroy_process_group()
 
 

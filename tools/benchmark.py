@@ -16,7 +16,9 @@ import csv
 import os
 import statistics
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -164,13 +166,23 @@ def matmul_peak(job: Job) -> float:
     return best
 
 
+@contextmanager
+def freed_memory_given_back() -> Iterator[None]:
+    """Processes that start while it is open return what they free to the system at once (glibc)."""
+    os.environ['MALLOC_MMAP_THRESHOLD_'] = str(MIB // 4)
+    try:
+        yield
+    finally:
+        del os.environ['MALLOC_MMAP_THRESHOLD_']
+
+
 def measure(job: Job, names: list[str], rounds: int) -> list[Row]:
     """A row for each contestant, the first of which the ratios are of."""
     seconds = time_in_turns(job, names, rounds)
     memory, weights = {}, {}
-    os.environ['MALLOC_MMAP_THRESHOLD_'] = str(MIB // 4)  # glibc's: what is larger is given back
     for name in names:  # a fresh process each
-        with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:
+        with freed_memory_given_back(), ProcessPoolExecutor(
+                1, mp_context=get_context('spawn')) as pool:
             memory[name], weights[name] = pool.submit(peak_memory, job, name).result()
     middle = {name: statistics.median(values) for name, values in seconds.items()}
     work = job.batch_size * work_of(job) * (3 if job.train else 1)
