@@ -75,6 +75,7 @@ class _Gram(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        """``(B, N, C)`` to ``(B, C, C)``."""
         ctx.save_for_backward(x)
         weight = x.new_empty(x.shape[2], x.shape[2], 1, 1)
         return torch.stack([
@@ -84,6 +85,7 @@ class _Gram(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """The gradient of the tokens, ``(B, N, C)``."""
         x, = ctx.saved_tensors
         symmetric = grad + grad.mT
         return linear_per_image(x, symmetric, symmetric.new_zeros(symmetric.shape[:2]))
@@ -91,15 +93,9 @@ class _Gram(Function):
 
 def weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """``grad^T x`` over all images: ``(B, N, C_out)`` and ``(B, N, C_in)`` to ``(C_out, C_in)``."""
-    return convolution_backward(grad, x, weight, [False, True, False])[1][:, :, 0, 0]
-
-
-def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor,
-                         wanted: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of input, weight ``(C_out, C_in, 1, 1)`` and bias of :func:`linear`, as images."""
     return torch.ops.aten.convolution_backward(
-        as_image(grad), as_image(x), weight, [len(weight)], [1, 1], [0, 0], [1, 1], False, [0, 0],
-        1, wanted)
+        as_image(grad), as_image(x), weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+        [False, True, False])[1][:, :, 0, 0]
 
 
 def add(x: Tensor, branch: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -124,34 +120,73 @@ def gelu(x: Tensor) -> Tensor:
 
 def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``linear(gelu(x), weight, bias)``; GELU is computed anew for the gradients, not stored."""
-    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad):
+    if not stores_gradients(x):
         return linear(gelu(x), weight, bias)
-    if dtype := autocast_dtype(x):
-        x, weight, bias = (tensor.to(dtype) for tensor in (x, weight, bias))
-    return _GeluLinear.apply(x, weight, bias)
+    if suits_convolution(x, weight):
+        image = gelu_convolution(as_image(x), weight[:, :, None, None], bias)
+        return image.permute(0, 2, 3, 1).reshape(*x.shape[:2], len(weight))
+    return _GeluLinear.apply(*_under_autocast(x, weight, bias))
+
+
+def gelu_convolution(x: Tensor,
+                     weight: Tensor,
+                     bias: Tensor | None,
+                     stride: int = 1,
+                     padding: int = 0) -> Tensor:
+    """``conv2d(gelu(x), weight, bias, stride, padding)``, as :func:`gelu_linear`."""
+    if not stores_gradients(x):
+        return F.conv2d(gelu(x), weight, bias, stride, padding)
+    return _GeluConvolution.apply(*_under_autocast(x, weight, bias), stride, padding)
+
+
+def stores_gradients(x: Tensor) -> bool:
+    """Whether autograd would store what is computed from ``x``; compilers choose themselves."""
+    return torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling()
+
+
+def _under_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
+    """In the precision of autocast, which does not look into functions of our own."""
+    dtype = autocast_dtype(tensors[0])
+    return [tensor if dtype is None or tensor is None else tensor.to(dtype) for tensor in tensors]
+
+
+class _GeluConvolution(Function):
+    """See :func:`gelu_convolution`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int,
+                padding: int) -> Tensor:
+        """``(B, C_in, H, W)`` to ``(B, C_out, h, w)``."""
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias, ctx.stride, ctx.padding = bias is not None, stride, padding
+        return F.conv2d(F.gelu(x), weight, bias, stride, padding)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of ``x``, ``weight`` and ``bias``."""
+        x, weight = ctx.saved_tensors
+        grad_activated, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
+            grad, F.gelu(x), weight, [len(weight)] if ctx.has_bias else None, [ctx.stride] * 2,
+            [ctx.padding] * 2, [1, 1], False, [0, 0], 1, [True, True, ctx.has_bias])
+        return (torch.ops.aten.gelu_backward(grad_activated, x), grad_weight, grad_bias, None, None)
 
 
 class _GeluLinear(Function):
+    """See :func:`gelu_linear`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """``(B, N, C_in)`` to ``(B, N, C_out)``."""
         ctx.save_for_backward(x, weight)
-        return linear(F.gelu(x), weight, bias)
+        return F.linear(F.gelu(x), weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of ``x``, ``weight`` and ``bias``."""
         x, weight = ctx.saved_tensors
-        activated = F.gelu(x)
-        if suits_convolution(grad, weight):
-            grad_activated, grad_weight, grad_bias = convolution_backward(
-                grad, activated, weight[:, :, None, None], [True, True, True])
-            grad_activated = grad_activated.permute(0, 2, 3, 1).flatten(1, 2)
-            grad_weight = grad_weight[:, :, 0, 0]
-        else:
-            grad_activated = grad @ weight
-            grad_weight = grad.flatten(0, 1).mT @ activated.flatten(0, 1)
-            grad_bias = grad.sum((0, 1))
-        return torch.ops.aten.gelu_backward(grad_activated, x), grad_weight, grad_bias
+        grad_weight = grad.flatten(0, 1).mT @ F.gelu(x).flatten(0, 1)
+        grad_x = torch.ops.aten.gelu_backward(grad @ weight, x)
+        return grad_x, grad_weight, grad.sum((0, 1))
 
 
 def scaled(scale: Tensor | None, layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,14 +13,15 @@ from timm.models.xcit import XCABlock, Xcit
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
 
 from .checkpoint_files import State
 from .columnar import ColumnarBackbone
 from .cross_covariance import AttentionWeights, cross_covariance_attention
 from .fusing import fold_norm, fold_scale
 from .grid_cache import GridCache
-from .kernels import add, feed_forward, gelu, scaled
-from .norms import fold_batch_norm, fold_batch_norm_into, normalise
+from .kernels import add, feed_forward, gelu, gelu_convolution, scaled, stores_gradients
+from .norms import fold_batch_norm, fold_batch_norm_into, normalise, running_stats_kept
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
 SIZES = {  # the paper's Table 1; the last two columns from the authors' code
@@ -49,6 +51,18 @@ class XCiTBlock(XCABlock):
         x = add(x, self.drop_path3(self._interact(self.norm3(x), height, width)))
         return feed_forward(x, self.norm2, self.mlp, self.gamma2, self.drop_path2)
 
+    def _activate(self, image: Tensor) -> Tensor:
+        """GELU and norm of local patch interaction; for gradients the input alone is stored."""
+        norm = self.local_mp.bn
+        if not stores_gradients(image):
+            return normalise(norm, gelu(image))
+        return checkpoint(
+            lambda x: norm(F.gelu(x)),
+            image,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=lambda: (nullcontext(), running_stats_kept(norm)))
+
     def fuse(self) -> None:
         """Fold what follows or precedes a linear layer into it, see :mod:`.fusing`."""
         fold_norm(self.norm1, self.attn.qkv)
@@ -71,7 +85,7 @@ class XCiTBlock(XCABlock):
             image = image.contiguous()  # inductor cannot store views for gradients
         shape = y.shape
         del y  # so that its memory is free for what follows
-        image = normalise(layers.bn, gelu(layers.conv1(image)))
+        image = self._activate(layers.conv1(image))
         weight, bias = scaled(self.gamma3, layers.conv2)
         out = F.conv2d(image, weight, bias, padding=layers.conv2.padding, groups=len(weight))
         return out.permute(0, 2, 3, 1).reshape(shape)
@@ -172,8 +186,10 @@ class XCiT(ColumnarBackbone):
     def _run_stem(self, img: Tensor) -> Tensor:
         """``(B, 3, H, W)`` to ``(B, C, h, w)``, in strips where no gradients are wanted."""
         norms = [layer[1] for layer in self.patch_embed.proj if isinstance(layer, nn.Sequential)]
-        whole = torch.is_grad_enabled() or torch.compiler.is_compiling() or any(
-            norm.training or not isinstance(norm, (_BatchNorm, nn.Identity)) for norm in norms)
+        local = all(
+            isinstance(norm, nn.Identity) or isinstance(norm, _BatchNorm) and not norm.training
+            for norm in norms)
+        whole = not local or torch.is_grad_enabled() or torch.compiler.is_compiling()
         height = -(-img.shape[2] // self.patch_size)
         rows = max(1, STEM_PIXELS // (len(img) * img.shape[3] * self.patch_size))
         if whole or rows >= height:
@@ -195,12 +211,13 @@ class XCiT(ColumnarBackbone):
             top, bottom = max(top, 0), min(bottom, height)
         x = img[:, :, top:bottom].contiguous(memory_format=torch.channels_last)
         for index, layer in enumerate(convolutions):
-            x = self._convolve(*layer, gelu(x) if index else x, paddings.pop())
+            x = self._convolve(*layer, x, paddings.pop(), after_gelu=index > 0)
         return x
 
     @staticmethod
-    def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, int]) -> Tensor:
-        """Convolution and norm, in one where the norm does not depend on the batch.
+    def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, int], *,
+                  after_gelu: bool) -> Tensor:
+        """GELU, convolution and norm, the last two in one where the norm is fixed.
 
         Not in half precision, where a product of weights loses more than it saves.
 
@@ -209,16 +226,18 @@ class XCiT(ColumnarBackbone):
             norm: What follows it.
             x: ``(B, C, H, W)``.
             padding: Rows of zeros above and below.
+            after_gelu: Whether GELU comes first.
         """
         weight, bias = conv.weight, conv.bias
         exact = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
         fold = isinstance(norm, _BatchNorm) and not norm.training and exact
         if fold:
             weight, bias = fold_batch_norm(conv, norm)
-        if padding == (1, 1):
-            x = F.conv2d(x, weight, bias, conv.stride, padding=1)
+        if after_gelu and padding == (1, 1):
+            x = gelu_convolution(x, weight, bias, stride=2, padding=1)
         else:
-            x = F.conv2d(F.pad(x, (0, 0, *padding)), weight, bias, conv.stride, padding=(0, 1))
+            x = F.pad(gelu(x) if after_gelu else x, (0, 0, *padding))
+            x = F.conv2d(x, weight, bias, stride=2, padding=(0, 1))
         return x if fold else norm(x)
 
     def _embed_positions(self, grid: tuple[int, int]) -> Tensor:

@@ -41,6 +41,7 @@ class Intermediates(nn.Module):
         self.trunk, self.indices = trunk, list(indices)
 
     def forward(self, img: Tensor) -> list[Tensor]:
+        """Maps ``(B, C, h, w)``."""
         return self.trunk.forward_intermediates(
             img, indices=self.indices, intermediates_only=True, norm=False)
 
@@ -53,6 +54,7 @@ class Detect(nn.Module):
         self.detector = detector
 
     def forward(self, img: Tensor) -> list[DetDataSample]:
+        """What is found in images ``(B, 3, H, W)``."""
         shape = tuple(img.shape[-2:])
         samples = [
             DetDataSample(

@@ -18,6 +18,7 @@ from mmengine.structures import InstanceData
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.backbones.checkpoint_files import fetch
 from colonnade.engine.launch import (add_launch_arguments, check_data, find_datasets, load_config,
                                      redirect_data_root, trust_weights)
 from colonnade.engine.runner import compile_parts, fuse_trunks
@@ -350,7 +351,7 @@ def test_shards(shapes: Path, tmp_path: Path) -> None:
     options[1] = 'train_cfg.max_iters=3'
     (iteration, _), = losses('a', '--fsdp', '--resume', *options)
     assert iteration == '3/3'
-    optimizer = torch.load(tmp_path / 'a/iter_3.pth', weights_only=False)['optimizer']
+    optimizer = fetch(str(tmp_path / 'a/iter_3.pth'))['optimizer']
     assert {state['step'].item() for state in optimizer['state'].values()} == {3}
     start = tmp_path / 'a/iter_3.pth'
     assert len(losses('c', '--fsdp', '--load-from', start, *options)) == 3
