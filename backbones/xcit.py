@@ -189,7 +189,9 @@ class XCiT(ColumnarBackbone):
         local = all(
             isinstance(norm, nn.Identity) or isinstance(norm, _BatchNorm) and not norm.training
             for norm in norms)
-        whole = not local or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        # without data there is no memory to save, and strips would count rows twice
+        whole = (not local or img.is_meta or torch.is_grad_enabled()
+                 or torch.compiler.is_compiling())
         height = -(-img.shape[2] // self.patch_size)
         rows = max(1, STEM_PIXELS // (len(img) * img.shape[3] * self.patch_size))
         if whole or rows >= height:
