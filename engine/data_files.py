@@ -113,10 +113,18 @@ def read_instances(ann_file: Path, images: Path, report: Report) -> Instances | 
         where = f'{ann_file}: annotation {annotation["id"]}'
         image = images_by_id.get(annotation['image_id'])
         faults = list(_annotation_faults(annotation, image, names))
-        remarks = [] if faults else list(_annotation_remarks(annotation, image))
         report.faults += (f'{where}: {text}' for text in faults)
-        report.remarks += (f'{where}: {text}' for text in remarks)
-        if not (faults or remarks or annotation['iscrowd']):
+        if faults:
+            continue
+        if reason := _why_left_out(annotation, image):
+            report.remarks.append(f'{where}: left out of training: {reason}')
+            continue
+        left, top, width, height = annotation['bbox']
+        beyond = max(-left, -top, left + width - image['width'], top + height - image['height'])
+        if beyond > 1:
+            report.remarks.append(f'{where}: box {annotation["bbox"]} reaches {beyond:.1f} pixels '
+                                  'out of its image')
+        if not annotation['iscrowd']:
             name = names[annotation['category_id']]
             counts[name] += 1
             populated.setdefault(image['file_name'], set()).add(name)
@@ -130,6 +138,10 @@ def _complete(entries: list[dict], keys: tuple[str, ...], where: str,
               report: Report) -> Iterator[dict]:
     """The entries that have all keys; the others go to the report."""
     for index, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            report.faults.append(
+                f'{where}: number {index} must have {", ".join(keys)}, got {entry}')
+            continue
         missing = [key for key in keys if key not in entry]
         if missing:
             named = f'id {entry["id"]}' if 'id' in entry else f'number {index}'
@@ -164,8 +176,13 @@ def _annotation_faults(annotation: dict, image: dict | None, names: dict) -> Ite
     numbers = isinstance(box, list) and all(isinstance(side, (int, float)) for side in box)
     if not (numbers and len(box) == 4 and np.isfinite(box).all()):
         yield f'bbox must be [left, top, width, height], got {box}'
+    if not isinstance(annotation['area'], (int, float)):
+        yield f'area must be a number of pixels, got {annotation["area"]!r}'
     if not mask:
         yield 'has no segmentation'
+    elif not isinstance(mask, dict) and not (isinstance(mask, list)
+                                             and all(isinstance(p, list) for p in mask)):
+        yield 'segmentation must be a list of polygons, [[x, y, x, y, ...], ...], or an RLE'
     elif isinstance(mask, dict) and image is not None:
         size = [image['height'], image['width']]
         if mask.get('size') != size or 'counts' not in mask:
@@ -175,19 +192,17 @@ def _annotation_faults(annotation: dict, image: dict | None, names: dict) -> Ite
             yield f'the RLE has {sum(mask["counts"])} pixels, its image {size[0] * size[1]}'
 
 
-def _annotation_remarks(annotation: dict, image: dict) -> Iterator[str]:
-    left, top, width, height = annotation['bbox']
-    beyond = max(-left, -top, left + width - image['width'], top + height - image['height'])
+def _why_left_out(annotation: dict, image: dict) -> str | None:
+    """Why mmdet does not train with a sound annotation, if so."""
+    left, top, width, height = box = annotation['bbox']
     if width < 1 or height < 1 or annotation['area'] <= 0:
-        yield f'left out of training: empty, box {annotation["bbox"]}, area {annotation["area"]}'
-    elif min(left + width, top + height) <= 0 or left >= image['width'] or top >= image['height']:
-        yield f'left out of training: box {annotation["bbox"]} lies outside its image of ' \
-              f'{image["width"]} x {image["height"]}'
-    elif beyond > 1:
-        yield f'box {annotation["bbox"]} reaches {beyond:.1f} pixels out of its image'
+        return f'empty, box {box}, area {annotation["area"]}'
+    if min(left + width, top + height) <= 0 or left >= image['width'] or top >= image['height']:
+        return f'box {box} lies outside its image of {image["width"]} x {image["height"]}'
     mask = annotation['segmentation']
     if isinstance(mask, list) and not any(len(p) >= 6 and len(p) % 2 == 0 for p in mask):
-        yield 'left out of training: no polygon of at least three points'
+        return 'no polygon of at least three points'
+    return None
 
 
 def read_label_maps(masks: Path, images: Path, suffixes: tuple[str, str] | None,
@@ -201,12 +216,14 @@ def read_label_maps(masks: Path, images: Path, suffixes: tuple[str, str] | None,
             ``None`` takes the most frequent file extensions.
         report: Takes what is wrong.
     """
-    found = {folder: _files(folder, report) for folder in (images, masks)}
+    folders = (images, masks)
+    found = [_files(folder, report) for folder in folders]
     if suffixes is None:
-        suffixes = tuple(_extension(folder, names, report) for folder, names in found.items())
+        suffixes = tuple(
+            _extension(folder, names, report) for folder, names in zip(folders, found, strict=True))
     stems = [{name.removesuffix(suffix)
               for name in names if name.endswith(suffix)}
-             for names, suffix in zip(found.values(), suffixes, strict=True)]
+             for names, suffix in zip(found, suffixes, strict=True)]
     if not stems[0]:
         report.faults.append(f'{images}: no images *{suffixes[0]}')
     for stem in sorted(stems[0] - stems[1]):

@@ -152,6 +152,10 @@ def test_every_fault_of_instances(five_classes: list, tmp_path: Path, run_tool: 
     broken(10, 'left out of training: box [5000, 5, 9, 9] lies outside', bbox=[5000, 5, 9, 9])
     broken(11, 'left out of training: no polygon', segmentation=[[1, 2, 3, 4]])
     broken(12, 'box [-4990, 0, 5000, 9] reaches 4990.0 pixels out', bbox=[-4990, 0, 5000, 9])
+    broken(15, 'segmentation must be a list of polygons', segmentation=[1, 2, 3, 4, 5, 6])
+    broken(16, 'area must be a number of pixels, got None', area=None)
+    content['categories'].append(7)
+    expected.append('categories: number 5 must have id, name, got 7')
     del usable[13]['area'], usable[13]['iscrowd']
     expected.append(f'id {usable[13]["id"]} has no area, iscrowd')
     content['annotations'].append(usable[14])
@@ -172,6 +176,31 @@ def test_every_fault_of_instances(five_classes: list, tmp_path: Path, run_tool: 
                      five_classes[5])
     for text in expected:
         assert any(text in line for line in said), text
+
+
+def test_a_box_beyond_the_border_trains(five_classes: list, tmp_path: Path, run_tool: Callable,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    content = json.loads(five_classes[1].read_text())
+    for annotation in content['annotations']:
+        annotation['bbox'][0] -= 2000
+        annotation['bbox'][2] += 2000
+    five_classes[1].write_text(json.dumps(content))
+    run_tool('new_config', leaf('mask_rcnn'), *five_classes, '--out', tmp_path / 'own.py')
+    printed = capsys.readouterr().out
+    assert 'pixels out of its image' in printed
+    assert 'for 50 images' in printed
+
+
+def test_images_and_label_maps_in_one_folder(three_classes: Path, tmp_path: Path,
+                                             run_tool: Callable) -> None:
+    for split in ('training', 'validation'):
+        for path in (three_classes / 'annotations' / split).iterdir():
+            path.rename(three_classes / 'images' / split / f'{path.stem}_labels.png')
+    folders = [three_classes / 'images' / split for split in ('training', 'validation')]
+    run_tool('new_config', leaf('sem_fpn'), '--masks', *folders, '--images', *folders, '--classes',
+             *STUFF, '--suffixes', '.jpg', '_labels.png', '--out', tmp_path / 'own.py')
+    dataset = Config.fromfile(tmp_path / 'own.py').train_dataloader.dataset
+    assert (dataset.img_suffix, dataset.seg_map_suffix) == ('.jpg', '_labels.png')
 
 
 @pytest.mark.parametrize('content, says', [

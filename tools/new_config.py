@@ -250,8 +250,11 @@ def main() -> None:
         print(f'fault: {fault}', file=sys.stderr)
     if report.faults:
         sys.exit(f'new_config: {len(report.faults)} faults, no config was written')
-    content = settings(args, data)
-    write_text(args.out, leaf_source(args, content, data))
+    try:
+        content = settings(args, data)
+        write_text(args.out, leaf_source(args, content, data))
+    except (ValueError, OSError) as error:
+        sys.exit(f'new_config: {error}')
     print('\n'.join((f'{len(data.classes)} classes: {", ".join(data.classes)}', *data.reasons)))
     print(f'written: {args.out}\ntrain with: python tools/train.py {args.out}')
 
