@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import torch
 from timm.models.mlp_mixer import Affine
-from torch import Tensor, nn
+from torch import nn
+
+from .kernels import scaled
 
 
 class FusedError(RuntimeError):
@@ -32,9 +34,9 @@ def fold_norm(norm: nn.LayerNorm | Affine, layer: nn.Linear) -> None:
 @torch.no_grad()
 def fold_scale(block: nn.Module, name: str, layer: nn.Linear | nn.Conv2d) -> None:
     """Let ``layer`` multiply by LayerScale ``block.name``, which becomes None."""
-    scale: Tensor = getattr(block, name)
-    layer.weight *= scale.view(-1, *[1] * (layer.weight.ndim - 1))
-    layer.bias *= scale
+    weight, bias = scaled(getattr(block, name), layer)
+    layer.weight.copy_(weight)
+    layer.bias.copy_(bias)
     setattr(block, name, None)
 
 

@@ -18,6 +18,12 @@ def replace_batch_norms(module: nn.Module, norm_cfg: dict) -> None:
                 parent.add_module(name, build_norm_layer(norm_cfg, child.num_features)[1])
 
 
+def is_fixed(norm: nn.Module) -> bool:
+    """Whether it is a batch norm that multiplies and adds the same whatever the batch."""
+    return (isinstance(norm, _BatchNorm) and not norm.training and norm.running_mean is not None
+            and norm.weight is not None)
+
+
 def affine_of(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     """What ``norm`` multiplies by and adds in evaluation, each ``(C)``."""
     scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
@@ -26,8 +32,8 @@ def affine_of(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
 
 def normalise(norm: nn.Module, x: Tensor) -> Tensor:
     """``norm(x)`` of a tensor that nobody else needs: without gradients it is overwritten."""
-    fixed = isinstance(norm, _BatchNorm) and not norm.training and x.dtype == norm.weight.dtype
-    if not fixed or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    in_place = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    if not (in_place and is_fixed(norm) and x.dtype == norm.weight.dtype):
         return norm(x)
     scale, shift = (value.view(-1, 1, 1) for value in affine_of(norm))
     return torch.addcmul(shift, x, scale, out=x)

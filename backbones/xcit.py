@@ -12,7 +12,6 @@ from mmengine.registry import MODELS
 from timm.models.xcit import XCABlock, Xcit
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from .checkpoint_files import State
@@ -21,7 +20,7 @@ from .cross_covariance import AttentionWeights, cross_covariance_attention
 from .fusing import fold_norm, fold_scale
 from .grid_cache import GridCache
 from .kernels import add, feed_forward, gelu, gelu_convolution, scaled, stores_gradients
-from .norms import fold_batch_norm, fold_batch_norm_into, normalise, running_stats_kept
+from .norms import fold_batch_norm, fold_batch_norm_into, is_fixed, normalise, running_stats_kept
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
 SIZES = {  # the paper's Table 1; the last two columns from the authors' code
@@ -186,9 +185,7 @@ class XCiT(ColumnarBackbone):
     def _run_stem(self, img: Tensor) -> Tensor:
         """``(B, 3, H, W)`` to ``(B, C, h, w)``, in strips where no gradients are wanted."""
         norms = [layer[1] for layer in self.patch_embed.proj if isinstance(layer, nn.Sequential)]
-        local = all(
-            isinstance(norm, nn.Identity) or isinstance(norm, _BatchNorm) and not norm.training
-            for norm in norms)
+        local = all(is_fixed(norm) or isinstance(norm, nn.Identity) for norm in norms)
         # without data there is no memory to save, and strips would count rows twice
         whole = (not local or img.is_meta or torch.is_grad_enabled()
                  or torch.compiler.is_compiling())
@@ -206,8 +203,7 @@ class XCiT(ColumnarBackbone):
         ]
         heights = [-(-img.shape[2] // 2**index) for index in range(len(convolutions))]
         paddings = []
-        for height in reversed(
-                heights):  # 3 x 3, stride 2: rows of a layer's input, from its output
+        for height in reversed(heights):  # rows of the input that rows of the output need
             top, bottom = 2 * top - 1, 2 * bottom
             paddings.append((max(-top, 0), max(bottom - height, 0)))
             top, bottom = max(top, 0), min(bottom, height)
@@ -232,7 +228,7 @@ class XCiT(ColumnarBackbone):
         """
         weight, bias = conv.weight, conv.bias
         exact = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
-        fold = isinstance(norm, _BatchNorm) and not norm.training and exact
+        fold = exact and is_fixed(norm)
         if fold:
             weight, bias = fold_batch_norm(conv, norm)
         if after_gelu and padding == (1, 1):
@@ -256,7 +252,7 @@ class XCiT(ColumnarBackbone):
 
     def _fuse_stem(self) -> None:
         for layer in self.patch_embed.proj:
-            if isinstance(layer, nn.Sequential) and isinstance(layer[1], _BatchNorm):
+            if isinstance(layer, nn.Sequential) and is_fixed(layer[1]):
                 fold_batch_norm_into(layer)
 
     def _run_block(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:

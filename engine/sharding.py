@@ -82,13 +82,18 @@ class ShardedStrategy(FSDPStrategy):
             self.model_wrapper['device_id'] = torch.device('cpu')
         return super()._wrap_model(model)
 
+    def load_checkpoint(self, filename: str, **kwargs: Any) -> dict:
+        """As mmengine's; errors name the file."""
+        self._source = filename
+        return super().load_checkpoint(filename, **kwargs)
+
     def load_model_state_dict(self, state_dict: State, **_: Any) -> None:
         """Load whole tensors into the shards.
 
         Raises:
             WeightsError: If they do not fit.
         """
-        plan = plan_loading(self._unsharded, dict(state_dict=state_dict), 'the checkpoint')
+        plan = plan_loading(self._unsharded, dict(state_dict=state_dict), self._source)
         with FullyShardedDataParallel.summon_full_params(self.model), torch.no_grad():
             module = self.model.module
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):

@@ -1,13 +1,9 @@
 """Test-time augmentation: one result of several scales and flips of each image."""
 from __future__ import annotations
 
-from mmcv.ops import batched_nms
-from mmdet.models import DetTTAModel
-from mmdet.structures import DetDataSample
-from mmdet.structures.bbox import bbox_flip
+from importlib import import_module
+
 from mmengine.config import Config, ConfigDict
-from mmengine.registry import MODELS
-from mmengine.structures import InstanceData
 
 from .launch import find_datasets
 
@@ -31,6 +27,7 @@ def augment_tests(cfg: Config, ratios: tuple[float, ...] = RATIOS) -> None:
     if cfg.default_scope == 'mmseg':
         cfg.model = ConfigDict(type='SegTTAModel', module=cfg.model)
         return
+    import_module('colonnade.engine.instance_tta')  # registers the model; segmenters need no mmdet
     test_cfg = cfg.model.test_cfg.get('rcnn', cfg.model.test_cfg)
     cfg.model = ConfigDict(
         type='InstanceTTAModel',
@@ -56,26 +53,3 @@ def _augmented(pipeline: list[ConfigDict], ratios: tuple[float, ...],
     combined = ConfigDict(
         type='TestTimeAug', transforms=[sizes, flips, *([step] for step in behind)])
     return [*pipeline[:at[0]], combined]
-
-
-@MODELS.register_module()
-class InstanceTTAModel(DetTTAModel):
-    """mmdet's merging of boxes, for masks too: a box that stays keeps the mask of its view."""
-
-    def _merge_single_sample(self, data_samples: list[DetDataSample]) -> DetDataSample:
-        found = InstanceData.cat([_unflipped(sample) for sample in data_samples])
-        if len(found):
-            _, kept = batched_nms(found.bboxes, found.scores, found.labels, self.tta_cfg['nms'])
-            found = found[kept[:self.tta_cfg['max_per_img']]]
-        data_samples[0].pred_instances = found
-        return data_samples[0]
-
-
-def _unflipped(sample: DetDataSample) -> InstanceData:
-    """What was found in one view, as it lies in the image."""
-    found = sample.pred_instances
-    if sample.metainfo['flip']:
-        found.bboxes = bbox_flip(found.bboxes, sample.ori_shape, sample.flip_direction)
-        if 'masks' in found:
-            found.masks = found.masks.flip(-1)
-    return found

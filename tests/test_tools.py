@@ -19,10 +19,10 @@ from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.checkpoint_files import fetch
+from colonnade.engine.instance_tta import InstanceTTAModel
 from colonnade.engine.launch import (add_launch_arguments, check_data, find_datasets, load_config,
                                      redirect_data_root, trust_weights)
 from colonnade.engine.runner import compile_parts, fuse_trunks
-from colonnade.engine.test_time_augmentation import InstanceTTAModel
 from colonnade.tools.train import set_resume
 
 SHORT = [

@@ -44,6 +44,20 @@ def test_norm_cfg(norm_cfg: dict | None, kind: type) -> None:
     assert {block.norm1.eps for block in backbone.blocks} == {1e-6}
 
 
+@pytest.mark.parametrize('norm_cfg', [
+    dict(type='BN', track_running_stats=False),
+    dict(type='BN', affine=False),
+    dict(type='GN', num_groups=2),
+])
+@torch.no_grad()
+def test_norms_that_cannot_be_folded(norm_cfg: dict) -> None:
+    backbone = tiny(XCiT, norm_cfg=norm_cfg).eval()
+    image = torch.randn(2, 3, 40, 56)
+    with torch.enable_grad():
+        expected = backbone(image)[-1].detach()
+    torch.testing.assert_close(backbone(image)[-1], expected)
+
+
 def test_norm_cfg_can_freeze_affine() -> None:
     backbone = tiny(XCiT, norm_cfg=dict(type='BN', requires_grad=False))
     assert not backbone.blocks[0].local_mp.bn.weight.requires_grad
