@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .kernels import gram, linear, linear_per_image, widened
+from .kernels import autocast_dtype, gram, linear, linear_per_image, widened
 
 EPS = 1e-12  # the norm's lower bound, as in F.normalize
 
@@ -44,10 +44,20 @@ def cross_covariance_attention(y: Tensor, weights: AttentionWeights) -> Tensor:
     Returns:
         Tokens ``(B, N, C)``.
     """
-    # without data there is nothing to gain, and the paper's products are counted
-    if covariance_pays(*y.shape[1:]) and not y.is_meta:
+    if covariance_pays(*y.shape[1:]) and not prefers_plain(y):
         return covariance_form(y, weights)
     return plain_form(y, weights)
+
+
+def prefers_plain(y: Tensor) -> bool:
+    """Whether the device speaks for the plain form, however many tokens there are.
+
+    A GPU's products of half precision are so much faster than the full precision of ``y^T y`` that
+    those saved do not pay for it. Without data there is nothing to gain, and the paper's products
+    are what is counted.
+    """
+    precision = autocast_dtype(y) or y.dtype
+    return y.is_meta or (y.device.type != 'cpu' and precision.itemsize < 4)
 
 
 def covariance_pays(num_tokens: int, width: int) -> bool:

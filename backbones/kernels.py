@@ -28,11 +28,9 @@ def autocast_dtype(x: Tensor) -> torch.dtype | None:
 
 
 def suits_convolution(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN's float32 convolutions are to be had for these."""
-    if torch.compiler.is_compiling() and torch.is_grad_enabled():
-        return False  # inductor cannot store views of images of any size for gradients
+    """Whether oneDNN's float32 convolutions are to be had for these, which no export knows."""
     return (HAS_ONEDNN and x.device.type == 'cpu' and x.dtype == weight.dtype == torch.float32
-            and autocast_dtype(x) is None)
+            and autocast_dtype(x) is None and not torch.compiler.is_exporting())
 
 
 def widened(x: Tensor) -> Tensor:
@@ -49,53 +47,94 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A linear layer: ``(B, N, C_in)`` to ``(B, N, C_out)``; ``weight`` is ``(C_out, C_in)``."""
     if not suits_convolution(x, weight):
         return F.linear(x, weight, bias)
-    out = F.conv2d(as_image(x), weight[:, :, None, None], bias)
-    return out.permute(0, 2, 3, 1).reshape(*x.shape[:2], len(weight))
+    return (products if torch.compiler.is_compiling() else convolve)(x, weight, bias)
 
 
 def linear_per_image(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """As :func:`linear`, with weights ``(B, C_out, C_in)`` and biases ``(B, C_out)`` per image."""
     if not suits_convolution(x, weight):
         return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
-    rows = zip(x.split(1), weight, bias, strict=True)
-    return torch.cat([linear(*row)
-                      for row in rows]) if len(x) > 1 else linear(x, weight[0], bias[0])
+    return products(x, weight, bias)
 
 
 def gram(x: Tensor) -> Tensor:
     """``x^T x`` of each image, widened: tokens ``(B, N, C)`` to ``(B, C, C)``."""
-    if torch.compiler.is_compiling() or not suits_convolution(x, x):
+    if not suits_convolution(x, x):
         x = widened(x)
         return x.mT @ x
-    return _Gram.apply(x)
+    return outer_products(x, x)
 
 
-class _Gram(Function):
-    """The product as what it is to oneDNN: the gradient of a 1 x 1 convolution's weights."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """``(B, N, C)`` to ``(B, C, C)``."""
-        ctx.save_for_backward(x)
-        weight = x.new_empty(x.shape[2], x.shape[2], 1, 1)
-        return torch.stack([
-            sum(weight_gradient(tokens, tokens, weight) for tokens in image.split(BLOCK, dim=1))
-            for image in x.split(1)
-        ])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """The gradient of the tokens, ``(B, N, C)``."""
-        x, = ctx.saved_tensors
-        symmetric = grad + grad.mT
-        return linear_per_image(x, symmetric, symmetric.new_zeros(symmetric.shape[:2]))
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """:func:`linear` as a convolution."""
+    out = F.conv2d(as_image(x), weight[:, :, None, None], bias)
+    return out.permute(0, 2, 3, 1).reshape(*x.shape[:2], len(weight))
 
 
-def weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """``grad^T x`` over all images: ``(B, N, C_out)`` and ``(B, N, C_in)`` to ``(C_out, C_in)``."""
-    return torch.ops.aten.convolution_backward(
-        as_image(grad), as_image(x), weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
-        [False, True, False])[1][:, :, 0, 0]
+@torch.library.custom_op('colonnade::products', mutates_args=())
+def products(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """:func:`convolve`, with weights of all images or each, as one step to a compiler.
+
+    torch.compile would choose orders of memory in which oneDNN's convolutions are slow.
+    """
+    if weight.ndim == 2:
+        return convolve(x, weight, bias)
+    biases = [None] * len(x) if bias is None else bias
+    return torch.cat([convolve(*row) for row in zip(x.split(1), weight, biases, strict=True)])
+
+
+@products.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:2], weight.shape[-2])
+
+
+@torch.library.custom_op('colonnade::outer_products', mutates_args=())
+def outer_products(a: Tensor, b: Tensor) -> Tensor:
+    """``a^T b`` of each image: ``(B, N, C_a)`` and ``(B, N, C_b)`` to ``(B, C_a, C_b)``.
+
+    To oneDNN that is the gradient of a 1 x 1 convolution's weights.
+    """
+    weight = a.new_empty(a.shape[2], b.shape[2], 1, 1)
+    blocks = [
+        zip(*(t.split(BLOCK, dim=1) for t in pair), strict=True)
+        for pair in zip(a.split(1), b.split(1), strict=True)
+    ]
+    return torch.stack([
+        sum(
+            torch.ops.aten.convolution_backward(
+                as_image(rows), as_image(columns), weight, None, [1, 1], [0, 0], [1, 1], False,
+                [0, 0], 1, [False, True, False])[1][:, :, 0, 0] for rows, columns in image)
+        for image in blocks
+    ])
+
+
+@outer_products.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty(len(a), a.shape[2], b.shape[2])
+
+
+def _keep_inputs(ctx: Any, inputs: tuple[Tensor | None, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+
+
+def _products_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+    grad_x = products(grad, weight.mT, None) if wants_x else None
+    grad_weight = outer_products(grad, x) if wants_weight else None
+    grad_bias = grad.sum(1) if wants_bias else None
+    if weight.ndim == 2:
+        grad_weight, grad_bias = (None if g is None else g.sum(0) for g in (grad_weight, grad_bias))
+    return grad_x, grad_weight, grad_bias
+
+
+def _outer_products_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = ctx.saved_tensors
+    return products(b, grad, None), products(a, grad.mT, None)
+
+
+products.register_autograd(_products_backward, setup_context=_keep_inputs)
+outer_products.register_autograd(_outer_products_backward, setup_context=_keep_inputs)
 
 
 def add(x: Tensor, branch: Tensor, scale: Tensor | None = None) -> Tensor:

@@ -234,7 +234,9 @@ class XCiT(ColumnarBackbone):
         if after_gelu and padding == (1, 1):
             x = gelu_convolution(x, weight, bias, stride=2, padding=1)
         else:
-            x = F.pad(gelu(x) if after_gelu else x, (0, 0, *padding))
+            x = gelu(x) if after_gelu else x
+            if any(padding):  # F.pad copies even for nothing
+                x = F.pad(x, (0, 0, *padding))
             x = F.conv2d(x, weight, bias, stride=2, padding=(0, 1))
         return x if fold else norm(x)
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 from timm.models.xcit import XCA, Xcit
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.cross_covariance import (AttentionWeights, covariance_form,
-                                                  covariance_pays, plain_form)
+                                                  covariance_pays, plain_form, prefers_plain)
 from colonnade.backbones.fusing import FusedError
 from colonnade.necks import ColumnarPyramid
 
@@ -107,6 +108,14 @@ def test_the_cheaper_form_is_taken() -> None:
     for width, below, above in ((128, 1000, 1300), (384, 600, 900), (768, 1200, 1500)):
         assert not covariance_pays(below, width)
         assert covariance_pays(above, width)
+
+
+def test_gpus_take_the_plain_form_in_half_precision() -> None:
+    with FakeTensorMode():
+        tokens = torch.empty(1, 9000, 64, device='cuda')
+        assert covariance_pays(*tokens.shape[1:])
+        assert prefers_plain(tokens.half()) and not prefers_plain(tokens)
+        assert not prefers_plain(tokens.cpu().half())
 
 
 def pair(arch: dict, **changes: float) -> tuple[XCiT, Xcit]:
