@@ -140,6 +140,7 @@ class ColumnarBackbone(ArchTable, BaseModule):
             raise ValueError(f'images must be at least {self.patch_size} x {self.patch_size} '
                              f'(one patch), got {height} x {width}')
         x, grid = self._embed(img)
+        x = x.contiguous()  # channels last, whatever order the stem leaves
         maps = {}
         for index, block in enumerate(self.blocks):
             x = self._checkpointed(block, x, grid)
@@ -157,6 +158,15 @@ class ColumnarBackbone(ArchTable, BaseModule):
             grid,
             use_reentrant=False,
             context_fn=lambda: (nullcontext(), running_stats_kept(block)))
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Let torch.compile take the blocks, one by one; arguments as for it.
+
+        What is compiled for one serves all, which takes seconds where the whole trunk takes minutes
+        (many, for images of any size).
+        """
+        for block in self.blocks:
+            block.compile(*args, **kwargs)
 
     def train(self, mode: bool = True) -> ColumnarBackbone:
         """As :meth:`torch.nn.Module.train`, but what is frozen stays in evaluation mode.

@@ -1,10 +1,7 @@
-"""Linear layers and products of tokens, computed the fast way of the device.
+"""Layers of tokens, computed the fast way of the device and storing little for gradients.
 
-Shapes: ``B`` images, ``N`` tokens, ``C`` width.
-
-On a CPU, torch gives matrix products of float32 to MKL, which on other makers' processors leaves
-the wider half of the vector units unused, and convolutions to oneDNN, which does not. A linear
-layer is a convolution with a 1 x 1 kernel, so there it is computed as one, forward and backward.
+Shapes: ``B`` images, ``N`` tokens, ``C`` width. Products of matrices go to :mod:`.operators` where
+oneDNN is the faster one.
 """
 from __future__ import annotations
 
@@ -15,8 +12,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from .operators import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
+
 HAS_ONEDNN = torch.backends.mkldnn.is_available()
-BLOCK = 1024  # tokens that are computed together where that saves memory
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:
@@ -36,11 +34,6 @@ def suits_convolution(x: Tensor, weight: Tensor) -> bool:
 def widened(x: Tensor) -> Tensor:
     """In float32, unless it is more precise."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def as_image(x: Tensor) -> Tensor:
-    """Tokens ``(B, N, C)`` as an image ``(B, C, 1, N)`` in channels-last order, not copied."""
-    return x.contiguous().unsqueeze(1).permute(0, 3, 1, 2)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -65,76 +58,12 @@ def gram(x: Tensor) -> Tensor:
     return outer_products(x, x)
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """:func:`linear` as a convolution."""
-    out = F.conv2d(as_image(x), weight[:, :, None, None], bias)
-    return out.permute(0, 2, 3, 1).reshape(*x.shape[:2], len(weight))
-
-
-@torch.library.custom_op('colonnade::products', mutates_args=())
-def products(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """:func:`convolve`, with weights of all images or each, as one step to a compiler.
-
-    torch.compile would choose orders of memory in which oneDNN's convolutions are slow.
-    """
-    if weight.ndim == 2:
-        return convolve(x, weight, bias)
-    biases = [None] * len(x) if bias is None else bias
-    return torch.cat([convolve(*row) for row in zip(x.split(1), weight, biases, strict=True)])
-
-
-@products.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x.new_empty(*x.shape[:2], weight.shape[-2])
-
-
-@torch.library.custom_op('colonnade::outer_products', mutates_args=())
-def outer_products(a: Tensor, b: Tensor) -> Tensor:
-    """``a^T b`` of each image: ``(B, N, C_a)`` and ``(B, N, C_b)`` to ``(B, C_a, C_b)``.
-
-    To oneDNN that is the gradient of a 1 x 1 convolution's weights.
-    """
-    weight = a.new_empty(a.shape[2], b.shape[2], 1, 1)
-    blocks = [
-        zip(*(t.split(BLOCK, dim=1) for t in pair), strict=True)
-        for pair in zip(a.split(1), b.split(1), strict=True)
-    ]
-    return torch.stack([
-        sum(
-            torch.ops.aten.convolution_backward(
-                as_image(rows), as_image(columns), weight, None, [1, 1], [0, 0], [1, 1], False,
-                [0, 0], 1, [False, True, False])[1][:, :, 0, 0] for rows, columns in image)
-        for image in blocks
-    ])
-
-
-@outer_products.register_fake
-def _(a: Tensor, b: Tensor) -> Tensor:
-    return a.new_empty(len(a), a.shape[2], b.shape[2])
-
-
-def _keep_inputs(ctx: Any, inputs: tuple[Tensor | None, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:2])
-
-
-def _products_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight = ctx.saved_tensors
-    wants_x, wants_weight, wants_bias = ctx.needs_input_grad
-    grad_x = products(grad, weight.mT, None) if wants_x else None
-    grad_weight = outer_products(grad, x) if wants_weight else None
-    grad_bias = grad.sum(1) if wants_bias else None
-    if weight.ndim == 2:
-        grad_weight, grad_bias = (None if g is None else g.sum(0) for g in (grad_weight, grad_bias))
-    return grad_x, grad_weight, grad_bias
-
-
-def _outer_products_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    a, b = ctx.saved_tensors
-    return products(b, grad, None), products(a, grad.mT, None)
-
-
-products.register_autograd(_products_backward, setup_context=_keep_inputs)
-outer_products.register_autograd(_outer_products_backward, setup_context=_keep_inputs)
+def depthwise_convolution(x: Tensor, weight: Tensor, bias: Tensor, height: int) -> Tensor:
+    """See :func:`.operators.depthwise`, which torch.compile takes, and autocast does not know."""
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        return depthwise(*_under_autocast(x, weight, bias), height)
+    image, padding = as_image(x, height), weight.shape[-1] // 2
+    return as_tokens(F.conv2d(image, weight, bias, padding=padding, groups=len(weight)))
 
 
 def add(x: Tensor, branch: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -163,7 +92,7 @@ def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return linear(gelu(x), weight, bias)
     if suits_convolution(x, weight):
         image = gelu_convolution(as_image(x), weight[:, :, None, None], bias)
-        return image.permute(0, 2, 3, 1).reshape(*x.shape[:2], len(weight))
+        return as_tokens(image)
     return _GeluLinear.apply(*_under_autocast(x, weight, bias))
 
 

@@ -97,6 +97,7 @@ class TalkingHeads(Function):
         return grad_query, *(x.to(grad.dtype) for x in sums), None
 
 
+@torch.compiler.disable  # a compiler would write out every block
 def talking_heads(query: Tensor, key: Tensor, value: Tensor, before: nn.Linear, after: nn.Linear, *,
                   block_size: int) -> Tensor:
     """Talking-heads attention for blocks of queries; exact for every block size.

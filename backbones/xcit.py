@@ -19,8 +19,10 @@ from .columnar import ColumnarBackbone
 from .cross_covariance import AttentionWeights, cross_covariance_attention
 from .fusing import fold_norm, fold_scale
 from .grid_cache import GridCache
-from .kernels import add, feed_forward, gelu, gelu_convolution, scaled, stores_gradients
+from .kernels import (add, depthwise_convolution, feed_forward, gelu, gelu_convolution, scaled,
+                      stores_gradients)
 from .norms import fold_batch_norm, fold_batch_norm_into, is_fixed, normalise, running_stats_kept
+from .operators import as_image, as_tokens
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
 SIZES = {  # the paper's Table 1; the last two columns from the authors' code
@@ -47,20 +49,21 @@ class XCiTBlock(XCABlock):
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
         x = add(x, self.drop_path1(self._attend(self.norm1(x))))
-        x = add(x, self.drop_path3(self._interact(self.norm3(x), height, width)))
+        x = add(x, self.drop_path3(self._interact(self.norm3(x), height)))
         return feed_forward(x, self.norm2, self.mlp, self.gamma2, self.drop_path2)
 
-    def _activate(self, image: Tensor) -> Tensor:
+    def _activate(self, y: Tensor) -> Tensor:
         """GELU and norm of local patch interaction; for gradients the input alone is stored."""
-        norm = self.local_mp.bn
-        if not stores_gradients(image):
-            return normalise(norm, gelu(image))
-        return checkpoint(
-            lambda x: norm(F.gelu(x)),
-            image,
-            use_reentrant=False,
-            preserve_rng_state=False,
-            context_fn=lambda: (nullcontext(), running_stats_kept(norm)))
+        norm, image = self.local_mp.bn, as_image(y)
+        if not stores_gradients(y):
+            return as_tokens(normalise(norm, gelu(image)))
+        return as_tokens(
+            checkpoint(
+                lambda x: norm(F.gelu(x)),
+                image,
+                use_reentrant=False,
+                preserve_rng_state=False,
+                context_fn=lambda: (nullcontext(), running_stats_kept(norm))))
 
     def fuse(self) -> None:
         """Fold what follows or precedes a linear layer into it, see :mod:`.fusing`."""
@@ -76,18 +79,11 @@ class XCiTBlock(XCABlock):
         return cross_covariance_attention(
             y, AttentionWeights(qkv.weight, qkv.bias, self.attn.temperature, *proj))
 
-    def _interact(self, y: Tensor, height: int, width: int) -> Tensor:
+    def _interact(self, y: Tensor, height: int) -> Tensor:
         """Local patch interaction (section 3.3) and the third LayerScale."""
         layers = self.local_mp
-        image = y.view(len(y), height, width, y.shape[2]).permute(0, 3, 1, 2)
-        if torch.compiler.is_compiling() and torch.is_grad_enabled():
-            image = image.contiguous()  # inductor cannot store views for gradients
-        shape = y.shape
-        del y  # so that its memory is free for what follows
-        image = self._activate(layers.conv1(image))
-        weight, bias = scaled(self.gamma3, layers.conv2)
-        out = F.conv2d(image, weight, bias, padding=layers.conv2.padding, groups=len(weight))
-        return out.permute(0, 2, 3, 1).reshape(shape)
+        y = depthwise_convolution(y, layers.conv1.weight, layers.conv1.bias, height)
+        return depthwise_convolution(self._activate(y), *scaled(self.gamma3, layers.conv2), height)
 
 
 def copied_input(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
@@ -180,7 +176,7 @@ class XCiT(ColumnarBackbone):
         x = self._run_stem(img)
         grid = x.shape[-2:]
         x = x.permute(0, 2, 3, 1).reshape(len(x), -1, self.embed_dim)  # (B, N, C)
-        return add(self._embed_positions(grid), x), grid
+        return self._embed_positions(grid) + x, grid
 
     def _run_stem(self, img: Tensor) -> Tensor:
         """``(B, 3, H, W)`` to ``(B, C, h, w)``, in strips where no gradients are wanted."""

@@ -137,6 +137,7 @@ def build_contestant(name: str, trunk: str, size: tuple[int, int], *, train: boo
     if suffix == 'fused':
         backbone.fuse()
     elif suffix == 'compiled':
-        for part in (model.detector.backbone, model.detector.neck) if detects else (model, ):
+        parts = (model.detector.backbone, model.detector.neck) if detects else (model, )
+        for part in model if isinstance(model, nn.Sequential) else parts:
             part.compile()
     return model

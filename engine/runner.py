@@ -39,13 +39,13 @@ def parts_of_ours(model: nn.Module) -> list[ColumnarBackbone | ColumnarPyramid]:
 
 
 def compile_parts(model: nn.Module) -> None:
-    """Let torch.compile take trunk and pyramid; heads stay as they are.
+    """Let torch.compile take trunk and pyramid, for images of any size; heads stay as they are.
 
     Raises:
         ValueError: If the model has neither.
     """
     for part in parts_of_ours(model):
-        part.compile()
+        part.compile(dynamic=True)
 
 
 def fuse_trunks(model: nn.Module) -> None:

@@ -5,6 +5,7 @@ Shapes: ``B`` images, ``C`` channels, ``h, w`` the trunk's grid.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from mmcv.cnn import build_norm_layer
 from mmengine.model import BaseModule
@@ -63,6 +64,15 @@ class ColumnarPyramid(BaseModule):
                              f'ColumnarPyramid, got {fpn["in_channels"]}')
         widths = [self.in_channels] * len(self.out_strides)
         return MODELS.build({'out_channels': self.in_channels, **fpn, 'in_channels': widths})
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Let torch.compile take the levels of several layers; arguments as for it.
+
+        Pooling and most necks on top would be compiled anew for odd and even sizes.
+        """
+        for level in self.children():
+            if isinstance(level, nn.Sequential):
+                level.compile(*args, **kwargs)
 
     def forward(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Resample map i to stride ``out_strides[i]``.

@@ -8,6 +8,7 @@ import pytest
 import torch
 from timm.models.xcit import XCA, Xcit
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
@@ -245,3 +246,35 @@ def test_no_graph_breaks_at_any_size(training: bool) -> None:
             image = torch.randn(2, 3, *size)
             for a, b in zip(compiled(image), model(image), strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('training', [False, True])
+@pytest.mark.parametrize('cls, arch', [
+    (XCiT, WIDE),
+    (CaiT, dict(embed_dim=32, depth=4, num_heads=4)),
+    (ResMLP, dict(embed_dim=32, depth=4, img_size=64)),
+])
+def test_blocks_and_levels_compiled_once_for_all(cls: type, arch: dict, training: bool) -> None:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend('aot_eager')
+    trunk = cls(arch, out_indices=(0, 1, 2, 3)).train(training)
+    pyramid = ColumnarPyramid(trunk.embed_dim, 16).train(training)
+    plain = nn.Sequential(trunk, pyramid)
+    model = copy.deepcopy(plain)
+    for part in model:
+        part.compile(backend=counter, dynamic=True, fullgraph=cls is not CaiT)
+    compiled = set()
+    for size in ((80, 96), (112, 48), (112, 160)):
+        image = torch.randn(2, 3, *size)
+        losses = []
+        for run in (model, plain):
+            with torch.set_grad_enabled(training):
+                losses.append(sum((level.sin() * 0.1).sum() for level in run(image)))
+        compiled.add(counter.frame_count)
+        torch.testing.assert_close(*losses)
+        if training:
+            for loss in losses:
+                loss.backward()
+            for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
+    assert len(compiled) == 1 and 0 not in compiled
