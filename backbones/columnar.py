@@ -22,6 +22,7 @@ from .arch_table import ArchTable, resolve_out_indices
 from .checkpoint_files import State, WeightsError
 from .fusing import FusedError, refuse_weights
 from .norms import replace_batch_norms, running_stats_kept
+from .operators import as_image
 from .weights import load_weights, require_complete
 
 
@@ -145,7 +146,7 @@ class ColumnarBackbone(ArchTable, BaseModule):
         for index, block in enumerate(self.blocks):
             x = self._checkpointed(block, x, grid)
             if index in self.out_indices:
-                maps[index] = x.transpose(1, 2).unflatten(2, grid)  # (B, C, h, w)
+                maps[index] = as_image(x, grid[0])
         return tuple(maps[index] for index in self.out_indices)
 
     def _checkpointed(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from .kernels import linear
+
 MIB = 2**20
 #: MiB of one block's map. A CPU is fastest where the maps stay in its cache.
 DEFAULT_BUDGET = {'cpu': 4., 'cuda': 64.}
@@ -133,8 +135,8 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
-        qkv = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        query, key, value = qkv  # each (B, h, N, d)
+        qkv = linear(x, self.qkv.weight, self.qkv.bias).unflatten(2, (3, self.num_heads, -1))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, N, d)
         attended = talking_heads(
             query * self.scale,
             key,
@@ -142,7 +144,7 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
             self.proj_l,
             self.proj_w,
             block_size=self.block_size or self._affordable_block(query))
-        return self.proj(attended.flatten(2))
+        return linear(attended.flatten(2), self.proj.weight, self.proj.bias)
 
     def _affordable_block(self, query: Tensor) -> int:
         batch, heads, tokens, _ = query.shape

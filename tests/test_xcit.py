@@ -5,8 +5,9 @@ import pytest
 import torch
 from test_backbones import ARCHS, tiny
 from torch import nn
+from torch._prims_common import suggest_memory_format
 
-from colonnade.backbones import XCiT
+from colonnade.backbones import XCiT, xcit
 
 TINY = ARCHS[XCiT]
 
@@ -19,6 +20,16 @@ TINY = ARCHS[XCiT]
 def test_wrong_arch(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         XCiT(TINY | changes)
+
+
+@torch.no_grad()
+def test_maps_of_one_image_need_no_copies_behind_the_trunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strides of one image are ambiguous, and convolutions copy what isn't told channels-last."""
+    backbone, image = tiny(XCiT).eval(), torch.randn(1, 3, 64, 48)
+    for pixels in (2**18, 2**10):  # the stem at once and in strips
+        monkeypatch.setattr(xcit, 'STEM_PIXELS', pixels)
+        for x in backbone(image):
+            assert suggest_memory_format(x) is torch.channels_last
 
 
 def test_norm_eval_keeps_running_statistics() -> None:

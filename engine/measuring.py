@@ -1,0 +1,145 @@
+"""Seconds and peak memory of contestants, for ``tools/benchmark.py``."""
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from colonnade.backbones.kernels import linear
+
+from .contestants import build_contestant, build_trunk
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is measured."""
+    trunk: str  # CLASS:ARCH, and :token_mixing for ResMLP
+    size: tuple[int, int]  # height, width
+    batch_size: int
+    train: bool
+    pyramid: bool
+    device: str
+    threads: int
+    dtype: str = 'float32'
+
+    def build(self, name: str) -> nn.Module:
+        """A contestant, and with half precision its weights in it."""
+        return build_contestant(
+            name, self.trunk, self.size, train=self.train, pyramid=self.pyramid,
+            device=self.device).to(getattr(torch, self.dtype))
+
+    def images(self) -> Tensor:
+        return torch.rand(
+            self.batch_size, 3, *self.size, device=self.device, dtype=getattr(torch, self.dtype))
+
+    def run(self, model: nn.Module, images: Tensor) -> None:
+        """One forward pass, in training also the backward pass."""
+        with torch.set_grad_enabled(self.train):
+            maps = model(images)
+            if self.train:
+                model.zero_grad()
+                sum(m.float().square().mean() for m in maps).backward()
+        if self.device != 'cpu':
+            torch.cuda.synchronize()
+
+
+def time_in_turns(job: Job, names: list[str], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each round of each contestant, after a round to warm up."""
+    torch.set_num_threads(job.threads)
+    models = {name: job.build(name) for name in names}
+    images = job.images()
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    for index in range(rounds + 1):
+        for name, model in models.items():
+            started = time.perf_counter()
+            job.run(model, images)
+            if index:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def peak_memory(job: Job, name: str) -> tuple[float, float]:
+    """Peak MiB above weights and gradients, and of weights, in a fresh process."""
+    with freed_memory_given_back(), ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:
+        return pool.submit(peak_memory_here, job, name).result()
+
+
+def peak_memory_here(job: Job, name: str) -> tuple[float, float]:
+    """As :func:`peak_memory`, in this process."""
+    torch.set_num_threads(job.threads)
+    model, images = job.build(name), job.images()
+    if name.endswith('-compiled'):
+        job.run(model, images)  # the compiler's own memory is not the model's
+        model.zero_grad()
+    if job.device == 'cpu':
+        small = torch.rand(64, 64, requires_grad=True)
+        (small @ small).sum().backward()  # what torch allocates once
+        gc.collect()
+        if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
+            trim(0)  # what was freed before, which glibc keeps
+        Path('/proc/self/clear_refs').write_text('5')  # the peak starts from here
+        before, read = process_memory('VmRSS'), partial(process_memory, 'VmHWM')
+    else:
+        torch.cuda.reset_peak_memory_stats()
+        before, read = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated
+    job.run(model, images)
+    gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
+    weights = sum(p.nbytes for p in model.parameters())
+    return (read() - before - gradients) / MIB, weights / MIB
+
+
+def process_memory(field: str) -> int:
+    """A field of Linux's ``/proc/self/status``, in bytes."""
+    for line in Path('/proc/self/status').read_text().splitlines():
+        if line.startswith(f'{field}:'):
+            return 1024 * int(line.split()[1])
+    raise ValueError(f'/proc/self/status has no {field}')
+
+
+def work_of(job: Job) -> float:
+    """Operations of our trunk's forward pass on one image in the paper's form, in billions."""
+    with torch.device('meta'):
+        trunk = build_trunk(job.trunk).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        trunk(torch.empty(1, 3, *job.size, device='meta'))
+    return counter.get_total_flops() / 1e9
+
+
+def matmul_peak(job: Job) -> float:
+    """GFLOP/s of the fastest product of matrices that we know on this machine."""
+    torch.set_num_threads(job.threads)
+    side = 2048 if job.device == 'cpu' else 8192
+    x = torch.randn(1, side, side, device=job.device, dtype=getattr(torch, job.dtype))
+    best = 0.
+    for product in (torch.matmul, linear):
+        for _ in range(4):
+            started = time.perf_counter()
+            product(x, x[0])
+            if job.device != 'cpu':
+                torch.cuda.synchronize()
+            best = max(best, 2 * side**3 / (time.perf_counter() - started) / 1e9)
+    return best
+
+
+@contextmanager
+def freed_memory_given_back() -> Iterator[None]:
+    """Processes that start while it is open return what they free to the system at once (glibc)."""
+    os.environ['MALLOC_MMAP_THRESHOLD_'] = str(MIB // 4)
+    try:
+        yield
+    finally:
+        del os.environ['MALLOC_MMAP_THRESHOLD_']
