@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from mmengine.logging import print_log
-from mmengine.model import BaseModule
 from torch import Tensor, is_grad_enabled, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
@@ -23,10 +22,11 @@ from .checkpoint_files import State, WeightsError
 from .fusing import FusedError, refuse_weights
 from .norms import replace_batch_norms, running_stats_kept
 from .operators import as_image
-from .weights import load_weights, require_complete
+from .pretrained import Pretrained
+from .weights import require_complete
 
 
-class ColumnarBackbone(ArchTable, BaseModule):
+class ColumnarBackbone(ArchTable, Pretrained):
     """A trunk of equal blocks whose intermediate outputs are given as maps of one stride.
 
     A subclass gives its table ``arch_settings`` and the methods :meth:`_build`, :meth:`_embed`,
@@ -232,37 +232,6 @@ class ColumnarBackbone(ArchTable, BaseModule):
             return int(rest[0]) + 1, num_layers
         return num_layers - 1, num_layers
 
-    @property
-    def pretrained(self) -> dict | None:
-        """The ``type='Pretrained'`` part of ``init_cfg``."""
-        init_cfgs = self.init_cfg if isinstance(self.init_cfg, list) else [self.init_cfg or {}]
-        return next((cfg for cfg in init_cfgs if cfg.get('type') == 'Pretrained'), None)
-
-    def init_weights(self) -> None:
-        """Load what ``init_cfg`` names, or warn that training starts from random weights.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            WeightsError: If the weights cannot be had or read, or do not fit.
-        """
-        pretrained = self.pretrained
-        if pretrained is None:
-            print_log(
-                f'{type(self).__name__} starts from random weights, unless a checkpoint is loaded: '
-                "its init_cfg is not dict(type='Pretrained', checkpoint=...)",
-                logger='current',
-                level=logging.WARNING)
-            super().init_weights()
-            return
-        for key in set(pretrained) - {'type', 'checkpoint', 'trust'}:
-            print_log(
-                f'init_cfg.{key} has no effect on {type(self).__name__}: the layout of the file is '
-                'recognised',
-                logger='current',
-                level=logging.WARNING)
-        load_weights(self, pretrained['checkpoint'], trust=pretrained.get('trust', False))
-        self._is_init = True
-
     def unused_shapes(self, state: State) -> list[dict[str, torch.Size]]:
         """Tensors of a classifier that are not needed here, in groups that a file has or has not.
 
@@ -282,6 +251,10 @@ class ColumnarBackbone(ArchTable, BaseModule):
                 groups.setdefault('head' if top == 'head' else '', {})[key] = value.shape
         return list(groups.values())
 
+    def resized(self, state: State) -> State:
+        """Tensors of a file that fit after being resized, resized; for those that need it."""
+        return {}
+
     def describe(self, state: State | None = None) -> str:
         """This architecture, or that of a state dict of any trunk, for messages."""
         if state is None:
@@ -291,10 +264,6 @@ class ColumnarBackbone(ArchTable, BaseModule):
         except WeightsError as error:
             return str(error)
         return trunk.name_of(settings)
-
-    def resized(self, state: State) -> State:
-        """Tensors of a file that fit after being resized, resized; for those that need it."""
-        return {}
 
     def _warn_of_no_effect(self, **arguments: Any) -> None:
         for name, value in arguments.items():

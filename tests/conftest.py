@@ -20,6 +20,20 @@ NO_WORKERS = [
     for option in ('num_workers=0', 'persistent_workers=False')
 ]
 LAYOUTS = {'mask_rcnn': 'coco', 'sem_fpn': 'ade', 'upernet': 'ade'}  # head -> data set
+SHORT = [  # options of runs of two iterations
+    '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
+    'default_hooks.checkpoint.interval=1', 'default_hooks.logger.interval=1',
+    'train_dataloader.batch_size=2'
+]
+METRICS = {
+    'mask_rcnn': ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50', 'coco/segm_mAP_50'),
+    'sem_fpn': ('mIoU', 'mAcc', 'aAcc'),
+    'upernet': ('mIoU', 'mAcc', 'aAcc'),
+}
+
+
+def config(head: str) -> Path:
+    return ROOT / 'configs' / head / 'xcit_nano_12_p16_slim_shapes.py'
 
 
 def run_python(*arguments: str | Path, fail: bool = False, **environ: str) -> str:

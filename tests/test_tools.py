@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log, run_python
+from conftest import LAYOUTS, METRICS, NO_WORKERS, ROOT, SHORT, config, latest_log, run_python
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
@@ -18,28 +18,10 @@ from mmengine.structures import InstanceData
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.checkpoint_files import fetch
 from colonnade.engine.instance_tta import InstanceTTAModel
 from colonnade.engine.launch import (add_launch_arguments, check_data, find_datasets, load_config,
                                      redirect_data_root, trust_weights)
-from colonnade.engine.runner import compile_parts, fuse_trunks
 from colonnade.tools.train import set_resume
-
-SHORT = [
-    '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
-    'default_hooks.checkpoint.interval=1', 'default_hooks.logger.interval=1',
-    'train_dataloader.batch_size=2'
-]
-NO_CLIP = 'optim_wrapper.clip_grad=None'
-METRICS = {
-    'mask_rcnn': ('coco/bbox_mAP', 'coco/segm_mAP', 'coco/bbox_mAP_50', 'coco/segm_mAP_50'),
-    'sem_fpn': ('mIoU', 'mAcc', 'aAcc'),
-    'upernet': ('mIoU', 'mAcc', 'aAcc'),
-}
-
-
-def config(head: str) -> Path:
-    return ROOT / 'configs' / head / 'xcit_nano_12_p16_slim_shapes.py'
 
 
 def test_train_resume_test(shapes: Path, tmp_path: Path) -> None:
@@ -204,62 +186,9 @@ def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, sha
     assert message.format(**names) in capsys.readouterr().err
 
 
-def test_a_fused_trunk_scores_the_same(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
-    head = 'sem_fpn'
-    cfg = Config.fromfile(config(head))
-    init_default_scope(cfg.default_scope)
-    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'random.pth')
-    metrics = []
-    for options in ([], ['--fuse']):
-        run_tool('test', config(head), tmp_path / 'random.pth', '--data-root',
-                 shapes / LAYOUTS[head], '--work-dir', tmp_path, *options, '--out',
-                 tmp_path / 'm.json', '--cfg-options', *NO_WORKERS)
-        metrics.append(json.loads((tmp_path / 'm.json').read_text())['metrics'])
-    assert metrics[0]['aAcc'] == pytest.approx(metrics[1]['aAcc'], abs=0.1)
-
-
-def test_trunk_and_pyramid_are_what_is_compiled_and_fused() -> None:
-    cfg = Config.fromfile(config('sem_fpn'))
-    init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model)
-    keys = set(model.state_dict())
-    compile_parts(model)
-    compiled = {name for name, part in model.named_modules() if part._compiled_call_impl}
-    blocks = {f'backbone.blocks.{index}' for index in range(len(model.backbone.blocks))}
-    assert compiled == blocks | {'neck.stride4'}
-    assert set(model.state_dict()) == keys
-    fuse_trunks(model)
-    assert model.backbone.fused
-    with pytest.raises(ValueError, match='no trunk and no pyramid of colonnade'):
-        compile_parts(nn.Linear(2, 2))
-
-
-@pytest.mark.slow
-def test_compiled_training(shapes: Path, tmp_path: Path) -> None:
-    """Images of two sizes; what is compiled has the losses of what is not."""
-    (tmp_path / 'own.py').write_text(f"""
-_base_ = {str(config('sem_fpn'))!r}
-train_dataloader = dict(batch_size=2, dataset=dict(pipeline=[
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations'),
-    dict(type='RandomChoiceResize', scales=[(64, 64), (96, 96)], keep_ratio=True),
-    dict(type='PackSegInputs')]))
-model = dict(data_preprocessor=dict(size=None, size_divisor=32))
-randomness = dict(seed=0)
-""")
-    losses = []
-    for name, flags in (('a', []), ('b', ['--compile'])):
-        log = run_python('tools/train.py', tmp_path / 'own.py', '--data-root', shapes / 'ade',
-                         '--work-dir', tmp_path / name, *flags, '--cfg-options',
-                         'train_cfg.max_iters=4', 'default_hooks.logger.interval=1')
-        losses.append([float(x) for x in re.findall(r'Iter\(train\).* loss: ([\d.]+)', log)])
-    assert len(losses[0]) == 4
-    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
-
-
-@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
-def test_several_scales_and_flips(head: str, shapes: Path, tmp_path: Path, run_tool: Callable,
-                                  monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize('head, options', [('mask_rcnn', []), ('sem_fpn', ['--fuse'])])
+def test_several_scales_and_flips(head: str, options: list[str], shapes: Path, tmp_path: Path,
+                                  run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config.fromfile(config(head))
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
@@ -269,8 +198,8 @@ def test_several_scales_and_flips(head: str, shapes: Path, tmp_path: Path, run_t
     monkeypatch.setattr(ColumnarBackbone, 'forward',
                         lambda self, img: seen.append(img) or forward(self, img))
     run_tool('test', config(head), tmp_path / 'random.pth', '--data-root', shapes / LAYOUTS[head],
-             '--work-dir', tmp_path, '--tta', '--out', tmp_path / 'm.json', '--cfg-options',
-             'test_dataloader.dataset.indices=1', *NO_WORKERS)
+             '--work-dir', tmp_path, '--tta', *options, '--out', tmp_path / 'm.json',
+             '--cfg-options', 'test_dataloader.dataset.indices=1', *NO_WORKERS)
     assert json.loads((tmp_path / 'm.json').read_text())['metrics'][METRICS[head][0]] >= 0
     sizes = [img.shape[-1] for img in seen]
     assert sizes == [size for size in (64, 96, 128, 160, 192, 224) for _ in range(2)]
@@ -305,57 +234,6 @@ def test_views_of_an_object_are_merged() -> None:
     assert torch.equal(merged.pred_instances.scores, scores[[1, 2]])
     assert torch.equal(merged.pred_instances.bboxes, boxes[[1, 2]])
     assert torch.equal(merged.pred_instances.masks, masks[[1, 2]])
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
-@pytest.mark.parametrize('head', LAYOUTS)
-def test_mixed_precision(head: str, shapes: Path, tmp_path: Path) -> None:
-    log = run_python('tools/train.py', config(head), '--data-root', shapes / LAYOUTS[head],
-                     '--work-dir', tmp_path, '--amp', *SHORT)
-    assert 'Iter(train) [2/2]' in log
-
-
-LAUNCH = ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', 2]
-TWO_PROCESSES = dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
-
-
-@pytest.mark.parametrize('head, options', [('mask_rcnn', []), ('upernet', ['--fsdp'])])
-def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Path) -> None:
-    """Two gloo processes train on, and evaluate, a half of the data each."""
-    data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path, '--launcher', 'pytorch']
-
-    log = run_python(*LAUNCH, 'tools/train.py', config(head), *data, *options, *SHORT, NO_CLIP,
-                     **TWO_PROCESSES)
-    printed = run_python(*LAUNCH, 'tools/test.py', config(head), tmp_path / 'iter_2.pth', *data,
-                         '--out', tmp_path / 'm.json', **TWO_PROCESSES)
-
-    assert 'batch normalisation: each process by itself' in log
-    assert re.search(r'Iter\(val\) \[2/2\]', log)  # four images
-    metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
-    assert set(METRICS[head]) <= set(metrics)
-    assert printed.count('written to') == 1
-
-
-@pytest.mark.slow
-def test_shards(shapes: Path, tmp_path: Path) -> None:
-    """Sharded training has the losses of replicated training, and goes on from its checkpoints."""
-    head = 'sem_fpn'
-    options = [*SHORT, NO_CLIP, 'randomness.seed=0']
-
-    def losses(name: str, *arguments: str) -> list[str]:
-        log = run_python(*LAUNCH, 'tools/train.py', config(head), '--data-root',
-                         shapes / LAYOUTS[head], '--work-dir', tmp_path / name, '--launcher',
-                         'pytorch', *arguments, **TWO_PROCESSES)
-        return re.findall(r'Iter\(train\) \[(\d/\d)\].* loss: ([\d.]+)', log)
-
-    assert losses('a', '--fsdp', *options) == losses('b', *options)
-    options[1] = 'train_cfg.max_iters=3'
-    (iteration, _), = losses('a', '--fsdp', '--resume', *options)
-    assert iteration == '3/3'
-    optimizer = fetch(str(tmp_path / 'a/iter_3.pth'))['optimizer']
-    assert {state['step'].item() for state in optimizer['state'].values()} == {3}
-    start = tmp_path / 'a/iter_3.pth'
-    assert len(losses('c', '--fsdp', '--load-from', start, *options)) == 3
 
 
 def test_users_own_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
