@@ -42,7 +42,8 @@ def products(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if weight.ndim == 2:
         return convolve(x, weight, bias)
     biases = [None] * len(x) if bias is None else bias
-    return torch.cat([convolve(*row) for row in zip(x.split(1), weight, biases, strict=True)])
+    images = [convolve(*row) for row in zip(x.split(1), weight, biases, strict=True)]
+    return images[0] if len(images) == 1 else torch.cat(images)
 
 
 @products.register_fake

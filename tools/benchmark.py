@@ -7,7 +7,9 @@
 
 All run in turns in one process; timm's modules of a fixed size are built at the size that is
 measured. Memory is the peak above the weights (and, in training, their gradients): of the resident
-set in a process of its own, which gives freed memory back at once, or of the allocator on a GPU.
+set in a process of its own, which gives freed memory back at once, or of the allocator on a GPU;
+with a first run's lasting buffers, but for what is compiled, where the first run would show the
+compiler's memory.
 """
 from __future__ import annotations
 
