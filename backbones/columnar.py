@@ -146,7 +146,8 @@ class ColumnarBackbone(ArchTable, Pretrained):
         for index, block in enumerate(self.blocks):
             x = self._checkpointed(block, x, grid)
             if index in self.out_indices:
-                maps[index] = as_image(x, grid[0])
+                # mmcv's RoIAlign reads images in any other order wrongly, and without a word
+                maps[index] = as_image(x, grid[0]).contiguous()
         return tuple(maps[index] for index in self.out_indices)
 
     def _checkpointed(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -256,6 +256,7 @@ def test_no_graph_breaks_at_any_size(training: bool) -> None:
 ])
 def test_blocks_and_levels_compiled_once_for_all(cls: type, arch: dict, training: bool) -> None:
     torch._dynamo.reset()
+    torch.manual_seed(0)
     counter = CompileCounterWithBackend('aot_eager')
     trunk = cls(arch, out_indices=(0, 1, 2, 3)).train(training)
     pyramid = ColumnarPyramid(trunk.embed_dim, 16).train(training)
@@ -276,5 +277,5 @@ def test_blocks_and_levels_compiled_once_for_all(cls: type, arch: dict, training
             for loss in losses:
                 loss.backward()
             for a, b in zip(model.parameters(), plain.parameters(), strict=True):
-                torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-3)
     assert len(compiled) == 1 and 0 not in compiled

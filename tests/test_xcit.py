@@ -5,9 +5,9 @@ import pytest
 import torch
 from test_backbones import ARCHS, tiny
 from torch import nn
-from torch._prims_common import suggest_memory_format
 
-from colonnade.backbones import XCiT, xcit
+from colonnade.backbones import XCiT
+from colonnade.necks import ColumnarPyramid
 
 TINY = ARCHS[XCiT]
 
@@ -22,14 +22,15 @@ def test_wrong_arch(changes: dict, message: str) -> None:
         XCiT(TINY | changes)
 
 
+@pytest.mark.parametrize('batch', [1, 2])
 @torch.no_grad()
-def test_maps_of_one_image_need_no_copies_behind_the_trunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strides of one image are ambiguous, and convolutions copy what isn't told channels-last."""
-    backbone, image = tiny(XCiT).eval(), torch.randn(1, 3, 64, 48)
-    for pixels in (2**18, 2**10):  # the stem at once and in strips
-        monkeypatch.setattr(xcit, 'STEM_PIXELS', pixels)
-        for x in backbone(image):
-            assert suggest_memory_format(x) is torch.channels_last
+def test_what_follows_gets_images_in_the_default_order(batch: int) -> None:
+    """mmcv's RoIAlign takes all others for it: strides must be the default ones."""
+    backbone = tiny(XCiT).eval()
+    pyramid = ColumnarPyramid(backbone.embed_dim, backbone.patch_size).eval()
+    maps = backbone(torch.randn(batch, 3, 64, 48))
+    for x in (*maps, *pyramid(maps)):
+        assert x.stride() == torch.empty(x.shape).stride()
 
 
 def test_norm_eval_keeps_running_statistics() -> None:
