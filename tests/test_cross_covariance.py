@@ -277,5 +277,5 @@ def test_blocks_and_levels_compiled_once_for_all(cls: type, arch: dict, training
             for loss in losses:
                 loss.backward()
             for a, b in zip(model.parameters(), plain.parameters(), strict=True):
-                torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-3)
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
     assert len(compiled) == 1 and 0 not in compiled
