@@ -1,29 +1,61 @@
 """Set-up: a failed step says what failed and what to do; a finished one is not repeated."""
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
-import stat
+import platform
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
+from fake_installers import write_fakes, write_program
+
+from colonnade.tools import bootstrap as tool
+
+CPU_WHEEL = (f'onedl-mmcv-2.3.6-torch-2.12.1+cu130-cpu-{sys.implementation.cache_tag}-'
+             f'{platform.machine()}/onedl_mmcv-2.3.6-any.whl')
+
+
+def start(venv: Path, cache: Path, **environ: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, ROOT / 'tools/bootstrap.py', venv],
+                            env={
+                                **os.environ, 'XDG_CACHE_HOME': str(cache),
+                                **environ
+                            },
+                            stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE,
+                            text=True,
+                            start_new_session=True)
 
 
 def bootstrap(venv: Path, cache: Path, **environ: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, ROOT / 'tools/bootstrap.py', venv],
-                          env={
-                              **os.environ, 'XDG_CACHE_HOME': str(cache),
-                              **environ
-                          },
-                          capture_output=True,
-                          text=True)
+    process = start(venv, cache, **environ)
+    output = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, *output)
 
 
-def executable(path: Path, script: str) -> None:
-    path.write_text(f'#!/bin/sh\n{script}\n')
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, f'{path} does not appear'
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> dict[str, str]:
+    """Environment variables of a set-up that installs nothing."""
+    return write_fakes(tmp_path / 'fakes')
+
+
+def made(tmp_path: Path) -> list[str]:
+    return (tmp_path / 'fakes/log').read_text().split()
 
 
 def test_no_compiler(tmp_path: Path) -> None:
@@ -55,18 +87,134 @@ def test_no_network(tmp_path: Path) -> None:
     assert 'does it reach a package index?' in done.stderr
     assert 'bootstrap.log' in done.stderr
     assert 'Traceback' not in done.stderr
-    assert not list((tmp_path / 'cache/colonnade').iterdir())
+    assert [path.name for path in (tmp_path / 'cache/colonnade').iterdir()] == ['lock']
 
 
 def test_a_failed_step_is_repeated(tmp_path: Path) -> None:
-    uv = tmp_path / 'colonnade/uv-0.13.8/bin/uv'
-    uv.parent.mkdir(parents=True)
-    executable(uv, 'echo no space left on device >&2; exit 2')
+    write_program(
+        tmp_path / 'colonnade/uv-0.13.8/bin/uv',
+        '#!/bin/sh\ntest "$1" = --version || { echo no space left on device >&2; exit 2; }\n')
     for _ in range(2):
         done = bootstrap(tmp_path / 'venv', tmp_path)
         assert done.returncode == 1
         assert 'making the environment failed (exit code 2)' in done.stderr
         assert 'no space left on device' in done.stderr
+
+
+def test_a_set_up_makes_everything_once(tmp_path: Path, fakes: dict[str, str]) -> None:
+    for venv in ('one', 'two', 'two'):
+        done = bootstrap(tmp_path / venv, tmp_path / 'cache', **fakes)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == ''
+    assert made(tmp_path) == ['uv', 'wheel']
+    assert (tmp_path / 'cache/colonnade' / CPU_WHEEL).is_file()
+
+
+def test_killed_while_uv_is_installed(tmp_path: Path, fakes: dict[str, str]) -> None:
+    process = start(tmp_path / 'venv', tmp_path / 'cache', **fakes, PIP_SECONDS='60')
+    wait_for(tmp_path / 'fakes/busy')
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = bootstrap(tmp_path / 'venv', tmp_path / 'cache', **fakes)
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in (tmp_path / 'cache/colonnade').iterdir()}
+    assert names == {'lock', 'uv-0.13.8', Path(CPU_WHEEL).parent.name}
+
+
+@pytest.mark.parametrize('mode', [0o644, 0o755], ids=['not executable', 'cut off'])
+def test_a_broken_uv_is_replaced(tmp_path: Path, fakes: dict[str, str], mode: int) -> None:
+    uv = tmp_path / 'cache/colonnade/uv-0.13.8/bin/uv'
+    write_program(uv, '\x7fELF')
+    uv.chmod(mode)
+    done = bootstrap(tmp_path / 'venv', tmp_path / 'cache', **fakes)
+    assert done.returncode == 0, done.stderr
+    assert made(tmp_path) == ['uv', 'wheel']
+
+
+def test_a_damaged_wheel_is_compiled_again(tmp_path: Path, fakes: dict[str, str]) -> None:
+    wheel = tmp_path / 'cache/colonnade' / CPU_WHEEL
+    bootstrap(tmp_path / 'one', tmp_path / 'cache', **fakes)
+    whole = wheel.read_bytes()
+    for damaged in (whole[:-20], whole.replace(b'operators', b'0perators'), b''):
+        wheel.write_bytes(damaged)
+        (tmp_path / 'one/fingerprint').unlink()
+        done = bootstrap(tmp_path / 'one', tmp_path / 'cache', **fakes)
+        assert done.returncode == 0, done.stderr
+        assert f'{wheel} is damaged and is compiled again' in done.stdout
+        assert len(wheel.read_bytes()) == len(whole)
+
+
+@pytest.mark.parametrize('other', ['venv', 'venv2'])
+def test_two_at_once(tmp_path: Path, fakes: dict[str, str], other: str) -> None:
+    processes = [
+        start(tmp_path / venv, tmp_path / 'cache', **fakes, PIP_SECONDS='1')
+        for venv in ('venv', other)
+    ]
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    said = ''.join(out for out, _ in outputs)
+    assert said.count('waiting for another set-up, which holds') == 1
+    assert made(tmp_path) == ['uv', 'wheel']
+    assert (tmp_path / other / 'fingerprint').is_file()
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                     capsys: pytest.CaptureFixture) -> None:
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, 'No locks available')
+
+    monkeypatch.setattr(tool, 'CACHE', tmp_path)
+    monkeypatch.setattr(fcntl, 'flock', flock)
+    with tool.one_at_a_time():
+        printed = capsys.readouterr().out
+    assert f'warning: {tmp_path}/lock cannot be locked (No locks available)' in printed
+
+
+def test_another_set_up_brings_uv_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are no locks."""
+    home = tmp_path / 'uv-0.13.8'
+
+    def run(step: str, command: list[str | Path], *_: object) -> None:
+        write_program(Path(command[-2], 'bin/uv'), '#!/bin/sh\n# mine\n')
+        write_program(home / 'bin/uv', '#!/bin/sh\n# theirs\n')
+
+    monkeypatch.setattr(tool, 'CACHE', tmp_path)
+    monkeypatch.setattr(tool, 'run', run)
+    assert 'theirs' in tool.get_uv(tmp_path / 'venv').read_text()
+    assert list(tmp_path.iterdir()) == [home]
+
+
+@pytest.mark.parametrize(('full', 'hint'), [('venv', 'VENV=...'), ('cache', 'UV_CACHE_DIR=...'),
+                                            ('tmp', 'TMPDIR=...')])
+def test_each_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str,
+                            hint: str) -> None:
+    folders = {name: tmp_path / name for name in ('venv', 'cache', 'tmp')}
+    for folder in folders.values():
+        folder.mkdir()
+    free = {str(folder): 100e9 for folder in folders.values()}
+    monkeypatch.setattr(tool, 'UV_CACHE', folders['cache'])
+    monkeypatch.setattr(tool.tempfile, 'gettempdir', lambda: str(folders['tmp']))
+    monkeypatch.setattr(tool, 'disk', lambda folder: list(free).index(str(folder)))
+    monkeypatch.setattr(shutil, 'disk_usage',
+                        lambda folder: SimpleNamespace(free=free[str(folder)]))
+    tool.check_space(folders['venv'])
+    free[str(folders[full])] = 0.2e9
+    with pytest.raises(tool.SetupError) as error:
+        tool.check_space(folders['venv'])
+    assert f'0.2 GB are free on the disk of {tmp_path / full}, ' in str(error.value)
+    assert str(error.value).endswith(f'name another place with {hint}')
+
+
+def test_one_disk_has_room_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, 'UV_CACHE', tmp_path)
+    monkeypatch.setattr(tool, 'disk', lambda folder: 0)
+    monkeypatch.setattr(shutil, 'disk_usage', lambda folder: SimpleNamespace(free=11.9e9))
+    with pytest.raises(tool.SetupError, match='11.9 GB are free .* 12 GB are needed'):
+        tool.check_space(tmp_path)
+    (tmp_path / 'torch').touch()
+    monkeypatch.setattr(tool, 'disk_blocks', lambda path: 6e9 / 512)
+    tool.check_space(tmp_path)  # of an environment that is there, little is made anew
 
 
 @pytest.mark.skipif(

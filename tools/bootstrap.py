@@ -4,7 +4,8 @@
 
 Installs uv, the pinned requirements, mmcv with its compiled operators and this project. The mmcv
 wheel is compiled once for each combination of torch, Python and mmcv and kept in
-$XDG_CACHE_HOME/colonnade (~/.cache/colonnade); so is uv. A second run returns at once.
+$XDG_CACHE_HOME/colonnade (~/.cache/colonnade); so is uv. A second run returns at once; one beside
+another waits for it.
 """
 from __future__ import annotations
 
@@ -17,15 +18,20 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / 'requirements.txt'
 CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'colonnade'
 UV = 'uv==0.13.8'
+UV_CACHE = Path(os.environ.get('UV_CACHE_DIR') or CACHE.parent / 'uv')  # where uv has it, too
 MMCV = 'onedl-mmcv==2.3.6'
-GIGABYTES_NEEDED = 12  # the environment, and the downloads it is linked from
+GIGABYTES = {'VENV': 5.8, 'UV_CACHE_DIR': 5.8, 'TMPDIR': 0.4}  # environment, downloads, compiling
 LOG = 'bootstrap.log'
+SCRATCH = 'scratch-'  # begins the names of folders in the cache that may be left over
 ADVICE_INSTALL = ('Is the network there, and a package index that uv reaches (see '
                   'UV_DEFAULT_INDEX)? Is there room on the disk?')
 ADVICE_COMPILE = (
@@ -76,6 +82,12 @@ def fingerprint() -> str:
     return hashlib.sha256(content + f'{sys.version} {ROOT}'.encode()).hexdigest()
 
 
+def is_current(venv: Path) -> bool:
+    stamp = venv / 'fingerprint'
+    return (stamp.exists() and stamp.read_text() == fingerprint()
+            and (venv / 'bin/python').exists())
+
+
 def check_machine(venv: Path) -> None:
     """Raise a SetupError for what would otherwise fail after minutes."""
     if sys.version_info < (3, 10):
@@ -86,32 +98,96 @@ def check_machine(venv: Path) -> None:
     if shutil.which(os.environ.get('CXX', 'c++')) is None and shutil.which('g++') is None:
         raise SetupError('There is no C++ compiler, and the operators of mmcv need one: install '
                          'g++ (Debian, Ubuntu: apt-get install g++), or set CXX.')
-    for folder in (venv, CACHE):
+    for folder in (venv, CACHE, UV_CACHE):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             raise SetupError(f'{folder} cannot be written ({error.strerror}): free it, or name '
                              'others with VENV=... and XDG_CACHE_HOME=...') from error
-    free = shutil.disk_usage(venv).free / 1e9
-    if free < GIGABYTES_NEEDED:
-        raise SetupError(f'{free:.1f} GB are free on the disk of {venv}, {GIGABYTES_NEEDED} GB are '
-                         'needed: make room, or name another place with VENV=...')
+
+
+def disk(folder: Path) -> int:
+    """The same number for folders on one disk."""
+    return folder.stat().st_dev
+
+
+def disk_blocks(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks
+    except FileNotFoundError:  # others may use the environment
+        return 0
+
+
+def check_space(venv: Path) -> None:
+    """Raise a SetupError if a disk has no room for all that is to be written to it."""
+    there = sum(disk_blocks(path) for path in venv.rglob('*')) * 512 / 1e9
+    folders = {'VENV': venv, 'UV_CACHE_DIR': UV_CACHE, 'TMPDIR': Path(tempfile.gettempdir())}
+    for number in {disk(folder) for folder in folders.values()}:
+        names = [name for name, folder in folders.items() if disk(folder) == number]
+        # what is in the environment needs no download either
+        needed = sum(max(GIGABYTES[name] - there, 0.4) for name in names)
+        free = shutil.disk_usage(folders[names[0]]).free / 1e9
+        if free < needed:
+            places = ' and '.join(str(folders[name]) for name in names)
+            raise SetupError(f'{free:.1f} GB are free on the disk of {places}, {needed:g} GB are '
+                             'needed: make room, or name another place with '
+                             f'{" and ".join(f"{name}=..." for name in names)}')
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Wait until no other set-up uses the cache, and keep others waiting."""
+    import fcntl  # which Windows lacks; check_machine says so
+    with open(CACHE / 'lock', 'w') as file:
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(f'waiting for another set-up, which holds {file.name}')
+                fcntl.flock(file, fcntl.LOCK_EX)
+            for left_over in CACHE.glob(f'{SCRATCH}*'):  # by a set-up that was killed
+                shutil.rmtree(left_over, ignore_errors=True)
+        except OSError as error:
+            say(f'warning: {file.name} cannot be locked ({error.strerror}): let no other set-up '
+                'run beside this one')
+        yield
+
+
+def scratch_folder() -> tempfile.TemporaryDirectory:
+    """A folder that can be renamed to one in the cache."""
+    return tempfile.TemporaryDirectory(prefix=SCRATCH, dir=CACHE)
+
+
+def runs(program: Path) -> bool:
+    try:
+        return subprocess.run([program, '--version'], capture_output=True).returncode == 0
+    except OSError:  # not there, not executable, or in part
+        return False
 
 
 def get_uv(venv: Path) -> Path:
     """The pinned uv, from the cache or from the package index."""
     home = CACHE / UV.replace('==', '-')
-    uv = home / 'bin/uv'
-    if not uv.exists():
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+    if not runs(home / 'bin/uv'):
+        with scratch_folder() as scratch:
+            new, old = Path(scratch, 'new'), Path(scratch, 'old')
             run('installing uv', [
                 sys.executable, '-m', 'pip', 'install', '--disable-pip-version-check', '--target',
-                scratch, UV
+                new, UV
             ], 'Is pip there (python3 -m pip --version), and does it reach a package index?', venv)
-            shutil.rmtree(home, ignore_errors=True)
-            shutil.copytree(scratch, home)
-    return uv
+            if not runs(new / 'bin/uv'):
+                raise SetupError(f'The uv that pip installed does not run in {CACHE}: if programs '
+                                 'may not run there, name another place with XDG_CACHE_HOME=...')
+            # never in part: one step takes a broken one away, one brings the new one
+            if home.exists() and not runs(home / 'bin/uv'):
+                os.replace(home, old)
+            try:
+                os.replace(new, home)
+            except OSError:
+                if not runs(home / 'bin/uv'):  # else it is that of another set-up
+                    raise
+    return home / 'bin/uv'
 
 
 def get_mmcv(venv: Path, python: Path) -> Path:
@@ -121,20 +197,32 @@ def get_mmcv(venv: Path, python: Path) -> Path:
         '"torch", torch.__version__, "cuda" if cuda else "cpu", sys.implementation.cache_tag]))'
     ], 'The installed torch does not work on this machine.', venv).strip()
     folder = CACHE / f'{MMCV.replace("==", "-")}-{key}-{platform.machine()}'
-    if not list(folder.glob('*.whl')):
-        if '-cuda-' in key and not (shutil.which('nvcc') or os.environ.get('CUDA_HOME')):
-            raise SetupError(
-                'There is a GPU but no CUDA compiler (nvcc), which the operators of mmcv need. '
-                'Install the CUDA toolkit and set CUDA_HOME, or do without the GPU: '
-                'CUDA_VISIBLE_DEVICES= make ...')
-        compile_mmcv(venv, python, folder)
+    for wheel in folder.glob('*.whl'):
+        if is_intact(wheel):
+            return wheel
+        say(f'{wheel} is damaged and is compiled again')
+        wheel.unlink()
+    if '-cuda-' in key and not (shutil.which('nvcc') or os.environ.get('CUDA_HOME')):
+        raise SetupError(
+            'There is a GPU but no CUDA compiler (nvcc), which the operators of mmcv need. '
+            'Install the CUDA toolkit and set CUDA_HOME, or do without the GPU: '
+            'CUDA_VISIBLE_DEVICES= make ...')
+    compile_mmcv(venv, python, folder)
     return next(folder.glob('*.whl'))
+
+
+def is_intact(wheel: Path) -> bool:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return archive.testzip() is None
+    except Exception:  # zipfile, zlib and struct raise their own
+        return False
 
 
 def compile_mmcv(venv: Path, python: Path, folder: Path) -> None:
     """Compile mmcv's operators against the torch of ``venv`` and put the wheel into ``folder``."""
     say('compiling the operators of mmcv, once: 6 to 15 minutes on two cores')
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+    with scratch_folder() as scratch:
         run('compiling mmcv', [
             python, '-m', 'pip', 'wheel', '--no-build-isolation', '--no-deps', '--no-binary',
             ':all:', '--no-cache-dir', '--wheel-dir', scratch, MMCV
@@ -154,10 +242,17 @@ def bootstrap(venv: Path) -> None:
     Raises:
         SetupError: If a step fails.
     """
-    stamp, python = venv / 'fingerprint', venv / 'bin/python'
-    if stamp.exists() and stamp.read_text() == fingerprint() and python.exists():
+    if is_current(venv):
         return
     check_machine(venv)
+    with one_at_a_time():
+        if not is_current(venv):  # else another set-up has just made it
+            check_space(venv)
+            make_environment(venv)
+
+
+def make_environment(venv: Path) -> None:
+    stamp, python = venv / 'fingerprint', venv / 'bin/python'
     stamp.unlink(missing_ok=True)
     say(f'making {venv}; details go to {venv / LOG}')
     uv = get_uv(venv)

@@ -1,0 +1,70 @@
+"""Stand-ins for pip, uv and torch, so that a whole set-up takes a second and no network."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+TORCH = """
+import os
+gpus = os.environ.get('FAKE_GPUS', '').split()
+__version__ = '2.12.1+cu130'
+
+class version:
+    cuda = '13.0'
+
+class cuda:
+    is_available = staticmethod(lambda: bool(gpus))
+    device_count = staticmethod(lambda: len(gpus))
+    get_device_capability = staticmethod(lambda i: tuple(map(int, gpus[i].split('.'))))
+"""
+PIP = """
+import os, sys, time, zipfile
+from pathlib import Path
+fakes = Path(__file__).parent.parent
+if 'wheel' in sys.argv:
+    made = 'wheel'
+    folder = Path(sys.argv[sys.argv.index('--wheel-dir') + 1])
+    with zipfile.ZipFile(folder / 'onedl_mmcv-2.3.6-any.whl', 'w') as wheel:
+        wheel.writestr('mmcv/_ext.so', 'operators')
+else:
+    made = 'uv'
+    uv = Path(sys.argv[sys.argv.index('--target') + 1], 'bin/uv')
+    uv.parent.mkdir(parents=True)
+    uv.write_text((fakes / 'uv').read_text()[:20])
+    (fakes / 'busy').touch()
+    time.sleep(float(os.environ.get('PIP_SECONDS', 0)))
+    uv.write_text((fakes / 'uv').read_text())
+    uv.chmod(0o755)
+with open(fakes / 'log', 'a') as log:
+    log.write(made + ' ')
+"""
+UV = """#!/bin/sh
+case "$1" in venv)
+    for venv; do :; done
+    mkdir -p "$venv/bin"
+    ln -sf "{folder}/python" "$venv/bin/python"
+esac
+"""
+
+
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def write_fakes(folder: Path) -> dict[str, str]:
+    """Returns the environment in which they are found; ``folder / 'log'`` says what was made."""
+    (folder / 'pip').mkdir(parents=True)
+    (folder / 'pip/__init__.py').touch()  # else the real pip goes first
+    (folder / 'pip/__main__.py').write_text(PIP)
+    (folder / 'torch.py').write_text(TORCH)
+    write_program(folder / 'uv', UV.format(folder=folder))
+    write_program(folder / 'python', f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (folder / 'log').touch()
+    return dict(
+        PYTHONPATH=str(folder),
+        PIP_NO_INDEX='1',
+        UV_OFFLINE='1',
+        FORCE_CUDA='',
+        TORCH_CUDA_ARCH_LIST='')
