@@ -217,6 +217,28 @@ def test_one_disk_has_room_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     tool.check_space(tmp_path)  # of an environment that is there, little is made anew
 
 
+@pytest.mark.parametrize(('environ', 'kind'), [
+    ({}, 'cpu'),
+    (dict(FAKE_GPUS='9.0 8.0 9.0'), 'cuda13.0-sm8.0_9.0'),
+    (dict(FAKE_GPUS='10.0'), 'cuda13.0-sm10.0'),
+    (dict(FAKE_GPUS='9.0', TORCH_CUDA_ARCH_LIST='8.6+PTX;8.0'), 'cuda13.0-sm8.0_8.6+PTX'),
+    (dict(FORCE_CUDA='1', TORCH_CUDA_ARCH_LIST='8.0 7.5'), 'cuda13.0-sm7.5_8.0'),
+    (dict(TORCH_CUDA_ARCH_LIST='8.0'), 'cpu'),
+])
+def test_a_wheel_is_for_the_gpus_it_was_compiled_for(tmp_path: Path, fakes: dict[str, str],
+                                                     environ: dict[str, str], kind: str) -> None:
+    done = bootstrap(tmp_path / 'venv', tmp_path, **{**fakes, 'CUDA_HOME': '/', **environ})
+    assert done.returncode == 0, done.stderr
+    wheels = [path.parent.name for path in tmp_path.glob('colonnade/*/*.whl')]
+    assert wheels == [CPU_WHEEL.split('/')[0].replace('-cpu-', f'-{kind}-')]
+
+
+def test_forced_cuda_needs_to_know_the_gpus(tmp_path: Path, fakes: dict[str, str]) -> None:
+    done = bootstrap(tmp_path / 'venv', tmp_path, **{**fakes, 'FORCE_CUDA': '1'})
+    assert done.returncode == 1
+    assert 'FORCE_CUDA=1 without a GPU needs TORCH_CUDA_ARCH_LIST' in done.stderr
+
+
 @pytest.mark.skipif(
     not (Path(sys.prefix) / 'fingerprint').exists(),
     reason='this environment was not made by tools/bootstrap.py')

@@ -3,9 +3,9 @@
     python3 tools/bootstrap.py .venv
 
 Installs uv, the pinned requirements, mmcv with its compiled operators and this project. The mmcv
-wheel is compiled once for each combination of torch, Python and mmcv and kept in
-$XDG_CACHE_HOME/colonnade (~/.cache/colonnade); so is uv. A second run returns at once; one beside
-another waits for it.
+wheel is compiled once for each combination of torch, Python, mmcv and kind of GPU and kept in
+$XDG_CACHE_HOME/colonnade (~/.cache/colonnade); so is uv. TORCH_CUDA_ARCH_LIST="8.0;9.0" compiles
+for several kinds of GPU. A second run returns at once; one beside another waits for it.
 """
 from __future__ import annotations
 
@@ -32,6 +32,21 @@ MMCV = 'onedl-mmcv==2.3.6'
 GIGABYTES = {'VENV': 5.8, 'UV_CACHE_DIR': 5.8, 'TMPDIR': 0.4}  # environment, downloads, compiling
 LOG = 'bootstrap.log'
 SCRATCH = 'scratch-'  # begins the names of folders in the cache that may be left over
+# What the compiled operators of mmcv depend on. They have CUDA where mmcv's setup.py looks for it,
+# and code for those GPUs that torch.utils.cpp_extension compiles for.
+WHEEL_KEY = """
+import os, sys, torch
+parts = ['torch', torch.__version__]
+if torch.cuda.is_available() or os.environ.get('FORCE_CUDA') == '1':
+    archs = os.environ.get('TORCH_CUDA_ARCH_LIST', '').replace(';', ' ').split()
+    if archs in ([], ['native']):
+        gpus = range(torch.cuda.device_count())
+        archs = ['%d.%d' % torch.cuda.get_device_capability(gpu) for gpu in gpus]
+    parts += [f'cuda{torch.version.cuda or torch.version.hip}', 'sm' + '_'.join(sorted({*archs}))]
+else:
+    parts += ['cpu']
+print('-'.join([*parts, sys.implementation.cache_tag]))
+"""
 ADVICE_INSTALL = ('Is the network there, and a package index that uv reaches (see '
                   'UV_DEFAULT_INDEX)? Is there room on the disk?')
 ADVICE_COMPILE = (
@@ -191,20 +206,21 @@ def get_uv(venv: Path) -> Path:
 
 
 def get_mmcv(venv: Path, python: Path) -> Path:
-    """The wheel of mmcv for this torch and Python, from the cache or compiled here."""
-    key = run('asking torch for its version', [
-        python, '-c', 'import sys, torch; cuda = torch.cuda.is_available(); print("-".join(['
-        '"torch", torch.__version__, "cuda" if cuda else "cpu", sys.implementation.cache_tag]))'
-    ], 'The installed torch does not work on this machine.', venv).strip()
+    """The wheel of mmcv for this torch, Python and GPU, from the cache or compiled here."""
+    key = run('asking torch for its version', [python, '-c', WHEEL_KEY],
+              'The installed torch does not work on this machine.', venv).strip()
+    if '-sm-' in key:
+        raise SetupError('FORCE_CUDA=1 without a GPU needs TORCH_CUDA_ARCH_LIST: the compute '
+                         'capabilities to compile for, such as "8.0;9.0"')
     folder = CACHE / f'{MMCV.replace("==", "-")}-{key}-{platform.machine()}'
     for wheel in folder.glob('*.whl'):
         if is_intact(wheel):
             return wheel
         say(f'{wheel} is damaged and is compiled again')
         wheel.unlink()
-    if '-cuda-' in key and not (shutil.which('nvcc') or os.environ.get('CUDA_HOME')):
+    if '-sm' in key and not (shutil.which('nvcc') or os.environ.get('CUDA_HOME')):
         raise SetupError(
-            'There is a GPU but no CUDA compiler (nvcc), which the operators of mmcv need. '
+            'There is no CUDA compiler (nvcc), which the operators of mmcv need for a GPU. '
             'Install the CUDA toolkit and set CUDA_HOME, or do without the GPU: '
             'CUDA_VISIBLE_DEVICES= make ...')
     compile_mmcv(venv, python, folder)
