@@ -18,6 +18,7 @@ from mmengine.runner import Runner
 from mmengine.utils import is_abs
 from torch import distributed
 
+from .config_scopes import read_config
 from .runner import StrictRunner
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -57,7 +58,7 @@ def load_config(args: argparse.Namespace) -> Config:
     """
     if not args.config.is_file():
         raise FileNotFoundError(f'no config file {args.config}')
-    cfg = Config.fromfile(args.config)
+    cfg = read_config(args.config)
     use_faster_coco_eval(cfg)
     if args.data_root is not None:
         redirect_data_root(cfg, args.data_root)

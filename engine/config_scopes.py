@@ -1,0 +1,43 @@
+"""``_base_ = 'mmseg::…'``: configs that inherit from those of installed packages.
+
+mmengine looks for a package under one name of its distribution. mmseg has two, and where it has the
+other one, mmengine does not see it, and its hub installs a second mmseg over it.
+"""
+from __future__ import annotations
+
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.hub import hub
+from mmengine.utils import is_installed
+
+
+def use_installed_packages() -> None:
+    """Let mmengine find packages by what is imported, and let its hub install nothing."""
+    for module, package in MODULE2PACKAGE.items():
+        if not is_installed(package) and is_installed(module):
+            MODULE2PACKAGE[module] = module
+    hub.install_package = require_package
+
+
+def require_package(package: str) -> None:
+    """In place of mmengine's ``install_package``.
+
+    Raises:
+        ModuleNotFoundError: If the package is not installed.
+    """
+    if not is_installed(package):
+        raise ModuleNotFoundError(f'{package} is not installed, please install it yourself')
+
+
+def read_config(path: Path) -> Config:
+    """The config in a file.
+
+    Raises:
+        ValueError: If it inherits from a package that is not installed.
+    """
+    try:
+        return Config.fromfile(path)
+    except ModuleNotFoundError as error:
+        raise ValueError(f'{path}: {error}') from error

@@ -1,0 +1,84 @@
+"""Configs that inherit from those of mmdet and mmseg, whatever their distributions are called."""
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, run_python
+from mmengine import hub
+from mmengine.config import Config
+
+from colonnade.engine.launch import add_launch_arguments, load_config
+
+BASES = {
+    'mmseg::_base_/datasets/ade20k.py': 'ADE20KDataset',
+    'mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py': 'ADE20KDataset',
+    'mmdet::_base_/datasets/coco_instance.py': 'CocoDataset',
+    'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py': 'CocoDataset',
+}
+WEIGHTS = {
+    'mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py': 'fpn_r50_512x512_160k_ade20k',
+    'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py': 'mask_rcnn_r50_fpn_1x_coco',
+}
+
+
+@pytest.fixture(autouse=True)
+def no_installer(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def check_call(command: list[str]) -> None:
+        pytest.fail(f'{command} was called')
+
+    monkeypatch.setattr(subprocess, 'check_call', check_call)
+
+
+def write_config(folder: Path, base: str) -> Path:
+    path = folder / 'own.py'
+    path.write_text(f'_base_ = {base!r}\n')
+    return path
+
+
+@pytest.mark.parametrize('base', BASES)
+def test_a_config_inherits_from_a_package(tmp_path: Path, base: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_launch_arguments(parser)
+    cfg = load_config(parser.parse_args([str(write_config(tmp_path, base))]))
+    assert cfg.train_dataloader.dataset.type == BASES[base]
+
+
+@pytest.mark.parametrize('name', WEIGHTS)
+def test_the_hub_has_what_is_installed(name: str) -> None:
+    assert WEIGHTS[name] in hub.get_config(name, pretrained=True).model_path
+
+
+def test_in_a_process_that_imports_colonnade(tmp_path: Path) -> None:
+    path = write_config(tmp_path, 'mmseg::_base_/datasets/ade20k.py')
+    printed = run_python(
+        '-c', f"""
+import colonnade.engine
+from mmengine.config import Config
+print(Config.fromfile({str(path)!r}).train_dataloader.dataset.type)
+""")
+    assert 'ADE20KDataset' in printed
+
+
+def test_a_missing_package_is_named_and_not_installed(tmp_path: Path, run_tool: Callable,
+                                                      capsys: pytest.CaptureFixture) -> None:
+    path = write_config(tmp_path, 'mmrotate::_base_/datasets/dotav1.py')
+    with pytest.raises(SystemExit):
+        run_tool('train', path)
+    assert f'train: {path}: mmrotate is not installed' in capsys.readouterr().err
+    with pytest.raises(ModuleNotFoundError, match='mmrotate is not installed'):
+        hub.get_config('mmrotate::_base_/datasets/dotav1.py')
+
+
+@pytest.mark.parametrize('package', ['mmdet', 'mmseg'])
+def test_the_readmes_base_for_other_tools(tmp_path: Path, package: str) -> None:
+    """It needs no colonnade."""
+    line = next(line for line in (ROOT / 'README.md').read_text().splitlines()
+                if line.startswith("_base_ = __import__('mmseg')"))
+    path = tmp_path / 'own.py'
+    path.write_text(line.replace('mmseg', package).replace('datasets/ade20k', 'default_runtime'))
+    assert Config.fromfile(path).default_scope == package
