@@ -77,8 +77,9 @@ def test_a_missing_package_is_named_and_not_installed(tmp_path: Path, run_tool: 
 @pytest.mark.parametrize('package', ['mmdet', 'mmseg'])
 def test_the_readmes_base_for_other_tools(tmp_path: Path, package: str) -> None:
     """It needs no colonnade."""
-    line = next(line for line in (ROOT / 'README.md').read_text().splitlines()
-                if line.startswith("_base_ = __import__('mmseg')"))
+    line = next(
+        line for line in (ROOT / 'README.md').read_text().splitlines()
+        if line.startswith("_base_ = __import__('mmseg')"))
     path = tmp_path / 'own.py'
     path.write_text(line.replace('mmseg', package).replace('datasets/ade20k', 'default_runtime'))
     assert Config.fromfile(path).default_scope == package
