@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import torch
 from mmengine.registry import MODELS
 from timm.layers import PatchEmbed, resample_abs_pos_embed
 from timm.models.cait import Cait, LayerScaleBlock
@@ -15,9 +14,9 @@ from torch import Tensor, nn
 from .checkpoint_files import State
 from .columnar import ColumnarBackbone
 from .fusing import fold_norm, fold_scale
-from .grid_cache import GridCache
 from .kernels import add, feed_forward
-from .talking_heads import BoundedTalkingHeadAttn
+from .talking_heads import TALKING_HEADS, BoundedTalkingHeadAttn
+from .untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path, is_plain
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'drop_path_rate', 'layer_scale_init_value',
            'img_size')
@@ -40,8 +39,21 @@ class CaiTBlock(LayerScaleBlock):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
-        x = add(x, self.drop_path(self.attn(self.norm1(x))), self.gamma_1)
+        attended = self.attn(self.norm1(x))
+        if is_plain(self.attn, BoundedTalkingHeadAttn) and is_drop_path(self.drop_path):
+            x = add(x, self.drop_path(attended), self.gamma_1)
+        else:
+            x = add_branch(x, attended, self.gamma_1, self.drop_path)
         return feed_forward(x, self.norm2, self.mlp, self.gamma_2, self.drop_path)
+
+    def touched_layer(self) -> str | None:
+        """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
+        return first_touched_below(self, {
+            'norm1': NORM,
+            'attn': TALKING_HEADS,
+            'norm2': NORM,
+            'mlp': MLP
+        })
 
     def fuse(self) -> None:
         """Fold what follows or precedes a linear layer into it, see :mod:`.fusing`."""
@@ -96,7 +108,6 @@ class CaiT(ColumnarBackbone):
         super().__init__(self.arch_with(arch, img_size=img_size), **kwargs)
         for block in self.blocks:
             block.attn.block_size, block.attn.budget = attn_block_size, attn_budget
-        self._resized_positions = GridCache()
 
     def _build(self,
                num_blocks: int,
@@ -139,15 +150,11 @@ class CaiT(ColumnarBackbone):
             return {}
         return dict(pos_embed=resample_positions(positions, (side, side), self._native_grid))
 
-    def train(self, mode: bool = True) -> CaiT:
-        self._resized_positions.clear()
-        return super().train(mode)
-
-    def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
         grid = self.patch_embed.dynamic_feat_size(img.shape[-2:])
         return self.patch_embed(img) + self._positions(grid), grid  # (B, N, C)
 
-    def _run_block(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         return block(x)
 
     @staticmethod
@@ -161,17 +168,10 @@ class CaiT(ColumnarBackbone):
         return self.patch_embed.grid_size
 
     def _positions(self, grid: tuple[int, int]) -> Tensor:
-        """``(1, N, C)``, the same tensor as long as neither grid nor parameter changes."""
+        """``(1, N, C)``."""
         if grid == self._native_grid:
             return self.pos_embed
-
-        def resize() -> Tensor:
-            return resample_positions(self.pos_embed, self._native_grid, grid)
-
-        learning = torch.is_grad_enabled() and self.pos_embed.requires_grad
-        if learning or torch.compiler.is_compiling():
-            return resize()
-        return self._resized_positions.get(grid, (self.pos_embed, ), resize)
+        return resample_positions(self.pos_embed, self._native_grid, grid)
 
 
 def resample_positions(positions: Tensor, old_grid: tuple[int, int],

@@ -14,19 +14,18 @@ from typing import Any
 import torch
 from mmengine.logging import print_log
 from torch import Tensor, is_grad_enabled, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from .arch_table import ArchTable, resolve_out_indices
 from .checkpoint_files import State, WeightsError
-from .fusing import FusedError, refuse_weights
-from .norms import replace_batch_norms, running_stats_kept
+from .fusing import FusedError, Fusible, refuse_weights
+from .norms import is_batch_norm, replace_batch_norms, running_stats_kept
 from .operators import as_image
 from .pretrained import Pretrained
 from .weights import require_complete
 
 
-class ColumnarBackbone(ArchTable, Pretrained):
+class ColumnarBackbone(ArchTable, Fusible, Pretrained):
     """A trunk of equal blocks whose intermediate outputs are given as maps of one stride.
 
     A subclass gives its table ``arch_settings`` and the methods :meth:`_build`, :meth:`_embed`,
@@ -77,7 +76,6 @@ class ColumnarBackbone(ArchTable, Pretrained):
         self.depth: int = self.settings['depth']
         self.out_indices = resolve_out_indices(out_indices, self.depth)
         self.norm_eval = norm_eval
-        self.fused = False
         self.with_cp = with_cp
         if drop_path_rate is None:
             drop_path_rate = self.settings.get('drop_path_rate', 0.)
@@ -91,13 +89,13 @@ class ColumnarBackbone(ArchTable, Pretrained):
         trunk = self._build(num_blocks, drop_path_rate=drop_path_rate)
         for name in (*self.stem_names, 'blocks'):
             setattr(self, name, getattr(trunk, name))
-        if not any(isinstance(module, _BatchNorm) for module in self.modules()):
+        if not any(is_batch_norm(module) for module in self.modules()):
             self._warn_of_no_effect(norm_cfg=norm_cfg, norm_eval=norm_eval)
         elif norm_cfg is not None:
             replace_batch_norms(self, norm_cfg)
         for part in self._frozen_parts():
             part.requires_grad_(False)
-        self.register_load_state_dict_pre_hook(require_complete)
+        self.register_load_state_dict_pre_hook(require_fitting)
 
     @abstractmethod
     def _build(self,
@@ -117,11 +115,11 @@ class ColumnarBackbone(ArchTable, Pretrained):
         raise NotImplementedError
 
     @abstractmethod
-    def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """``(B, 3, H, W)`` to tokens ``(B, N, C)`` and their grid ``(h, w)``."""
+    def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
+        """``(B, 3, H, W)`` to tokens ``(B, N, C)`` and their place: h, w, what else blocks need."""
 
     @abstractmethod
-    def _run_block(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         """Tokens ``(B, N, C)`` through one block."""
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
@@ -140,24 +138,24 @@ class ColumnarBackbone(ArchTable, Pretrained):
         if min(height, width) < self.patch_size:
             raise ValueError(f'images must be at least {self.patch_size} x {self.patch_size} '
                              f'(one patch), got {height} x {width}')
-        x, grid = self._embed(img)
+        x, place = self._embed(img)
         x = x.contiguous()  # channels last, whatever order the stem leaves
         maps = {}
         for index, block in enumerate(self.blocks):
-            x = self._checkpointed(block, x, grid)
+            x = self._checkpointed(block, x, place)
             if index in self.out_indices:
                 # mmcv's RoIAlign reads images in any other order wrongly, and without a word
-                maps[index] = as_image(x, grid[0]).contiguous()
+                maps[index] = as_image(x, place[0]).contiguous()
         return tuple(maps[index] for index in self.out_indices)
 
-    def _checkpointed(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _checkpointed(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         if not (self.with_cp and is_grad_enabled()):
-            return self._run_block(block, x, grid)
+            return self._run_block(block, x, place)
         return checkpoint(
             self._run_block,
             block,
             x,
-            grid,
+            place,
             use_reentrant=False,
             context_fn=lambda: (nullcontext(), running_stats_kept(block)))
 
@@ -184,33 +182,9 @@ class ColumnarBackbone(ArchTable, Pretrained):
                 part.eval()
         if self.norm_eval:
             for module in self.modules():
-                if isinstance(module, _BatchNorm):
+                if is_batch_norm(module):
                     module.eval()
         return self
-
-    def fuse(self) -> ColumnarBackbone:
-        """Fold norms' and LayerScale's factors into the layers beside them, for evaluation alone.
-
-        The maps stay the same to rounding. Parameters are changed and some are gone: load before,
-        and don't save after.
-
-        Raises:
-            FusedError: If the trunk is in training mode.
-        """
-        if self.training:
-            raise FusedError('fuse() is for evaluation: call eval() before')
-        if not self.fused:
-            self._fuse_stem()
-            for block in self.blocks:
-                block.fuse()
-            self.requires_grad_(False)
-            self._load_state_dict_pre_hooks.clear()
-            self.register_load_state_dict_pre_hook(refuse_weights)
-            self.fused = True
-        return self
-
-    def _fuse_stem(self) -> None:
-        """Fold what can be folded before the first block."""
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """Depth of a parameter, for layer-wise learning-rate decay (as mmpretrain defines it).
@@ -280,6 +254,12 @@ class ColumnarBackbone(ArchTable, Pretrained):
         for name in self.stem_names:
             yield getattr(self, name)
         yield from self.blocks[:self.frozen_stages]
+
+
+def require_fitting(trunk: ColumnarBackbone, *state: Any) -> None:
+    """A hook before loading: a trunk is loaded whole or not at all, and not when it is fused."""
+    refuse_weights(trunk)
+    require_complete(trunk, *state)
 
 
 def infer_trunk(state: State) -> tuple[type[ColumnarBackbone], dict[str, int]]:

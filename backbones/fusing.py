@@ -40,10 +40,49 @@ def fold_scale(block: nn.Module, name: str, layer: nn.Linear | nn.Conv2d) -> Non
     setattr(block, name, None)
 
 
-def refuse_weights(module: nn.Module, *_: object) -> None:
-    """A hook before loading.
+class Fusible:
+    """A trunk whose blocks and stem can be fused."""
 
-    Raises:
-        FusedError: Always.
-    """
-    raise FusedError(f'a fused {type(module).__name__} takes no weights: load, then fuse()')
+    fused: bool = False
+    blocks: nn.ModuleList
+
+    def fuse(self) -> Fusible:
+        """Fold norms' and LayerScale's factors into the layers beside them, for evaluation alone.
+
+        The maps stay the same to rounding. Parameters are changed and some are gone: load before,
+        and don't save after.
+
+        Raises:
+            FusedError: If the trunk is in training mode, or layers are not as they were built, see
+                :mod:`.untouched`; nothing is changed then.
+        """
+        if self.training:
+            raise FusedError('fuse() is for evaluation: call eval() before')
+        if self.fused:
+            return self
+        touched = [self._touched_in_stem()]
+        for name, block in self.blocks.named_children():
+            layer = block.touched_layer()
+            touched.append(layer and f'blocks.{name}.{layer}')
+        if names := [name for name in touched if name]:
+            raise FusedError(
+                f'{type(self).__name__} cannot be fused with layers that are replaced, '
+                f'hooked or of other tensors: {", ".join(names)}')
+        self._fuse_stem()
+        for block in self.blocks:
+            block.fuse()
+        self.requires_grad_(False)
+        self.fused = True
+        return self
+
+    def _touched_in_stem(self) -> str | None:
+        """The first layer that :meth:`_fuse_stem` cannot fold, by name, if there is one."""
+
+    def _fuse_stem(self) -> None:
+        """Fold what can be folded before the first block."""
+
+
+def refuse_weights(trunk: Fusible) -> None:
+    """Raise a FusedError if the trunk is fused: its parameters are no longer those of files."""
+    if trunk.fused:
+        raise FusedError(f'a fused {type(trunk).__name__} takes no weights: load, then fuse()')

@@ -13,6 +13,7 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from .operators import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
+from .untouched import MLP, add_branch, first_touched, is_drop_path, is_plain, is_token_norm
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available()
 
@@ -41,6 +42,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not suits_convolution(x, weight):
         return F.linear(x, weight, bias)
     return (products if torch.compiler.is_compiling() else convolve)(x, weight, bias)
+
+
+def call_linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """``layer(x)``, by :func:`linear` if its weights are all there is to it."""
+    return linear(x, layer.weight, layer.bias) if is_plain(layer, nn.Linear) else layer(x)
 
 
 def linear_per_image(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -166,11 +172,12 @@ def scaled(scale: Tensor | None, layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, 
 
 def feed_forward(x: Tensor, norm: nn.Module, mlp: nn.Module, scale: Tensor | None,
                  drop_path: nn.Module) -> Tensor:
-    """``x + drop_path(scale * mlp(norm(x)))``; without gradients ``x`` is overwritten.
+    """``x + drop_path(scale * mlp(norm(x)))``; without gradients ``x`` may be overwritten.
 
-    LayerScale is folded into the second layer's weights where its output would be stored for
-    gradients otherwise; where there are none, blocks of tokens go through one after the other, so
-    that hidden layers of all tokens never exist together.
+    Layers that are not as they were built are called, see :mod:`.untouched`. Otherwise, LayerScale
+    is folded into the second layer's weights where its output would be stored for gradients; where
+    there are none, blocks of tokens go through one after the other, so that hidden layers of all
+    tokens never exist together.
 
     Args:
         x: Tokens ``(B, N, C)``.
@@ -179,6 +186,9 @@ def feed_forward(x: Tensor, norm: nn.Module, mlp: nn.Module, scale: Tensor | Non
         scale: LayerScale ``(C)``; ``None`` is 1.
         drop_path: Stochastic depth.
     """
+    if (first_touched(mlp, MLP) is not None or not is_token_norm(norm)
+            or not is_drop_path(drop_path)):
+        return add_branch(x, mlp(norm(x)), scale, drop_path)
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or drop_path.training:
         hidden = linear(norm(x), mlp.fc1.weight, mlp.fc1.bias)
         return add(x, drop_path(gelu_linear(hidden, *scaled(scale, mlp.fc2))))

@@ -6,8 +6,14 @@ from contextlib import contextmanager
 
 import torch
 from mmcv.cnn import build_norm_layer
+from mmengine.model.utils import _BatchNormXd
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from .untouched import is_plain
+
+#: with torch's forward; the last one is what mmengine makes of synchronised ones for one process
+FOLDABLE = (nn.BatchNorm2d, nn.SyncBatchNorm, _BatchNormXd)
 
 
 def replace_batch_norms(module: nn.Module, norm_cfg: dict) -> None:
@@ -20,8 +26,8 @@ def replace_batch_norms(module: nn.Module, norm_cfg: dict) -> None:
 
 def is_fixed(norm: nn.Module) -> bool:
     """Whether it is a batch norm that multiplies and adds the same whatever the batch."""
-    return (isinstance(norm, _BatchNorm) and not norm.training and norm.running_mean is not None
-            and norm.weight is not None)
+    return (is_plain(norm, *FOLDABLE) and not norm.training and norm.running_mean is not None
+            and norm.weight is not None and norm.bias is not None)
 
 
 def affine_of(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
@@ -56,19 +62,32 @@ def fold_batch_norm_into(layers: nn.Sequential) -> None:
     layers[1] = nn.Identity()
 
 
+def is_batch_norm(module: nn.Module) -> bool:
+    """Whether it has statistics of batches, as torch's layers and mmcv's own have."""
+    return hasattr(module, 'running_mean')
+
+
+def repeats_alone(norm: nn.Module) -> bool:
+    """Whether running it twice asks no other process, as synchronised batch norms do."""
+    return isinstance(norm, (nn.BatchNorm2d, nn.GroupNorm)) or is_fixed(norm)
+
+
 @contextmanager
 def running_stats_kept(module: nn.Module) -> Iterator[None]:
-    """While open, batch norms in training mode normalise as always but count no batch.
+    """While open, norms in training mode normalise as always, but count no batch.
 
     Activation checkpointing runs a block twice per step; without this, the second run would move
-    the running statistics again.
+    the running statistics again. It moves copies. A norm without statistics would not do: autograd
+    saves fewer tensors for it, and checkpointing compares their number.
     """
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
-    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0., None
+    norms = [m for m in module.modules() if m.training and is_batch_norm(m)]
+    before = [dict(norm.named_buffers(recurse=False)) for norm in norms]
+    for norm, buffers in zip(norms, before, strict=True):
+        for name, value in buffers.items():
+            setattr(norm, name, value.clone())
     try:
         yield
     finally:
-        for norm, (momentum, num_batches_tracked) in zip(norms, before, strict=True):
-            norm.momentum, norm.num_batches_tracked = momentum, num_batches_tracked
+        for norm, buffers in zip(norms, before, strict=True):
+            for name, value in buffers.items():
+                setattr(norm, name, value)

@@ -41,6 +41,8 @@ def products(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """:func:`convolve`, also with weights ``(B, C_out, C_in)`` and biases ``(B, C_out)``."""
     if weight.ndim == 2:
         return convolve(x, weight, bias)
+    if not len(x):
+        return x.new_empty(*x.shape[:2], weight.shape[1])
     biases = [None] * len(x) if bias is None else bias
     images = [convolve(*row) for row in zip(x.split(1), weight, biases, strict=True)]
     return images[0] if len(images) == 1 else torch.cat(images)
@@ -57,6 +59,8 @@ def outer_products(a: Tensor, b: Tensor) -> Tensor:
 
     To oneDNN that is the gradient of a 1 x 1 convolution's weights.
     """
+    if not len(a):
+        return a.new_empty(0, a.shape[2], b.shape[2])
     weight = a.new_empty(a.shape[2], b.shape[2], 1, 1)
     wanted = (False, True, False)
     return torch.stack([

@@ -14,7 +14,8 @@ from .checkpoint_files import State
 from .columnar import ColumnarBackbone
 from .fusing import fold_norm, fold_scale
 from .kernels import add, feed_forward
-from .token_mixing import Grid, mix_resampled, mix_windows
+from .token_mixing import Grid, Resampling, mix_resampled, mix_windows
+from .untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path
 
 COLUMNS = ('embed_dim', 'depth', 'patch_size', 'layer_scale_init_value')
 SIZES = {  # the paper's Table 1; the last column from the authors' code
@@ -30,18 +31,37 @@ class AnySizeResBlock(ResBlock):
     """timm's ResMLP block, with the same parameters, for any grid of tokens.
 
     Attributes:
+        native: The grid that the matrix is for.
         token_mixing: See :class:`ResMLP`.
         shifted: Whether the windows are shifted, if there are windows.
     """
+    native: Grid = (14, 14)
     token_mixing: str = 'resample'
     shifted: bool = False
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``."""
-        side = math.isqrt(self.linear_tokens.in_features)
-        mixed = self._mix(self.norm1(x), grid, (side, side))
-        x = add(x, self.drop_path(mixed), self.ls1)
+    def forward(self,
+                x: Tensor,
+                grid: Grid,
+                down: Resampling | None = None,
+                up: Resampling | None = None) -> Tensor:
+        """``(B, N, C)`` to ``(B, N, C)``.
+
+        Args:
+            x: Tokens.
+            grid: Theirs, ``(h, w)``.
+            down: What takes them to the native grid; ``None`` has it computed, if it is needed.
+            up: And back.
+        """
+        mixed = self._mix(self.norm1(x), grid, down, up)
+        if is_drop_path(self.drop_path):
+            x = add(x, self.drop_path(mixed), self.ls1)
+        else:
+            x = add_branch(x, mixed, self.ls1, self.drop_path)
         return feed_forward(x, self.norm2, self.mlp_channels, self.ls2, self.drop_path)
+
+    def touched_layer(self) -> str | None:
+        """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
+        return first_touched_below(self, {'norm2': NORM, 'mlp_channels': MLP})
 
     def fuse(self) -> None:
         """Fold what follows or precedes a linear layer of channels into it, see :mod:`.fusing`."""
@@ -49,13 +69,14 @@ class AnySizeResBlock(ResBlock):
         self.norm2 = nn.Identity()
         fold_scale(self, 'ls2', self.mlp_channels.fc2)
 
-    def _mix(self, x: Tensor, grid: Grid, native: Grid) -> Tensor:
-        layer = self.linear_tokens
+    def _mix(self, x: Tensor, grid: Grid, down: Resampling | None, up: Resampling | None) -> Tensor:
+        layer, native = self.linear_tokens, self.native
         if grid == native:
             return layer(x.transpose(1, 2)).transpose(1, 2)
-        if self.token_mixing == 'resample':
-            return mix_resampled(x, layer.weight, layer.bias, grid, native)
-        return mix_windows(x, layer.weight, layer.bias, grid, native, shifted=self.shifted)
+        if self.token_mixing == 'window':
+            return mix_windows(x, layer, grid, native, shifted=self.shifted)
+        return mix_resampled(x, layer, down or Resampling.between(grid, native, x), up
+                             or Resampling.between(native, grid, x))
 
 
 @MODELS.register_module()
@@ -98,6 +119,7 @@ class ResMLP(ColumnarBackbone):
                 f'token_mixing must be {" or ".join(TOKEN_MIXING)}, got {token_mixing!r}')
         super().__init__(self.arch_with(arch, img_size=img_size), **kwargs)
         for index, block in enumerate(self.blocks):
+            block.native = self.stem.grid_size
             block.token_mixing, block.shifted = token_mixing, index % 2 == 1
 
     def _build(self,
@@ -130,8 +152,13 @@ class ResMLP(ColumnarBackbone):
             patch_size=patch_size,
             img_size=patch_size * math.isqrt(len(state['blocks.0.linear_tokens.bias'])))
 
-    def _embed(self, img: Tensor) -> tuple[Tensor, Grid]:
-        return self.stem(img), self.stem.dynamic_feat_size(img.shape[-2:])  # (B, N, C)
+    def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
+        x, grid = self.stem(img), self.stem.dynamic_feat_size(img.shape[-2:])  # (B, N, C)
+        native = self.stem.grid_size
+        # once for all blocks; nothing is kept from image to image
+        if grid == native or all(block.token_mixing == 'window' for block in self.blocks):
+            return x, grid
+        return x, (*grid, Resampling.between(grid, native, x), Resampling.between(native, grid, x))
 
-    def _run_block(self, block: nn.Module, x: Tensor, grid: Grid) -> Tensor:
-        return block(x, grid)
+    def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
+        return block(x, place[:2], *place[2:])

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .kernels import linear
+from .kernels import call_linear
+from .untouched import Parts, first_touched, is_idle, is_linear, is_plain
 
 MIB = 2**20
 #: MiB of one block's map. A CPU is fastest where the maps stay in its cache.
@@ -134,8 +135,13 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
     budget: float | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``."""
-        qkv = linear(x, self.qkv.weight, self.qkv.bias).unflatten(2, (3, self.num_heads, -1))
+        """``(B, N, C)`` to ``(B, N, C)``; by timm's own if a layer that mixes heads must be called.
+
+        That one needs memory for all pairs of tokens.
+        """
+        if first_touched(self, HEADS_MIXING) is not None:
+            return super().forward(x)
+        qkv = call_linear(self.qkv, x).unflatten(2, (3, self.num_heads, -1))
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, N, d)
         attended = talking_heads(
             query * self.scale,
@@ -144,10 +150,22 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
             self.proj_l,
             self.proj_w,
             block_size=self.block_size or self._affordable_block(query))
-        return linear(attended.flatten(2), self.proj.weight, self.proj.bias)
+        out = call_linear(self.proj, attended.flatten(2))
+        return out if is_idle(self.proj_drop) else self.proj_drop(out)
 
     def _affordable_block(self, query: Tensor) -> int:
         batch, heads, tokens, _ = query.shape
         budget = self.budget or DEFAULT_BUDGET.get(query.device.type, DEFAULT_BUDGET['cuda'])
         row = batch * heads * tokens * query.element_size()  # bytes of a query's map
-        return min(max(int(budget * MIB / row), 1), tokens)
+        return min(max(int(budget * MIB / max(row, 1)), 1), tokens)
+
+
+#: what must be as it was built for blocks of queries
+HEADS_MIXING: Parts = {'proj_l': is_linear, 'attn_drop': is_idle, 'proj_w': is_linear}
+TALKING_HEADS: Parts = {
+    '': lambda module: is_plain(module, BoundedTalkingHeadAttn),
+    'qkv': is_linear,
+    **HEADS_MIXING,
+    'proj': is_linear,
+    'proj_drop': is_idle,
+}

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from mmengine.registry import MODELS
-from timm.models.xcit import XCABlock, Xcit
+from timm.models.xcit import LPI, XCA, XCABlock, Xcit
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -18,11 +18,13 @@ from .checkpoint_files import State
 from .columnar import ColumnarBackbone
 from .cross_covariance import AttentionWeights, cross_covariance_attention
 from .fusing import fold_norm, fold_scale
-from .grid_cache import GridCache
-from .kernels import (add, depthwise_convolution, feed_forward, gelu, gelu_convolution, scaled,
-                      stores_gradients)
-from .norms import fold_batch_norm, fold_batch_norm_into, is_fixed, normalise, running_stats_kept
+from .kernels import add, depthwise_convolution, feed_forward, gelu, scaled, stores_gradients
+from .norms import normalise, repeats_alone, running_stats_kept
 from .operators import as_image, as_tokens
+from .stem import first_touched_in_stem, fuse_stem, run_stem
+from .untouched import (MLP, NORM, Parts, add_branch, first_touched, first_touched_below,
+                        is_depthwise, is_drop_path, is_gelu, is_hooked, is_idle, is_linear,
+                        is_plain)
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
 SIZES = {  # the paper's Table 1; the last two columns from the authors' code
@@ -36,27 +38,53 @@ SIZES = {  # the paper's Table 1; the last two columns from the authors' code
 }  # yapf: disable
 PATCH_SIZES = (16, 8)
 
-STEM_PIXELS = 2**18  # of images go through the stem together where no gradients are wanted
+XCA_PARTS: Parts = {
+    '': lambda module: is_plain(module, XCA),
+    'qkv': is_linear,
+    'attn_drop': is_idle,
+    'proj': is_linear,
+    'proj_drop': is_idle,
+}
+LPI_PARTS: Parts = {
+    '': lambda module: is_plain(module, LPI),
+    'conv1': is_depthwise,
+    'act': is_gelu,
+    'bn': lambda module: not is_hooked(module),
+    'conv2': is_depthwise,
+}
 
 
 class XCiTBlock(XCABlock):
     """timm's block, with less reading and writing of memory; tokens are in channels-last order.
 
     LayerScale is folded into the weights of the layer before it, where it costs next to nothing and
-    leaves nothing to store for gradients.
+    leaves nothing to store for gradients. Layers that are not as they were built are called, see
+    :mod:`.untouched`.
     """
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
-        x = add(x, self.drop_path1(self._attend(self.norm1(x))))
-        x = add(x, self.drop_path3(self._interact(self.norm3(x), height)))
+        if first_touched(self.attn, XCA_PARTS) is None and is_drop_path(self.drop_path1):
+            x = add(x, self.drop_path1(self._attend(self.norm1(x))))
+        else:
+            x = add_branch(x, self.attn(self.norm1(x)), self.gamma1, self.drop_path1)
+        if first_touched(self.local_mp, LPI_PARTS) is None and is_drop_path(self.drop_path3):
+            x = add(x, self.drop_path3(self._interact(self.norm3(x), height)))
+        else:
+            y = self.local_mp(self.norm3(x), height, width)
+            x = add_branch(x, y, self.gamma3, self.drop_path3)
         return feed_forward(x, self.norm2, self.mlp, self.gamma2, self.drop_path2)
 
     def _activate(self, y: Tensor) -> Tensor:
-        """GELU and norm of local patch interaction; for gradients the input alone is stored."""
+        """GELU and norm of local patch interaction; for gradients the input alone is stored.
+
+        Not where the norm is synchronised: to run it again, the processes would have to meet again.
+        """
         norm, image = self.local_mp.bn, as_image(y)
         if not stores_gradients(y):
             return as_tokens(normalise(norm, gelu(image)))
+        if not repeats_alone(norm):
+            return as_tokens(norm(F.gelu(image)))
         return as_tokens(
             checkpoint(
                 lambda x: norm(F.gelu(x)),
@@ -64,6 +92,16 @@ class XCiTBlock(XCABlock):
                 use_reentrant=False,
                 preserve_rng_state=False,
                 context_fn=lambda: (nullcontext(), running_stats_kept(norm))))
+
+    def touched_layer(self) -> str | None:
+        """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
+        return first_touched_below(self, {
+            'norm1': NORM,
+            'attn': XCA_PARTS,
+            'local_mp': LPI_PARTS,
+            'norm2': NORM,
+            'mlp': MLP,
+        })
 
     def fuse(self) -> None:
         """Fold what follows or precedes a linear layer into it, see :mod:`.fusing`."""
@@ -113,7 +151,6 @@ class XCiT(ColumnarBackbone):
 
     def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
         super().__init__(arch, **kwargs)
-        self._positions = GridCache()
 
     def _build(self,
                num_blocks: int,
@@ -168,90 +205,24 @@ class XCiT(ColumnarBackbone):
             x = block(x)
         return x[:, :1]
 
-    def train(self, mode: bool = True) -> XCiT:
-        self._positions.clear()
-        return super().train(mode)
-
-    def _embed(self, img: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        x = self._run_stem(img)
-        grid = x.shape[-2:]
-        x = x.permute(0, 2, 3, 1).reshape(len(x), -1, self.embed_dim)  # (B, N, C)
+    def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
+        if first_touched_in_stem(self.patch_embed) is None:
+            image = run_stem(self.patch_embed, img)
+            x, grid = as_tokens(image), image.shape[-2:]  # (B, N, C)
+        else:
+            x, grid = self.patch_embed(img)
         return self._embed_positions(grid) + x, grid
 
-    def _run_stem(self, img: Tensor) -> Tensor:
-        """``(B, 3, H, W)`` to ``(B, C, h, w)``, in strips where no gradients are wanted."""
-        norms = [layer[1] for layer in self.patch_embed.proj if isinstance(layer, nn.Sequential)]
-        local = all(is_fixed(norm) or isinstance(norm, nn.Identity) for norm in norms)
-        # without data there is no memory to save, and strips would count rows twice
-        whole = (not local or img.is_meta or torch.is_grad_enabled()
-                 or torch.compiler.is_compiling())
-        height = -(-img.shape[2] // self.patch_size)
-        rows = max(1, STEM_PIXELS // (len(img) * img.shape[3] * self.patch_size))
-        if whole or rows >= height:
-            return self._run_strip(img, 0, height)
-        tops = range(0, height, rows)
-        return torch.cat([self._run_strip(img, top, min(top + rows, height)) for top in tops], 2)
-
-    def _run_strip(self, img: Tensor, top: int, bottom: int) -> Tensor:
-        """Rows ``top`` to ``bottom`` of the stem's output, from the rows of the image they need."""
-        convolutions = [
-            layer for layer in self.patch_embed.proj if isinstance(layer, nn.Sequential)
-        ]
-        heights = [-(-img.shape[2] // 2**index) for index in range(len(convolutions))]
-        paddings = []
-        for height in reversed(heights):  # rows of the input that rows of the output need
-            top, bottom = 2 * top - 1, 2 * bottom
-            paddings.append((max(-top, 0), max(bottom - height, 0)))
-            top, bottom = max(top, 0), min(bottom, height)
-        x = img[:, :, top:bottom].contiguous(memory_format=torch.channels_last)
-        for index, layer in enumerate(convolutions):
-            x = self._convolve(*layer, x, paddings.pop(), after_gelu=index > 0)
-        return x
-
-    @staticmethod
-    def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, int], *,
-                  after_gelu: bool) -> Tensor:
-        """GELU, convolution and norm, the last two in one where the norm is fixed.
-
-        Not in half precision, where a product of weights loses more than it saves.
-
-        Args:
-            conv: 3 x 3.
-            norm: What follows it.
-            x: ``(B, C, H, W)``.
-            padding: Rows of zeros above and below.
-            after_gelu: Whether GELU comes first.
-        """
-        weight, bias = conv.weight, conv.bias
-        exact = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
-        fold = exact and is_fixed(norm)
-        if fold:
-            weight, bias = fold_batch_norm(conv, norm)
-        if after_gelu and padding == (1, 1):
-            x = gelu_convolution(x, weight, bias, stride=2, padding=1)
-        else:
-            x = gelu(x) if after_gelu else x
-            if any(padding):  # F.pad copies even for nothing
-                x = F.pad(x, (0, 0, *padding))
-            x = F.conv2d(x, weight, bias, stride=2, padding=(0, 1))
-        return x if fold else norm(x)
-
     def _embed_positions(self, grid: tuple[int, int]) -> Tensor:
-        """``(1, N, C)``, the same tensor as long as neither grid nor parameters change."""
+        """``(1, N, C)``."""
+        return self.pos_embed(1, *grid).flatten(2).transpose(1, 2).contiguous()
 
-        def embed() -> Tensor:
-            return self.pos_embed(1, *grid).flatten(2).transpose(1, 2).contiguous()
-
-        parameters = tuple(self.pos_embed.parameters())
-        learning = torch.is_grad_enabled() and any(p.requires_grad for p in parameters)
-        if learning or torch.compiler.is_compiling():
-            return embed()
-        return self._positions.get(grid, parameters, embed)
+    def _touched_in_stem(self) -> str | None:
+        name = first_touched_in_stem(self.patch_embed)
+        return name if name is None else f'patch_embed.{name}'.rstrip('.')
 
     def _fuse_stem(self) -> None:
-        for layer in self.patch_embed.proj:
-            if isinstance(layer, nn.Sequential) and is_fixed(layer[1]):
-                fold_batch_norm_into(layer)
+        fuse_stem(self.patch_embed)
 
-    def _run_block(self, block: nn.Module, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        return block(x, *grid)
+    def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
+        return block(x, *place)

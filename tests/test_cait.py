@@ -1,7 +1,6 @@
 """What CaiT alone has: talking heads by blocks, positions of any grid, weights of other grids."""
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -98,40 +97,6 @@ def test_talking_heads_under_autocast() -> None:
         expected, got = theirs(x), ours(x)
     assert got.dtype == expected.dtype
     assert (got - exact).abs().max() <= 1.5 * (expected - exact).abs().max()
-
-
-def test_positions_are_computed_once_per_grid_and_state() -> None:
-    backbone = tiny(CaiT).eval()
-    with torch.no_grad():
-        first, again = backbone._positions((3, 9)), backbone._positions((3, 9))
-        other = backbone._positions((5, 4))
-        backbone.pos_embed.mul_(2)
-        doubled = backbone._positions((3, 9))
-    assert again is first
-    assert other.shape == (1, 20, 32)
-    torch.testing.assert_close(doubled, 2 * first)
-    assert backbone._positions((4, 4)) is backbone.pos_embed  # the native grid
-    for grid in ((1, n) for n in range(1, 50)):
-        with torch.no_grad():
-            backbone._positions(grid)
-    assert len(backbone._resized_positions._values) <= 8
-
-
-def test_weights_swapped_through_data_are_seen_after_eval() -> None:
-    """As a hook that evaluates averaged weights does, which no version counter shows."""
-    backbone, image = tiny(CaiT).eval(), torch.randn(1, 3, 32, 96)
-    with torch.no_grad():
-        before = backbone(image)[0]
-        backbone.pos_embed.data.mul_(50)
-        after = backbone.eval()(image)[0]
-    assert not torch.allclose(before, after)
-
-
-def test_a_copy_has_positions_of_its_own() -> None:
-    backbone = tiny(CaiT).eval()
-    with torch.no_grad():
-        backbone._positions((3, 9))
-    assert not copy.deepcopy(backbone)._resized_positions._values
 
 
 def test_evaluation_in_inference_mode_does_not_hinder_training() -> None:

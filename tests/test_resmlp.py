@@ -6,20 +6,29 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_backbones import ARCHS, tiny
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colonnade.backbones import ResMLP
-from colonnade.backbones.token_mixing import mix_resampled, mix_windows, resample
+from colonnade.backbones.token_mixing import Resampling, mix_resampled, mix_windows
 
 NATIVE = (6, 6)
 GRIDS = [(6, 6), (7, 6), (12, 12), (9, 17), (3, 4), (1, 1), (1, 60), (40, 2), (5, 6)]
 grids = pytest.mark.parametrize('grid', GRIDS, ids=str)
 
 
-def layer(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def layer(dtype: torch.dtype = torch.float64) -> nn.Linear:
     torch.manual_seed(0)
-    return torch.randn(36, 36, dtype=dtype), torch.randn(36, dtype=dtype)
+    made = nn.Linear(36, 36, dtype=dtype).requires_grad_(False)
+    for parameter in made.parameters():
+        parameter.normal_()
+    return made
+
+
+def resampled(x: Tensor, of: nn.Module, grid: tuple[int, int]) -> Tensor:
+    return mix_resampled(x, of, Resampling.between(grid, NATIVE, x),
+                         Resampling.between(NATIVE, grid, x))
 
 
 def windows(x: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int],
@@ -42,10 +51,10 @@ def windows(x: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int],
 @grids
 @pytest.mark.parametrize('shifted', [False, True])
 def test_windows_are_as_defined(grid: tuple[int, int], shifted: bool) -> None:
-    weight, bias = layer()
+    made = layer()
     x = torch.randn(2, grid[0] * grid[1], 3, dtype=torch.float64)
-    got = mix_windows(x, weight, bias, grid, NATIVE, shifted=shifted)
-    expected = torch.stack([windows(image, weight, bias, grid, shifted) for image in x])
+    got = mix_windows(x, made, grid, NATIVE, shifted=shifted)
+    expected = torch.stack([windows(image, made.weight, made.bias, grid, shifted) for image in x])
     torch.testing.assert_close(got, expected)
 
 
@@ -65,25 +74,25 @@ def dense(weight: Tensor, grid: tuple[int, int]) -> Tensor:
 
 @grids
 def test_resampling_is_as_defined(grid: tuple[int, int]) -> None:
-    weight, bias = layer()
+    made = layer()
     x = torch.randn(2, grid[0] * grid[1], 3, dtype=torch.float64)
-    offset = mix_resampled(torch.zeros_like(x), weight, bias, grid, NATIVE)
-    got = mix_resampled(x, weight, bias, grid, NATIVE) - offset
-    torch.testing.assert_close(got, dense(weight, grid) @ x, rtol=1e-6, atol=1e-6)
+    offset = resampled(torch.zeros_like(x), made, grid)
+    got = resampled(x, made, grid) - offset
+    torch.testing.assert_close(got, dense(made.weight, grid) @ x)
 
 
 @grids
 @pytest.mark.parametrize('mix', ['resample', 'window'])
 def test_the_response_to_a_constant_image_is_kept(mix: str, grid: tuple[int, int]) -> None:
-    weight, _ = layer()
-    zero = torch.zeros(36, dtype=torch.float64)
+    made = layer()
+    nn.init.zeros_(made.bias)
     ones = torch.ones(1, grid[0] * grid[1], 1, dtype=torch.float64)
-    response = (weight @ torch.ones(36, 1, dtype=torch.float64))[None]
+    response = (made.weight @ torch.ones(36, 1, dtype=torch.float64))[None]
     if mix == 'resample':
-        got = mix_resampled(ones, weight, zero, grid, NATIVE)
-        torch.testing.assert_close(got, resample(response, NATIVE, grid), rtol=1e-6, atol=1e-6)
+        expected = Resampling.between(NATIVE, grid, response)(response)
+        torch.testing.assert_close(resampled(ones, made, grid), expected)
     else:
-        got = mix_windows(ones, weight, zero, grid, NATIVE, shifted=False).view(grid)
+        got = mix_windows(ones, made, grid, NATIVE, shifted=False).view(grid)
         rows = torch.arange(grid[0])[:, None] % 6 * 6 + torch.arange(grid[1]) % 6
         torch.testing.assert_close(got, response[0, rows, 0])
 
@@ -93,19 +102,20 @@ def test_the_response_to_a_constant_image_is_kept(mix: str, grid: tuple[int, int
 def test_resampling_keeps_constants_and_is_the_identity_at_the_same_grid(
         old: tuple[int, int], new: tuple[int, int]) -> None:
     ones = torch.ones(2, old[0] * old[1], 3)
-    torch.testing.assert_close(resample(ones, old, new), torch.ones(2, new[0] * new[1], 3))
-    assert resample(ones, old, old) is ones
+    found = Resampling.between(old, new, ones)(ones)
+    torch.testing.assert_close(found, torch.ones(2, new[0] * new[1], 3))
+    assert Resampling.between(old, old, ones)(ones) is ones
 
 
 @pytest.mark.parametrize('token_mixing', ['resample', 'window'])
 def test_the_native_grid_is_exact(token_mixing: str) -> None:
-    weight, bias = layer(torch.float32)
-    x = torch.randn(2, 36, 5)
-    expected = F.linear(x.transpose(1, 2), weight, bias).transpose(1, 2)
+    made = layer()
+    x = torch.randn(2, 36, 5, dtype=torch.float64)
+    expected = made(x.transpose(1, 2)).transpose(1, 2)
     if token_mixing == 'resample':
-        got = mix_resampled(x, weight, bias, NATIVE, NATIVE)
+        got = resampled(x, made, NATIVE)
     else:
-        got = mix_windows(x, weight, bias, NATIVE, NATIVE, shifted=True)
+        got = mix_windows(x, made, NATIVE, NATIVE, shifted=True)
     torch.testing.assert_close(got, expected)
 
 
@@ -118,7 +128,7 @@ def test_memory_is_linear_in_tokens(token_mixing: str, limit: float) -> None:
     with torch.autograd.graph.saved_tensors_hooks(
             lambda t: sizes.append(t.untyped_storage().nbytes()) or t, lambda t: t):
         x = torch.randn(1, tokens, 32, requires_grad=True)
-        mixed = backbone.blocks[1]._mix(x, (100, 101), (8, 8))
+        mixed = backbone.blocks[1]._mix(x, (100, 101), None, None)
         mixed.sum().backward()
     assert max(sizes) <= limit * x.untyped_storage().nbytes()
 

@@ -1,10 +1,16 @@
 """What XCiT alone has: batch normalisation, and its table."""
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Iterator
+
 import pytest
 import torch
+from mmcv.ops import sync_bn
+from mmengine.model.utils import convert_sync_batchnorm, revert_sync_batchnorm
 from test_backbones import ARCHS, tiny
-from torch import nn
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F
 
 from colonnade.backbones import XCiT
 from colonnade.necks import ColumnarPyramid
@@ -68,6 +74,82 @@ def test_norms_that_cannot_be_folded(norm_cfg: dict) -> None:
     with torch.enable_grad():
         expected = backbone(image)[-1].detach()
     torch.testing.assert_close(backbone(image)[-1], expected)
+
+
+class OneProcess:
+    """What mmcv's synchronised norm computes in one process; its operators are for GPUs alone."""
+
+    @staticmethod
+    def apply(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, momentum: float,
+              eps: float, *_: object) -> Tensor:
+        return F.batch_norm(x, mean, var, weight, bias, True, momentum, eps)
+
+
+@pytest.fixture
+def synchronise(request: pytest.FixtureRequest,
+                monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[nn.Module], nn.Module]]:
+    """Put synchronised batch norms into a model, in one of the ways in which users do."""
+    if request.param != 'mmcv':
+        yield dict(
+            torch=nn.SyncBatchNorm.convert_sync_batchnorm,
+            reverted=lambda model: revert_sync_batchnorm(convert_sync_batchnorm(model)))[
+                request.param]
+        return
+    monkeypatch.setattr(sync_bn, 'SyncBatchNormFunction', OneProcess)
+    distributed.init_process_group('gloo', store=distributed.HashStore(), rank=0, world_size=1)
+    yield lambda model: convert_sync_batchnorm(model, 'mmcv')
+    distributed.destroy_process_group()
+
+
+every_synchronised = pytest.mark.parametrize(
+    'synchronise', ['torch', 'reverted', 'mmcv'], indirect=True)
+
+
+@pytest.mark.parametrize('with_cp', [False, True])
+@pytest.mark.parametrize('momentum', [0.1, None])
+@every_synchronised
+def test_synchronised_norms_train_as_plain_ones(synchronise: Callable, momentum: float | None,
+                                                with_cp: bool) -> None:
+    """Two steps: maps, gradients, and statistics that count each batch once."""
+    plain = tiny(XCiT)
+    for module in plain.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = momentum
+    synchronised = synchronise(copy.deepcopy(plain))
+    synchronised.with_cp = with_cp
+    images = torch.randn(2, 2, 3, 40, 56)
+    results = []
+    for backbone in (plain.train(), synchronised.train()):
+        maps = [backbone(image) for image in images]
+        sum(m.square().mean() for step in maps for m in step).backward()
+        results.append((maps[1], [p.grad for p in backbone.parameters()], backbone.state_dict()))
+
+    (maps, grads, state), (sync_maps, sync_grads, sync_state) = results
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in synchronised.modules())
+    assert all(torch.equal(a, b) for a, b in zip(maps, sync_maps, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(grads, sync_grads, strict=True))
+    assert all(torch.equal(state[name], sync_state[name]) for name in state)
+    assert state['blocks.3.local_mp.bn.num_batches_tracked'] == 2
+
+
+@every_synchronised
+def test_synchronised_norms_run_once_without_checkpointing(synchronise: Callable,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second time, in the backward pass, the processes would have to meet again."""
+    backbone = synchronise(tiny(XCiT)).train()
+    kind, calls = type(backbone.blocks[0].local_mp.bn), []
+    forward = kind.forward
+    monkeypatch.setattr(kind, 'forward', lambda norm, x: calls.append(norm) or forward(norm, x))
+    backbone(torch.randn(2, 3, 40, 56))[-1].square().mean().backward()
+    assert len(calls) == len(set(calls)) == 3 + 4  # stem and blocks
+
+
+@every_synchronised
+def test_norm_eval_holds_for_synchronised_norms(synchronise: Callable) -> None:
+    backbone = synchronise(tiny(XCiT, norm_eval=True)).train()
+    before = copy.deepcopy(backbone.state_dict())
+    backbone(torch.randn(2, 3, 40, 56))
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
 
 
 def test_norm_cfg_can_freeze_affine() -> None:

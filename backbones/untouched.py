@@ -1,0 +1,133 @@
+"""Which layers a kernel may skip: those whose weights are all there is to them.
+
+Kernels read the weights of several layers and compute what these would, without calling them.
+LoRA, quantisation and the like put other layers in their place or other kinds of tensors into
+them; pruning, older weight norms and whoever looks at features hook on to them. Such layers are
+called, as in timm's blocks.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from timm.layers import DropPath, Mlp
+from timm.models.mlp_mixer import Affine
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks_of_all
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+Check = Callable[[nn.Module], bool]
+Parts = Mapping[str, Check]  # of a module, by name; '' is the module itself
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether calling a module is more than its ``forward``, or that is the module's own."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+                or module._backward_pre_hooks or 'forward' in module.__dict__)
+
+
+def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether a module is exactly of one of these classes, not hooked, with tensors of torch."""
+    if type(module) not in kinds or is_hooked(module):
+        return False
+    for tensor in module._parameters.values():
+        if type(tensor) is not nn.Parameter and is_traceable_wrapper_subclass(tensor):
+            return False
+    return True
+
+
+def is_linear(module: nn.Module) -> bool:
+    return is_plain(module, nn.Linear) and module._parameters['bias'] is not None
+
+
+def is_gelu(module: nn.Module) -> bool:
+    return is_plain(module, nn.GELU) and module.approximate == 'none'
+
+
+def is_idle(module: nn.Module) -> bool:
+    """Whether it gives back what it gets: no dropout, or one that is off."""
+    if not is_plain(module, nn.Dropout, nn.Identity):
+        return False
+    return type(module) is nn.Identity or not (module.training and module.p)
+
+
+def is_drop_path(module: nn.Module) -> bool:
+    return is_plain(module, DropPath, nn.Identity)
+
+
+def is_token_norm(module: nn.Module) -> bool:
+    """Whether it normalises each token by itself."""
+    return is_plain(module, nn.LayerNorm, Affine, nn.Identity)
+
+
+def is_affine(module: nn.Module) -> bool:
+    """Whether it is a norm with factors and summands that can be folded into another layer."""
+    return is_plain(module, nn.LayerNorm, Affine) and all(tensor is not None
+                                                          for tensor in module._parameters.values())
+
+
+def is_convolution(module: nn.Module, *, stride: int) -> bool:
+    """Whether it is a convolution with as many zeros around as keep the size at stride 1."""
+    if not is_plain(module, nn.Conv2d):
+        return False
+    high, wide = module.kernel_size
+    return (module.stride == (stride, stride) and module.padding == (high // 2, wide // 2)
+            and module.dilation == (1, 1) and module.padding_mode == 'zeros')
+
+
+def is_depthwise(module: nn.Module) -> bool:
+    """Whether it is a convolution of each channel by itself that keeps the grid."""
+    return (is_convolution(module, stride=1) and module._parameters['bias'] is not None
+            and module.groups == module.in_channels == module.out_channels)
+
+
+NORM: Parts = {'': is_affine}
+MLP: Parts = {
+    '': lambda module: is_plain(module, Mlp),
+    'fc1': is_linear,
+    'act': is_gelu,
+    'drop1': is_idle,
+    'norm': is_idle,
+    'fc2': is_linear,
+    'drop2': is_idle,
+}
+
+
+def first_touched(module: nn.Module, parts: Parts) -> str | None:
+    """The first part of a module that must be called; None if a kernel may skip them all.
+
+    Under a hook on all modules, or a transform of ``torch.func``, that is the first part.
+    """
+    if (hooks_of_all._global_forward_hooks or hooks_of_all._global_forward_pre_hooks
+            or hooks_of_all._global_backward_hooks or hooks_of_all._global_backward_pre_hooks
+            or _is_transformed()):
+        return next(iter(parts))
+    children = module._modules  # several times as fast as getattr
+    for name, check in parts.items():
+        if not check(children.get(name) if name else module):
+            return name
+    return None
+
+
+def first_touched_below(module: nn.Module, children: Mapping[str, Parts]) -> str | None:
+    """As :func:`first_touched`, of several children; the part's name begins with the child's."""
+    for child, parts in children.items():
+        if (name := first_touched(getattr(module, child), parts)) is not None:
+            return f'{child}.{name}'.rstrip('.')
+    return None
+
+
+def _is_transformed() -> bool:
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def add_branch(x: Tensor, branch: Tensor, scale: Tensor | None, drop_path: nn.Module) -> Tensor:
+    """``x + drop_path(scale * branch)``, as timm's blocks; a branch that hooks saw stays as it is.
+
+    Args:
+        x: Tokens ``(B, N, C)``.
+        branch: The same shape.
+        scale: LayerScale ``(C)``; ``None`` is 1.
+        drop_path: Stochastic depth.
+    """
+    return x + drop_path(branch if scale is None else scale * branch)
