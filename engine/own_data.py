@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .data_files import IGNORED, Instances, Report, read_instances, read_label_maps
+from .coco_files import Instances, check_instances, load_coco
+from .data_files import Report, listed
+from .file_pairs import find_suffixes, list_files
+from .label_maps import IGNORED, LabelMaps, read_label_maps
 
 
 @dataclass
@@ -16,107 +19,149 @@ class OwnData:
     num_images: tuple[int, int]  # to train with, to evaluate on
     root: Path
     datasets: list[dict[str, Any]]  # settings of the training and the validation set
-    evaluator: dict[str, Any] = field(default_factory=dict)
+    ann_file: str | None = None  # of the evaluator, below the root
+    masks: bool = True  # whether there are masks, or boxes alone
     reasons: list[str] = field(default_factory=list)
 
 
-def describe_instances(ann_files: list[Path], images: list[Path], chosen: list[str] | None,
-                       filter_cfg: dict, report: Report) -> OwnData | None:
+def describe_instances(ann_files: list[Path], images: list[Path], chosen: list[str] | None, *,
+                       masks: bool, filter_cfg: dict, report: Report) -> OwnData | None:
     """Two COCO files as training and validation set.
 
     Args:
         ann_files: JSON of the training and the validation set.
         images: Their folders of images.
         chosen: Categories to train; ``None`` takes all.
+        masks: Whether to use segmentations, where there are any.
         filter_cfg: Which images mmdet leaves out of training.
         report: Takes what is wrong.
 
     Returns:
         None if they cannot be used.
     """
-    read = [
-        read_instances(file, folder, report)
-        for file, folder in zip(ann_files, images, strict=True)
-    ]
-    if None in read:
+    contents = [load_coco(file, report) for file in ann_files]
+    if None in contents:
         return None
-    train, val = read
+    if masks and not any(map(_has_segmentations, contents)):
+        masks = False
+        report.remark('no annotation has a segmentation: the config trains boxes alone, as Faster '
+                      'R-CNN does')
+    train, val = (check_instances(
+        file, content, folder, report, masks=masks, evaluated=file == ann_files[1])
+                  for file, content, folder in zip(ann_files, contents, images, strict=True))
     if list(train.classes) != list(val.classes):
-        report.faults.append('training and validation must have the same categories in the same '
-                             f'order, got {list(train.classes)} and {list(val.classes)}')
+        report.fault('training and validation must have the same categories in the same order, '
+                     f'got {listed(list(train.classes))}; and {listed(list(val.classes))}')
     for name in chosen or ():
         if name not in train.classes:
-            report.faults.append(f'--classes: {ann_files[0]} has no category {name!r}, only '
-                                 f'{", ".join(train.classes)}')
+            report.fault(f'--classes: {ann_files[0]} has no category {name!r}, only '
+                         f'{listed(list(train.classes))}')
     if images[0] == images[1]:
-        _remark_overlap(set(train.sides), set(val.sides), report)
+        _remark_overlap(train, val, report)
     if chosen:
         train, val = train.restricted(chosen), val.restricted(chosen)
-    for split, instances in zip(('training', 'validation'), (train, val), strict=True):
+    for file, instances in zip(ann_files, (train, val), strict=True):
         unseen = [name for name, count in instances.classes.items() if not count]
-        if unseen:
-            report.remarks.append(f'{split}: no annotations of {", ".join(unseen)}')
+        if len(unseen) == len(instances.classes):
+            report.fault(f'{file}: no image has an annotation that could be used')
+        elif unseen:
+            report.remark(f'{file}: no annotations of {listed(unseen)}')
     num_train = _usable_images(train, filter_cfg, report)
 
     root = _common_root(ann_files + images)
+    names = [os.path.relpath(absolute(file), root) for file in ann_files]
     datasets = [
         dict(
             type='CocoDataset',
-            ann_file=_relative(file, root),
-            data_prefix=dict(img=_relative(folder, root)))
-        for file, folder in zip(ann_files, images, strict=True)
+            ann_file=name,
+            data_prefix=dict(img=os.path.relpath(absolute(folder), root)))
+        for name, folder in zip(names, images, strict=True)
     ]
     return OwnData(
-        tuple(train.classes), (num_train, len(val.sides)), root, datasets,
-        dict(ann_file=str(ann_files[1].resolve())))
+        tuple(train.classes), (num_train, len(val.images)),
+        root,
+        datasets,
+        ann_file=names[1],
+        masks=masks)
+
+
+def _has_segmentations(content: dict[str, list]) -> bool:
+    return any(isinstance(a, dict) and a.get('segmentation') for a in content['annotations'])
 
 
 def describe_label_maps(masks: list[Path], images: list[Path], suffixes: tuple[str, str] | None,
-                        names: list[str] | None, zero: str | None,
+                        names: list[str] | None, *, zero: str | None, ignore_255: bool,
                         report: Report) -> OwnData | None:
     """Two folders of label maps as training and validation set.
 
     Args:
         masks: Folders of the training and the validation set.
         images: Their folders of images.
-        suffixes: See :func:`~.data_files.read_label_maps`.
+        suffixes: See :func:`~.label_maps.read_label_maps`; ``None`` finds them.
         names: See :func:`meaning_of_labels`, as for ``zero``.
+        ignore_255: Whether the user says that label 255 stands for unlabelled pixels.
         report: Takes what is wrong.
 
     Returns:
         None if they cannot be used.
     """
-    train, val = (
-        read_label_maps(*folders, suffixes, report) for folders in zip(masks, images, strict=True))
-    if train.labels and val.labels and train.suffixes != val.suffixes:
-        report.faults.append('training and validation must have the same extensions, got '
-                             f'{train.suffixes} and {val.suffixes}')
+    listings = [list_files(*folders, report) for folders in zip(images, masks, strict=True)]
+    suffixes = suffixes or find_suffixes(listings, report)
+    if suffixes is None:
+        return None
+    if images == masks and suffixes[1].endswith(suffixes[0]):
+        report.fault(f'{images[0]}: mmseg would take label maps *{suffixes[1]} for images '
+                     f'*{suffixes[0]}: put them into folders of their own')
+        return None
+    train, val = (read_label_maps(listing, suffixes, report) for listing in listings)
     values = train.values() | val.values()
     if not values:
+        if train.labels or val.labels:
+            report.fault(f'every pixel of every label map is {IGNORED}, which mmseg ignores')
         return None
     classes, reduce_zero_label, reason = meaning_of_labels(values, names, zero)
-    first = int(reduce_zero_label)
-    for label_map, labels in (train.labels | val.labels).items():
-        beyond = sorted(label for label in labels if first + len(classes) <= label < IGNORED)
-        if beyond:
-            report.faults.append(f'{label_map}: labels {beyond} have no class: there are '
-                                 f'{len(classes)}, from label {first}')
-    if len(classes) < 2:
-        report.faults.append(f'a segmenter needs at least two classes, got {list(classes)}')
-    unseen = [name for label, name in enumerate(classes, first) if label not in train.values()]
-    if unseen:
-        report.remarks.append(f'training: no pixels of {", ".join(unseen)}')
+    _check_labels(train, val, classes, int(reduce_zero_label), ignore_255, report)
+    if zero is None and not reduce_zero_label and names and len(names) > 1:
+        report.remark(f'label 0 is taken for {classes[0]!r}, label 1 for {classes[1]!r} and so on. '
+                      'If label 0 stands for unlabelled pixels, say --zero unlabelled, with '
+                      f'{max(values)} names or more: those of the labels from 1 on')
 
     root = _common_root(masks + images)
     datasets = [
         dict(
             type='BaseSegDataset',
-            data_prefix=dict(img_path=_relative(image, root), seg_map_path=_relative(mask, root)),
-            img_suffix=train.suffixes[0],
-            seg_map_suffix=train.suffixes[1],
+            data_prefix=dict(
+                img_path=os.path.relpath(absolute(image), root),
+                seg_map_path=os.path.relpath(absolute(mask), root)),
+            img_suffix=suffixes[0],
+            seg_map_suffix=suffixes[1],
             reduce_zero_label=reduce_zero_label) for mask, image in zip(masks, images, strict=True)
     ]
     return OwnData(classes, (len(train.labels), len(val.labels)), root, datasets, reasons=[reason])
+
+
+def _check_labels(train: LabelMaps, val: LabelMaps, classes: tuple[str, ...], first: int,
+                  ignore_255: bool, report: Report) -> None:
+    """Whether every label has a class, and every class a label."""
+    for label_map, labels in (train.labels | val.labels).items():
+        beyond = sorted(label for label in labels if first + len(classes) <= label < IGNORED)
+        if beyond:
+            report.fault(f'{label_map}: labels {listed(list(map(str, beyond)))} have no class: '
+                         f'there are {len(classes)}, from label {first}')
+    values = train.values()
+    unseen = [name for label, name in enumerate(classes, first) if label not in values]
+    if train.ignores() and len(values) == 1 and not ignore_255:
+        report.fault(f'training: the labels are {values.pop()} and {IGNORED} alone, and mmseg '
+                     f'ignores {IGNORED}: one class would be learnt. Where {IGNORED} is a class, '
+                     'save it as another label, such as 1')
+    elif len(classes) < 2:
+        report.fault(f'a segmenter needs at least two classes, got {list(classes)}')
+    elif unseen and train.ignores() and not ignore_255:
+        report.fault(f'training: no pixels of {listed(unseen)}, but pixels of {IGNORED}, which '
+                     'mmseg ignores. If they are of a class, save them as its label; if they are '
+                     'unlabelled, say --ignore-255')
+    elif unseen:
+        report.remark(f'training: no pixels of {listed(unseen)}')
 
 
 def meaning_of_labels(values: set[int], names: list[str] | None,
@@ -151,33 +196,40 @@ def meaning_of_labels(values: set[int], names: list[str] | None,
 def _usable_images(train: Instances, filter_cfg: dict, report: Report) -> int:
     """How many images will be trained with."""
     least = filter_cfg.get('min_size', 0)
-    small = [name for name, side in train.sides.items() if side < least]
+    small = [
+        id for id, image in train.images.items() if min(image['width'], image['height']) < least
+    ]
     if small:
-        report.remarks.append(f'left out of training: smaller than {least} pixels (filter_cfg.'
-                              f'min_size): {", ".join(small)}')
-    names = train.populated if filter_cfg.get('filter_empty_gt') else train.sides
-    empty = len(train.sides) - len(names)
+        names = [train.images[id]['file_name'] for id in small]
+        report.remark(f'left out of training: smaller than {least} pixels (filter_cfg.min_size): '
+                      f'{listed(names)}')
+    used = train.annotated if filter_cfg.get('filter_empty_gt') else train.images
+    empty = len(train.images) - len(used)
     if empty:
-        report.remarks.append(f'left out of training: {empty} images without objects')
-    number = len(set(names) - set(small))
+        report.remark(f'left out of training: {empty} images without objects')
+    number = len(set(used) - set(small))
     if not number:
-        report.faults.append('training: there is no image left to train with')
+        report.fault('training: there is no image left to train with')
     return number
 
 
-def _remark_overlap(train: set[str], val: set[str], report: Report) -> None:
+def _remark_overlap(train: Instances, val: Instances, report: Report) -> None:
     """Say which images are in both sets."""
-    both = sorted(train & val)
+    names = [{image['file_name'] for image in split.images.values()} for split in (train, val)]
+    both = sorted(set.intersection(*names))
     if both:
-        report.remarks.append(f'{len(both)} images are in training and validation: '
-                              f'{", ".join(both)}')
+        report.remark(f'{len(both)} images are in training and validation: {listed(both)}')
+
+
+def absolute(path: Path) -> Path:
+    """The path from the root on, by the links that the user named where that leads there too."""
+    named = os.path.abspath(path)
+    same = os.path.exists(named) and os.path.samefile(named, path)
+    return Path(named if same else os.path.realpath(path))
 
 
 def _common_root(paths: list[Path]) -> Path:
-    """The folder that all of them are in, absolute."""
-    folders = [path.resolve() if path.is_dir() else path.resolve().parent for path in paths]
-    return Path(os.path.commonpath(folders))
-
-
-def _relative(path: Path, root: Path) -> str:
-    return str(path.resolve().relative_to(root))
+    """The folder that all of them are in."""
+    return Path(
+        os.path.commonpath(
+            [absolute(path) if os.path.isdir(path) else absolute(path).parent for path in paths]))

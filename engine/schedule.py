@@ -33,18 +33,22 @@ def schedule(cfg: Config,
         What the config must set, and sentences that explain it.
 
     Raises:
-        ValueError: If the recipe does not say which batch its rate is for.
+        ValueError: If the recipe does not say which batch its rate is for, or how long it trains.
     """
     base = base_batch_size(cfg)
     batch = (images_per_gpu or cfg.train_dataloader.batch_size) * num_gpus
     loop, checkpoint = cfg.train_cfg, cfg.default_hooks.checkpoint
+    schedulers = cfg.param_scheduler
+    schedulers = schedulers if isinstance(schedulers, list) else [schedulers]
+    if not loop.get('max_epochs') and not loop.get('max_iters'):
+        raise ValueError('train_cfg of the config has neither max_epochs nor max_iters')
     if loop.get('max_epochs'):
         old = loop.max_epochs
         new = epochs or max(old, -(-LEAST_STEPS * base // num_images))
         key, unit, iterations = 'max_epochs', 'epochs', new * -(-num_images // batch)
     else:
         old = loop.max_iters
-        recipe_images = RECIPE_IMAGES.get(cfg.train_dataloader.dataset.data_root, num_images)
+        recipe_images = RECIPE_IMAGES.get(cfg.train_dataloader.dataset.get('data_root'), num_images)
         seen = max(old * base * num_images // recipe_images, min(LEAST_STEPS, old) * base)
         new = iterations = -(-(epochs * num_images if epochs else seen) // batch)
         key, unit = 'max_iters', 'iterations'
@@ -52,34 +56,36 @@ def schedule(cfg: Config,
     changes = dict(
         train_cfg={
             key: new,
-            'val_interval': _stretched(loop.val_interval, factor)
+            **_stretched_counts(loop, ('val_interval', ), factor)
         },
         param_scheduler=[
-            _stretched_scheduler(dict(scheduler), factor, iterations)
-            for scheduler in cfg.param_scheduler
+            _stretched_scheduler(scheduler, factor, iterations) for scheduler in schedulers
         ],
         optim_wrapper=dict(optimizer=dict(lr=rate * batch / base)),
         auto_scale_lr=dict(base_batch_size=batch),
-        default_hooks=dict(checkpoint=dict(interval=_stretched(checkpoint.interval, factor))))
+        default_hooks=dict(checkpoint=_stretched_counts(checkpoint, ('interval', ), factor)))
     return changes, [
         f'{new} {unit} for {num_images} images, {batch} a step (the recipe has {old}, {base} a '
         f'step); learning rate {rate:g} x {batch} / {base}'
     ]
 
 
-def _stretched(count: int, factor: float) -> int:
-    return max(1, round(count * factor))
-
-
 def _stretched_scheduler(scheduler: dict[str, Any], factor: float,
                          iterations: int) -> dict[str, Any]:
     """Stretched by ``factor``; a warm-up stays as it is, or takes a tenth of a short training."""
-    if scheduler['type'] == 'LinearLR':
+    if scheduler.get('type') == 'LinearLR' and 'end' in scheduler:
         return dict(scheduler, end=max(1, min(scheduler['end'], iterations // 10)))
-    for key in COUNTS_OF_SCHEDULERS:
-        value = scheduler.get(key)
+    return dict(scheduler, **_stretched_counts(scheduler, COUNTS_OF_SCHEDULERS, factor))
+
+
+def _stretched_counts(settings: dict[str, Any], keys: tuple[str, ...],
+                      factor: float) -> dict[str, Any]:
+    """Those of the settings that count, stretched, but for what is unset or starts at 0."""
+    changed = {}
+    for key in keys:
+        value = settings.get(key)
         if isinstance(value, list):
-            scheduler[key] = [_stretched(count, factor) for count in value]
-        elif value:
-            scheduler[key] = _stretched(value, factor)
-    return scheduler
+            changed[key] = [max(1, round(count * factor)) for count in value]
+        elif value and value > 0:
+            changed[key] = max(1, round(value * factor))
+    return changed

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,33 +10,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from conftest import NO_WORKERS, ROOT
+from conftest import ROOT
+from drawn_data import draw_instances, draw_label_maps, leaf, trained_and_tested
 from mmengine.config import Config
 
-from colonnade.engine.own_data import meaning_of_labels
 from colonnade.engine.schedule import schedule
 
 CATEGORIES = {'person': 1, 'car': 3, 'dog': 18, 'bottle': 44, 'chair': 62}
 STUFF = {'wall': 1, 'building': 2, 'sky': 3}  # in ADE20k's numbering
-SHORT = [
-    '--cfg-options', 'train_cfg.max_iters=2', 'default_hooks.checkpoint.interval=1',
-    'train_dataloader.batch_size=2', 'val_dataloader=None', 'val_evaluator=None', 'val_cfg=None',
-    *NO_WORKERS[:2]
-]
-
-
-def leaf(head: str, recipe: str = 'nano_12_p16_slim_{}') -> Path:
-    data = 'coco' if head == 'mask_rcnn' else 'ade20k'
-    return ROOT / f'configs/{head}/xcit_{recipe.format(data)}.py'
-
-
-def trained_and_tested(run_tool: Callable, config: Path) -> dict[str, float]:
-    """A short run of the config as it is, and its metrics."""
-    work_dir = config.parent / 'run'
-    run_tool('train', config, '--work-dir', work_dir, *SHORT)
-    run_tool('test', config, work_dir / 'iter_2.pth', '--work-dir', work_dir, '--out',
-             work_dir / 'm.json', '--cfg-options', 'test_dataloader.dataset.indices=4', *NO_WORKERS)
-    return json.loads((work_dir / 'm.json').read_text())['metrics']
 
 
 @pytest.fixture
@@ -114,70 +96,6 @@ def test_some_of_the_classes(five_classes: list, tmp_path: Path, run_tool: Calla
     assert cfg.optim_wrapper.optimizer.lr == 5e-5
 
 
-def faults_of(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments) -> list[str]:
-    """The faults, and behind them the remarks, of a run that writes no config."""
-    out = Path('own_that_is_not_written.py')
-    with pytest.raises(SystemExit, match='no config was written'):
-        run_tool('new_config', *arguments, '--out', out)
-    assert not out.exists()
-    said = capsys.readouterr()
-    return [line for line in (said.err + said.out).splitlines() if ': ' in line]
-
-
-def test_every_fault_of_instances(five_classes: list, tmp_path: Path, run_tool: Callable,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
-    file, images = five_classes[1], tmp_path / 'images'
-    shutil.copytree(five_classes[4], images)
-    content = json.loads(file.read_text())
-    usable = [a for a in content['annotations'] if not a['iscrowd']]
-    by_id = {image['id']: image for image in content['images']}
-    expected = []
-
-    def broken(index: int, says: str, **changes: object) -> None:
-        expected.append(f'annotation {changes.get("id", usable[index]["id"])}: {says}')
-        usable[index].update(changes)
-
-    image = by_id[usable[0]['image_id']]
-    size = image['height'], image['width']
-    broken(0, 'the RLE has 7 pixels', segmentation=dict(size=[*size], counts=[3, 4]))
-    broken(1, 'the RLE must have', segmentation=dict(size=[5, 5], counts=[25]))
-    broken(2, 'there is no image 7', image_id=7)
-    broken(3, 'there is no category 99', category_id=99)
-    broken(4, 'bbox must be', bbox=[1, 2, 3])
-    broken(5, 'bbox must be', bbox=[1, 2, float('inf'), 3])
-    broken(6, 'has no segmentation', segmentation=[])
-    broken(7, 'ids must not be 0', id=0)
-    broken(8, 'left out of training: empty', bbox=[5, 5, 0, 9])
-    broken(9, 'left out of training: empty', area=0)
-    broken(10, 'left out of training: box [5000, 5, 9, 9] lies outside', bbox=[5000, 5, 9, 9])
-    broken(11, 'left out of training: no polygon', segmentation=[[1, 2, 3, 4]])
-    broken(12, 'box [-4990, 0, 5000, 9] reaches 4990.0 pixels out', bbox=[-4990, 0, 5000, 9])
-    broken(15, 'segmentation must be a list of polygons', segmentation=[1, 2, 3, 4, 5, 6])
-    broken(16, 'area must be a number of pixels, got None', area=None)
-    content['categories'].append(7)
-    expected.append('categories: number 5 must have id, name, got 7')
-    del usable[13]['area'], usable[13]['iscrowd']
-    expected.append(f'id {usable[13]["id"]} has no area, iscrowd')
-    content['annotations'].append(usable[14])
-    expected.append(f'annotations: id {usable[14]["id"]} stands there more than once')
-    content['categories'].append(dict(id=1, name='car'))
-    expected += ['categories: id 1 stands there', "categories: more than one is named 'car'"]
-    expected += ['must have the same categories in the same order']
-
-    names = [image['file_name'] for image in content['images']]
-    (images / names[0]).unlink()
-    (images / names[1]).write_bytes(b'no JPEG')
-    cv2.imwrite(str(images / names[2]), np.zeros((9, 8, 3), np.uint8))
-    expected += [f'there is no {images}/{names[0]}', f'{images}/{names[1]} cannot be read']
-    expected += [f'{images}/{names[2]} has 8 x 9 pixels']
-    file.write_text(json.dumps(content))
-
-    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *five_classes[:4], images,
-                     five_classes[5])
-    for text in expected:
-        assert any(text in line for line in said), text
-
-
 def test_a_box_beyond_the_border_trains(five_classes: list, tmp_path: Path, run_tool: Callable,
                                         capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads(five_classes[1].read_text())
@@ -189,78 +107,6 @@ def test_a_box_beyond_the_border_trains(five_classes: list, tmp_path: Path, run_
     printed = capsys.readouterr().out
     assert 'pixels out of its image' in printed
     assert 'for 50 images' in printed
-
-
-def test_images_and_label_maps_in_one_folder(three_classes: Path, tmp_path: Path,
-                                             run_tool: Callable) -> None:
-    for split in ('training', 'validation'):
-        for path in (three_classes / 'annotations' / split).iterdir():
-            path.rename(three_classes / 'images' / split / f'{path.stem}_labels.png')
-    folders = [three_classes / 'images' / split for split in ('training', 'validation')]
-    run_tool('new_config', leaf('sem_fpn'), '--masks', *folders, '--images', *folders, '--classes',
-             *STUFF, '--suffixes', '.jpg', '_labels.png', '--out', tmp_path / 'own.py')
-    dataset = Config.fromfile(tmp_path / 'own.py').train_dataloader.dataset
-    assert (dataset.img_suffix, dataset.seg_map_suffix) == ('.jpg', '_labels.png')
-
-
-@pytest.mark.parametrize('content, says', [
-    ('{"images": [', 'cannot be read'),
-    ('[]', 'needs images, annotations and categories'),
-    ('{"images": [], "annotations": [], "categories": []}', 'no image has an annotation'),
-])
-def test_files_that_are_not_cocos(content: str, says: str, five_classes: list, run_tool: Callable,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
-    five_classes[2].write_text(content)
-    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *five_classes)
-    assert any(f'{five_classes[2]}' in line and says in line for line in said)
-
-
-def test_every_fault_of_label_maps(three_classes: Path, run_tool: Callable,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
-    masks = sorted((three_classes / 'annotations/training').iterdir())
-    images = sorted((three_classes / 'images/training').iterdir())
-    height, width = cv2.imread(str(masks[2]), cv2.IMREAD_UNCHANGED).shape
-    masks[0].unlink()
-    images[1].unlink()
-    cv2.imwrite(str(masks[2]), np.zeros((height, width, 3), np.uint8))
-    cv2.imwrite(str(masks[3]), np.zeros((5, 6), np.uint8))
-    masks[4].write_bytes(b'no PNG')
-    label_map = cv2.imread(str(masks[5]), cv2.IMREAD_UNCHANGED)
-    cv2.imwrite(str(masks[5]), np.full_like(label_map, 4))
-    label_map = cv2.imread(str(masks[6]), cv2.IMREAD_UNCHANGED)
-    cv2.imwrite(str(masks[6]), np.full_like(label_map, 255))
-    label_map = cv2.imread(str(masks[7]), cv2.IMREAD_UNCHANGED)
-    cv2.imwrite(str(masks[7]), np.full(label_map.shape, 300, np.uint16))
-    shutil.copy(images[8], images[8].with_suffix('.jpeg'))
-
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), '--masks', three_classes, '--classes',
-                     *STUFF, '--zero', 'unlabelled')
-
-    expected = [
-        f'{images[0]} has no label map {masks[0]}', f'{masks[1]} is not used',
-        f'{masks[2]} or its image cannot be used: a label map has one channel, this has 3',
-        f'{masks[3]} or its image cannot be used: the label map has 6 x 5 pixels',
-        f'{masks[4]} or its image cannot be used', f'{masks[5]}: labels [4] have no class',
-        f'{masks[6]}: every pixel is 255', f'{masks[7]} or its image cannot be used: labels must',
-        'all files must have one extension, there are 18 .jpg, 1 .jpeg'
-    ]
-    for text in expected:
-        assert any(text in line for line in said), text
-
-
-@pytest.mark.parametrize('values, names, zero, classes, reduced', [
-    ({0, 1, 2}, ['a', 'b'], None, ('a', 'b'), True),
-    ({0, 1}, ['a', 'b'], None, ('a', 'b'), False),
-    ({0, 1, 2}, ['a', 'b', 'c'], None, ('a', 'b', 'c'), False),
-    ({1, 2}, None, None, ('label 1', 'label 2'), True),
-    ({0, 2}, None, None, ('label 0', 'label 1', 'label 2'), False),
-    ({0, 2}, None, 'unlabelled', ('label 1', 'label 2'), True),
-    ({0, 1}, ['a'], None, ('background', 'a'), False),
-    ({0, 1}, ['a', 'b'], 'unlabelled', ('a', 'b'), True),
-])
-def test_meaning_of_labels(values: set[int], names: list[str] | None, zero: str | None,
-                           classes: tuple[str, ...], reduced: bool) -> None:
-    assert meaning_of_labels(values, names, zero)[:2] == (classes, reduced)
 
 
 @pytest.mark.parametrize('head, recipe, num_images, options, length, end_of_warm_up', [
@@ -290,8 +136,12 @@ def test_schedule(head: str, recipe: str, num_images: int, options: dict, length
     (['no.py', '--masks', '.'], 'no config file no.py'),
     (['{det}', '--masks', '.'], '--coco is for detectors, --masks for segmenters'),
     (['{det}', '--coco', 'a.json', 'b.json'], '--images must name'),
+    (['{det}', '--coco', 'a', 'b', '--ignore-255'], '--zero, --suffixes and --ignore-255 are for'),
+    (['{seg}', '--masks', '.', '--boxes'], '--boxes is for --coco'),
+    (['{seg}', '--masks', '{seg}'], 'is a file and --masks takes folders of label maps'),
     (['{seg}', '--masks', 'a', 'b', '--images', 'c'], '--images must name two folders'),
     (['{seg}', '--masks', '.', '--out', '{seg}'], 'exists: name another --out'),
+    (['{seg}', '--masks', '.', '--out', 'own'], '--out must end in .py, got own'),
     (['{seg}', '--masks', '.', '--classes', 'a', 'a'], '--classes must be names that differ'),
     (['{seg}', '--masks', '.', '--gpus', '0'], '--gpus must be at least 1'),
     (['{uper}', '--masks', '.', '--batch-size', '1'], 'UPerHead normalises one value per image'),
@@ -302,3 +152,118 @@ def test_wrong_arguments_are_named(arguments: list[str], message: str, run_tool:
     with pytest.raises(SystemExit, match='1'):
         run_tool('new_config', *(argument.format(**names) for argument in arguments))
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('content, says', [
+    ('model = dict(', 'cannot be read as a config: SyntaxError'),
+    ('_base_ = "no.py"', 'cannot be read as a config: FileNotFoundError'),
+    ('x = 1 / 0', 'cannot be read as a config: ZeroDivisionError'),
+    ('x = 1', 'is no config that trains and evaluates: it has no default_scope, model'),
+    ('_base_ = "{leaf}"\nval_evaluator = [dict(type="CocoMetric")]', 'val_evaluator must be one'),
+    ('_base_ = "{leaf}"\nmodel = dict(_delete_=True, type="RPN")', 'nothing in model says num_cla'),
+    ('_base_ = "{leaf}"\nparam_scheduler = None', 'it has no param_scheduler'),
+    ('_base_ = "{leaf}"\nauto_scale_lr = dict(_delete_=True)', 'no auto_scale_lr.base_batch_size'),
+    ('_base_ = "{leaf}"\ntrain_cfg = dict(_delete_=True, type="Loop")', 'neither max_epochs nor'),
+    ('_base_ = "{leaf}"\ntrain_dataloader = dict(dataset=dict(_delete_=True, type="Concat"))',
+     'must be one data set, not a Concat'),
+])
+def test_what_is_no_recipe(content: str, says: str, tmp_path: Path, run_tool: Callable,
+                           capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_instances(tmp_path)
+    recipe = tmp_path / 'recipe.py'
+    recipe.write_text(content.replace('{leaf}', str(leaf('mask_rcnn'))))
+    with pytest.raises(SystemExit) as stopped:
+        run_tool('new_config', recipe, *arguments, '--out', tmp_path / 'own.py')
+    assert says in f'{stopped.value} {capsys.readouterr().err}'
+    assert not (tmp_path / 'own.py').exists()
+
+
+def test_a_schedule_of_ones_own(tmp_path: Path, run_tool: Callable) -> None:
+    """One scheduler that is not in a list, and intervals left to mmengine."""
+    arguments = draw_instances(tmp_path)
+    recipe = tmp_path / 'recipe.py'
+    recipe.write_text(
+        f'_base_ = {str(leaf("mask_rcnn"))!r}\n'
+        'param_scheduler = dict(_delete_=True, type="LinearLR", start_factor=0.1)\n'
+        'default_hooks = dict(checkpoint=dict(_delete_=True, type="CheckpointHook"))\n'
+        'train_cfg = dict(_delete_=True, type="IterBasedTrainLoop", max_iters=50)')
+    run_tool('new_config', recipe, *arguments, '--out', tmp_path / 'own.py')
+    cfg = Config.fromfile(tmp_path / 'own.py')
+    assert cfg.train_cfg.max_iters == 50
+    assert [scheduler.type for scheduler in cfg.param_scheduler] == ['LinearLR']
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, run_tool: Callable) -> None:
+    arguments = draw_label_maps(tmp_path)
+    (tmp_path / 'file').touch()
+    with pytest.raises(SystemExit, match='new_config: .*file'):
+        run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'file/own.py')
+
+
+@pytest.mark.parametrize('content, names', [
+    (b'road\n\n sky \n', ('road', 'sky')),
+    ('\ufeffroad\r\nciel d’été'.encode(), ('road', 'ciel d’été')),
+    ('ciel d’été'.encode('utf-16'), None),
+])
+def test_names_in_a_file(content: bytes, names: tuple[str, ...] | None, tmp_path: Path,
+                         run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_label_maps(tmp_path)
+    (tmp_path / 'names.txt').write_bytes(content)
+    arguments += ['--classes', tmp_path / 'names.txt', '--out', tmp_path / 'own.py']
+    if names is None:
+        with pytest.raises(SystemExit, match='1'):
+            run_tool('new_config', leaf('sem_fpn'), *arguments)
+        assert 'names.txt is no text in UTF-8' in capsys.readouterr().err
+    else:
+        run_tool('new_config', leaf('sem_fpn'), *arguments)
+        assert Config.fromfile(tmp_path / 'own.py').metainfo.classes == names
+
+
+@pytest.mark.parametrize('out', ['own.py', 'configs/own.py', "my configs/it's mine.py"])
+def test_config_and_data_of_one_project_move_together(out: str, tmp_path: Path, run_tool: Callable,
+                                                      monkeypatch: pytest.MonkeyPatch,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    project = tmp_path / 'project'
+    draw_instances(project / 'data')
+    monkeypatch.chdir(project)
+    run_tool('new_config', leaf('mask_rcnn'), '--coco', 'data/train.json', 'data/val.json',
+             '--images', 'data/train', 'data/val', '--out', out)
+    assert 'data_root starts from the folder of this file' in capsys.readouterr().out
+    moved = project.rename(tmp_path / 'elsewhere')
+    monkeypatch.chdir('/')
+    cfg = Config.fromfile(moved / out)
+    assert Path(cfg.data_root).samefile(moved / 'data')
+    assert Path(cfg.val_evaluator.ann_file).samefile(moved / 'data/val.json')
+
+
+def test_data_elsewhere_keep_their_place(tmp_path: Path, run_tool: Callable,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links to data are followed by name, below the current directory and elsewhere."""
+    arguments = draw_label_maps(tmp_path / 'disk')
+    project = tmp_path / 'project'
+    project.mkdir()
+    monkeypatch.chdir(project)
+    run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', 'far.py')
+    assert Config.fromfile('far.py').data_root == str(tmp_path / 'disk')
+    (project / 'data').symlink_to(tmp_path / 'disk')
+    run_tool('new_config', leaf('sem_fpn'), '--masks', 'data/masks/train', 'data/masks/val',
+             '--images', 'data/images/train', 'data/images/val', '--out', 'near.py')
+    assert Config.fromfile('near.py').data_root == str(project / 'data')
+
+
+@pytest.mark.parametrize('folder, options, says', [
+    (ROOT, [], 'python tools/train.py {}'),
+    (ROOT, ['--gpus', '4'], 'torchrun --nproc-per-node 4 tools/train.py {} --launcher pytorch'),
+    ('/', [], 'python -m colonnade.tools.train {}'),
+    ('/', ['--gpus', '2'
+           ], 'torchrun --nproc-per-node 2 -m colonnade.tools.train {} --launcher pytorch'),
+])
+def test_the_command_that_trains(folder: str | Path, options: list[str], says: str, tmp_path: Path,
+                                 run_tool: Callable, monkeypatch: pytest.MonkeyPatch,
+                                 capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs where it is printed."""
+    arguments = draw_label_maps(tmp_path)
+    monkeypatch.chdir(folder)
+    out = tmp_path / 'my own.py'
+    run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', out, *options)
+    assert f'train with: {says.format(shlex.quote(str(out)))}\n' in capsys.readouterr().out

@@ -9,27 +9,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
-import textwrap
 from pathlib import Path
-from typing import Any
 
-from mmdet.visualization import get_palette
 from mmengine.config import Config
-from yapf.yapflib.yapf_api import FormatCode
 
 from colonnade.engine.data_files import Report, repeated
 from colonnade.engine.launch import write_text
+from colonnade.engine.own_config import config_source, load_recipe, loads_masks, settings
 from colonnade.engine.own_data import OwnData, describe_instances, describe_label_maps
-from colonnade.engine.schedule import schedule
 
-SPLITS = ('train', 'val')
 LAYOUT = (('images', 'annotations'), ('training', 'validation'))  # of ADE20k
-
-
-class Name(str):
-    """A variable of the config, written as it is."""
-    __repr__ = str.__str__
 
 
 def parse_args() -> argparse.Namespace:
@@ -66,13 +57,19 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--zero',
         choices=['unlabelled', 'class'],
-        help='what label 0 of label maps is, where the data do not tell')
+        help='what label 0 of label maps is (found where the data tell)')
     parser.add_argument(
         '--suffixes',
         nargs=2,
         metavar=('IMAGE', 'MASK'),
-        help='how names of images and of label maps end where it is more than\n'
-        'the extension, e.g. _leftImg8bit.png _labelTrainIds.png')
+        help='how names of images and of label maps end, the rest being equal, e.g.\n'
+        '_leftImg8bit.png _labelTrainIds.png (found where the names tell)')
+    parser.add_argument(
+        '--ignore-255',
+        action='store_true',
+        help='label 255 stands for unlabelled pixels, though classes have none')
+    parser.add_argument(
+        '--boxes', action='store_true', help='train boxes alone, whatever segmentations there are')
     parser.add_argument('--batch-size', type=int, help="images a GPU (the recipe's)")
     parser.add_argument('--gpus', type=int, default=1, help='GPUs, or processes (1)')
     parser.add_argument('--epochs', type=int, help="passes over the data (the recipe's, or more)")
@@ -80,7 +77,9 @@ def parse_args() -> argparse.Namespace:
     args = parser.parse_args()
     args.out = args.out or Path(f'{args.leaf.stem}_own.py')
     try:
-        args.cfg = load_leaf(args)
+        check_options(args)
+        args.cfg = load_recipe(args.leaf, 'mmdet' if args.coco else 'mmseg')
+        check_batch_size(args)
         args.images = folders_of_images(args)
         if args.masks and len(args.masks) == 1:
             args.masks = [args.masks[0] / LAYOUT[0][1] / split for split in LAYOUT[1]]
@@ -90,41 +89,36 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def load_leaf(args: argparse.Namespace) -> Config:
-    """The recipe, if it is one for these data.
+def check_options(args: argparse.Namespace) -> None:
+    """Whether the options go together.
 
     Raises:
-        FileNotFoundError: If there is none.
         FileExistsError: If the file to write is there.
-        ValueError: If recipe, data and numbers do not go together.
+        ValueError: If they do not.
     """
-    if not args.leaf.is_file():
-        raise FileNotFoundError(f'no config file {args.leaf}')
-    if args.out.exists():
+    if args.out.suffix != '.py':
+        raise ValueError(f'--out must end in .py, got {args.out}')
+    if os.path.lexists(args.out):
         raise FileExistsError(f'{args.out} exists: name another --out')
     for option in ('batch_size', 'gpus', 'epochs'):
         if getattr(args, option) is not None and getattr(args, option) < 1:
             raise ValueError(f'--{option.replace("_", "-")} must be at least 1')
-    cfg = Config.fromfile(args.leaf)
-    scope = 'mmdet' if args.coco else 'mmseg'
-    if cfg.default_scope != scope:
-        raise ValueError('--coco is for detectors, --masks for segmenters, and '
-                         f'{args.leaf} is a config of {cfg.default_scope}')
-    if args.coco and (args.zero or args.suffixes):
-        raise ValueError('--zero and --suffixes are for --masks')
-    for split in SPLITS:
-        dataset = cfg[f'{split}_dataloader'].dataset
-        if 'pipeline' not in dataset:
-            raise ValueError(f'{args.leaf}: {split}_dataloader.dataset must be one data set, not a '
-                             f'{dataset.type}')
-        if any('reduce_zero_label' in step for step in dataset.pipeline):
-            raise ValueError(f'{args.leaf}: LoadAnnotations of the {split} pipeline must leave '
-                             'reduce_zero_label to the data set')
-    pools_to_one = 1 in cfg.model.get('decode_head', {}).get('pool_scales', ())
+    if args.coco and (args.zero or args.suffixes or args.ignore_255):
+        raise ValueError('--zero, --suffixes and --ignore-255 are for --masks')
+    if args.masks and args.boxes:
+        raise ValueError('--boxes is for --coco')
+    for path in args.masks or ():
+        if path.is_file():
+            raise ValueError(f"{path} is a file and --masks takes folders of label maps. Instances "
+                             "in COCO's form are for --coco, with a config of a detector")
+
+
+def check_batch_size(args: argparse.Namespace) -> None:
+    """Raise a ValueError if the recipe's heads need more than one image."""
+    head = args.cfg.model.get('decode_head')
+    pools_to_one = isinstance(head, dict) and 1 in head.get('pool_scales', ())
     if pools_to_one and args.batch_size == args.gpus == 1:
-        raise ValueError(f'--batch-size 1 is too small: {cfg.model.decode_head.type} normalises '
-                         'one value per image')
-    return cfg
+        raise ValueError(f'--batch-size 1 is too small: {head.type} normalises one value per image')
 
 
 def folders_of_images(args: argparse.Namespace) -> list[Path]:
@@ -148,13 +142,18 @@ def names_of_classes(given: list[str] | None) -> list[str] | None:
     """The names themselves, or those in a file.
 
     Raises:
-        ValueError: If a name stands there twice, or none.
+        OSError: If the file cannot be read.
+        ValueError: If it is no text, or if a name stands there twice, or none.
     """
     if given is None:
         return None
     names = given
-    if len(given) == 1 and Path(given[0]).is_file():
-        names = [line.strip() for line in Path(given[0]).read_text().splitlines() if line.strip()]
+    if len(given) == 1 and os.path.isfile(given[0]):
+        try:
+            text = Path(given[0]).read_text(encoding='utf-8-sig')
+        except UnicodeDecodeError as error:
+            raise ValueError(f'--classes: {given[0]} is no text in UTF-8: {error}') from error
+        names = [line.strip() for line in text.splitlines() if line.strip()]
     if not names or repeated(names):
         raise ValueError(f'--classes must be names that differ, got {names}')
     return names
@@ -163,84 +162,60 @@ def names_of_classes(given: list[str] | None) -> list[str] | None:
 def look_at_data(args: argparse.Namespace, report: Report) -> OwnData | None:
     """What the data set is; None if it cannot be used."""
     if args.coco:
-        filter_cfg = args.cfg.train_dataloader.dataset.get('filter_cfg') or {}
-        return describe_instances(args.coco, args.images, args.classes, filter_cfg, report)
-    return describe_label_maps(args.masks, args.images, args.suffixes, args.classes, args.zero,
-                               report)
+        return describe_instances(
+            args.coco,
+            args.images,
+            args.classes,
+            masks=loads_masks(args.cfg) and not args.boxes,
+            filter_cfg=args.cfg.train_dataloader.dataset.get('filter_cfg') or {},
+            report=report)
+    return describe_label_maps(
+        args.masks,
+        args.images,
+        args.suffixes and tuple(args.suffixes),
+        args.classes,
+        zero=args.zero,
+        ignore_255=args.ignore_255,
+        report=report)
 
 
-def with_num_classes(model: Any, number: int) -> Any:
-    """The part of ``model`` that says ``num_classes``, saying ``number``; None if there is none."""
-    if isinstance(model, dict):
-        changed = {key: with_num_classes(value, number) for key, value in model.items()}
-        changed = {key: value for key, value in changed.items() if value is not None}
-        return changed | (dict(num_classes=number) if 'num_classes' in model else {}) or None
-    if isinstance(model, list) and any(with_num_classes(item, number) for item in model):
-        # lists of a base config are replaced as a whole
-        return [{**item, **(with_num_classes(item, number) or {})} for item in model]
-    return None
+def write_config(args: argparse.Namespace, data: OwnData) -> None:
+    """Write the config, if it is one.
 
-
-def settings(args: argparse.Namespace, data: OwnData) -> dict[str, Any]:
-    """All that the config sets, in order."""
-    palette = [tuple(map(int, colour)) for colour in get_palette('random', len(data.classes))]
-    common = dict(data_root=Name('data_root'), metainfo=Name('metainfo'))
-    train, val = (dict(dataset=dict(dataset, **common)) for dataset in data.datasets)
-    if args.batch_size:
-        train = dict(batch_size=args.batch_size, **train)
-    content = dict(
-        data_root=str(data.root),
-        metainfo=dict(classes=data.classes, palette=palette),
-        model=with_num_classes(args.cfg.model, len(data.classes)),
-        train_dataloader=train,
-        val_dataloader=val,
-        test_dataloader=Name('val_dataloader'))
-    if data.evaluator:
-        content |= dict(val_evaluator=data.evaluator, test_evaluator=Name('val_evaluator'))
-    changes, reasons = schedule(
+    Raises:
+        OSError: If it cannot be written.
+        ValueError: If it cannot be made of the recipe.
+    """
+    content = settings(
         args.cfg,
-        data.num_images[0],
-        images_per_gpu=args.batch_size,
+        data,
+        out=args.out,
+        batch_size=args.batch_size,
         num_gpus=args.gpus,
         epochs=args.epochs)
-    data.reasons += reasons
-    return content | changes
+    write_text(args.out, config_source(args.leaf, args.out, content, data))
+    try:
+        Config.fromfile(args.out)
+    except Exception as error:  # a config is a program, and so is the recipe that it starts from
+        args.out.unlink()
+        raise ValueError(f'no config can start from {args.leaf}: {error}') from error
 
 
-def python_source(value: Any) -> str:
-    """A value as configs write it."""
-    if isinstance(value, dict):
-        return f'dict({", ".join(f"{key}={python_source(item)}" for key, item in value.items())})'
-    if isinstance(value, list):
-        return f'[{", ".join(map(python_source, value))}]'
-    return repr(value)
-
-
-def leaf_source(args: argparse.Namespace, content: dict[str, Any], data: OwnData) -> str:
-    """The config file."""
-    leaf, folder = args.leaf.resolve(), args.out.resolve().parent
-    if folder.is_relative_to(leaf.parent.parent):
-        base = os.path.relpath(leaf, folder)  # among the configs: they may move together
-    else:
-        base = str(leaf)
-    trained, evaluated = data.num_images
-    comments = [
-        f'{trained} training and {evaluated} validation images, {len(data.classes)} classes, as '
-        'tools/new_config.py found them.', *data.reasons
-    ]
-    lines = [
-        line for comment in comments
-        for line in textwrap.wrap(comment, 98, initial_indent='# ', subsequent_indent='#   ')
-    ]
-    lines += [f'_base_ = {base!r}', '']
-    lines += (f'{key} = {python_source(value)}' for key, value in content.items())
-    style = '{based_on_style: pep8, column_limit: 100, ' \
-            'split_before_expression_after_opening_paren: true}'
-    return FormatCode('\n'.join(lines) + '\n', style_config=style)[0]
+def command(args: argparse.Namespace) -> str:
+    """What trains the config, from the current directory on."""
+    ours, below = Path(__file__).with_name('train.py'), Path('tools/train.py')
+    is_here = below.is_file() and ours.is_file() and below.samefile(ours)
+    train = 'tools/train.py' if is_here else '-m colonnade.tools.train'
+    config = shlex.quote(str(args.out))
+    if args.gpus == 1:
+        return f'python {train} {config}'
+    return f'torchrun --nproc-per-node {args.gpus} {train} {config} --launcher pytorch'
 
 
 def main() -> None:
     """Check the data, list all that is wrong, and write the config if nothing is."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors='backslashreplace')  # names of files may be in any encoding
     args, report = parse_args(), Report()
     print('reading annotations and the headers of images ...', flush=True)
     data = look_at_data(args, report)
@@ -248,15 +223,15 @@ def main() -> None:
         print(f'remark: {remark}')
     for fault in report.faults:
         print(f'fault: {fault}', file=sys.stderr)
-    if report.faults:
-        sys.exit(f'new_config: {len(report.faults)} faults, no config was written')
+    if report.num_faults:
+        faults = 'fault' if report.num_faults == 1 else 'faults'
+        sys.exit(f'new_config: {report.num_faults} {faults}, no config was written')
     try:
-        content = settings(args, data)
-        write_text(args.out, leaf_source(args, content, data))
+        write_config(args, data)
     except (ValueError, OSError) as error:
         sys.exit(f'new_config: {error}')
     print('\n'.join((f'{len(data.classes)} classes: {", ".join(data.classes)}', *data.reasons)))
-    print(f'written: {args.out}\ntrain with: python tools/train.py {args.out}')
+    print(f'written: {args.out}\ntrain with: {command(args)}')
 
 
 if __name__ == '__main__':

@@ -1,0 +1,192 @@
+"""Which label map belongs to which image: mmseg replaces the end of the image's name."""
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from .data_files import Report, listed
+
+PROBES = 5  # images whose names are compared with those of all label maps
+CANDIDATES = 10  # ways of naming that are tried on all images
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How the names of an image and of its label map differ, extensions aside."""
+    image_start: str
+    image_end: str
+    mask_start: str
+    mask_end: str
+
+    def mask_of(self, image: str) -> str | None:
+        """The label map's name for an image's; None if images are not named so."""
+        folder, name = os.path.split(image)
+        start, end = len(self.image_start), len(name) - len(self.image_end)
+        if not (name.startswith(self.image_start) and name.endswith(self.image_end)
+                and start < end):
+            return None
+        return os.path.join(folder, f'{self.mask_start}{name[start:end]}{self.mask_end}')
+
+
+@dataclass
+class Listing:
+    """The files of a folder of images and of that of their label maps."""
+    images: Path
+    masks: Path
+    image_names: list[str]
+    mask_names: list[str]
+
+
+def list_files(images: Path, masks: Path, report: Report) -> Listing:
+    """All files below both folders that Pillow may know, hidden ones left out, as mmseg does."""
+    return Listing(images, masks, _files(images, report), _files(masks, report))
+
+
+def _files(folder: Path, report: Report) -> list[str]:
+    if not os.path.isdir(folder):
+        what = "is a file, --masks and --images take folders. Instances in COCO's form are for " \
+               "--coco and a detector's config" if os.path.isfile(folder) else 'is no folder'
+        report.fault(f'{folder} {what}')
+        return []
+    known, names, seen = tuple(Image.registered_extensions()), [], {os.path.realpath(folder)}
+    walk = os.walk(
+        folder, followlinks=True, onerror=lambda error: report.fault(f'cannot be read: {error}'))
+    for parent, below, files in walk:
+        for name in list(below):
+            path = os.path.join(parent, name)
+            if os.path.realpath(path) in seen:
+                report.fault(f'a link leads to {path} a second time: mmseg would list its files '
+                             'twice')
+                below.remove(name)
+            seen.add(os.path.realpath(path))
+        names += (
+            os.path.relpath(os.path.join(parent, name), folder) for name in files
+            if not name.startswith('.') and name.lower().endswith(known))
+    return sorted(names)
+
+
+def find_suffixes(listings: Sequence[Listing], report: Report) -> tuple[str, str] | None:
+    """How names of images and of label maps end, the rest of the names being equal.
+
+    Args:
+        listings: The files of training and validation.
+        report: Takes what is wrong, and what was found where it is more than the extensions.
+
+    Returns:
+        None if the names do not tell.
+    """
+    if any(os.path.realpath(found.images) == os.path.realpath(found.masks) for found in listings):
+        report.fault(f'{listings[0].images} holds images and label maps: say with --suffixes how '
+                     'the names of both end, e.g. --suffixes .jpg _gt.png')
+        return None
+    extensions = (_extension([(found.images, found.image_names) for found in listings], report),
+                  _extension([(found.masks, found.mask_names) for found in listings], report))
+    images = _without(extensions[0], (found.image_names for found in listings))
+    masks = set(_without(extensions[1], (found.mask_names for found in listings)))
+    if not images or not masks or 2 * len(masks.intersection(images)) >= len(images):
+        return extensions
+    best = _best_namings(images, masks)
+    usable = [naming for naming in best if not naming.image_start and not naming.mask_start]
+    ends = [(naming.image_end + extensions[0], naming.mask_end + extensions[1])
+            for naming in usable]
+    if len(ends) == 1:
+        report.remark(f'names of images end with {ends[0][0]}, those of their label maps with '
+                      f'{ends[0][1]} (--suffixes says otherwise)')
+        return ends[0]
+    names = f'images are named {listed(listings[0].image_names, 3)}; label maps ' \
+            f'{listed(listings[0].mask_names, 3)}'
+    if ends:
+        ways = ', or '.join(f'--suffixes {shlex.join(pair)}' for pair in ends)
+        report.fault(f'images have more than one label map each: say {ways}; {names}')
+    elif best:
+        report.fault(f'the names of label maps start with {best[0].mask_start!r}, where those of '
+                     f'images start with {best[0].image_start!r}; mmseg can replace the end of a '
+                     f'name alone. Rename the label maps{_command(best[0], listings)}')
+    else:
+        have = len(masks.intersection(images)) or 'none'
+        report.fault(f'{have} of {len(images)} images in {listings[0].images} and '
+                     f'{listings[-1].images} have a label map of their name: {names}. --suffixes '
+                     'IMAGE MASK says how both end where the rest of the name is equal')
+    return None
+
+
+def _without(extension: str, names_by_split: Iterator[list[str]]) -> list[str]:
+    """All names that have the extension, without it, below a folder for each split."""
+    return [
+        os.path.join(str(split), name.removesuffix(extension))
+        for split, names in enumerate(names_by_split) for name in names if name.endswith(extension)
+    ]
+
+
+def _extension(folders: list[tuple[Path, list[str]]], report: Report) -> str:
+    """The one extension of the files, which mmseg needs to be one."""
+    of_folders = []
+    for folder, names in folders:
+        counts = Counter(os.path.splitext(name)[1] for name in names).most_common()
+        if len(counts) > 1:
+            shown = ', '.join(f'{count} {extension}' for extension, count in counts)
+            report.fault(f'{folder}: all files must have one extension, there are {shown}')
+        of_folders += [extension for extension, _ in counts[:1]]
+    if len(set(of_folders)) > 1:
+        report.fault(f'{folders[0][0]} and {folders[1][0]} must have files of the same extension, '
+                     f'got {" and ".join(of_folders)}')
+    return of_folders[0] if of_folders else '.png'
+
+
+def _best_namings(images: list[str], masks: set[str]) -> list[Naming]:
+    """The ways of naming by which most images have a label map, if at least half of them do."""
+    of_folder: dict[str, list[str]] = {}
+    for mask in masks:
+        of_folder.setdefault(os.path.dirname(mask), []).append(os.path.basename(mask))
+    candidates = Counter(naming for image in images[:PROBES]
+                         for mask in of_folder.get(os.path.dirname(image), ())
+                         for naming in _namings(os.path.basename(image), mask))
+    likely = sorted(
+        candidates, key=lambda naming: (-candidates[naming], sum(map(len, astuple(naming)))))
+    scores = {}
+    for naming in likely[:CANDIDATES]:
+        names = [naming.mask_of(image) for image in images]
+        number = len(masks.intersection(filter(None, names)))
+        # one pair of names that begin alike is no pattern
+        least = 2 if naming.image_start or naming.image_end else 1
+        if None not in names and number >= least and 2 * number >= len(images):
+            scores[naming] = number
+    return [naming for naming, number in scores.items() if number == max(scores.values())]
+
+
+def _namings(image: str, mask: str) -> Iterator[Naming]:
+    """By which parts the name of a label map may differ from that of its image."""
+    start = len(os.path.commonprefix([image, mask]))
+    end = len(os.path.commonprefix([image[::-1], mask[::-1]]))
+    at = mask.find(image)
+    found = set()
+    if start:
+        found.add(Naming('', image[start:], '', mask[start:]))
+    if end:
+        found.add(Naming(image[:len(image) - end], '', mask[:len(mask) - end], ''))
+    if at >= 0:
+        found.add(Naming('', '', mask[:at], mask[at + len(image):]))
+    for naming in found:
+        # numbers count images: they are no part of a pattern
+        ends = (naming.image_start[-1:], naming.mask_start[-1:], naming.image_end[:1],
+                naming.mask_end[:1])
+        if not any(map(str.isdigit, ends)):
+            yield naming
+
+
+def _command(naming: Naming, listings: Sequence[Listing]) -> str:
+    """How a shell does it, where that is a line."""
+    names = [name for found in listings for name in found.mask_names]
+    plain = re.fullmatch(r'[\w.-]*', naming.image_start + naming.mask_start)
+    if not plain or any(os.path.dirname(name) for name in names):
+        return ''
+    return ''.join(f'\n  (cd {shlex.quote(str(found.masks))} && for f in {naming.mask_start}*; do '
+                   f'mv "$f" "{naming.image_start}${{f#{naming.mask_start}}}"; done)'
+                   for found in listings)

@@ -1,0 +1,208 @@
+"""The config of a recipe for one's own data, as its source."""
+from __future__ import annotations
+
+import keyword
+import os
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmdet.visualization import get_palette
+from mmengine.config import Config
+from yapf.yapflib.yapf_api import FormatCode
+
+from .own_data import OwnData
+from .schedule import schedule
+
+SPLITS = ('train', 'val')
+NEEDED = ('default_scope', 'model', 'train_dataloader.batch_size', 'train_dataloader.dataset',
+          'val_dataloader.dataset', 'val_evaluator', 'train_cfg', 'optim_wrapper.optimizer.lr',
+          'param_scheduler', 'default_hooks.checkpoint')
+YAPF = '{based_on_style: pep8, column_limit: 100, ' \
+       'split_before_expression_after_opening_paren: true}'
+
+
+class Source(str):
+    """Source of Python, written as it is."""
+    __repr__ = str.__str__
+
+
+def load_recipe(leaf: Path, scope: str) -> Config:
+    """A config that can be changed to train on one's own data.
+
+    Args:
+        leaf: Its file.
+        scope: ``mmdet`` or ``mmseg``, which is to train.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If it is none.
+    """
+    if not os.path.isfile(leaf):
+        raise FileNotFoundError(f'no config file {leaf}')
+    try:
+        cfg = Config.fromfile(leaf)
+    except Exception as error:  # a config is a program
+        raise ValueError(f'{leaf} cannot be read as a config: {type(error).__name__}: '
+                         f'{error}') from error
+    missing = [key for key in NEEDED if _at(cfg, key) is None]
+    if missing:
+        raise ValueError(f'{leaf} is no config that trains and evaluates: it has no '
+                         f'{", ".join(missing)}')
+    if cfg.default_scope != scope:
+        raise ValueError('--coco is for detectors, --masks for segmenters, and '
+                         f'{leaf} is a config of {cfg.default_scope}')
+    if not isinstance(cfg.val_evaluator, dict):
+        raise ValueError(f'{leaf}: val_evaluator must be one metric')
+    for split in SPLITS:
+        dataset = _at(cfg, f'{split}_dataloader.dataset')
+        if not isinstance(dataset.get('pipeline'), list):
+            raise ValueError(f'{leaf}: {split}_dataloader.dataset must be one data set, not a '
+                             f'{dataset.get("type")}')
+        if any('reduce_zero_label' in step for step in dataset.pipeline):
+            raise ValueError(f'{leaf}: LoadAnnotations of the {split} pipeline must leave '
+                             'reduce_zero_label to the data set')
+    if with_num_classes(cfg.model, 1) is None:
+        raise ValueError(f'{leaf}: nothing in model says num_classes')
+    return cfg
+
+
+def _at(cfg: Any, key: str) -> Any:
+    """The value at a dotted key; None if there is none."""
+    for part in key.split('.'):
+        cfg = cfg.get(part) if isinstance(cfg, dict) or isinstance(cfg, Config) else None
+    return cfg
+
+
+def loads_masks(cfg: Config) -> bool:
+    """Whether a detector is trained with masks."""
+    return any(step.get('with_mask') for step in cfg.train_dataloader.dataset.pipeline)
+
+
+def with_num_classes(model: Any, number: int) -> Any:
+    """The part of ``model`` that says ``num_classes``, saying ``number``; None if there is none."""
+    if isinstance(model, dict):
+        changed = {key: with_num_classes(value, number) for key, value in model.items()}
+        changed = {key: value for key, value in changed.items() if value is not None}
+        return changed | (dict(num_classes=number) if 'num_classes' in model else {}) or None
+    if isinstance(model, list) and any(with_num_classes(item, number) for item in model):
+        # lists of a base config are replaced as a whole
+        return [{**item, **(with_num_classes(item, number) or {})} for item in model]
+    return None
+
+
+def settings(cfg: Config,
+             data: OwnData,
+             *,
+             out: Path,
+             batch_size: int | None = None,
+             num_gpus: int = 1,
+             epochs: int | None = None) -> dict[str, Any]:
+    """All that the config sets, in order.
+
+    Args:
+        cfg: The recipe.
+        data: What it is to train on; takes the reasons for what is set.
+        out: Where the config will lie.
+        batch_size: Images a GPU; ``None`` is the recipe's.
+        num_gpus: How many GPUs, or processes, will train.
+        epochs: See :func:`~.schedule.schedule`.
+    """
+    palette = [tuple(map(int, colour)) for colour in get_palette('random', len(data.classes))]
+    model = with_num_classes(cfg.model, len(data.classes))
+    common = dict(data_root=Source('data_root'), metainfo=Source('metainfo'))
+    datasets = [dict(dataset, **common) for dataset in data.datasets]
+    evaluator = {}
+    if data.ann_file:
+        slash = '' if str(data.root) == '/' else '/'
+        evaluator['ann_file'] = Source(f'data_root + {slash + data.ann_file!r}')
+    if loads_masks(cfg) and not data.masks:
+        _train_boxes_alone(cfg, model, datasets, evaluator)
+    train, val = (dict(dataset=dataset) for dataset in datasets)
+    if batch_size:
+        train = dict(batch_size=batch_size, **train)
+    changes, reasons = schedule(
+        cfg, data.num_images[0], images_per_gpu=batch_size, num_gpus=num_gpus, epochs=epochs)
+    root, where = _root(data.root, out)
+    data.reasons += [*reasons, where]
+    content = dict(
+        data_root=root,
+        metainfo=dict(classes=data.classes, palette=palette),
+        model=model,
+        train_dataloader=train,
+        val_dataloader=val,
+        test_dataloader=Source('val_dataloader'))
+    if evaluator:
+        content |= dict(val_evaluator=evaluator, test_evaluator=Source('val_evaluator'))
+    return content | changes
+
+
+def _train_boxes_alone(cfg: Config, model: dict, datasets: list[dict], evaluator: dict) -> None:
+    """Leave out all that needs masks: of Mask R-CNN, Faster R-CNN remains."""
+    if 'roi_head' not in model:
+        raise ValueError(f'{cfg.model.type} cannot be trained without masks: take a config with a '
+                         'roi_head, such as those in configs/mask_rcnn')
+    if cfg.model.type == 'MaskRCNN':
+        model['type'] = 'FasterRCNN'
+    model['data_preprocessor'] = dict(pad_mask=False)
+    model['roi_head'] = dict(model['roi_head'], mask_roi_extractor=None, mask_head=None)
+    for split, dataset in zip(SPLITS, datasets, strict=True):
+        dataset['pipeline'] = [
+            dict(step, with_mask=False) if 'with_mask' in step else dict(step)
+            for step in cfg[f'{split}_dataloader'].dataset.pipeline
+        ]
+    evaluator['metric'] = 'bbox'
+
+
+def _root(root: Path, out: Path) -> tuple[str, str]:
+    """The folder of the data as the config names it, and why.
+
+    Both below the current directory are parts of one project, which may move.
+    """
+    here, folder = Path.cwd(), Path(os.path.realpath(out)).parent
+    plain = not set('\'"\\{}\n') & set(str(folder))  # mmengine puts it into the source as it is
+    if plain and root.is_relative_to(here) and folder.is_relative_to(here):
+        below = os.path.relpath(root, folder)
+        return '{{ fileDirname }}' + (f'/{below}' if below != '.' else ''), \
+            'data_root starts from the folder of this file: move both together'
+    return str(root), 'data_root is absolute: if the data move, change it or say --data-root'
+
+
+def _base(leaf: Path, out: Path) -> str:
+    """How the config names the recipe: from its own folder on where both may move together."""
+    leaf, folder = Path(os.path.realpath(leaf)), Path(os.path.realpath(out)).parent
+    together = Path.cwd(), leaf.parent.parent  # a project, or the configs
+    if any(leaf.is_relative_to(top) and folder.is_relative_to(top) for top in together):
+        return os.path.relpath(leaf, folder)
+    return str(leaf)
+
+
+def python_source(value: Any) -> str:
+    """A value as configs write it."""
+    if isinstance(value, dict):
+        if all(str(key).isidentifier() and not keyword.iskeyword(key) for key in value):
+            return f'dict({", ".join(f"{key}={python_source(value[key])}" for key in value)})'
+        return f'{{{", ".join(f"{key!r}: {python_source(value[key])}" for key in value)}}}'
+    if isinstance(value, list):
+        return f'[{", ".join(map(python_source, value))}]'
+    if isinstance(value, tuple):
+        return f'({"".join(f"{python_source(item)}, " for item in value).rstrip()})'
+    return repr(value)
+
+
+def config_source(leaf: Path, out: Path, content: dict[str, Any], data: OwnData) -> str:
+    """The config file: what was found and chosen as comments, the recipe, and what it sets."""
+    trained, evaluated = data.num_images
+    comments = [
+        f'{trained} training and {evaluated} validation images, {len(data.classes)} classes, as '
+        'tools/new_config.py found them.', *data.reasons
+    ]
+    lines = [*_comment_lines(comments), f'_base_ = {_base(leaf, out)!r}', '']
+    lines += (f'{key} = {python_source(value)}' for key, value in content.items())
+    return FormatCode('\n'.join(lines) + '\n', style_config=YAPF)[0]
+
+
+def _comment_lines(comments: list[str]) -> Iterator[str]:
+    for comment in comments:
+        yield from textwrap.wrap(comment, 98, initial_indent='# ', subsequent_indent='#   ')

@@ -1,0 +1,209 @@
+"""Label maps: what labels mean, how files are named, and all that is wrong with either."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from drawn_data import (HEIGHT, WIDTH, assert_said, draw_image, draw_label_maps, faults_of, leaf,
+                        trained_and_tested)
+from mmengine.config import Config
+
+from colonnade.engine.own_data import meaning_of_labels
+
+
+@pytest.mark.parametrize('values, names, zero, classes, reduced', [
+    ({0, 1, 2}, ['a', 'b'], None, ('a', 'b'), True),
+    ({0, 1}, ['a', 'b'], None, ('a', 'b'), False),
+    ({0, 1, 2}, ['a', 'b', 'c'], None, ('a', 'b', 'c'), False),
+    ({1, 2}, None, None, ('label 1', 'label 2'), True),
+    ({0, 2}, None, None, ('label 0', 'label 1', 'label 2'), False),
+    ({0, 2}, None, 'unlabelled', ('label 1', 'label 2'), True),
+    ({0, 1}, ['a'], None, ('background', 'a'), False),
+    ({0, 1}, ['a', 'b'], 'unlabelled', ('a', 'b'), True),
+])
+def test_meaning_of_labels(values: set[int], names: list[str] | None, zero: str | None,
+                           classes: tuple[str, ...], reduced: bool) -> None:
+    assert meaning_of_labels(values, names, zero)[:2] == (classes, reduced)
+
+
+def test_what_label_0_is_taken_for(tmp_path: Path, run_tool: Callable,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    """Three names for labels 0 to 2: that 0 is none of them cannot be known, so it is said."""
+    arguments = draw_label_maps(tmp_path, labels=(0, 1, 2))
+    names = ['--classes', 'road', 'sky', 'tree']
+    run_tool('new_config', leaf('sem_fpn'), *arguments, *names, '--out', tmp_path / 'a.py')
+    printed = capsys.readouterr().out
+    assert "remark: label 0 is taken for 'road', label 1 for 'sky' and so on. If label 0 stands " \
+        'for unlabelled pixels, say --zero unlabelled, with 2 names or more' in printed
+    run_tool('new_config', leaf('sem_fpn'), *arguments, *names, '--zero', 'class', '--out',
+             tmp_path / 'b.py')
+    assert 'remark' not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('labels, options, says', [
+    ((255, ), [], 'every pixel of every label map is 255, which mmseg ignores'),
+    ((0, 255), ['--classes', 'ground', 'house'], 'the labels are 0 and 255 alone, and mmseg igno'),
+    ((0, 255), ['--classes', 'house'], 'the labels are 0 and 255 alone, and mmseg ignores 255'),
+    ((0, 255), [], 'save it as another label, such as 1'),
+    ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels of 255'),
+    ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabelled, say --ignore-255'),
+    ((0, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2, from label 0'),
+    ((1, ), [], 'a segmenter needs at least two classes'),
+])
+def test_labels_that_cannot_be_learnt(labels: tuple[int, ...], options: list[str], says: str,
+                                      tmp_path: Path, run_tool: Callable,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_label_maps(tmp_path, labels=labels)
+    assert_said(faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments, *options), says)
+
+
+def test_unlabelled_pixels_beside_a_class_that_is_rare(tmp_path: Path, run_tool: Callable,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_label_maps(tmp_path, labels=(0, 1, 255))
+    run_tool('new_config', leaf('sem_fpn'), *arguments, '--classes', 'a', 'b', 'c', '--ignore-255',
+             '--out', tmp_path / 'own.py')
+    assert 'remark: training: no pixels of c' in capsys.readouterr().out
+
+
+def test_every_fault_of_label_maps(tmp_path: Path, run_tool: Callable,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_label_maps(tmp_path, num_images=6)
+    images = sorted((tmp_path / 'images/train').iterdir())
+    masks = sorted((tmp_path / 'masks/train').iterdir())
+    masks[0].unlink()
+    images[1].unlink()
+    images[2].write_bytes(b'no JPEG')
+    cv2.imwrite(str(masks[3]), np.zeros((5, 6), np.uint8))
+    cv2.imwrite(str(masks[4]), np.full((HEIGHT, WIDTH), 255, np.uint8))
+    shutil.copy(images[5], images[5].with_suffix('.jpeg'))
+    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_said(
+        said, f'{images[0]} has no label map {masks[0]}', f'{masks[1]} is not used',
+        f'{images[2]} cannot be read',
+        f'{masks[3]} cannot be used: the label map has 6 x 5 pixels, the image {WIDTH} x {HEIGHT}',
+        f'{masks[4]}: every pixel is 255',
+        'all files must have one extension, there are 5 .jpg, 1 .jpeg')
+
+
+@pytest.mark.parametrize('image_name, mask_name, suffixes', [
+    ('{}.jpg', '{}_gt.png', ('.jpg', '_gt.png')),
+    ('{}_leftImg8bit.jpg', '{}_gtFine_labelTrainIds.png',
+     ('leftImg8bit.jpg', 'gtFine_labelTrainIds.png')),
+    ('set/{}.jpg', 'set/{}-mask.png', ('.jpg', '-mask.png')),
+])
+def test_ends_of_names_are_found(image_name: str, mask_name: str, suffixes: tuple[str, str],
+                                 tmp_path: Path, run_tool: Callable,
+                                 capsys: pytest.CaptureFixture[str]) -> None:
+    for split in ('train', 'val'):
+        (tmp_path / 'masks' / split / mask_name).parent.mkdir(parents=True)
+        for stem in 'abc':
+            draw_image(tmp_path / 'images' / split / image_name.format(stem))
+            label_map = np.tile(np.uint8([[0, 1]]), (HEIGHT, WIDTH // 2))
+            cv2.imwrite(str(tmp_path / 'masks' / split / mask_name.format(stem)), label_map)
+    out = tmp_path / 'own.py'
+    run_tool('new_config', leaf('sem_fpn'), '--masks', tmp_path / 'masks/train',
+             tmp_path / 'masks/val', '--images', tmp_path / 'images/train', tmp_path / 'images/val',
+             '--out', out)
+    assert f'remark: names of images end with {suffixes[0]}, those of their label maps with ' \
+        f'{suffixes[1]}' in capsys.readouterr().out
+    dataset = Config.fromfile(out).train_dataloader.dataset
+    assert (dataset.img_suffix, dataset.seg_map_suffix) == suffixes
+
+
+def test_found_names_train(tmp_path: Path, run_tool: Callable) -> None:
+    arguments = draw_label_maps(tmp_path, mask_name='{}_gt.png', num_images=3)
+    run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
+    assert 0 <= trained_and_tested(run_tool, tmp_path / 'own.py')['mIoU'] <= 100
+
+
+def test_one_image_without_its_label_map(tmp_path: Path, run_tool: Callable,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_label_maps(tmp_path, mask_name='{}_gt.png', num_images=4)
+    (tmp_path / 'masks/train/a_gt.png').unlink()
+    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_said(said, 'images/train/a.jpg has no label map')
+    assert len([line for line in said if line.startswith('fault')]) == 1
+
+
+def test_several_label_maps_of_an_image(tmp_path: Path, run_tool: Callable,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    """As Cityscapes has them."""
+    arguments = draw_label_maps(tmp_path, mask_name='{}_ids.png', num_images=3)
+    for mask in [*(tmp_path / 'masks').rglob('*.png')]:
+        shutil.copy(mask, mask.with_name(mask.name.replace('ids', 'colour')))
+    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_said(said, 'images have more than one label map each: say --suffixes .jpg _')
+    assert_said(said, '--suffixes .jpg _ids.png', '--suffixes .jpg _colour.png')
+
+
+@pytest.mark.parametrize('image_name, mask_name', [
+    ('{}.jpg', 'mask-of-{}.png'),
+    ('img_{}.jpg', 'mask_{}.png'),
+    ('{}.jpg', 'gt_{}_v2.png'),
+])
+def test_label_maps_that_are_named_by_their_start(image_name: str, mask_name: str, tmp_path: Path,
+                                                  run_tool: Callable,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    """mmseg cannot pair them; the command that is printed renames them."""
+    arguments = draw_label_maps(tmp_path, mask_name=mask_name, image_name=image_name, num_images=3)
+    with pytest.raises(SystemExit, match='1 fault, no config was written'):
+        run_tool('new_config', leaf('sem_fpn'), *arguments)
+    fault = capsys.readouterr().err
+    assert 'mmseg can replace the end of a name alone. Rename the label maps' in fault
+    commands = [line for line in fault.splitlines() if line.startswith('  (cd')]
+    subprocess.run('\n'.join(commands), shell=True, check=True)
+    run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
+
+
+def test_names_that_have_nothing_in_common(tmp_path: Path, run_tool: Callable,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    """One fault, not one for each image."""
+    arguments = draw_label_maps(tmp_path, num_images=6)
+    for folder in (tmp_path / 'masks').iterdir():
+        for number, mask in enumerate(sorted(folder.iterdir())):
+            mask.rename(folder / f'{number}.png')
+    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert len(said) == 1
+    assert_said(
+        said, 'none of 12 images', 'images are named a.jpg, b.jpg, c.jpg and 3 more; label '
+        'maps 0.png, 1.png, 2.png and 3 more', '--suffixes IMAGE MASK says how both end')
+
+
+def test_images_and_label_maps_in_one_folder(tmp_path: Path, run_tool: Callable,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    draw_label_maps(tmp_path, mask_name='{}_labels.png')
+    for split in ('train', 'val'):
+        for mask in (tmp_path / 'masks' / split).iterdir():
+            mask.rename(tmp_path / 'images' / split / mask.name)
+    folders = [tmp_path / 'images/train', tmp_path / 'images/val']
+    arguments = ['--masks', *folders, '--images', *folders]
+    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_said(said, 'holds images and label maps: say with --suffixes')
+    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments, '--suffixes', '.png',
+                     '_labels.png')
+    assert_said(said, 'mmseg would take label maps *_labels.png for images *.png')
+    run_tool('new_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '_labels.png',
+             '--out', tmp_path / 'own.py')
+    dataset = Config.fromfile(tmp_path / 'own.py').train_dataloader.dataset
+    assert (dataset.img_suffix, dataset.seg_map_suffix) == ('.jpg', '_labels.png')
+
+
+def test_folders_without_files_and_links_in_circles(tmp_path: Path, run_tool: Callable,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_label_maps(tmp_path)
+    (tmp_path / 'images/train/again').symlink_to(tmp_path / 'images')
+    assert_said(faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments), 'a link leads to')
+    os.unlink(tmp_path / 'images/train/again')
+    (tmp_path / 'empty').mkdir()
+    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images',
+                     tmp_path / 'empty', tmp_path / 'no')
+    assert_said(said, f'{tmp_path / "no"} is no folder', f'{tmp_path / "empty"}: no images *')
+    file = tmp_path / 'masks/train/a.png'
+    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images', file, file)
+    assert_said(said, f'{file} is a file')
