@@ -4,6 +4,7 @@ Shapes: ``B`` images, ``h, w`` grid of tokens, ``N = h w``, ``d`` channels of a 
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from .checkpoint_files import WeightsError, fetch, state_dict_of
 from .columnar import ColumnarBackbone
 from .layouts import remap
 from .resmlp import ResMLP
+from .token_mixing import matrix_of
 from .weights import mismatches
 from .xcit import XCiT
 
@@ -152,9 +154,9 @@ def mixing_rows(backbone: ResMLP, block: int = -1) -> Tensor:
     """
     if not isinstance(backbone, ResMLP):
         raise ValueError(f'{type(backbone).__name__} has no mixing matrices')
-    weight = chosen_block(backbone, block).linear_tokens.weight.detach()
-    grid = backbone.stem.grid_size
-    return weight.unflatten(0, grid).unflatten(2, grid)
+    layer, grid = chosen_block(backbone, block).linear_tokens, backbone.stem.grid_size
+    weight = matrix_of(layer, math.prod(grid), backbone.stem.proj.weight)
+    return weight.detach().unflatten(0, grid).unflatten(2, grid)
 
 
 def chosen_block(backbone: ColumnarBackbone, block: int) -> nn.Module:

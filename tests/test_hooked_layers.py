@@ -1,0 +1,142 @@
+"""Hooks on layers see and change what they do in timm's modules; fused trunks have none."""
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+import torch
+from test_backbones import every_class, tiny
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+from touched_layers import (IMAGE, bent, check_equal, every_layer, of_trunk, pair, replace_layers,
+                            results)
+
+from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.backbones.fusing import FusedError
+
+
+@every_layer
+def test_hooks_behind_a_layer(cls: type, name: str) -> None:
+    check_equal(
+        cls,
+        lambda trunk: trunk.get_submodule(name).register_forward_hook(lambda _, __, out: bent(out)))
+
+
+@every_layer
+def test_hooks_before_a_layer(cls: type, name: str) -> None:
+    check_equal(
+        cls,
+        lambda trunk: trunk.get_submodule(name).register_forward_pre_hook(lambda _, x: bent(x)),
+        changes=name != 'pos_embed')  # a grid is all that it gets
+
+
+@every_layer
+def test_hooks_on_gradients(cls: type, name: str) -> None:
+    check_equal(
+        cls,
+        lambda trunk: trunk.get_submodule(name).register_full_backward_hook(
+            lambda _, grads, __: tuple(g if g is None else g * 1.5 for g in grads)),
+        changes=False)  # of the first layers, whose inputs need no gradient
+
+
+@every_layer
+def test_a_forward_of_its_own(cls: type, name: str) -> None:
+    """As libraries that move layers between devices put it in."""
+
+    def replace(trunk: nn.Module) -> None:
+        layer = trunk.get_submodule(name)
+        layer.forward = lambda *given, of=layer.forward: bent(of(*given))
+
+    check_equal(cls, replace)
+
+
+@every_class
+def test_hooks_on_all_modules(cls: type) -> None:
+    """All of a block are called, under timm's names."""
+    ours, theirs = pair(cls)
+    called = []
+    for model in (ours, theirs):
+        names = {module: name for name, module in of_trunk(model).named_modules()}
+        seen = set()
+        handle = register_module_forward_hook(lambda m, *_, to=seen, of=names: to.add(of.get(m)))
+        results(model, training=True)
+        handle.remove()
+        called.append(
+            {name
+             for name in seen if name and name.startswith(('blocks', 'patch', 'st'))})
+    assert called[0] == called[1] and len(called[0]) > 15
+
+
+@pytest.mark.parametrize('fused', [False, True])
+@every_class
+@torch.no_grad()
+def test_features_that_hooks_keep_stay_as_they_were(cls: type, fused: bool) -> None:
+    """What follows is not written into them."""
+    trunk, _ = pair(cls, torch.float32)
+    trunk.eval()
+    if fused:
+        trunk.fuse()
+    kept = []
+
+    def keep(_: nn.Module, given: tuple, out: Any) -> None:
+        kept.extend((x, x.clone()) for x in (*given, out) if isinstance(x, Tensor))
+
+    for module in trunk.modules():
+        module.register_forward_hook(keep)
+    trunk(IMAGE)
+    assert len(kept) > 30
+    assert all(torch.equal(a, b) for a, b in kept)
+
+
+@pytest.mark.parametrize('token_mixing, shape', [('resample', (2, 32, 64)),
+                                                 ('window', (12, 32, 64))])
+def test_hooks_on_token_mixing_see_tokens(token_mixing: str, shape: tuple[int, ...]) -> None:
+    """On other grids, too: those that were resampled, or of 2 x 3 windows of 2 images."""
+    trunk, seen = tiny(ResMLP, token_mixing=token_mixing).eval(), []
+    trunk.blocks[0].linear_tokens.register_forward_hook(lambda _, given, out: seen.extend(
+        (given[0].shape, out.shape)))
+    trunk(torch.randn(2, 3, 100, 150))
+    assert seen == [shape, shape]
+
+
+@every_layer
+def test_fuse_names_what_it_cannot_fold(cls: type, name: str) -> None:
+    """And leaves the trunk as it was."""
+    trunk, _ = pair(cls)
+    trunk.eval().get_submodule(name).register_forward_hook(lambda *_: None)
+    image = IMAGE.double()
+    expected = trunk(image)[-1]
+    skipped = ('norm3', 'drop_path', 'drop_path1', 'drop_path2', 'drop_path3', 'linear_tokens')
+    stays = {ResMLP: ('norm1', 'stem'), CaiT: ('patch_embed', ), XCiT: ('pos_embed', )}[cls]
+    if name.endswith(skipped) or any(part in name.split('.')
+                                     for part in stays) or name == 'blocks.1':
+        for a, b in zip(trunk.fuse()(image)[-1], expected, strict=True):  # what it leaves alone
+            torch.testing.assert_close(a, b)
+        return
+    with pytest.raises(FusedError, match=rf'{cls.__name__} cannot be fused .*: {re.escape(name)}$'):
+        trunk.fuse()
+    assert not trunk.fused
+    assert torch.equal(trunk(image)[-1], expected)
+
+
+@every_class
+def test_fusing_names_each_block(cls: type) -> None:
+    trunk = tiny(cls).eval()
+    replace_layers(trunk, nn.GELU, lambda _: nn.ReLU())
+    with pytest.raises(FusedError, match=r': .*blocks\.0\.[a-z_.]+, .*blocks\.3\.[a-z_.]+$'):
+        trunk.fuse()
+
+
+@every_class
+def test_fusing_leaves_hooks_of_others(cls: type) -> None:
+    trunk, called = tiny(cls).eval(), []
+    trunk.register_load_state_dict_pre_hook(lambda *_: called.append(1))
+    state = trunk.state_dict()
+    trunk.load_state_dict(state)
+    copied = copy.deepcopy(trunk).fuse()
+    with pytest.raises(FusedError, match='takes no weights'):
+        copied.load_state_dict(state)
+    trunk.load_state_dict(state)
+    assert len(called) == 2

@@ -1,0 +1,111 @@
+"""Trunks of ours and timm's with the same weights, and what users do to their layers."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from test_backbones import ARCHS, tiny
+from torch import Tensor, nn
+
+from colonnade.backbones import ColumnarBackbone
+from colonnade.engine.contestants import Intermediates, timm_module
+
+IMAGE = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))  # the native grids
+
+
+def pair(cls: type, dtype: torch.dtype = torch.float64) -> tuple[ColumnarBackbone, nn.Module]:
+    """Ours and timm's with the same weights, of which none is 0 or 1."""
+    ours = tiny(cls, ARCHS[cls] | dict(depth=2), out_indices=(0, 1)).to(dtype)
+    theirs = timm_module(ours, 64).to(dtype)
+    state = ours.state_dict()
+    for value in state.values():
+        if value.is_floating_point():
+            value.add_(torch.rand_like(value) * 0.1)
+    theirs.load_state_dict({**theirs.state_dict(), **state})
+    return ours, Intermediates(theirs, (0, 1))
+
+
+def of_trunk(model: nn.Module) -> nn.Module:
+    return getattr(model, 'trunk', model)
+
+
+def shared(named: Iterable[tuple[str, Any]]) -> list[Any]:
+    """Of modules or parameters, those that ours and timm's both have, in one order."""
+    return [
+        value for name, value in sorted(named, key=lambda item: item[0])
+        if name.startswith(('patch_embed', 'stem', 'pos_embed', 'blocks.'))
+    ]
+
+
+def results(model: nn.Module, *, training: bool, seed: int = 0) -> list[Tensor]:
+    """Maps, and in training gradients of the parameters that both have, by name."""
+    torch.manual_seed(seed)
+    image = IMAGE.to(next(model.parameters()).dtype)
+    model.train(training).zero_grad()
+    with torch.set_grad_enabled(training):
+        maps = list(model(image))
+    if not training:
+        return maps
+    sum((m * m.detach().cos()).mean() for m in maps).backward()
+    gradients = [p.grad for p in shared(of_trunk(model).named_parameters()) if p.requires_grad]
+    return [m.detach() for m in maps] + gradients
+
+
+def check_equal(cls: type, touch: Callable[[nn.Module], Any], *, changes: bool = True) -> None:
+    """What ``touch`` does to a trunk, it does to ours and timm's alike, and it does something."""
+    changed = False
+    for training in (False, True):
+        ours, theirs = pair(cls)
+        before = results(ours, training=training)
+        for model in (ours, theirs):
+            torch.manual_seed(1)
+            touch(of_trunk(model.train(training)))
+        found = results(ours, training=training)
+        for a, b in zip(found, results(theirs, training=training), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+        changed |= any(not torch.allclose(a, b) for a, b in zip(found, before, strict=False))
+    assert changed or not changes
+
+
+def layers_of(cls: type) -> list[str]:
+    """Every module of the stem and a block."""
+    with torch.device('meta'):
+        trunk = tiny(cls, ARCHS[cls] | dict(depth=2))
+    return [
+        name for name, module in trunk.named_modules()
+        if name.startswith(('patch_embed', 'stem', 'pos_embed', 'blocks.1'))
+    ]
+
+
+every_layer = pytest.mark.parametrize(
+    'cls, name', [(cls, name) for cls in ARCHS for name in layers_of(cls)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__)
+
+
+def bent(given: Any) -> Any:
+    """Something else than a tensor, or than those of a tuple; grids and such stay."""
+    if isinstance(given, tuple):
+        return tuple(bent(x) for x in given)
+    return given + given.sin() if isinstance(given, Tensor) else given
+
+
+class LoRA(nn.Module):
+    """A layer with a branch of low rank, and no weight of its own."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(layer.in_features, 2, dtype=layer.weight.dtype))
+        self.up = nn.Parameter(torch.randn(2, layer.out_features, dtype=layer.weight.dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + x @ self.down @ self.up * 0.1
+
+
+def replace_layers(trunk: nn.Module, kind: type, make: Callable[[nn.Module], nn.Module]) -> None:
+    for parent in shared(trunk.named_modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is kind:
+                setattr(parent, name, make(child))
