@@ -36,8 +36,13 @@ def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     return True
 
 
+def has_bias(module: nn.Module) -> bool:
+    """Whether there is one; replicas and shards have parameters that are not registered."""
+    return module._parameters.get('bias', True) is not None
+
+
 def is_linear(module: nn.Module) -> bool:
-    return is_plain(module, nn.Linear) and module._parameters['bias'] is not None
+    return is_plain(module, nn.Linear) and has_bias(module)
 
 
 def is_gelu(module: nn.Module) -> bool:
@@ -77,7 +82,7 @@ def is_convolution(module: nn.Module, *, stride: int) -> bool:
 
 def is_depthwise(module: nn.Module) -> bool:
     """Whether it is a convolution of each channel by itself that keeps the grid."""
-    return (is_convolution(module, stride=1) and module._parameters['bias'] is not None
+    return (is_convolution(module, stride=1) and has_bias(module)
             and module.groups == module.in_channels == module.out_channels)
 
 
@@ -100,7 +105,7 @@ def first_touched(module: nn.Module, parts: Parts) -> str | None:
     """
     if (hooks_of_all._global_forward_hooks or hooks_of_all._global_forward_pre_hooks
             or hooks_of_all._global_backward_hooks or hooks_of_all._global_backward_pre_hooks
-            or _is_transformed()):
+            or is_transformed()):
         return next(iter(parts))
     children = module._modules  # several times as fast as getattr
     for name, check in parts.items():
@@ -117,7 +122,8 @@ def first_touched_below(module: nn.Module, children: Mapping[str, Parts]) -> str
     return None
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` is at work, which kernels and some orders bear not."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 

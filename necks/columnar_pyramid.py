@@ -14,6 +14,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from colonnade.backbones.untouched import is_transformed
 from colonnade.backbones.weights import require_complete
 
 
@@ -103,7 +104,9 @@ class ColumnarPyramid(BaseModule):
         mmcv's RoIAlign reads images in any order but the default wrongly, and without a word.
         """
         level = self.get_submodule(f'stride{out_stride}')
-        return level(x.contiguous(memory_format=torch.channels_last)).contiguous()
+        if not is_transformed():
+            x = x.contiguous(memory_format=torch.channels_last)
+        return level(x).contiguous()
 
 
 class MaxPool(nn.Module):

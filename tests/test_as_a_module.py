@@ -1,0 +1,226 @@
+"""A trunk, and a pyramid behind one, as any torch module: copied, averaged, swapped, traced."""
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+
+import pytest
+import torch
+from test_backbones import TRUNKS, tiny
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.optim.swa_utils import AveragedModel
+
+from colonnade.necks import ColumnarPyramid
+
+SIZES = [(64, 64), (72, 104), (40, 56)]  # the first grid is CaiT's and ResMLP's own
+
+every_model = pytest.mark.parametrize('kind', [*TRUNKS, 'pyramid'])
+
+
+def build(kind: str, seed: int = 0) -> nn.Module:
+    """With weights of its own, in evaluation mode."""
+    if kind == 'pyramid':
+        model = nn.Sequential(tiny(TRUNKS['XCiT p16']), ColumnarPyramid(32, 16))
+    else:
+        model = tiny(TRUNKS[kind])
+    generator = torch.Generator().manual_seed(seed)
+    for value in model.state_dict().values():
+        if value.is_floating_point():
+            value.add_(torch.rand(value.shape, generator=generator) * 0.2)
+    return model.eval()
+
+
+def images(batch: int = 2) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(batch, 3, *size, generator=generator) for size in SIZES]
+
+
+@torch.no_grad()
+def run(model: nn.Module) -> list[Tensor]:
+    dtype = next(model.parameters(), images()[0]).dtype
+    return [level for image in images() for level in model(image.to(dtype))]
+
+
+def check_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    assert all(type(level) is Tensor for level in found)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@every_model
+def test_weights_copied_through_data(kind: str) -> None:
+    """As teachers follow their students."""
+    student, teacher = build(kind, 1), build(kind, 2)
+    run(teacher)
+    for old, new in zip(teacher.state_dict().values(), student.state_dict().values(), strict=True):
+        old.data.copy_(new.data)
+    check_same(run(teacher), run(student))
+
+
+@every_model
+def test_weights_assigned_twice(kind: str) -> None:
+    model = build(kind)
+    for seed in (1, 2):
+        other = build(kind, seed)
+        model.load_state_dict(copy.deepcopy(other.state_dict()), assign=True)
+        check_same(run(model), run(other))
+
+
+@every_model
+@torch.no_grad()
+def test_called_with_weights_of_another(kind: str) -> None:
+    model, other = build(kind, 1), build(kind, 2)
+    own, expected = run(model), run(other)
+    check_same([
+        level for image in images()
+        for level in functional_call(model, other.state_dict(), (image, ))
+    ], expected)
+    check_same(run(model), own)
+
+
+@every_model
+def test_averaged(kind: str) -> None:
+    model, other = build(kind, 1).double(), build(kind, 2).double()
+    averaged = AveragedModel(model, use_buffers=True)
+    run(averaged)
+    for source in (model, other):
+        averaged.update_parameters(source)
+    mean = copy.deepcopy(model)
+    for a, b in zip(mean.parameters(), other.parameters(), strict=True):
+        a.data.add_(b.data).div_(2)
+    for a, b in zip(mean.buffers(), other.buffers(), strict=True):
+        a.copy_(b) if not a.is_floating_point() else a.add_(b).div_(2)
+    for a, b in zip(run(averaged), run(mean), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@every_model
+def test_copies_go_their_own_way(kind: str) -> None:
+    model = build(kind)
+    expected = run(model)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)),
+                   torch.load(file, weights_only=False)):
+        check_same(run(copied), expected)
+        for parameter in copied.parameters():
+            parameter.data.mul_(1.1)
+        assert not torch.equal(run(copied)[-1], expected[-1])
+    check_same(run(model), expected)
+
+
+@every_model
+def test_many_threads_and_sizes(kind: str) -> None:
+    model = build(kind)
+    sizes = [(24 + 8 * i, 64 - 4 * i) for i in range(10)]
+    batch = [torch.randn(1, 3, *size) for size in sizes]
+
+    @torch.no_grad()
+    def serve(offset: int) -> list[list[Tensor]]:
+        turned = range(offset, offset + len(batch))
+        found = {i % len(batch): model(batch[i % len(batch)]) for i in turned}
+        return [list(found[i]) for i in range(len(batch))]
+
+    expected = serve(0)
+    with ThreadPoolExecutor(6) as pool:
+        for found in pool.map(serve, range(6)):
+            for a, b in zip(found, expected, strict=True):
+                check_same(a, b)
+
+
+@pytest.fixture
+def on_one_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let torch.nn.parallel.replicate copy within a CPU instead of between GPUs."""
+    module = import_module('torch.nn.parallel.replicate')
+    monkeypatch.setattr(module, '_get_device_index', lambda *_: 0)
+    monkeypatch.setattr(
+        module,
+        '_broadcast_coalesced_reshape',
+        lambda tensors, devices, detach=False: [[(x.detach() if detach else x).clone()
+                                                 for x in tensors] for _ in devices])
+
+
+@every_model
+@pytest.mark.usefixtures('on_one_cpu')
+def test_replicas(kind: str) -> None:
+    """As nn.DataParallel makes them: parameters are no leaves, and gradients sum up."""
+    model = build(kind)
+    run(model)
+    replicas = torch.nn.parallel.replicate(model, [0, 1])
+    for replica in replicas:
+        check_same(run(replica), run(model))
+    image = images()[1]
+    gradients = []
+    for parts in ((model, ), replicas):
+        model.zero_grad()
+        for part in parts:
+            sum(level.sin().sum() for level in part(image)).backward()
+        gradients.append([p.grad.clone() * (3 - len(parts)) for p in model.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@every_model
+def test_built_in_inference_mode(kind: str) -> None:
+    with torch.inference_mode():
+        model = build(kind)
+        inside = [level for image in images() for level in model(image)]
+    check_same(run(model), inside)
+    check_same(inside, run(build(kind)))
+
+
+@every_model
+def test_built_without_memory_and_filled(kind: str) -> None:
+    source = build(kind)
+    with torch.device('meta'):
+        model = build(kind)
+    model.to_empty(device='cpu').load_state_dict(source.state_dict())
+    check_same(run(model), run(source))
+
+
+@every_model
+def test_exported_twice_with_eager_runs_between(kind: str) -> None:
+    model = build(kind)
+    expected = run(model)
+    for index in (1, 2, 1):
+        image = images()[index]
+        with torch.no_grad():
+            exported = torch.export.export(model, (image, )).module()
+            for a, b in zip(exported(image), model(image), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        check_same(run(model), expected)
+
+
+@every_model
+def test_an_ensemble_in_one_call(kind: str) -> None:
+    """torch.func.vmap over models."""
+    models = [build(kind, seed) for seed in (1, 2)]
+    state = stack_module_state(models)
+    image = images()[1]
+    with torch.no_grad():
+        found = vmap(lambda parameters, buffers: functional_call(models[0], (parameters, buffers),
+                                                                 (image, )))(*state)
+        for index, model in enumerate(models):
+            for a, b in zip(found, model(image), strict=True):
+                torch.testing.assert_close(a[index], b, rtol=1e-3, atol=1e-4)
+
+
+@every_model
+def test_gradients_by_functions(kind: str) -> None:
+    """torch.func.grad has those of backward()."""
+    model = build(kind).double()
+    image = images()[1].double()
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        return sum(level.sin().sum() for level in functional_call(model, parameters, (image, )))
+
+    found = torch.func.grad(loss)(dict(model.named_parameters()))
+    loss({}).backward()
+    for name, parameter in model.named_parameters():
+        difference, scale = (found[name] - parameter.grad).norm(), parameter.grad.norm()
+        assert difference <= 1e-9 * max(scale, 1.), name
