@@ -8,7 +8,9 @@ import pickle
 import re
 import socket
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import HfHubHTTPError
-from mmengine.dist import barrier
+from mmengine.dist import all_gather_object
 from mmengine.logging import HistoryBuffer
 from safetensors import SafetensorError
 from timm.models import get_pretrained_cfg, list_pretrained, load_state_dict_from_hf
@@ -29,9 +31,23 @@ from torch import Tensor
 
 State = dict[str, Tensor]
 
+#: where launchers say which process of its machine this one is
+LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
+_TRUST = ContextVar('trust', default=False)
+
 
 class WeightsError(ValueError):
     """Weights that cannot be loaded; says which file, and why."""
+
+
+@contextmanager
+def trusting(trust: bool = True) -> Iterator[None]:
+    """While open, every file that this thread reads may run what is pickled in it."""
+    token = _TRUST.set(trust)
+    try:
+        yield
+    finally:
+        _TRUST.reset(token)
 
 
 def statistic_of_history_buffer(owner: type, name: str) -> Callable:
@@ -62,7 +78,8 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
 
     Args:
         path: A local file.
-        trust: Run whatever code a pickle contains. Only for files whose maker you trust.
+        trust: Run whatever code a pickle contains. Only for files whose maker you trust. The same
+            holds within :func:`trusting`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -84,11 +101,16 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
             return safetensors.torch.load_file(path)
         except SafetensorError as error:
             raise WeightsError(f'{path} is a damaged safetensors file: {error}') from error
+    trust = trust or _TRUST.get()
     with torch.serialization.safe_globals(HARMLESS):
         try:
             content = torch.load(path, map_location='cpu', weights_only=not trust)
         except pickle.UnpicklingError as error:
             raise WeightsError(f'{path} {reason_of_refusal(path, error)}') from error
+        except ImportError as error:
+            raise WeightsError(
+                f'{path} holds objects of a module that is not installed here ({error}): install '
+                'it, or ask who made the file for its tensors alone') from error
         except (RuntimeError, EOFError, OSError, KeyError, IndexError, AttributeError,
                 UnicodeDecodeError) as error:
             raise WeightsError(f'{path} is damaged or no weights file: {error}') from error
@@ -128,16 +150,24 @@ def fetch(source: str | Path, *, trust: bool = False) -> dict[str, Any]:
 
 
 def download(url: str) -> Path:
-    """The file at ``url``, in torch's hub folder; the first process of each machine fetches it."""
+    """The file at ``url``, in torch's hub folder; the first process of each machine fetches it.
+
+    Raises:
+        WeightsError: If it cannot be fetched, in all processes.
+    """
     name = f'{hashlib.sha256(url.encode()).hexdigest()[:8]}-{Path(urlparse(url).path).name}'
     path = Path(torch.hub.get_dir(), 'checkpoints', name)
-    if not path.exists() and os.environ.get('LOCAL_RANK', '0') == '0':
-        path.parent.mkdir(parents=True, exist_ok=True)
+    local_rank = next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), '0')
+    failure = None
+    if not path.exists() and local_rank == '0':
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             torch.hub.download_url_to_file(url, str(path), progress=False)
         except OSError as error:  # URLError and HTTPError are such
-            raise WeightsError(f'{url} cannot be downloaded: {error}') from error
-    barrier()
+            failure = f'{url} cannot be downloaded: {error}'
+    # also where the others wait until the file is there
+    for said in filter(None, all_gather_object(failure)):
+        raise WeightsError(said)
     return path
 
 

@@ -7,21 +7,23 @@ shape is an error that names it.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from mmengine.logging import print_log
-from mmengine.runner.checkpoint import CheckpointLoader
 from torch import nn
 
 from .checkpoint_files import State, WeightsError, fetch, state_dict_of
-from .layouts import published_model, remap
+from .layouts import remap
 
 Shapes = dict[str, torch.Size]
 Value = TypeVar('Value')
+Problems = dict[str, dict[str, str]]  # kind -> keys, each with what is to be said of it
+OTHER_SHAPE = 'of another shape'
+SHOWN = 5  # keys of a kind that an error lists
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,26 @@ def load_weights(module: nn.Module, source: str | Path, *, trust: bool = False) 
     return plan
 
 
-def plan_loading(module: nn.Module, checkpoint: Mapping[str, Any], source: str) -> Plan:
+def plan_loading(module: nn.Module,
+                 checkpoint: Mapping[str, Any],
+                 source: str,
+                 *,
+                 adapt: Callable[[State], State] | None = None) -> Plan:
     """What :func:`load_weights` would do with a checkpoint; nothing is changed.
+
+    Args:
+        module: See :func:`load_weights`.
+        checkpoint: What a file holds.
+        source: The file's name.
+        adapt: Changes the file's tensors, which it gets under our names.
 
     Raises:
         WeightsError: If the checkpoint does not fit ``module``.
     """
     original = state_dict_of(checkpoint, source)
     layout, state = remap(original, source)
+    if adapt is not None:
+        state = adapt(state)
     if hasattr(module, 'unused_shapes'):
         trunk, prefix = module, ''
         if any(key.startswith('backbone.') for key in state):
@@ -92,10 +106,8 @@ def plan_loading(module: nn.Module, checkpoint: Mapping[str, Any], source: str) 
         resized = above(trunk.resized(of_trunk), prefix)
         state = {**state, **resized}
     if problems := mismatches(state, required, unused):
-        cause = ''
-        if hasattr(trunk, 'describe'):
-            cause = f'\nThe file holds {trunk.describe(of_trunk)}, the model {trunk.describe()}.'
-        raise WeightsError(f'{source} ({layout.name}) does not fit:\n{problems}{cause}')
+        cause = reason_for(problems, trunk, prefix, of_trunk)
+        raise WeightsError(f'{source} ({layout.name}) does not fit: {cause}\n{listed(problems)}')
 
     needed = {key: value for key, value in state.items() if key in required}
     same = set(original) | set(below(original, 'backbone.'))
@@ -106,6 +118,29 @@ def plan_loading(module: nn.Module, checkpoint: Mapping[str, Any], source: str) 
         renamed=tuple(key for key in needed if key not in same),
         resized=tuple(resized),
         dropped=tuple([key for key in state if key not in required] + dropped))
+
+
+def reason_for(problems: Problems, trunk: nn.Module | None, prefix: str, of_trunk: State) -> str:
+    """Why weights do not fit, in a sentence.
+
+    Args:
+        problems: What :func:`mismatches` found.
+        trunk: The backbone that was to be loaded.
+        prefix: What stands before its keys.
+        of_trunk: Its part of the file.
+    """
+    keys = [key for keys in problems.values() for key in keys]
+    if hasattr(trunk, 'describe') and any(key.startswith(prefix) for key in keys):
+        file, model = trunk.describe(of_trunk), trunk.describe()
+        if file != model:
+            return f'the file holds {file}, the model {model}.'
+    parts = ', '.join(dict.fromkeys(key.split('.')[0] for key in keys))
+    classes = ''
+    if set(problems) == {OTHER_SHAPE
+                         } and not any(k.startswith(('backbone.', 'neck.')) for k in keys):
+        classes = (' If the file was trained on other classes, tools/train.py --load-from FILE '
+                   '--new-classes leaves the layers that depend on them untrained.')
+    return f'it differs from the model in {parts}.{classes}'
 
 
 def above(part: Mapping[str, Value], prefix: str) -> dict[str, Value]:
@@ -121,8 +156,8 @@ def below(state: State, prefix: str) -> State:
     }
 
 
-def mismatches(state: State, required: Shapes, unused: Iterable[Shapes] = ()) -> str:
-    """What keeps ``state`` from fitting, a line a kind; empty if it fits.
+def mismatches(state: State, required: Shapes, unused: Iterable[Shapes] = ()) -> Problems:
+    """What keeps ``state`` from fitting, by kind; empty if it fits.
 
     Args:
         state: Tensors to load.
@@ -133,16 +168,31 @@ def mismatches(state: State, required: Shapes, unused: Iterable[Shapes] = ()) ->
     for group in unused:
         if any(key in state for key in group):
             expected |= group
-    kinds = {
-        'missing': [key for key in expected if key not in state],
-        'unexpected': [key for key in state if key not in expected],
-        'of another shape': [
-            f'{key} is {tuple(state[key].shape)} in the file, {tuple(shape)} in the model'
+    problems = {
+        'missing': {
+            key: ''
+            for key in expected if key not in state
+        },
+        'unexpected': {
+            key: ''
+            for key in state if key not in expected
+        },
+        OTHER_SHAPE: {
+            key: f' is {tuple(state[key].shape)} in the file, {tuple(shape)} in the model'
             for key, shape in expected.items() if key in state and state[key].shape != shape
-        ],
+        },
     }
-    return '\n'.join(f'  {len(keys)} {kind}: {", ".join(keys)}' for kind, keys in kinds.items()
-                     if keys)
+    return {kind: keys for kind, keys in problems.items() if keys}
+
+
+def listed(problems: Problems) -> str:
+    """A line for each kind of problem, with some of the keys."""
+    lines = []
+    for kind, keys in problems.items():
+        shown = ', '.join(key + detail for key, detail in list(keys.items())[:SHOWN])
+        rest = f' and {len(keys) - SHOWN} more' if len(keys) > SHOWN else ''
+        lines.append(f'  {len(keys)} {kind}: {shown}{rest}')
+    return '\n'.join(lines)
 
 
 def require_complete(module: nn.Module, state_dict: State, prefix: str, *_: Any) -> None:
@@ -165,18 +215,4 @@ def require_complete(module: nn.Module, state_dict: State, prefix: str, *_: Any)
     present = {key: value for key, value in state_dict.items() if key in required}
     if problems := mismatches(present, required):
         raise WeightsError(f'{type(module).__name__} is not loaded from weights that do not fit:\n'
-                           f'{problems}')
-
-
-@CheckpointLoader.register_scheme(prefixes='timm://')
-@CheckpointLoader.register_scheme(prefixes=('http://', 'https://'), force=True)
-@CheckpointLoader.register_scheme(prefixes='', force=True)
-def load_for_mmengine(filename: str, map_location: Any = None) -> dict[str, Any]:
-    """mmengine's loader of files, addresses and ``timm://``, with published models under our names.
-
-    mmengine's own loader falls back to running what is pickled in a file; this one does not.
-    """
-    checkpoint = fetch(filename)
-    if isinstance(checkpoint.get('state_dict'), Mapping):
-        checkpoint['state_dict'] = published_model(checkpoint['state_dict'])
-    return checkpoint
+                           f'{listed(problems)}')

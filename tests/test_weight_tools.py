@@ -209,6 +209,6 @@ def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path) -> None
 def test_wrong_weights_are_named_before_data_sets_are_built(shapes: Path, tmp_path: Path) -> None:
     torch.save(original_state(), tmp_path / 'a.pth')
     said = train_pretrained(str(tmp_path / 'a.pth'), shapes / 'ade', tmp_path / 'run', fail=True)
-    assert 'The file holds a custom XCiT of embed_dim 16, depth 3' in said
+    assert 'the file holds a custom XCiT of embed_dim 16, depth 3' in said
     assert 'the model XCiT nano_12_p16.' in said
     assert 'Traceback' not in said

@@ -145,8 +145,31 @@ def test_the_error_names_the_nearest_cause(name: str, trunk: str) -> None:
     with torch.device('meta'):
         state = timm.create_model(name).state_dict()
         model = XCiT('small_12_p16')
-    with pytest.raises(WeightsError, match=f'The file holds {trunk}, the model XCiT small_12_p16'):
+    with pytest.raises(WeightsError, match=f'the file holds {trunk}, the model XCiT small_12_p16'):
         plan_loading(model, state, 'some.pth')
+
+
+def test_the_error_names_the_parts_that_differ() -> None:
+    """The trunks are equal here: they are not what does not fit."""
+    model = nn.ModuleDict(dict(backbone=XCiT(TINY), neck=ColumnarPyramid(16, 16)))
+    model['decode_head'] = nn.Linear(3, 4)
+    state = model.state_dict()
+    state['decode_head.weight'] = torch.zeros(5, 3)
+    del state['decode_head.bias']
+    with pytest.raises(WeightsError) as caught:
+        plan_loading(model, state, 'some.pth')
+    assert 'it differs from the model in decode_head.\n' in str(caught.value)
+    assert 'XCiT' not in str(caught.value)
+
+
+def test_errors_are_short() -> None:
+    with torch.device('meta'):
+        state, model = XCiT('small_24_p8').state_dict(), XCiT('tiny_12_p16')
+    with pytest.raises(WeightsError) as caught:
+        plan_loading(model, state, 'some.pth')
+    first, *lines = str(caught.value).splitlines()
+    assert first.endswith('the file holds XCiT small_24_p8, the model XCiT tiny_12_p16.')
+    assert len(lines) == 3 and all(len(line) < 600 and ' more' in line for line in lines)
 
 
 def test_a_trunk_alone_is_no_detector(tmp_path: Path) -> None:

@@ -1,0 +1,244 @@
+"""No checkpoint runs code, however it is loaded, unless its maker is trusted."""
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import LAYOUTS, NO_WORKERS, ROOT, SHORT, config
+from evil_pickle import write_evil
+from layouts_by_hand import TINY, original_state
+from mmdet.apis import DetInferencer
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from mmengine.runner import checkpoint as mmengine_checkpoint
+from mmengine.runner import load_checkpoint
+
+from colonnade.backbones import XCiT
+from colonnade.backbones.checkpoint_files import WeightsError, download, read_checkpoint, trusting
+from colonnade.backbones.openmmlab import is_plain_config, without_code
+from colonnade.engine.launch import read_config
+
+HEAD = 'sem_fpn'
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a folder ``served``; downloads go to a hub folder of the test's own."""
+    (tmp_path / 'served').mkdir()
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'hub'))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / 'served'))
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        yield f'http://127.0.0.1:{running.server_port}'
+        running.shutdown()
+
+
+@pytest.fixture
+def address(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A served file by every scheme that mmengine knows."""
+    url, path = f'{server}/a.pth', tmp_path / 'served/a.pth'
+    home = tmp_path / 'home'
+    home.mkdir()
+    monkeypatch.setenv('MMENGINE_HOME', str(home))
+    (home / 'a.pth').symlink_to(path)
+    for name in ('get_external_models', 'get_mmcls_models', 'get_torchvision_models'):
+        monkeypatch.setattr(mmengine_checkpoint, name, lambda: dict(a=url, local='a.pth'))
+    store = SimpleNamespace(get=lambda _: path.read_bytes())
+    monkeypatch.setattr(mmengine_checkpoint, 'get_file_backend', lambda *_, **__: store)
+    model = SimpleNamespace(
+        name='a.pth', download=lambda to: Path(to).write_bytes(path.read_bytes()))
+    pavi = ModuleType('pavi')
+    pavi.modelcloud = SimpleNamespace(get=lambda _: model)
+    monkeypatch.setitem(sys.modules, 'pavi', pavi)
+    names = ('open-mmlab://a', 'openmmlab://local', 'mmcls://a', 'torchvision://a', 'modelzoo://a',
+             's3://bucket/a.pth', 'petrel://bucket/a.pth', 'pavi://a')
+    return {'http://': url, '': str(path), **{name.partition('/')[0]: name for name in names}}
+
+
+SCHEMES = ('', 'http://', 'open-mmlab:', 'openmmlab:', 'mmcls:', 'torchvision:', 'modelzoo:', 's3:',
+           'petrel:', 'pavi:')
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+def test_by_every_scheme(scheme: str, address: dict[str, str], tmp_path: Path) -> None:
+    marker = write_evil(tmp_path / 'served/a.pth', 'zip')
+    with pytest.raises(WeightsError, match='contains more than weights'):
+        load_checkpoint(XCiT(TINY), address[scheme])
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+def test_weights_load_by_every_scheme(scheme: str, address: dict[str, str], tmp_path: Path) -> None:
+    expected = XCiT(TINY).state_dict()
+    prefix = 'backbone.' if scheme == 'mmcls:' else ''
+    torch.save(
+        dict(state_dict={
+            prefix + key: value
+            for key, value in expected.items()
+        }), tmp_path / 'served/a.pth')
+    model = XCiT(TINY)
+    load_checkpoint(model, address[scheme])
+    assert all(torch.equal(model.state_dict()[key], expected[key]) for key in expected)
+
+
+def test_by_bytes() -> None:
+    buffer = io.BytesIO()
+    torch.save(dict(model=original_state()), buffer)
+    buffer.seek(0)
+    assert 'model' in mmengine_checkpoint._safe_torch_load(buffer)
+
+
+def code_that_makes(marker: Path) -> str:
+    return f'import pathlib\npathlib.Path({str(marker)!r}).touch()\n'
+
+
+def trained(tmp_path: Path, shapes: Path, run_tool: Callable) -> dict[str, Any]:
+    run_tool('train', config(HEAD), '--data-root', shapes / LAYOUTS[HEAD], '--work-dir',
+             tmp_path / 'run', *SHORT, *NO_WORKERS)
+    return torch.load(tmp_path / 'run/iter_2.pth', weights_only=False)
+
+
+def test_resuming_does_not_run_a_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    """mmengine runs meta['config'] of what it resumes from."""
+    checkpoint, marker = trained(tmp_path, shapes, run_tool), tmp_path / 'made'
+    checkpoint['meta']['config'] = code_that_makes(marker)
+    torch.save(checkpoint, tmp_path / 'evil.pth')
+    run_tool('train', config(HEAD), '--data-root', shapes / LAYOUTS[HEAD], '--work-dir',
+             tmp_path / 'run', '--resume', tmp_path / 'evil.pth', *SHORT[:1],
+             'train_cfg.max_iters=3', *SHORT[2:], *NO_WORKERS)
+    assert (tmp_path / 'run/iter_3.pth').is_file()
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize('place', ['meta', 'message_hub'])
+@pytest.mark.parametrize('evil', [True, False])
+def test_inferencers_run_no_config_but_of_values(evil: bool, place: str, tmp_path: Path) -> None:
+    cfg, marker = read_config(config('mask_rcnn')), tmp_path / 'made'
+    text = code_that_makes(marker) * evil + cfg.pretty_text
+    meta = dict(dataset_meta=dict(classes=('disc', 'square', 'triangle')))
+    checkpoint = dict(state_dict=MODELS.build(cfg.model).state_dict(), meta=meta)
+    if place == 'meta':
+        meta['cfg'] = text
+    else:
+        checkpoint['message_hub'] = dict(runtime_info=dict(cfg=text))
+    torch.save(checkpoint, tmp_path / 'a.pth')
+    if evil:
+        with pytest.raises(ValueError, match='Cannot find the config in the checkpoint'):
+            DetInferencer(weights=str(tmp_path / 'a.pth'), device='cpu')
+    else:
+        assert DetInferencer(weights=str(tmp_path / 'a.pth'), device='cpu').model.backbone
+    assert not marker.exists()
+
+
+def test_configs_of_values_stay() -> None:
+    for path in (config('mask_rcnn'), ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco_lld.py'):
+        text = Config.fromfile(path).pretty_text
+        checkpoint = dict(
+            meta=dict(cfg=text, epoch=3), message_hub=dict(runtime_info=dict(cfg=text)))
+        assert without_code(checkpoint, 'a.pth') == checkpoint
+    assert without_code(dict(a=1), 'a.pth') == dict(a=1)
+
+
+@pytest.mark.parametrize('text', [
+    'import os', "a = __import__('os').system('x')", "_base_ = 'x.py'", "b = _base_ = 'x.py'",
+    "custom_imports = dict(imports=['antigravity'])", 'a = dict(1)', 'a = (lambda: 1)()',
+    "a = f'{open(1)}'", "a = '{{$X:' + 'y}}'", "[_base_] = ['x.py']", 'a.b = 1', 'a: int = f()',
+    'def f(): pass', 'a = [x for x in ()]', 'a = b.c', 'a = (', '\0', None, 7
+])
+def test_configs_of_more_than_values_are_left_out(text: Any) -> None:
+    assert not is_plain_config(text)
+    checkpoint = dict(meta=dict(cfg=text, config=text, epoch=3))
+    assert without_code(checkpoint, 'a.pth') == dict(meta=dict(epoch=3))
+    assert checkpoint['meta']['cfg'] == text
+
+
+def test_trust_ends_with_its_block(tmp_path: Path) -> None:
+    marker = write_evil(tmp_path / 'a.pth', 'zip')
+    with trusting(False), pytest.raises(WeightsError, match='--trust'):
+        read_checkpoint(tmp_path / 'a.pth')
+    with trusting():
+        read_checkpoint(tmp_path / 'a.pth')
+    assert marker.exists()
+    with pytest.raises(WeightsError, match='--trust'):
+        read_checkpoint(tmp_path / 'a.pth')
+
+
+def trust(run_tool: Callable, leaf: Path, data: Path, tmp_path: Path, *options: Any) -> None:
+    run_tool('train', leaf, '--data-root', data, '--work-dir', tmp_path / 'run', '--trust',
+             *options, '--cfg-options', 'train_cfg.max_iters=1', 'train_cfg.val_interval=9',
+             'train_dataloader.batch_size=2', *NO_WORKERS)
+
+
+def test_trust_reaches_trunks_of_others(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    backbone = dict(type='ResNet', depth=18, out_indices=(0, 1, 2, 3))
+    text = f'_base_ = {str(config(HEAD))!r}\nmodel = dict(backbone=dict(_delete_=True, ' \
+        '**{backbone}), neck=dict(_delete_=True, type="FPN", in_channels=[64, 128, 256, 512], ' \
+        'out_channels=64, num_outs=4))\n'
+    (tmp_path / 'plain.py').write_text(text.format(backbone=backbone))
+    state = MODELS.build(read_config(tmp_path / 'plain.py').model.backbone).state_dict()
+    torch.save(dict(state_dict=state, made_by=Path('here')), tmp_path / 'a.pth')
+    backbone['init_cfg'] = dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth'))
+    (tmp_path / 'own.py').write_text(text.format(backbone=backbone))
+    trust(run_tool, tmp_path / 'own.py', shapes / 'ade', tmp_path)
+
+
+def test_trusted_objects_of_a_module_that_is_missing(shapes: Path, tmp_path: Path,
+                                                     run_tool: Callable,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType('their_project')
+    exec('class Settings: pass', vars(module))
+    module.Settings.__module__ = 'their_project'
+    monkeypatch.setitem(sys.modules, 'their_project', module)
+    torch.save(dict(state_dict={}, settings=module.Settings()), tmp_path / 'a.pth')
+    monkeypatch.delitem(sys.modules, 'their_project')
+    with pytest.raises(
+            SystemExit,
+            match="train: .*a.pth holds objects of a module that is not "
+            "installed here .*their_project"):
+        trust(run_tool, config(HEAD), shapes / 'ade', tmp_path, '--load-from', tmp_path / 'a.pth')
+
+
+def test_all_processes_hear_of_a_failed_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that do not download would wait for the one that does."""
+    failure = 'http://127.0.0.1:9/a.pth cannot be downloaded: refused'
+    monkeypatch.setenv('OMPI_COMM_WORLD_LOCAL_RANK', '1')
+    monkeypatch.setattr('colonnade.backbones.checkpoint_files.all_gather_object',
+                        lambda mine: [failure, mine])
+    with pytest.raises(WeightsError, match='cannot be downloaded: refused'):
+        download('http://127.0.0.1:9/a.pth')
+
+
+@pytest.mark.parametrize('suffix', ['pth', 'safetensors'])
+def test_a_full_disk(suffix: str, tmp_path: Path) -> None:
+    """Files may have 20 kB here."""
+    from conftest import run_python
+    torch.save(original_state(), tmp_path / 'in.pth')
+    said = run_python(
+        '-c', 'import resource, signal, sys\n'
+        'from colonnade.tools.convert_checkpoint import main\n'
+        'signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n'
+        'resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n'
+        'main()',
+        tmp_path / 'in.pth',
+        tmp_path / f'out.{suffix}',
+        fail=True)
+    assert f'convert_checkpoint: {tmp_path}/out.{suffix} cannot be written' in said
+    assert 'Traceback' not in said
+    assert [path.name for path in tmp_path.iterdir()] == ['in.pth']
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, run_tool: Callable,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(original_state(), tmp_path / 'in.pth')
+    with pytest.raises(SystemExit, match='1'):
+        run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'in.pth/out.pth')
+    assert 'convert_checkpoint: ' in capsys.readouterr().err
