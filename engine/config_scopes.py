@@ -5,9 +5,6 @@ other one, mmengine does not see it, and its hub installs a second mmseg over it
 """
 from __future__ import annotations
 
-from pathlib import Path
-
-from mmengine.config import Config
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.hub import hub
 from mmengine.utils import is_installed
@@ -29,15 +26,3 @@ def require_package(package: str) -> None:
     """
     if not is_installed(package):
         raise ModuleNotFoundError(f'{package} is not installed, please install it yourself')
-
-
-def read_config(path: Path) -> Config:
-    """The config in a file.
-
-    Raises:
-        ValueError: If it inherits from a package that is not installed.
-    """
-    try:
-        return Config.fromfile(path)
-    except ModuleNotFoundError as error:
-        raise ValueError(f'{path}: {error}') from error

@@ -7,7 +7,7 @@ from mmengine.config import Config
 
 from .batch_size import COUNTS_OF_SCHEDULERS, base_batch_size
 
-RECIPE_IMAGES = {'data/coco/': 117266, 'data/ade/ADEChallengeData2016': 20210}  # with objects
+RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # with objects
 LEAST_STEPS = 1000  # of the recipe's batch size, or as many as the recipe has
 
 
@@ -48,7 +48,9 @@ def schedule(cfg: Config,
         key, unit, iterations = 'max_epochs', 'epochs', new * -(-num_images // batch)
     else:
         old = loop.max_iters
-        recipe_images = RECIPE_IMAGES.get(cfg.train_dataloader.dataset.get('data_root'), num_images)
+        dataset = cfg.train_dataloader.dataset
+        is_own = 'metainfo' in dataset  # not what the recipe was made for
+        recipe_images = num_images if is_own else RECIPE_IMAGES.get(dataset.get('type'), num_images)
         seen = max(old * base * num_images // recipe_images, min(LEAST_STEPS, old) * base)
         new = iterations = -(-(epochs * num_images if epochs else seen) // batch)
         key, unit = 'max_iters', 'iterations'

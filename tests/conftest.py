@@ -19,6 +19,9 @@ NO_WORKERS = [
     f'{split}_dataloader.{option}' for split in ('train', 'val', 'test')
     for option in ('num_workers=0', 'persistent_workers=False')
 ]
+for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # where configs find data
+    os.environ.pop(variable, None)
+
 LAYOUTS = {'mask_rcnn': 'coco', 'sem_fpn': 'ade', 'upernet': 'ade'}  # head -> data set
 SHORT = [  # options of runs of two iterations
     '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',

@@ -1,5 +1,7 @@
 # ADE20k scene parsing, 150 classes. Tested on whole images at one scale, short side 512.
-data_root = 'data/ade/ADEChallengeData2016'
+import os
+
+data_root = os.environ.get('COLONNADE_ADE') or 'data/ade/ADEChallengeData2016'
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),

@@ -1,5 +1,7 @@
 # COCO 2017 instances with DETR's multi-scale and crop augmentation.
-data_root = 'data/coco/'
+import os
+
+data_root = os.environ.get('COLONNADE_COCO') or 'data/coco'
 resize = dict(
     type='RandomChoiceResize', scales=[(s, 1333) for s in range(480, 801, 32)], keep_ratio=True)
 shrink = dict(
@@ -52,6 +54,6 @@ test_dataloader = val_dataloader
 
 val_evaluator = dict(
     type='CocoMetric',
-    ann_file=data_root + 'annotations/instances_val2017.json',
+    ann_file=data_root + '/annotations/instances_val2017.json',
     metric=['bbox', 'segm'])
 test_evaluator = val_evaluator

@@ -1,7 +1,9 @@
 # tools/make_shapes.py, COCO layout: three classes on 128 x 128 images.
+import os
+
 _base_ = './coco_slim.py'
 
-data_root = 'data/shapes/coco/'
+data_root = (os.environ.get('COLONNADE_SHAPES') or 'data/shapes') + '/coco'
 metainfo = dict(
     classes=('disc', 'square', 'triangle'), palette=[(220, 60, 60), (60, 180, 75), (60, 90, 220)])
 train_pipeline = [
@@ -22,5 +24,5 @@ train_dataloader = dict(
     dataset=dict(data_root=data_root, metainfo=metainfo, pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(data_root=data_root, metainfo=metainfo, pipeline=test_pipeline))
 test_dataloader = val_dataloader
-val_evaluator = dict(ann_file=data_root + 'annotations/instances_val2017.json')
+val_evaluator = dict(ann_file=data_root + '/annotations/instances_val2017.json')
 test_evaluator = val_evaluator

@@ -1,7 +1,9 @@
 # tools/make_shapes.py, ADE20k layout: three classes and the background on 128 x 128 images.
+import os
+
 _base_ = './ade20k_slim.py'
 
-data_root = 'data/shapes/ade'
+data_root = (os.environ.get('COLONNADE_SHAPES') or 'data/shapes') + '/ade'
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),

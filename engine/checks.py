@@ -1,0 +1,175 @@
+"""Do the parts of a config fit each other and the data? Asked before anything is loaded."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import MODELS
+
+from colonnade.backbones import ColumnarBackbone
+
+from .data_sources import categories_of, classes_of, exists, find_datasets, paths_of
+from .registries import find_class
+
+#: parts of a model whose ``num_classes`` are the data set's
+CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head')
+
+
+def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> None:
+    """Raise a ValueError that lists what does not fit in a config, of which nothing is built.
+
+    Args:
+        cfg: Of a detector or segmenter.
+        dataloaders: Those that will be read.
+    """
+    problems = [
+        *dict.fromkeys(class_problems(cfg, dataloaders)), *width_problems(cfg.model),
+        *batch_problems(cfg, dataloaders)
+    ]
+    if problems:
+        raise ValueError('the config does not fit together:\n' + '\n'.join(f'  {problem}'
+                                                                           for problem in problems))
+
+
+def class_heads(value: Any, name: str = 'model') -> Iterator[tuple[str, dict[str, Any]]]:
+    """The parts of a model that tell a data set's classes apart, with their names."""
+    if isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from class_heads(item, f'{name}[{index}]')
+    elif isinstance(value, dict):
+        kind = name.rpartition('.')[2].partition('[')[0]
+        if kind in CLASS_HEADS and 'num_classes' in value:
+            yield name, value
+        for key, item in value.items():
+            yield from class_heads(item, f'{name}.{key}')
+
+
+def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
+    """Classes of the data that the heads, or the files, do not have."""
+    heads = [(name, head) for name, head in class_heads(cfg.model)
+             if not head.get('class_agnostic')]  # yapf: disable
+    for name, dataset in find_datasets(cfg, dataloaders):
+        classes = classes_of(dataset)
+        if classes is None or 'Panoptic' in str(dataset.type):
+            continue
+        for head_name, head in heads:
+            if head['num_classes'] != len(classes):
+                yield (f'{head_name}.num_classes is {head["num_classes"]}, and the data set '
+                       f'({dataset.type}) has {len(classes)} classes: set '
+                       f'{head_name}.num_classes={len(classes)}, or metainfo.classes of the data')
+        if str(dataset.type).rpartition('.')[2] == 'CocoDataset':
+            yield from category_problems(name, dataset, classes)
+
+
+def category_problems(name: str, dataset: ConfigDict, classes: tuple[str, ...]) -> Iterator[str]:
+    """Classes of a config that its COCO file has not, or has in another order.
+
+    mmdet counts the file's categories that are classes, in the file's order: a missing one would
+    shift the labels of all behind it.
+    """
+    ann_file = paths_of(dataset)[0]
+    categories = categories_of(ann_file) if exists(ann_file) and '://' not in ann_file else None
+    if categories is None:
+        return
+    missing = [each for each in classes if each not in categories]
+    if missing:
+        yield (f'{name}.metainfo.classes has {shortened(missing)}, and the categories of '
+               f'{ann_file} are {shortened(categories)}')
+    elif [each for each in categories if each in classes] != list(classes):
+        yield (f'{name}.metainfo.classes must be in the order of the categories of {ann_file}: '
+               f'{shortened([each for each in categories if each in classes])}')
+
+
+def shortened(names: list[str], most: int = 8) -> str:
+    """Some of many names."""
+    rest = f' and {len(names) - most} more' if len(names) > most else ''
+    return ', '.join(map(str, names[:most])) + rest
+
+
+def width_problems(model: ConfigDict) -> Iterator[str]:
+    """Widths, strides and numbers of maps that trunk, pyramid and heads do not agree on."""
+    backbone, neck = model.get('backbone') or {}, model.get('neck') or {}
+    kind = backbone.get('type')
+    trunk = find_class(kind, MODELS)
+    is_ours = isinstance(trunk, type) and issubclass(trunk, ColumnarBackbone)
+    if not is_ours or neck.get('type') != 'ColumnarPyramid' or 'arch' not in backbone:
+        return
+    settings = trunk.resolve_arch(backbone.arch)
+    width, stride = settings['embed_dim'], settings['patch_size']
+    for key, expected, of_trunk in (('in_channels', width, 'embed_dim'), ('stride', stride,
+                                                                          'patch_size')):
+        if neck.get(key) != expected:
+            yield (f'model.neck.{key} is {neck.get(key)}, and {of_trunk} of {kind} '
+                   f'{backbone.arch} is {expected}: set model.neck.{key}={expected}')
+    strides = list(neck.get('out_strides') or (4, 8, 16, 32))
+    taps = backbone.get('out_indices')
+    if taps is not None and len(taps) != len(strides):
+        yield (f'model.backbone.out_indices has {len(taps)} blocks, and model.neck.out_strides '
+               f'{len(strides)} strides')
+    yield from head_problems(model, *levels_of(neck, strides))
+
+
+def levels_of(neck: ConfigDict, strides: list[int]) -> tuple[list[int], list[int]]:
+    """Widths and strides of the levels that heads get; empty if a neck on top is not known."""
+    fpn = neck.get('fpn')
+    if fpn is None:
+        return [neck.get('in_channels')] * len(strides), strides
+    if fpn.get('type') != 'FPN':
+        return [], []
+    number = fpn.get('num_outs', len(strides))
+    strides = strides[fpn.get('start_level', 0):]
+    strides += [strides[-1] * 2**(index + 1) for index in range(number - len(strides))]
+    return [fpn.get('out_channels', neck.get('in_channels'))] * number, strides[:number]
+
+
+def head_problems(model: ConfigDict, widths: list[int], strides: list[int]) -> Iterator[str]:
+    """Levels that heads expect otherwise than the pyramid gives them."""
+    if not widths:
+        return
+
+    def differs(name: str, found: Any, expected: Any) -> Iterator[str]:
+        if found is not None and found != expected:
+            found, expected = (list(v) if isinstance(v, tuple) else v for v in (found, expected))
+            if found != expected:
+                yield f'{name} is {found}, and the pyramid gives {expected}: set {name}={expected}'
+
+    for name in ('decode_head', 'auxiliary_head'):
+        heads = model.get(name) or []
+        for index, head in enumerate(heads if isinstance(heads, list) else [heads]):
+            where = f'model.{name}' + (f'[{index}]' if isinstance(heads, list) else '')
+            chosen = head.get('in_index', -1)
+            several = isinstance(chosen, (list, tuple))
+            if max(chosen if several else [chosen]) >= len(widths):
+                yield f'{where}.in_index is {chosen}, and the pyramid gives {len(widths)} levels'
+                continue
+            expected = [widths[i] for i in chosen] if several else widths[chosen]
+            yield from differs(f'{where}.in_channels', head.get('in_channels'), expected)
+            if several and 'feature_strides' in head:
+                yield from differs(f'{where}.feature_strides', head.feature_strides,
+                                   [strides[i] for i in chosen])
+    for name in ('rpn_head', 'bbox_head', 'mask_head'):
+        head = model.get(name)
+        if isinstance(head, dict) and isinstance(head.get('in_channels'), int):
+            yield from differs(f'model.{name}.in_channels', head.in_channels, widths[0])
+            anchors = head.get('anchor_generator') or {}
+            yield from differs(f'model.{name}.anchor_generator.strides', anchors.get('strides'),
+                               strides)
+    for name in ('bbox_roi_extractor', 'mask_roi_extractor'):
+        extractor = (model.get('roi_head') or {}).get(name)
+        if isinstance(extractor, dict):
+            where, used = f'model.roi_head.{name}', extractor.get('featmap_strides') or []
+            yield from differs(f'{where}.out_channels', extractor.get('out_channels'), widths[0])
+            yield from differs(f'{where}.featmap_strides', used, strides[:len(used)])
+
+
+def batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
+    """Batches that are too small to be normalised."""
+    if 'train_dataloader' not in dataloaders or cfg.get('train_dataloader') is None:
+        return
+    head = cfg.model.get('decode_head') or {}
+    pools_to_one = not isinstance(head, list) and 1 in (head.get('pool_scales') or ())
+    synchronised = cfg.get('launcher', 'none') != 'none' and cfg.get('sync_bn')
+    if pools_to_one and cfg.train_dataloader.get('batch_size') == 1 and not synchronised:
+        yield (f'train_dataloader.batch_size is 1, and {head.type} normalises one value per image '
+               'and channel: set train_dataloader.batch_size=2 or more')

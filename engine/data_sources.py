@@ -1,0 +1,151 @@
+"""Where the data sets of a config lie, and what classes they have."""
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.fileio import join_path
+from mmengine.registry import DATASETS
+from mmengine.utils import is_abs
+
+from .registries import find_class
+
+DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+EVALUATORS = ('val_evaluator', 'test_evaluator')
+
+
+def evaluators(cfg: Config) -> Iterator[ConfigDict]:
+    """The metrics of validation and test."""
+    for key in EVALUATORS:
+        found = cfg.get(key) or []
+        yield from found if isinstance(found, list) else [found]
+
+
+def find_datasets(cfg: Config,
+                  dataloaders: tuple[str, ...] = DATALOADERS) -> Iterator[tuple[str, ConfigDict]]:
+    """All data sets with a ``data_root`` in the dataloaders, wrapped ones too, with their names."""
+    for key in dataloaders:
+        yield from _datasets_below(key, cfg.get(key))
+
+
+def _datasets_below(name: str, value: Any) -> Iterator[tuple[str, ConfigDict]]:
+    if isinstance(value, dict):
+        if 'data_root' in value:
+            yield name, value
+        for key, item in value.items():
+            yield from _datasets_below(f'{name}.{key}', item)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _datasets_below(f'{name}[{index}]', item)
+
+
+def paths_of(dataset: ConfigDict, data_root: str | None = None) -> list[str]:
+    """The annotation file and the folders that a data set reads, below another root if given."""
+    root = dataset.data_root if data_root is None else data_root
+    prefixes = dataset.get('data_prefix') or {}
+    paths = [dataset.get('ann_file'), *prefixes.values()]
+    return [path if is_abs(path) else join_path(root or '', path) for path in paths if path]
+
+
+def exists(path: str) -> bool:
+    """Whether a path is there, or cannot be looked for here."""
+    return '://' in path or os.path.exists(path)
+
+
+def redirect_data_root(cfg: Config, data_root: Path) -> None:
+    """Let every data set and evaluator of ``cfg`` read below ``data_root``.
+
+    ``data_root`` may also be the folder that the data set's own folder lies in, as
+    ``ADEChallengeData2016`` does when it is unpacked.
+
+    Raises:
+        FileNotFoundError: If ``data_root`` is no folder.
+        ValueError: If no data set of the config has a ``data_root``.
+    """
+    if not data_root.is_dir():
+        raise FileNotFoundError(f'--data-root {data_root} is no folder')
+    datasets = [dataset for _, dataset in find_datasets(cfg)]
+    if not datasets:
+        raise ValueError('--data-root has no effect: no data set of the config has a data_root')
+    moved: dict[str, str] = {}  # of all paths and roots
+    for dataset in datasets:
+        old, new = dataset.data_root or '', _root_within(dataset, str(data_root))
+        moved |= dict(zip(paths_of(dataset), paths_of(dataset, new), strict=True))
+        if old:
+            moved[old] = new
+        dataset.data_root = new
+    for key in EVALUATORS:
+        if cfg.get(key):
+            cfg[key] = _moved(cfg[key], moved)
+
+
+def _root_within(dataset: ConfigDict, data_root: str) -> str:
+    """``data_root``, or the folder in it that bears the name of the data set's own root."""
+    inner = join_path(data_root, Path(dataset.data_root or '').name)
+    missing, found = (
+        any(not exists(path) for path in paths_of(dataset, root)) for root in (data_root, inner))
+    return inner if missing and not found else data_root
+
+
+def _moved(value: Any, moved: dict[str, str]) -> Any:
+    """``value`` with each path that is in ``moved``, or below one that is, at its new place."""
+    if isinstance(value, dict):
+        return ConfigDict({
+            key: item if key == 'type' else _moved(item, moved)
+            for key, item in value.items()
+        })
+    if isinstance(value, list):
+        return [_moved(item, moved) for item in value]
+    if isinstance(value, str) and value:
+        for old, new in sorted(moved.items(), key=lambda pair: -len(pair[0])):
+            if Path(value) == Path(old):
+                return new
+            if Path(value).is_relative_to(old):
+                return join_path(new, str(Path(value).relative_to(old)))
+    return value
+
+
+def check_data(cfg: Config, dataloaders: tuple[str, ...]) -> None:
+    """Raise a FileNotFoundError that lists all annotation files and folders that are missing."""
+    missing = [
+        f'  {path} ({name})' for name, dataset in find_datasets(cfg, dataloaders)
+        for path in paths_of(dataset) if not exists(path)
+    ]
+    if missing:
+        raise FileNotFoundError('the config reads what does not exist:\n' + '\n'.join(missing) +
+                                '\n--data-root DIR says where your copy of the data set lies')
+
+
+def classes_of(dataset: ConfigDict) -> tuple[str, ...] | None:
+    """The classes of a data set: of its ``metainfo``, or else of its type; None if unknown."""
+    metainfo = dataset.get('metainfo') or {}
+    if not metainfo.get('classes'):
+        metainfo = getattr(find_class(dataset.type, DATASETS), 'METAINFO', {})
+    classes = metainfo.get('classes')
+    return None if classes is None else (classes, ) if isinstance(classes, str) else tuple(classes)
+
+
+def categories_of(ann_file: str | Path) -> list[str] | None:
+    """The names of a COCO file's categories in its order; None if they are not found.
+
+    Only this part of the file is parsed, which takes no time in files of hundreds of megabytes.
+    """
+    with open(ann_file, 'rb') as file:
+        if not os.fstat(file.fileno()).st_size:
+            return None
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = content.rfind(b'"categories"')
+            if at < 0:
+                return None
+            # a category is some hundred bytes long; LVIS has 1,203 with synonyms and definitions
+            text = content[at:at + 2**22].decode(errors='replace')
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text.partition(':')[2].lstrip())
+        return [category['name'] for category in found]
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,216 @@
+"""Settings of a config on the command line: ``--cfg-options KEY=VALUE``, each checked."""
+from __future__ import annotations
+
+import argparse
+import inspect
+import logging
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from mmengine.config import Config, DictAction
+from mmengine.logging import print_log
+from mmengine.optim import OptimWrapper
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
+from torch.utils.data import DataLoader
+
+from .registries import find_class
+
+#: top level of a config: what mmengine's runners take, and what they and ours read besides
+TOP = {
+    *inspect.signature(Runner.__init__).parameters, 'default_scope', 'custom_imports', 'sync_bn',
+    'model_wrapper_cfg', 'runner_type', 'strategy', 'compile', 'find_unused_parameters',
+    'activation_checkpointing', 'efficient_conv_bn_eval', 'tta_model', 'tta_pipeline', 'log_level',
+    'detect_anomalous_params'
+} - {'self', 'cfg'}
+#: dicts whose keys are the user's own
+FREE = ('custom_keys', 'metainfo', 'init_cfg', 'cfg', 'backend_args')
+
+
+class Options(DictAction):
+    """mmengine's action; what is no ``KEY=VALUE`` is an error of the command line."""
+
+    def __call__(self,
+                 parser: argparse.ArgumentParser,
+                 namespace: argparse.Namespace,
+                 values: Any,
+                 option_string: str | None = None) -> None:
+        """Parse values and add them to what was given before."""
+        try:
+            super().__call__(parser, namespace, values, option_string)
+        except (ValueError, AssertionError):
+            wrong = next((v for v in values if '=' not in v), ' '.join(values))
+            parser.error(f'{option_string} takes KEY=VALUE, as in train_cfg.max_epochs=12, '
+                         f'got {wrong}')
+
+
+def merge_options(cfg: Config, options: dict[str, Any]) -> None:
+    """Apply settings of the command line to a config.
+
+    Args:
+        cfg: Changed in place.
+        options: Values by their paths, ``train_dataloader.dataset.pipeline.3.scale``.
+
+    Raises:
+        ValueError: If nothing would read a setting, or its path does not exist.
+    """
+    before = cfg.to_dict()
+    for key in options:
+        check_path(before, key, options)
+    try:
+        cfg.merge_from_dict(options)
+    except (KeyError, TypeError, IndexError, AssertionError) as error:
+        raise ValueError(f'--cfg-options {" ".join(options)}: {error}') from error
+    after = cfg.to_dict()
+    for key in options:
+        if not exists(before, key):
+            check_is_read(after, key)
+
+
+def step_into(value: Any, part: str) -> Any:
+    """The item of a dict or list that a part of a path names.
+
+    Raises:
+        KeyError: If there is none.
+    """
+    if isinstance(value, dict):
+        return value[part]
+    if isinstance(value, (list, tuple)) and part.isdecimal() and int(part) < len(value):
+        return value[int(part)]
+    raise KeyError(part)
+
+
+def exists(cfg: Any, key: str) -> bool:
+    """Whether a path leads to something."""
+    try:
+        for part in key.split('.'):
+            cfg = step_into(cfg, part)
+    except KeyError:
+        return False
+    return True
+
+
+def check_path(cfg: dict[str, Any], key: str, options: dict[str, Any]) -> None:
+    """Raise a ValueError for a path that cannot be followed, or leads to a copied variable."""
+    top, *rest = key.split('.')
+    if top not in TOP:
+        if top in cfg:
+            copies = ', '.join(copies_of(cfg, top)) or 'the settings that it was used in'
+            raise ValueError(f'--cfg-options {key}: {top} is a variable of the config file, and '
+                             f'was copied when the file was read: set {copies} instead')
+        raise ValueError(f'--cfg-options {key}: nothing reads {top}{suggestion(cfg, key)}')
+    value: Any = cfg.get(top)
+    for index, part in enumerate(rest):
+        if isinstance(value, (list, tuple)) and not exists(value, part):
+            where = '.'.join([top, *rest[:index]])
+            raise ValueError(f'--cfg-options {key}: {where} is a list of {len(value)} items, '
+                             f'0 to {len(value) - 1}, got {part}')
+        if value is not None and not isinstance(value, (dict, list, tuple)):
+            where = '.'.join([top, *rest[:index]])
+            if where not in options:
+                raise ValueError(f'--cfg-options {key}: {where} is {value!r} and has no settings')
+            return
+        value = step_into(value, part) if value is not None and exists(value, part) else None
+
+
+def copies_of(cfg: dict[str, Any], variable: str) -> list[str]:
+    """Paths that hold what a variable of the config file holds."""
+    wanted = cfg[variable]
+    return [path for path, value in paths_below(cfg)
+            if value == wanted and path.split('.')[0] in TOP][:6]  # yapf: disable
+
+
+def paths_below(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+    """All paths below a value, and what they lead to."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) \
+        if isinstance(value, (list, tuple)) else ()
+    for key, item in items:
+        inner = f'{path}.{key}' if path else str(key)
+        yield inner, item
+        yield from paths_below(item, inner)
+
+
+def suggestion(cfg: dict[str, Any], key: str) -> str:
+    """Paths of a config that a wrong one may have been meant for, as the end of a sentence."""
+    last, paths = key.split('.')[-1], [path for path, _ in paths_below(cfg)]
+    paths = [path for path in paths if path.split('.')[0] in TOP and path != key]
+    near = get_close_matches(key, paths, n=1, cutoff=0.85)
+    names = get_close_matches(last, {path.split('.')[-1] for path in paths}, n=1, cutoff=0.75)
+    near += [path for path in paths if path.split('.')[-1] in names]
+    near = list(dict.fromkeys(near))[:3]
+    return f'; did you mean {" or ".join(near)}?' if near else ''
+
+
+def check_is_read(cfg: dict[str, Any], key: str) -> None:
+    """Raise a ValueError for a path that is new in a config, and that nothing reads.
+
+    Code that reads a dict key by key does not tell which keys. There, names that are misspelt ones
+    of those that are set are refused, and others get a warning.
+    """
+    parts = key.split('.')
+    parent: Any = cfg
+    for index, part in enumerate(parts):
+        path = parts[:index]
+        if path and path[-1] in FREE:
+            return
+        known = names_read_from(parent, path)
+        if isinstance(parent, dict) and known is None and 'type' not in parent:
+            others = [other for other in parent if other != part]
+            if get_close_matches(part, others, n=1, cutoff=0.8):
+                known = set(others)
+            elif index == len(parts) - 1 and others:
+                print_log(
+                    f'--cfg-options {key}: {".".join(path)} had no {part} in the config, and '
+                    'whether anything reads it is not known',
+                    level=logging.WARNING)
+        if isinstance(parent, dict) and known is not None and part not in known:
+            near = get_close_matches(part, known, n=1, cutoff=0.6)
+            meant = f'; did you mean {".".join([*path, near[0]])}?' if near else suggestion(
+                cfg, key)
+            raise ValueError(f'--cfg-options {key}: {".".join(path)} has no setting {part}{meant}')
+        parent = step_into(parent, part)
+
+
+def names_read_from(value: Any, path: list[str]) -> set[str] | None:
+    """The settings that are read from a dict of a config; None if that is not known.
+
+    Args:
+        value: What the path leads to.
+        path: Of the dict; empty for the whole config.
+    """
+    if not path:
+        return TOP
+    if not isinstance(value, dict):
+        return None
+    if 'type' in value:
+        names = names_of_type(value['type'], is_wrapper=path == ['optim_wrapper'])
+        return None if names is None else names | {'type', '_scope_'}
+    if path[-1].endswith('_dataloader'):
+        return {*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'}
+    if path == ['train_cfg']:
+        loops = (EpochBasedTrainLoop, IterBasedTrainLoop)
+        return {'type', 'by_epoch'}.union(*(inspect.signature(loop).parameters for loop in loops))
+    if path == ['optim_wrapper']:
+        return names_of_type(OptimWrapper, is_wrapper=True) | {'type'}
+    return None
+
+
+def names_of_type(kind: Any, *, is_wrapper: bool = False) -> set[str] | None:
+    """The arguments of a class that a config names; None if it is not known or takes any.
+
+    Args:
+        kind: A class, or its name in a registry.
+        is_wrapper: Whether it is an optimizer wrapper, of which its constructor reads more.
+    """
+    kind = find_class(kind)
+    if not inspect.isclass(kind):
+        return None
+    names = {'optimizer', 'constructor', 'paramwise_cfg'} if is_wrapper else set()
+    for base in kind.__mro__:
+        if '__init__' not in vars(base) or base is object:
+            continue
+        parameters = inspect.signature(base.__init__).parameters.values()
+        names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        if not any(p.kind == p.VAR_KEYWORD for p in parameters):
+            return names - {'self'}
+    return None

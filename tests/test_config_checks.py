@@ -1,0 +1,193 @@
+"""What does not fit in a config, or to the data, is named before anything is loaded."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, config
+from mmengine.config import Config
+
+from colonnade.engine.checks import check_config
+from colonnade.engine.data_sources import (categories_of, check_data, find_datasets,
+                                           redirect_data_root)
+from colonnade.engine.launch import read_config
+
+RECIPES = [
+    path for path in sorted((ROOT / 'configs').glob('[!_]*/*.py'))
+    if 'small_12_p16' in path.stem or 'slim' in path.stem
+]
+ALL = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+
+
+def checked(path: Path, **changes: Any) -> None:
+    cfg = read_config(path)
+    cfg.merge_from_dict(changes)
+    check_config(cfg, ALL)
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda path: f'{path.parent.name}/{path.stem}')
+def test_our_configs_fit(path: Path) -> None:
+    checked(path)
+
+
+@pytest.mark.parametrize('head, key, value, says', [
+    ('mask_rcnn', 'model.roi_head.bbox_head.num_classes', 80,
+     'bbox_head.num_classes is 80, .* has 3 classes: set model.roi_head.bbox_head.num_classes=3'),
+    ('mask_rcnn', 'model.roi_head.mask_head.num_classes', 200, 'mask_head.num_classes is 200'),
+    ('upernet', 'model.auxiliary_head.num_classes', 3, 'auxiliary_head.num_classes is 3, .* has 4'),
+    ('sem_fpn', 'model.neck.in_channels', 384,
+     'is 384, and embed_dim of XCiT nano_12_p16 is 128: set model.neck.in_channels=128'),
+    ('sem_fpn', 'model.backbone.arch', 'nano_12_p8',
+     'neck.stride is 16, and patch_size of XCiT nano_12_p8 is 8: set model.neck.stride=8'),
+    ('sem_fpn', 'model.backbone.out_indices', (3, 7), 'out_indices has 2 blocks, .* 4 strides'),
+    ('upernet', 'model.decode_head.in_channels', [384] * 4,
+     r'in_channels is \[384, .*set model.decode_head.in_channels=\[128, 128, 128, 128\]'),
+    ('upernet', 'model.auxiliary_head.in_index', 4, 'in_index is 4, .* gives 4 levels'),
+    ('sem_fpn', 'model.decode_head.feature_strides', [8, 16, 32, 64], 'feature_strides is'),
+    ('mask_rcnn', 'model.rpn_head.in_channels', 256, 'rpn_head.in_channels=64'),
+    ('mask_rcnn', 'model.rpn_head.anchor_generator.strides', [8, 16, 32, 64, 128],
+     r'anchor_generator.strides=\[4, 8, 16, 32, 64\]'),
+    ('mask_rcnn', 'model.roi_head.bbox_roi_extractor.featmap_strides', [8, 16, 32, 64],
+     r'bbox_roi_extractor.featmap_strides=\[4, 8, 16, 32\]'),
+    ('mask_rcnn', 'model.roi_head.mask_roi_extractor.out_channels', 256, 'out_channels=64'),
+    ('upernet', 'train_dataloader.batch_size', 1, 'UPerHead normalises one value per image'),
+])  # yapf: disable
+def test_what_does_not_fit_is_named(head: str, key: str, value: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        checked(config(head), **{key: value})
+
+
+def test_all_of_it_is_listed() -> None:
+    with pytest.raises(ValueError) as error:
+        checked(
+            config('sem_fpn'), **{
+                'model.neck.in_channels': 7,
+                'model.decode_head.num_classes': 150,
+                'model.neck.stride': 8
+            })
+    assert str(error.value).count('\n') == 3
+
+
+@pytest.mark.parametrize('changes', [
+    dict(type='ResNet', depth=50),
+    dict(type='mmdet.SwinTransformer'),
+])
+def test_trunks_of_others_are_left_alone(changes: dict) -> None:
+    cfg = read_config(config('sem_fpn'))
+    cfg.model.backbone = Config(dict(a=changes)).a
+    check_config(cfg, ALL)
+
+
+def test_one_image_suffices_where_norms_are_synchronised() -> None:
+    cfg = read_config(config('upernet'))
+    cfg.train_dataloader.batch_size, cfg.launcher = 1, 'pytorch'
+    check_config(cfg, ALL)
+
+
+@pytest.mark.parametrize('classes, says', [
+    (('disc', 'square', 'star'), r'metainfo.classes has star, and the categories of .*train2017.*'
+     'are disc, square, triangle'),
+    (('triangle', 'square', 'disc'),
+     'must be in the order of the categories .*: disc, square, tri'),
+])
+def test_classes_that_the_file_has_not(classes: tuple[str, ...], says: str, shapes: Path) -> None:
+    cfg = read_config(config('mask_rcnn'))
+    redirect_data_root(cfg, shapes / 'coco')
+    for _, dataset in find_datasets(cfg):
+        dataset.metainfo.classes = classes
+    with pytest.raises(ValueError, match=says):
+        check_config(cfg, ALL)
+
+
+@pytest.mark.parametrize('content, names', [
+    (dict(categories=[dict(id=2, name='b'), dict(id=1, name='a')], images=[]), ['b', 'a']),
+    (dict(images=[dict(file_name='"categories"')], categories=[dict(id=1, name='a')]), ['a']),
+    (dict(categories=[]), []),
+    (dict(categories=[dict(id=1)]), None),
+    (dict(categories=None), None),
+    ([], None),
+])
+def test_categories_of_a_file(content: Any, names: list[str] | None, tmp_path: Path) -> None:
+    (tmp_path / 'a.json').write_text(json.dumps(content))
+    assert categories_of(tmp_path / 'a.json') == names
+    (tmp_path / 'a.json').write_text('')
+    assert categories_of(tmp_path / 'a.json') is None
+
+
+def run_train(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        run_tool('train', *arguments)
+    return f'{capsys.readouterr().err}{stopped.value}'
+
+
+@pytest.mark.parametrize('option, says', [
+    ('model.backbone.out_indices=[1,2,3,12]', 'out_indices must be block numbers in -12 ... 11'),
+    ('model.backbone.type=XCiTT', 'XCiTT is not in the'),
+    ('model.decode_head.num_classes=7', 'decode_head.num_classes is 7'),
+    ('model.backbone.frozen_stages=99', 'frozen_stages must be in -1 ... 12, got 99'),
+    ('model.backbone.arch=nano', "XCiT has no arch 'nano'"),
+])
+def test_the_tools_say_it_in_a_line(option: str, says: str, shapes: Path, tmp_path: Path,
+                                    run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    said = run_train(run_tool, capsys, config('sem_fpn'), '--data-root', shapes / 'ade',
+                     '--work-dir', tmp_path / 'run', '--cfg-options', option)
+    assert said.startswith('train: ') and says in said and 'Traceback' not in said
+
+
+@pytest.mark.parametrize('text, says', [
+    ('_base_ = "nowhere.py"', 'cannot be read'),
+    ('model = dict(', 'cannot be read: SyntaxError'),
+    ('a = b', 'cannot be read: NameError'),
+    ('a = 1', 'is no config of a detector or segmenter'),
+    ('model = dict()\ndefault_scope = "mmpretrain"', 'is no config of a detector or segmenter'),
+    ('custom_imports = dict(imports=["no_such_module"])', 'cannot be read: ImportError'),
+])
+def test_files_that_are_no_configs(text: str, says: str, tmp_path: Path, run_tool: Callable,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / 'own.py').write_text(text)
+    assert says in run_train(run_tool, capsys, tmp_path / 'own.py')
+
+
+# where the data lie
+
+
+def data_config(data_root: str | None, ann_file: str = 'annotations/a.json') -> Config:
+    dataset = dict(type='CocoDataset', data_root=data_root, ann_file=ann_file,
+                   data_prefix=dict(img='images/'))  # yapf: disable
+    where = ann_file if not data_root else f'{data_root}/{ann_file}'
+    return Config(
+        dict(
+            train_dataloader=dict(dataset=dataset),
+            val_evaluator=dict(type='CocoMetric', metric='bbox', ann_file=where)))
+
+
+@pytest.mark.parametrize('old_root', ['', None, 'data/coco', 'data/coco/'])
+def test_a_new_data_root(old_root: str | None, tmp_path: Path) -> None:
+    cfg = data_config(old_root)
+    redirect_data_root(cfg, tmp_path)
+    assert cfg.train_dataloader.dataset.data_root == str(tmp_path)
+    evaluator = cfg.val_evaluator
+    assert (evaluator.type, evaluator.metric) == ('CocoMetric', 'bbox')
+    assert evaluator.ann_file == f'{tmp_path}/annotations/a.json'
+
+
+def test_absolute_paths_stay(tmp_path: Path) -> None:
+    cfg = data_config('', '/somewhere/a.json')
+    redirect_data_root(cfg, tmp_path)
+    assert cfg.val_evaluator.ann_file == '/somewhere/a.json'
+
+
+@pytest.mark.parametrize('inside', [True, False])
+def test_the_folder_above_the_data_set_will_do(inside: bool, tmp_path: Path) -> None:
+    """ADE20k unpacks to a folder ADEChallengeData2016."""
+    cfg = read_config(ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py')
+    folder = tmp_path / 'ADEChallengeData2016'
+    for kind in ('images', 'annotations'):
+        for split in ('training', 'validation'):
+            (folder / kind / split).mkdir(parents=True)
+    redirect_data_root(cfg, folder if inside else tmp_path)
+    assert cfg.test_dataloader.dataset.data_root == str(folder)
+    check_data(cfg, ALL)

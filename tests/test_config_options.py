@@ -1,0 +1,116 @@
+"""``--cfg-options``: what nothing reads is refused, with what was meant."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from mmengine.config import Config
+
+from colonnade.engine.launch import read_config
+from colonnade.engine.options import merge_options
+from colonnade.tools import train
+
+DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
+SEGMENTER = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py'
+
+
+def merged(path: Path, key: str, value: Any = 1) -> Config:
+    cfg = read_config(path)
+    merge_options(cfg, {key: value})
+    return cfg
+
+
+@pytest.mark.parametrize(
+    'key, says',
+    [
+        ('optim_wraper.optimizer.lr', 'did you mean optim_wrapper.optimizer.lr?'),
+        ('train_cfgg.max_epochs', 'did you mean train_cfg.max_epochs?'),
+        ('rcnn.score_thresh', 'did you mean model.test_cfg.rcnn.score_thr?'),
+        ('lr', 'did you mean optim_wrapper.optimizer.lr?'),
+        ('batch_size', 'did you mean train_dataloader.batch_size'),
+        ('train_pipeline.3.scale', 'copied .* set train_dataloader.dataset.pipeline instead'),
+        ('data_root', 'set train_dataloader.dataset.data_root, val_dataloader.dataset.data_root'),
+        ('train_cfg.max_epoch', 'did you mean train_cfg.max_epochs?'),
+        ('train_dataloader.num_worker', 'did you mean train_dataloader.num_workers?'),
+        ('train_dataloader.dataset.pipeline.0.colour_type',
+         'pipeline.0 has no setting colour_type'),
+        ('model.backbone.dorp_path_rate', 'did you mean model.backbone.drop_path_rate?'),
+        ('model.test_cfg.rcnn.score_thresh', 'did you mean model.test_cfg.rcnn.score_thr?'),
+        ('model.roi_head.bbox_head.num_class', 'did you mean .*bbox_head.num_classes?'),
+        ('optim_wrapper.optimizer.epss', 'did you mean optim_wrapper.optimizer.eps?'),
+        ('optim_wrapper.optimiser.lr', 'did you mean optim_wrapper.optimizer?'),
+        ('default_hooks.logger.intervall', 'did you mean default_hooks.logger.interval?'),
+        ('auto_scale_lr.enabled', 'did you mean auto_scale_lr.enable?'),
+        ('param_scheduler.0.endd', 'did you mean param_scheduler.0.end?'),
+        ('test_evaluator.metrik', 'did you mean test_evaluator.metric?'),
+        # paths that cannot be followed
+        ('train_dataloader.dataset.pipeline.9.scale', 'a list of 5 items, 0 to 4, got 9'),
+        ('train_dataloader.dataset.pipeline.-1.scale', 'a list of 5 items, 0 to 4, got -1'),
+        ('train_dataloader.dataset.pipeline.x', 'a list of 5 items, 0 to 4, got x'),
+        ('model.data_preprocessor.mean.5', 'a list of 3 items, 0 to 2, got 5'),
+        ('model.backbone.arch.embed_dim', "arch is 'small_12_p16' and has no settings"),
+    ])
+def test_what_nothing_reads_is_refused(key: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        merged(DETECTOR, key)
+
+
+@pytest.mark.parametrize('path, key', [
+    (DETECTOR, 'model.backbone.init_cfg.type'),
+    (DETECTOR, 'model.backbone.init_cfg.checkpoint'),
+    (DETECTOR, 'model.backbone.with_cp'),
+    (DETECTOR, 'model.backbone.frozen_stages'),
+    (DETECTOR, 'model.backbone.arch'),
+    (DETECTOR, 'optim_wrapper.clip_grad.max_norm'),
+    (DETECTOR, 'optim_wrapper.accumulative_counts'),
+    (DETECTOR, 'optim_wrapper.optimizer.eps'),
+    (DETECTOR, 'optim_wrapper.paramwise_cfg.custom_keys.backbone.lr_mult'),
+    (DETECTOR, 'train_dataloader.dataset.indices'),
+    (DETECTOR, 'train_dataloader.pin_memory'),
+    (DETECTOR, 'train_dataloader.dataset.pipeline.0.color_type'),
+    (DETECTOR, 'train_cfg.val_begin'),
+    (DETECTOR, 'default_hooks.visualization.draw'),
+    (DETECTOR, 'default_hooks.early_stopping.type'),
+    (DETECTOR, 'default_hooks.checkpoint.save_best'),
+    (DETECTOR, 'test_evaluator.classwise'),
+    (DETECTOR, 'val_dataloader'),
+    (DETECTOR, 'randomness.seed'),
+    (DETECTOR, 'visualizer.save_dir'),
+    (DETECTOR, 'resume'),
+    (SEGMENTER, 'model.test_cfg.crop_size'),
+    (SEGMENTER, 'model.decode_head.loss_decode.avg_non_ignore'),
+    (SEGMENTER, 'train_dataloader.dataset.reduce_zero_label'),
+])
+def test_what_is_read_is_set(path: Path, key: str) -> None:
+    value: Any = merged(path, key, 'x').to_dict()
+    for part in key.split('.'):
+        value = value[int(part) if isinstance(value, list) else part]
+    assert value == 'x'
+
+
+def test_an_item_of_another_type_takes_its_own_settings() -> None:
+    cfg = read_config(DETECTOR)
+    merge_options(cfg, {
+        'optim_wrapper.optimizer.type': 'SGD',
+        'optim_wrapper.optimizer.momentum': 0.9
+    })
+    assert cfg.optim_wrapper.optimizer.momentum == 0.9
+    with pytest.raises(ValueError, match='optimizer has no setting momentum'):
+        merged(DETECTOR, 'optim_wrapper.optimizer.momentum')
+
+
+def test_what_may_not_be_read_gets_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    merged(SEGMENTER, 'model.test_cfg.crop_size', (512, 512))
+    assert 'model.test_cfg had no crop_size in the config' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('option', ['resume', 'a=[(1,2]'])
+def test_what_is_no_setting(option: str, monkeypatch: pytest.MonkeyPatch,
+                            capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr('sys.argv', ['train', str(DETECTOR), '--cfg-options', option])
+    with pytest.raises(SystemExit, match='2'):
+        train.main()
+    assert f'--cfg-options takes KEY=VALUE, as in train_cfg.max_epochs=12, got {option}' \
+        in capsys.readouterr().err
