@@ -6,10 +6,13 @@ from typing import Any
 
 from mmengine.config import Config
 
+from .hooks import averages_weights, hooks_of
+
 #: where a launcher says how many processes there are
 WORLD_SIZE = {'pytorch': 'WORLD_SIZE', 'slurm': 'SLURM_NTASKS', 'mpi': 'OMPI_COMM_WORLD_SIZE'}
 #: settings of schedulers that count iterations unless ``by_epoch``
-COUNTS_OF_SCHEDULERS = ('begin', 'end', 'T_max', 'step_size', 'total_iters', 'milestones')
+COUNTS_OF_SCHEDULERS = ('begin', 'end', 'T_max', 'step_size', 'total_iters', 'total_steps',
+                        'milestones', 'periods')
 
 
 def num_processes(cfg: Config) -> int:
@@ -81,25 +84,37 @@ def accumulate(cfg: Config, count: int | None = None) -> int:
 def _stretch_iterations(cfg: Config, factor: int) -> None:
     """Multiply by ``factor`` what is counted in iterations."""
     if cfg.train_cfg.get('max_iters'):
+        cfg.train_cfg.setdefault('val_interval', 1000)  # mmengine's default
         _multiply(cfg.train_cfg, ('max_iters', 'val_begin', 'val_interval'), factor)
         if intervals := cfg.train_cfg.get('dynamic_intervals'):
             cfg.train_cfg.dynamic_intervals = [(begin * factor, interval * factor)
                                                for begin, interval in intervals]
-    schedulers = cfg.get('param_scheduler') or []
-    for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
+    for scheduler in schedulers_of(cfg):
         if not scheduler.get('by_epoch', True):
             _multiply(scheduler, COUNTS_OF_SCHEDULERS, factor)
-    for hook in [*cfg.get('default_hooks', {}).values(), *cfg.get('custom_hooks', [])]:
-        counts_iterations = hook.type == 'CheckpointHook' and not hook.get('by_epoch', True)
-        if counts_iterations or hook.type == 'EMAHook':
+            if scheduler.type.startswith('Exponential'):  # by a factor in each iteration
+                scheduler.gamma **= 1 / factor
+    for hook in hooks_of(cfg):
+        counts_iterations = hook['type'] == 'CheckpointHook' and not hook.get('by_epoch', True)
+        if averages_weights(hook):
             hook.setdefault('interval', 1)
-            _multiply(hook, ('interval', 'begin_iter'), factor)
+        if counts_iterations or averages_weights(hook):
+            _multiply(hook, ('interval', 'begin_iter', 'save_begin'), factor)
+
+
+def schedulers_of(cfg: Config) -> list[dict[str, Any]]:
+    """The schedulers of rates and momentums, also where each optimizer has its own."""
+    found = cfg.get('param_scheduler') or []
+    if isinstance(found, dict) and 'type' not in found:
+        return [item for group in found.values()
+                for item in (group if isinstance(group, list) else [group])]  # yapf: disable
+    return found if isinstance(found, list) else [found]
 
 
 def _multiply(settings: dict[str, Any], keys: tuple[str, ...], factor: int) -> None:
     for key in keys:
         value = settings.get(key)
-        if isinstance(value, list):
+        if isinstance(value, (list, tuple)):
             settings[key] = [item * factor for item in value]
-        elif value is not None:
+        elif value is not None and value > 0:  # -1 is never
             settings[key] = value * factor

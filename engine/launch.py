@@ -2,27 +2,30 @@
 from __future__ import annotations
 
 import argparse
-import json
+import fcntl
 import os
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
-from typing import Any
 
-from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.fileio import join_path
-from mmengine.registry import METRICS, RUNNERS
+from mmengine.registry import METRICS, RUNNERS, init_default_scope
 from mmengine.runner import Runner
-from mmengine.utils import is_abs
 from torch import distributed
 
-from .config_scopes import read_config
+from .data_sources import evaluators, redirect_data_root
+from .hooks import drop_absent_hooks
+from .options import Options, merge_options
 from .runner import StrictRunner
 
-DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
-EVALUATORS = ('val_evaluator', 'test_evaluator')
+LIBRARIES = ('mmdet', 'mmseg')
+#: where a launcher says which process this one is
+RANK = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
 
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +38,7 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--cfg-options',
         nargs='+',
-        action=DictAction,
+        action=Options,
         metavar='KEY=VALUE',
         help='settings that override the config, e.g. train_cfg.max_epochs=12')
     parser.add_argument(
@@ -63,32 +66,46 @@ def load_config(args: argparse.Namespace) -> Config:
     if args.data_root is not None:
         redirect_data_root(cfg, args.data_root)
     if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
+        merge_options(cfg, args.cfg_options)
     if args.work_dir is not None:
         cfg.work_dir = str(args.work_dir)
     elif 'work_dir' not in cfg:
         # leaves of several heads have the same name, hence the folder too
         cfg.work_dir = str(Path('work_dirs', args.config.resolve().parent.name, args.config.stem))
     cfg.launcher = args.launcher
-    if args.trust:
-        trust_weights(cfg)
     return cfg
 
 
-def trust_weights(cfg: Config) -> None:
-    """Let checkpoints and pretrained weights of ``cfg`` run what is pickled in them."""
-    cfg.trust_weights = True
-    init_cfgs = cfg.model.get('backbone', {}).get('init_cfg') or []
-    for init_cfg in init_cfgs if isinstance(init_cfgs, list) else [init_cfgs]:
-        if init_cfg.get('type') == 'Pretrained':
-            init_cfg.trust = True
+def read_config(path: Path) -> Config:
+    """A config file, with its library ready to be looked into.
+
+    Raises:
+        FileNotFoundError: If it, or one that it inherits from, does not exist.
+        ValueError: If it is no config of a detector or segmenter.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f'no config file {path}')
+    try:
+        cfg = Config.fromfile(path)
+    except (SyntaxError, NameError, TypeError, KeyError, AttributeError, ImportError,
+            OSError) as error:
+        raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
+    if cfg.get('default_scope') not in LIBRARIES or 'model' not in cfg:
+        raise ValueError(f'{path} is no config of a detector or segmenter: it has no model, or no '
+                         f'default_scope = {" or ".join(map(repr, LIBRARIES))}')
+    import_quietly(f'{cfg.default_scope}.datasets')
+    init_default_scope(cfg.default_scope)
+    return cfg
 
 
-def evaluators(cfg: Config) -> Iterator[ConfigDict]:
-    """The metrics of validation and test."""
-    for key in EVALUATORS:
-        found = cfg.get(key) or []
-        yield from found if isinstance(found, list) else [found]
+def import_quietly(name: str) -> None:
+    """Import a module without its remarks on a package that nobody needs."""
+    printed = StringIO()
+    with redirect_stdout(printed):
+        import_module(name)
+    for line in printed.getvalue().splitlines():
+        if not line.startswith('Could not import OneDL'):
+            print(line)
 
 
 def use_faster_coco_eval(cfg: Config) -> None:
@@ -100,81 +117,48 @@ def use_faster_coco_eval(cfg: Config) -> None:
                 evaluator.type = 'FasterCocoMetric'
 
 
-def redirect_data_root(cfg: Config, data_root: Path) -> None:
-    """Let every data set and evaluator of ``cfg`` read below ``data_root``.
-
-    Raises:
-        FileNotFoundError: If ``data_root`` is no folder.
-        ValueError: If no data set of the config has a ``data_root``.
-    """
-    if not data_root.is_dir():
-        raise FileNotFoundError(f'--data-root {data_root} is no folder')
-    datasets = [dataset for _, dataset in find_datasets(cfg)]
-    old_roots = {dataset.data_root for dataset in datasets}
-    if not old_roots:
-        raise ValueError('--data-root has no effect: no data set of the config has a data_root')
-    new_root = str(data_root)
-    for dataset in datasets:
-        dataset.data_root = new_root
-    for key in EVALUATORS:
-        if cfg.get(key):
-            cfg[key] = _moved(cfg[key], old_roots, new_root)
-
-
-def _moved(value: Any, old_roots: set[str], new_root: str) -> Any:
-    """``value`` with each path below one of ``old_roots`` moved to ``new_root``."""
-    if isinstance(value, dict):
-        return ConfigDict({key: _moved(item, old_roots, new_root) for key, item in value.items()})
-    if isinstance(value, list):
-        return [_moved(item, old_roots, new_root) for item in value]
-    if isinstance(value, str):
-        for old_root in old_roots:
-            if Path(value).is_relative_to(old_root):
-                return join_path(new_root, str(Path(value).relative_to(old_root)))
-    return value
-
-
-def find_datasets(cfg: Config,
-                  dataloaders: tuple[str, ...] = DATALOADERS) -> Iterator[tuple[str, ConfigDict]]:
-    """All data sets with a ``data_root`` in the dataloaders, wrapped ones too, with their names."""
-    for key in dataloaders:
-        yield from _datasets_below(key, cfg.get(key))
-
-
-def _datasets_below(name: str, value: Any) -> Iterator[tuple[str, ConfigDict]]:
-    if isinstance(value, dict):
-        if 'data_root' in value:
-            yield name, value
-        for key, item in value.items():
-            yield from _datasets_below(f'{name}.{key}', item)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _datasets_below(f'{name}[{index}]', item)
-
-
-def check_data(cfg: Config, dataloaders: tuple[str, ...]) -> None:
-    """Raise a FileNotFoundError that lists all annotation files and folders that are missing."""
-    missing = []
-    for name, dataset in find_datasets(cfg, dataloaders):
-        paths = [dataset.get('ann_file'), *dataset.get('data_prefix', {}).values()]
-        for path in filter(None, paths):
-            path = path if is_abs(path) else join_path(dataset.data_root, path)
-            if '://' not in path and not os.path.exists(path):
-                missing.append(f'  {path} ({name})')
-    if missing:
-        raise FileNotFoundError('the config reads what does not exist:\n' + '\n'.join(missing) +
-                                '\n--data-root DIR says where your copy of the data set lies')
-
-
 def build_runner(cfg: Config) -> Runner:
     """The runner that the config asks for, also for several processes without a GPU.
 
     Raises:
-        ValueError: If several processes are to be started in a way that needs GPUs.
+        ValueError: If several processes are to be started in a way that needs GPUs, or if a part of
+            the config cannot be built.
     """
     if cfg.launcher != 'none' and get_device() == 'cpu':
         _use_gloo(cfg)
-    return RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
+    drop_absent_hooks(cfg)
+    try:
+        return RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
+    except (ValueError, TypeError, KeyError) as error:
+        text = str(error.args[0]) if error.args else ''
+        # so begin what a registry says of a class that it cannot build, or does not know
+        if not re.match(r'class `\w+` in |\S+ is not in the ', text):
+            raise
+        raise ValueError(f'a part of the config cannot be built: {text}') from error
+
+
+@contextmanager
+def sole_run(cfg: Config) -> Iterator[None]:
+    """While open, no other run trains in this work dir; no file is left behind.
+
+    Raises:
+        FileExistsError: If another run does.
+    """
+    if int(os.environ.get(RANK.get(cfg.launcher, ''), 0)):  # the first process locks for all
+        yield
+        return
+    folder = os.open(cfg.work_dir, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(f'another run is training in {cfg.work_dir}: wait for its end, '
+                                  'or name another --work-dir') from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(folder)
 
 
 def _use_gloo(cfg: Config) -> None:
@@ -193,16 +177,3 @@ def _use_gloo(cfg: Config) -> None:
         },
     })
     cfg.sync_bn = None  # torch's SyncBatchNorm takes GPU tensors only
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` to ``path``, which is never there in part."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``, which is never there in part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f'.{path.name}.{os.getpid()}')
-    scratch.write_text(text)
-    scratch.replace(path)

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from mmengine.dist import get_world_size
@@ -12,9 +14,15 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.checkpoint_files import fetch
-from colonnade.backbones.weights import plan_loading
+from colonnade.backbones.checkpoint_files import State, WeightsError, fetch
+from colonnade.backbones.openmmlab import without_code
+from colonnade.backbones.weights import Plan, plan_loading
 from colonnade.necks import ColumnarPyramid
+
+from .hooks import BatchSizeHook, QuietFilter
+
+#: from a model's tensors, what a file holds, and its tensors under our names, to those to load
+Adapt = Callable[[State, Mapping[str, Any], State], State]
 
 
 def log_batch_norms(model: nn.Module, logger: logging.Logger) -> None:
@@ -59,15 +67,33 @@ def fuse_trunks(model: nn.Module) -> None:
             part.eval().fuse()
 
 
+def require_training_state(checkpoint: Mapping[str, Any], source: str) -> None:
+    """Raise a WeightsError if training cannot go on from a checkpoint."""
+    missing = [key for key in ('optimizer', 'message_hub') if key not in checkpoint]
+    meta = checkpoint.get('meta')
+    missing += [
+        key for key in ('epoch', 'iter') if not isinstance(meta, Mapping) or key not in meta
+    ]
+    if missing:
+        raise WeightsError(
+            f'{source} holds weights, but no state of training (no {", ".join(missing)}): it was '
+            'converted or published. Start a new training from it with --load-from')
+
+
 @RUNNERS.register_module()
 class StrictRunner(Runner):
     """mmengine's runner, loading safely, strictly and any published layout.
 
-    It also reads ``cfg.trust_weights``: run what is pickled in checkpoints.
+    Attributes:
+        adapt: Changes what is loaded, see :class:`~.new_classes.NewClasses`.
+        prepare: Is called with the model when weights are loaded.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.adapt: Adapt | None = None
+        self.prepare: Callable[[nn.Module], None] = lambda model: None
         super().__init__(*args, **kwargs)
+        self.logger.addFilter(QuietFilter())
         log_batch_norms(self.model, self.logger)
 
     def check_weights(self) -> None:
@@ -75,39 +101,69 @@ class StrictRunner(Runner):
 
         Raises:
             FileNotFoundError: If there is no such file.
-            WeightsError: If weights cannot be had or read, or do not fit the model.
+            WeightsError: If weights cannot be fetched or read, or do not fit the model or this run.
         """
         source = self._load_from
         if self._resume and source is None:
             source = find_latest_checkpoint(self.work_dir)
         backbones = [m for m in self.model.modules() if isinstance(m, ColumnarBackbone)]
         if source:
-            plan_loading(self._bare_model(), self._fetch(source), str(source))
+            checkpoint = fetch(source)
+            self._check_state(checkpoint, str(source))
+            self._plan(checkpoint, str(source))
             for backbone in backbones:
                 backbone.init_cfg = None  # the checkpoint has its weights
         for backbone in backbones:
             if backbone.pretrained:
                 backbone.init_weights()
 
+    def _check_state(self, checkpoint: dict[str, Any], source: str) -> None:
+        """Raise a WeightsError if training is to go on from a checkpoint, and cannot."""
+        if self._resume:
+            require_training_state(checkpoint, source)
+            for hook in self.hooks:
+                if isinstance(hook, BatchSizeHook):
+                    hook.compare(checkpoint)
+
+    def _plan(self, checkpoint: dict[str, Any], source: str) -> Plan:
+        model = self._bare_model()
+        adapt = None if self.adapt is None else partial(self.adapt, model.state_dict(), checkpoint)
+        return plan_loading(model, checkpoint, source, adapt=adapt)
+
     def _bare_model(self) -> nn.Module:
         """The detector or segmenter without what distributes or augments it."""
         model = self.model.module if is_model_wrapper(self.model) else self.model
         return model.module if isinstance(model, BaseTTAModel) else model
 
-    def _fetch(self, source: str) -> dict[str, Any]:
-        return fetch(source, trust=self.cfg.get('trust_weights', False))
+    def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
+        """As mmengine's; says in a line how many groups of parameters there are."""
+        built = super().build_optim_wrapper(optim_wrapper)
+        groups = getattr(built, 'param_groups', [])
+        if len(groups) > 1:
+            self.logger.info(f'{len(groups)} groups of parameters: tools/param_groups.py CONFIG '
+                             'lists their learning rates and weight decays')
+        return built
+
+    def load_or_resume(self) -> None:
+        """As mmengine's; then ``prepare`` gets the model."""
+        super().load_or_resume()
+        self.prepare(self._bare_model())
 
     def load_checkpoint(self, filename: str, *_: Any, **__: Any) -> dict[str, Any]:
-        """Load a path, an address or ``timm://NAME`` into the model; returns what the file holds.
+        """Load a path, a URL or ``timm://NAME`` into the model; returns what the file holds.
+
+        Hooks see the weights under our names, and may exchange them, as averaging of weights does.
 
         Raises:
             FileNotFoundError: If there is no such file.
-            WeightsError: If it cannot be had or read, or does not fit the model.
+            WeightsError: If it cannot be fetched or read, or does not fit the model or this run.
         """
-        checkpoint = self._fetch(filename)
+        checkpoint = without_code(fetch(filename), str(filename))
+        self._check_state(checkpoint, str(filename))
+        plan = self._plan(checkpoint, str(filename))
+        checkpoint = {**checkpoint, 'state_dict': plan.state}
         self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
-        plan = plan_loading(self._bare_model(), checkpoint, str(filename))
-        self._bare_model().load_state_dict(plan.state)
+        self._bare_model().load_state_dict(checkpoint['state_dict'])
         self._has_loaded = True
         self.logger.info(str(plan))
         return checkpoint

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +16,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.checkpoint_files import State
+from colonnade.backbones.checkpoint_files import fetch
+from colonnade.backbones.openmmlab import without_code
 from colonnade.backbones.weights import plan_loading
 
+from .hooks import averages_weights, hooks_of
 from .layer_decay import remember_flat_parameters
-from .runner import log_batch_norms
+from .runner import Adapt, log_batch_norms, require_training_state
 
 
 def shard(cfg: Config) -> None:
@@ -33,7 +37,7 @@ def shard(cfg: Config) -> None:
     if cfg.optim_wrapper.get('clip_grad'):
         raise ValueError('--fsdp cannot clip gradients, each process having a part of them: say '
                          '--cfg-options optim_wrapper.clip_grad=None')
-    if any(hook.type == 'EMAHook' for hook in cfg.get('custom_hooks', [])):
+    if any(map(averages_weights, hooks_of(cfg))):
         raise ValueError('--fsdp cannot average weights: take a config without EMAHook')
     cfg.runner_type = 'FlexibleRunner'
     # torch's SyncBatchNorm takes GPU tensors only
@@ -48,9 +52,13 @@ class ShardedStrategy(FSDPStrategy):
     """mmengine's strategy with a shard unit per block of a columnar trunk and one for the rest.
 
     Checkpoints are whole, as without shards, and load strictly in any published layout.
+
+    Attributes:
+        adapt: See :class:`~.runner.StrictRunner`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
+        self.adapt: Adapt | None = None
         whole = dict(rank0_only=True, offload_to_cpu=get_device() != 'cpu')
         super().__init__(
             state_dict_cfg=dict(
@@ -82,25 +90,42 @@ class ShardedStrategy(FSDPStrategy):
             self.model_wrapper['device_id'] = torch.device('cpu')
         return super()._wrap_model(model)
 
-    def load_checkpoint(self, filename: str, **kwargs: Any) -> dict:
-        """As mmengine's; errors name the file."""
-        self._source = filename
-        return super().load_checkpoint(filename, **kwargs)
-
-    def load_model_state_dict(self, state_dict: State, **_: Any) -> None:
-        """Load whole tensors into the shards.
+    def load_checkpoint(self,
+                        filename: str,
+                        *,
+                        callback: Callable[[dict], None] | None = None,
+                        **_: Any) -> dict[str, Any]:
+        """Load a path, a URL or ``timm://NAME`` into the shards; returns what else it holds.
 
         Raises:
-            WeightsError: If they do not fit.
+            FileNotFoundError: If there is no such file.
+            WeightsError: If it cannot be fetched or read, or does not fit the model.
         """
-        plan = plan_loading(self._unsharded, dict(state_dict=state_dict), self._source)
+        checkpoint = without_code(fetch(filename), str(filename))
         with FullyShardedDataParallel.summon_full_params(self.model), torch.no_grad():
             module = self.model.module
-            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                name = name.replace('_fsdp_wrapped_module.', '')
-                if name in plan.state:  # buffers that are not saved are not
-                    tensor.copy_(plan.state[name])
+            own = {
+                name.replace('_fsdp_wrapped_module.', ''): tensor
+                for name, tensor in (*module.named_parameters(), *module.named_buffers())
+            }
+            adapt = None if self.adapt is None else partial(self.adapt, own, checkpoint)
+            plan = plan_loading(self._unsharded, checkpoint, str(filename), adapt=adapt)
+            checkpoint['state_dict'] = plan.state
+            if callback is not None:
+                callback(checkpoint)
+            for name, value in checkpoint.pop('state_dict').items():
+                own[name].copy_(value)
         self.logger.info(str(plan))
+        return checkpoint
+
+    def resume(self, filename: str, **kwargs: Any) -> dict[str, Any]:
+        """As mmengine's.
+
+        Raises:
+            WeightsError: If the file holds weights alone, or as :meth:`load_checkpoint`.
+        """
+        require_training_state(fetch(filename), str(filename))
+        return super().resume(filename, **kwargs)
 
     def load_optim_state_dict(self, state_dict: dict) -> None:
         """As mmengine's, whose arguments are in the order of torch 2.0."""

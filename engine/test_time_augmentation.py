@@ -5,7 +5,7 @@ from importlib import import_module
 
 from mmengine.config import Config, ConfigDict
 
-from .launch import find_datasets
+from .data_sources import find_datasets
 
 RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # as in the field's multi-scale results
 
@@ -28,10 +28,14 @@ def augment_tests(cfg: Config, ratios: tuple[float, ...] = RATIOS) -> None:
         cfg.model = ConfigDict(type='SegTTAModel', module=cfg.model)
         return
     import_module('colonnade.engine.instance_tta')  # registers the model; segmenters need no mmdet
-    test_cfg = cfg.model.test_cfg.get('rcnn', cfg.model.test_cfg)
+    test_cfg = cfg.model.get('test_cfg') or {}
+    test_cfg = test_cfg.get('rcnn', test_cfg)
+    if 'nms' not in test_cfg:
+        raise ValueError('--tta merges what several views found by suppression, and model.test_cfg '
+                         'has no nms: this detector cannot be tested so')
     cfg.model = ConfigDict(
         type='InstanceTTAModel',
-        tta_cfg=dict(nms=test_cfg.nms, max_per_img=test_cfg.max_per_img),
+        tta_cfg=dict(nms=test_cfg.nms, max_per_img=test_cfg.get('max_per_img', 100)),
         module=cfg.model)
 
 
@@ -39,8 +43,9 @@ def _augmented(pipeline: list[ConfigDict], ratios: tuple[float, ...],
                name: str) -> list[ConfigDict]:
     """The pipeline with every combination of size and flip from its ``Resize`` on."""
     at = [index for index, step in enumerate(pipeline) if step.type == 'Resize']
-    if len(at) != 1 or 'scale' not in pipeline[at[0]]:
-        raise ValueError(f'--tta needs one Resize with a scale in the pipeline of {name}')
+    if len(at) != 1 or 'scale' not in pipeline[at[0]] or len(pipeline) == at[0] + 1:
+        raise ValueError(
+            f'--tta needs one Resize with a scale, and a step behind it, in the pipeline of {name}')
     resize, behind = pipeline[at[0]], pipeline[at[0] + 1:]
     sizes = [
         ConfigDict(resize, scale=tuple(round(side * ratio) for side in resize.scale))

@@ -18,9 +18,9 @@ from mmengine.structures import InstanceData
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
 from colonnade.engine.instance_tta import InstanceTTAModel
-from colonnade.engine.launch import (add_launch_arguments, check_data, find_datasets, load_config,
-                                     redirect_data_root, trust_weights)
+from colonnade.engine.launch import add_launch_arguments, load_config
 from colonnade.tools.train import set_resume
 
 
@@ -50,26 +50,13 @@ def test_train_resume_test(shapes: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize('head, package', [('mask_rcnn', 'mmdet'), ('upernet', 'mmseg')])
 def test_under_the_libraries_own_tools(head: str, package: str, shapes: Path,
                                        tmp_path: Path) -> None:
+    """They have no --data-root: an environment variable says where the data are."""
     tools = Path(find_spec(package).origin).parent / '.mim/tools'
-    # these tools have no --data-root: the config's own relative path is there
-    root = {'coco': 'data/shapes/coco/', 'ade': 'data/shapes/ade'}[LAYOUTS[head]]
-    link = tmp_path / 'data/shapes'
-    link.parent.mkdir()
-    link.symlink_to(shapes)
-    options = [
-        *SHORT, *(f'{split}_dataloader.dataset.data_root={tmp_path}/{root}'
-                  for split in ('train', 'val', 'test'))
-    ]
-    if package == 'mmdet':
-        options += [
-            f'{split}_evaluator.ann_file={tmp_path}/{root}annotations/'
-            'instances_val2017.json' for split in ('val', 'test')
-        ]
-    work_dir = ['--work-dir', tmp_path / 'run']
+    work_dir, data = ['--work-dir', tmp_path / 'run'], dict(COLONNADE_SHAPES=str(shapes))
 
-    run_python(tools / 'train.py', config(head), *work_dir, *options)
+    run_python(tools / 'train.py', config(head), *work_dir, *SHORT, **data)
     log = run_python(tools / 'test.py', config(head), tmp_path / 'run/iter_2.pth', *work_dir,
-                     *options)
+                     **data)
 
     assert METRICS[head][0] in log
 
@@ -99,15 +86,6 @@ def test_data_root_moves_every_data_set_and_evaluator(shapes: Path) -> None:
         if layout == 'coco':
             annotations = f'{shapes}/coco/annotations/instances_val2017.json'
             assert cfg.val_evaluator.ann_file == cfg.test_evaluator.ann_file == annotations
-
-
-@pytest.mark.parametrize('as_list', [False, True])
-def test_trust_reaches_pretrained_weights(as_list: bool) -> None:
-    init_cfg = dict(type='Pretrained', checkpoint='a.pth')
-    cfg = Config(dict(model=dict(backbone=dict(init_cfg=[init_cfg] if as_list else init_cfg))))
-    trust_weights(cfg)
-    found = cfg.model.backbone.init_cfg
-    assert cfg.trust_weights and (found[0] if as_list else found).trust
 
 
 def test_data_root_reaches_into_wrappers(tmp_path: Path) -> None:
@@ -226,14 +204,23 @@ def test_views_of_an_object_are_merged() -> None:
             labels=torch.zeros(len(which), dtype=torch.long))
         return sample
 
-    detector = nn.Identity()
-    detector.test_step = None  # is not called here
+    class Detector(nn.Module):
+        """Finds what it is given."""
+
+        def test_step(self, data: dict[str, list[DetDataSample]]) -> list[DetDataSample]:
+            """A sample an image."""
+            return data['data_samples']
+
     model = InstanceTTAModel(
-        module=detector, tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=9))
-    (merged, ) = model.merge_preds([[view(False, [0]), view(True, [1, 2]), view(True, [])]])
+        module=Detector(), tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=9))
+    views = [[view(False, [0])], [view(True, [1, 2])], [view(True, [])]]
+    (merged, ) = model.test_step(dict(data_samples=views))
     assert torch.equal(merged.pred_instances.scores, scores[[1, 2]])
     assert torch.equal(merged.pred_instances.bboxes, boxes[[1, 2]])
     assert torch.equal(merged.pred_instances.masks, masks[[1, 2]])
+
+    (merged, ) = model.test_step(dict(data_samples=[[view(True, [])], [view(False, [])]]))
+    assert merged.pred_instances.masks.shape == (0, 10, 20)
 
 
 def test_users_own_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:

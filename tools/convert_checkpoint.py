@@ -5,19 +5,20 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.checkpoint_files import State, WeightsError, fetch, state_dict_of
 from colonnade.backbones.columnar import infer_trunk
 from colonnade.backbones.layouts import remap
 from colonnade.backbones.weights import Plan, below, plan_loading
+from colonnade.engine.atomic import check_writable, replacing
 
 
 def build_trunk(state: State, source: str) -> ColumnarBackbone:
@@ -66,17 +67,22 @@ def report(plan: Plan, checkpoint: dict[str, Any]) -> str:
 
 
 def write(plan: Plan, meta: dict[str, Any], out: Path) -> None:
-    """Write to a temporary name beside ``out``, then rename: ``out`` is never there in part."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    scratch = out.with_name(f'.{out.name}.{os.getpid()}')
-    try:
-        if out.suffix == '.safetensors':
-            safetensors.torch.save_file({k: v.contiguous() for k, v in plan.state.items()}, scratch)
-        else:
-            torch.save(dict(meta=meta, state_dict=plan.state), scratch)
-        scratch.replace(out)
-    finally:
-        scratch.unlink(missing_ok=True)
+    """Write a converted file atomically.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    with replacing(out) as scratch:
+        try:
+            if out.suffix == '.safetensors':
+                safetensors.torch.save_file({
+                    k: v.contiguous()
+                    for k, v in plan.state.items()
+                }, scratch)
+            else:
+                torch.save(dict(meta=meta, state_dict=plan.state), scratch)
+        except (RuntimeError, SafetensorError) as error:  # so torch and safetensors say it
+            raise OSError(f'{out} cannot be written, is the disk full? {error}') from error
 
 
 def main() -> None:
@@ -94,6 +100,8 @@ def main() -> None:
             raise ValueError(f'OUT must end in .pth or .safetensors, got {args.out}')
         if args.out.exists() and not (args.force or args.dry_run):
             raise FileExistsError(f'{args.out} exists: name another file, or say --force')
+        if not args.dry_run:
+            check_writable(args.out)
         checkpoint = fetch(args.source, trust=args.trust)
         plan = plan_conversion(checkpoint, args.source)
         print(report(plan, checkpoint) if args.report else plan)

@@ -89,6 +89,7 @@ def train_and_test(config: Path, data_root: Path, work_dir: Path, options: list[
         '--cfg-options',
         'default_hooks.visualization.draw=True',
         f'visualizer.save_dir={work_dir}/pictures',
+        *options,
         *(['default_hooks.visualization.test_out_dir=' +
            str(work_dir / 'pictures')] if head == 'mask_rcnn' else []),
         show=False)

@@ -7,15 +7,21 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
+from mmengine.runner import Runner
 
-from colonnade.backbones.checkpoint_files import WeightsError
+from colonnade.backbones.checkpoint_files import WeightsError, trusting
 from colonnade.engine.batch_size import accumulate, batch_size, enable_auto_scale_lr
-from colonnade.engine.launch import add_launch_arguments, build_runner, check_data, load_config
+from colonnade.engine.checks import check_config
+from colonnade.engine.data_sources import check_data
+from colonnade.engine.hooks import BatchSizeHook
+from colonnade.engine.launch import add_launch_arguments, build_runner, load_config, sole_run
+from colonnade.engine.new_classes import NewClasses
 from colonnade.engine.runner import StrictRunner, compile_parts
 from colonnade.engine.sharding import shard
 
@@ -34,7 +40,7 @@ def parse_args() -> argparse.Namespace:
     start.add_argument(
         '--load-from',
         metavar='CHECKPOINT',
-        help='start from this whole model: a file, an address or a published detector or segmenter')
+        help='start from this whole model: a file, a URL or a published detector or segmenter')
     parser.add_argument('--amp', action='store_true', help='mixed precision (needs a GPU)')
     parser.add_argument('--compile', action='store_true', help='torch.compile trunk and pyramid')
     parser.add_argument(
@@ -54,13 +60,15 @@ def parse_args() -> argparse.Namespace:
         metavar='N',
         help="sum the gradients of N iterations per step, or of as many as make up the config's "
         'batch size')
+    parser.add_argument(
+        '--new-classes',
+        action='store_true',
+        help='with --load-from: the file is of other classes; layers that depend on them start '
+        'untrained, but for classes that both have by name')
     args = parser.parse_args()
     try:
         args.cfg = load_config(args)
-        check_data(args.cfg, ('train_dataloader', 'val_dataloader'))
-        if args.load_from is not None:
-            args.cfg.load_from = args.load_from
-        set_resume(args.cfg, args.resume)
+        set_start(args.cfg, args.resume, args.load_from, args.new_classes)
         if args.amp:
             set_amp(args.cfg)
         if args.fsdp and args.compile:
@@ -68,10 +76,27 @@ def parse_args() -> argparse.Namespace:
         if args.fsdp:
             shard(args.cfg)
         set_batch_size(args.cfg, args.auto_scale_lr, args.accumulate)
+        check_data(args.cfg, ('train_dataloader', 'val_dataloader'))
+        check_config(args.cfg, ('train_dataloader', 'val_dataloader'))
         Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.exit(1, f'train: {error}\n')
     return args
+
+
+def set_start(cfg: Config, resume: str | None, load_from: str | None, new_classes: bool) -> None:
+    """Say which weights training starts from.
+
+    Raises:
+        FileNotFoundError: As :func:`set_resume`.
+        FileExistsError: As :func:`set_resume`.
+        ValueError: If ``new_classes`` has no effect.
+    """
+    if load_from is not None:
+        cfg.load_from = load_from
+    set_resume(cfg, resume)
+    if new_classes and (cfg.resume or not cfg.load_from):
+        raise ValueError('--new-classes needs --load-from FILE, a model to start from')
 
 
 def set_resume(cfg: Config, resume: str | None) -> None:
@@ -128,21 +153,41 @@ def set_amp(cfg: Config) -> None:
     cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
 
 
+def prepare(runner: Runner, args: argparse.Namespace) -> None:
+    """Ready a runner to train, its weights checked.
+
+    Raises:
+        FileNotFoundError: If there is no such file of weights.
+        ValueError: If weights do not fit the model or the run, or it cannot be compiled.
+    """
+    cfg = args.cfg
+    if args.new_classes:
+        loader = runner if isinstance(runner, StrictRunner) else runner.strategy
+        loader.adapt = NewClasses(cfg)
+    if cfg.train_dataloader.get('batch_size'):
+        accumulated = cfg.optim_wrapper.get('accumulative_counts', 1)
+        runner.register_hook(BatchSizeHook(cfg.train_dataloader.batch_size, accumulated))
+    if isinstance(runner, StrictRunner):
+        runner.check_weights()
+    if args.compile:
+        compile_parts(runner.model)
+
+
 def main() -> None:
     """Train as the command line says."""
     args = parse_args()
-    runner = build_runner(args.cfg)
-    try:
-        if isinstance(runner, StrictRunner):
-            runner.check_weights()
-        if args.compile:
-            compile_parts(runner.model)
-    except (ValueError, OSError) as error:
-        sys.exit(f'train: {error}')
-    try:
-        runner.train()
-    except (WeightsError, FileNotFoundError) as error:  # of other runners, which load only now
-        sys.exit(f'train: {error}')
+    with ExitStack() as stack:
+        stack.enter_context(trusting(args.trust))
+        try:
+            stack.enter_context(sole_run(args.cfg))
+            runner = build_runner(args.cfg)
+            prepare(runner, args)
+        except (ValueError, OSError) as error:
+            sys.exit(f'train: {error}')
+        try:
+            runner.train()
+        except (WeightsError, FileNotFoundError) as error:  # of other runners, which load only now
+            sys.exit(f'train: {error}')
 
 
 if __name__ == '__main__':

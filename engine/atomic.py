@@ -1,0 +1,49 @@
+"""Files that appear whole or not at all."""
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write to, which takes the place of ``path`` when the block ends without an error.
+
+    Raises:
+        OSError: If the folder cannot be made or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f'.{path.name}.{os.getpid()}')
+    try:
+        yield scratch
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Try whether a file can be written, before hours of work that it is for.
+
+    Raises:
+        OSError: If it cannot.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f'{path} is a folder: name a file')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path.parent).close()
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write ``content`` to ``path`` atomically."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` atomically."""
+    with replacing(path) as scratch:
+        scratch.write_text(text)

@@ -1,0 +1,137 @@
+"""Hooks of a runner: those that a config names, and ours."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.dist import get_world_size
+from mmengine.hooks import EMAHook, Hook
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from colonnade.backbones.checkpoint_files import WeightsError
+
+from .registries import find_class
+
+BATCH = 'colonnade_batch'  # in the meta of checkpoints
+#: default hooks that are there unless a config sets them to None
+MMENGINE_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler',
+                  'checkpoint')
+
+
+def hooks_of(cfg: Config) -> Iterator[dict[str, Any]]:
+    """The hooks that a config names, but for those that it sets to None."""
+    default, custom = cfg.get('default_hooks') or {}, cfg.get('custom_hooks') or []
+    yield from filter(None, [*default.values(), *custom])
+
+
+def drop_absent_hooks(cfg: Config) -> None:
+    """Take hooks that are set to None for what they are: mmengine knows that of its own alone.
+
+    Args:
+        cfg: Changed in place.
+    """
+    for name, hook in list((cfg.get('default_hooks') or {}).items()):
+        if hook is None and name not in MMENGINE_HOOKS:
+            del cfg.default_hooks[name]
+
+
+def averages_weights(hook: dict[str, Any]) -> bool:
+    """Whether a hook of a config is mmengine's EMAHook or one that is made from it."""
+    kind = find_class(hook['type'], HOOKS)
+    return isinstance(kind, type) and issubclass(kind, EMAHook)
+
+
+def drop_averaging(cfg: Config) -> None:
+    """Leave averaging of weights out of an evaluation: checkpoints hold averaged weights already.
+
+    Args:
+        cfg: Changed in place.
+    """
+    for name, hook in (cfg.get('default_hooks') or {}).items():
+        if hook and averages_weights(hook):
+            cfg.default_hooks[name] = None
+    if cfg.get('custom_hooks'):
+        cfg.custom_hooks = [hook for hook in cfg.custom_hooks if not averages_weights(hook)]
+
+
+class BatchSizeHook(Hook):
+    """Notes in checkpoints how many images made up a step, and compares when training goes on.
+
+    Iterations are what checkpoints and schedules count. With another number of processes, images or
+    accumulated gradients they would mean something else, and training would end too early or late.
+    """
+
+    priority = 'VERY_HIGH'
+
+    def __init__(self, images_per_process: int, accumulate: int) -> None:
+        self.images_per_process = images_per_process
+        self.accumulate = accumulate
+
+    @property
+    def batch(self) -> dict[str, int]:
+        """What one iteration and one step of this run are."""
+        images = self.images_per_process * get_world_size()
+        return dict(images_per_iteration=images, iterations_per_step=self.accumulate)
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Note this run's numbers."""
+        checkpoint['meta'][BATCH] = self.batch
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Compare a checkpoint that training goes on from.
+
+        Raises:
+            WeightsError: If its iterations were others.
+        """
+        if runner._resume:
+            self.compare(checkpoint)
+
+    def compare(self, checkpoint: dict) -> None:
+        """Raise a WeightsError if a checkpoint's batch was another; older ones do not say."""
+        then, now = checkpoint.get('meta', {}).get(BATCH), self.batch
+        if then is None or then == now:
+            return
+        images, count = then['images_per_iteration'], then['iterations_per_step']
+        advice = [f'--accumulate {count}'] if count > 1 else ['no --accumulate']
+        share, rest = divmod(images, get_world_size())
+        if rest or not share:
+            advice = [f'a number of processes that divides {images}', *advice]
+        elif images != now['images_per_iteration']:
+            advice.append(f'--cfg-options train_dataloader.batch_size={share}')
+        raise WeightsError(
+            f'the checkpoint was trained with {described(then)}, this run has {described(now)}: '
+            f'its iterations would be counted wrongly. Go on with {" and ".join(advice)}, or '
+            'start a new schedule from its weights with --load-from')
+
+    def before_train(self, runner: Runner) -> None:
+        """Say so if nothing is left to train."""
+        if runner.iter >= runner.max_iters:
+            print_log(
+                f'nothing is left to train: the checkpoint is at iteration {runner.iter} of '
+                f'{runner.max_iters}',
+                logger='current',
+                level=logging.WARNING)
+
+
+def described(batch: dict[str, int]) -> str:
+    """A batch in words."""
+    return (f'{batch["images_per_iteration"]} images an iteration, '
+            f'{batch["iterations_per_step"]} iterations a step')
+
+
+class QuietFilter(logging.Filter):
+    """Leaves a line for every parameter out of the log, and calls no error what is none."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is logged."""
+        text = record.getMessage()
+        if text.startswith('paramwise_options -- '):
+            return False
+        if 'testing results of the whole dataset is empty' in text:
+            record.levelno, record.levelname = logging.WARNING, 'WARNING'
+            record.msg, record.args = 'nothing was detected in any image: no mAP', ()
+        return True

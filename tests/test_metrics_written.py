@@ -1,0 +1,87 @@
+"""tools/test.py writes what was computed, where it was said, and nothing else."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import LAYOUTS, NO_WORKERS, config
+from mmengine.registry import MODELS
+
+from colonnade.engine.launch import read_config
+
+
+@pytest.fixture
+def evaluate(shapes: Path, tmp_path: Path, run_tool: Callable) -> Callable[..., dict[str, Any]]:
+    """Evaluate a random model; returns the metrics that were written."""
+
+    def run(head: str, *options: str, out: Path = tmp_path / 'out/m.json') -> dict[str, Any]:
+        state = MODELS.build(read_config(config(head)).model).state_dict()
+        torch.save(dict(state_dict=state), tmp_path / 'random.pth')
+        run_tool('test', config(head), tmp_path / 'random.pth', '--data-root',
+                 shapes / LAYOUTS[head], '--work-dir', tmp_path / 'run', '--out', out,
+                 '--cfg-options', *options, 'test_dataloader.dataset.indices=1', *NO_WORKERS)
+        return json.loads(out.read_text())['metrics']
+
+    return run
+
+
+NOTHING = 'model.test_cfg.rcnn.score_thr=1.0'  # no detection
+
+
+@pytest.mark.parametrize('options, keys', [
+    ([NOTHING], {f'coco/{k}_{m}' for k in ('bbox', 'segm') for m in ('mAP', 'mAP_50', 'mAP_75')}),
+    ([NOTHING, 'test_evaluator.metric=bbox'],
+     {'coco/bbox_mAP', 'coco/bbox_mAP_50', 'coco/bbox_mAP_75'}),
+    ([NOTHING, 'test_evaluator.metric=segm', 'test_evaluator.prefix=drawn'],
+     {'drawn/segm_mAP', 'drawn/segm_mAP_50', 'drawn/segm_mAP_75'}),
+    ([NOTHING, 'test_evaluator.metric=bbox', 'test_evaluator.metric_items=[mAP_50,AR@100]'],
+     {'coco/bbox_mAP_50'}),
+    ([NOTHING, 'test_evaluator.metric=proposal'], set()),
+    ([NOTHING, 'test_evaluator.format_only=True', 'test_evaluator.outfile_prefix={tmp}/found'],
+     set()),
+])  # yapf: disable
+def test_zeros_without_detections(options: list[str], keys: set[str], evaluate: Callable,
+                                  tmp_path: Path) -> None:
+    metrics = evaluate('mask_rcnn', *(option.format(tmp=tmp_path) for option in options))
+    assert metrics == dict.fromkeys(keys, 0.)
+
+
+@pytest.mark.parametrize('options, has, lacks', [
+    (['test_evaluator.metric=bbox'], 'coco/bbox_mAP', 'coco/segm_mAP'),
+    (['test_evaluator.prefix=drawn'], 'drawn/segm_mAP', 'coco/segm_mAP'),
+    (['test_evaluator.metric=proposal'], 'coco/AR@100', 'coco/bbox_mAP'),
+])
+def test_what_is_computed_is_written(options: list[str], has: str, lacks: str,
+                                     evaluate: Callable) -> None:
+    metrics = evaluate('mask_rcnn', 'model.test_cfg.rcnn.score_thr=0.0', *options)
+    assert has in metrics and lacks not in metrics
+
+
+def test_where_metrics_cannot_be_written_is_said_first(evaluate: Callable, tmp_path: Path,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / 'file').touch()
+    for out, named in ((tmp_path / 'file/m.json', tmp_path / 'file'), (tmp_path, tmp_path)):
+        with pytest.raises(SystemExit, match='1'):
+            evaluate('sem_fpn', out=out)
+        said = capsys.readouterr()
+        assert str(named) in said.err and 'Iter(test)' not in said.out
+
+
+def test_metrics_are_printed_before_they_are_written(evaluate: Callable, tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+
+    def full(self: Path, *_: Any) -> None:
+        self.touch()
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr('colonnade.tools.test.check_writable', lambda path: path.parent.mkdir())
+    monkeypatch.setattr(Path, 'write_text', full)
+    with pytest.raises(SystemExit, match='the metrics cannot be written: .*No space left'):
+        evaluate('sem_fpn')
+    assert 'mIoU  ' in capsys.readouterr().out
+    assert list((tmp_path / 'out').iterdir()) == []

@@ -1,0 +1,181 @@
+"""Runs that go on, start from a model, or are evaluated: averaged weights, other batches, files."""
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from conftest import LAYOUTS, NO_WORKERS, ROOT, SHORT, config, latest_log
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from test_weight_tools import published_state
+
+from colonnade.backbones.layouts import published_model
+from colonnade.engine.hooks import BATCH, BatchSizeHook, averages_weights, drop_averaging, hooks_of
+from colonnade.engine.launch import read_config
+
+HEAD = 'sem_fpn'
+LONGER = [*SHORT[:1], 'train_cfg.max_iters=3', *SHORT[2:]]
+
+
+@pytest.fixture
+def averaging(tmp_path: Path) -> Path:
+    """A short recipe that averages weights, as the ``_ema`` leaves do."""
+    leaf = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k_ema.py'
+    hooks = Config.fromfile(leaf).custom_hooks
+    assert [averages_weights(hook) for hook in hooks] == [True]
+    (tmp_path / 'ema.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = {hooks}\n')
+    return tmp_path / 'ema.py'
+
+
+@pytest.fixture
+def train(run_tool: Callable, shapes: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Train a config in ``tmp_path / 'run'``, by default two iterations."""
+
+    def run(path: Path, *arguments: Any, options: list[str] = SHORT) -> Path:
+        run_tool('train', path, '--data-root', shapes / LAYOUTS[HEAD], '--work-dir',
+                 tmp_path / 'run', *arguments, *options, *NO_WORKERS)
+        return tmp_path / 'run'
+
+    return run
+
+
+def saved(path: Path) -> dict[str, Any]:
+    return torch.load(path, weights_only=False)
+
+
+def test_averaged_weights_go_on_and_are_evaluated(averaging: Path, train: Callable, shapes: Path,
+                                                  tmp_path: Path, run_tool: Callable) -> None:
+    work_dir = train(averaging)
+    train(averaging, '--resume', options=LONGER)
+    checkpoint = saved(work_dir / 'iter_3.pth')
+    assert checkpoint['ema_state_dict']['steps'] == 3
+    assert any(not torch.equal(value, checkpoint['ema_state_dict'][f'module.{key}'])
+               for key, value in checkpoint['state_dict'].items())  # yapf: disable
+
+    for options in ([], ['--tta'], ['--fuse']):
+        run_tool('test', averaging, work_dir / 'iter_3.pth', '--data-root', shapes / 'ade',
+                 '--work-dir', tmp_path / 'test', *options, '--out', tmp_path / 'm.json',
+                 '--cfg-options', 'test_dataloader.dataset.indices=1', *NO_WORKERS)
+        assert (tmp_path / 'm.json').is_file()
+
+
+@pytest.mark.parametrize('layout', ['ours', 'safetensors', 'bare', 'published'])
+def test_averaging_starts_from_any_file(layout: str, averaging: Path, train: Callable,
+                                        tmp_path: Path) -> None:
+    state = MODELS.build(read_config(averaging).model).state_dict()
+    path = tmp_path / ('a.safetensors' if layout == 'safetensors' else 'a.pth')
+    if layout == 'safetensors':
+        safetensors.torch.save_file(state, path)
+    elif layout == 'published':
+        torch.save(dict(state_dict=published_state()), path)
+        state = published_model(torch.load(path)['state_dict'])
+    else:
+        torch.save(state if layout == 'bare' else dict(state_dict=state), path)
+
+    options = [*SHORT, 'optim_wrapper.optimizer.lr=0', 'model.backbone.norm_eval=True']
+    work_dir = train(averaging, '--load-from', path, options=options)
+
+    checkpoint = saved(work_dir / 'iter_2.pth')
+    for key, value in state.items():
+        if 'running_' not in key and 'num_batches' not in key:
+            assert torch.equal(checkpoint['state_dict'][key], value), key
+            assert torch.equal(checkpoint['ema_state_dict'][f'module.{key}'], value), key
+
+
+def test_hooks_that_average_are_told_by_their_class() -> None:
+    cfg = Config(
+        dict(
+            default_hooks=dict(a=dict(type='EMAHook'), logger=dict(type='LoggerHook'), b=None),
+            custom_hooks=[dict(type='EMAHook'),
+                          dict(type='NumClassCheckHook')]))
+    assert [averages_weights(hook) for hook in hooks_of(cfg)] == [True, False, True, False]
+    drop_averaging(cfg)
+    assert [hook['type'] for hook in hooks_of(cfg)] == ['LoggerHook', 'NumClassCheckHook']
+    assert list(hooks_of(Config(dict(custom_hooks=None, default_hooks=None)))) == []
+
+
+@pytest.mark.parametrize('options', [[], ['--accumulate', '2']])
+def test_configs_without_some_hooks(options: list[str], train: Callable, tmp_path: Path) -> None:
+    (tmp_path / 'own.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = None\n'
+                                     'default_hooks = dict(visualization=None)\n')
+    train(tmp_path / 'own.py', *options)
+
+
+def test_another_batch_does_not_go_on(train: Callable, tmp_path: Path) -> None:
+    work_dir = train(config(HEAD))
+    assert saved(work_dir / 'iter_2.pth')['meta'][BATCH] == dict(
+        images_per_iteration=2, iterations_per_step=1)
+    four_images = [*LONGER[:-1], 'train_dataloader.batch_size=4']
+    for arguments, options, says in (
+        (['--accumulate', '2'], LONGER, '2 images an iteration, 2 iterations a step: .* no --acc'),
+        ([], four_images, '2 images an iteration, 1 iterations a step, this run has 4 images'),
+    ):  # yapf: disable
+        with pytest.raises(SystemExit, match=f'train: .*{says}.*--load-from'):
+            train(config(HEAD), '--resume', *arguments, options=options)
+    train(config(HEAD), '--resume', options=LONGER)
+    assert (work_dir / 'iter_3.pth').is_file()
+
+
+@pytest.mark.parametrize('then, processes, images, says', [
+    ((16, 1), 4, 2, 'no --accumulate and --cfg-options train_dataloader.batch_size=4'),
+    ((16, 2), 8, 2, '--accumulate 2, or'),
+    ((16, 1), 3, 2, 'a number of processes that divides 16 and no --accumulate'),
+])
+def test_the_error_says_how_to_go_on(then: tuple[int, int], processes: int, images: int, says: str,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('colonnade.engine.hooks.get_world_size', lambda: processes)
+    before = dict(zip(('images_per_iteration', 'iterations_per_step'), then, strict=True))
+    with pytest.raises(ValueError, match=f'Go on with {says}'):
+        BatchSizeHook(images, 1).compare(dict(meta={BATCH: before}))
+
+
+@pytest.mark.parametrize('processes, images', [(8, 2), (4, 4), (1, 16)])
+def test_the_same_batch_of_other_processes_goes_on(processes: int, images: int,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('colonnade.engine.hooks.get_world_size', lambda: processes)
+    batch = dict(images_per_iteration=16, iterations_per_step=1)
+    BatchSizeHook(images, 1).compare(dict(meta={BATCH: batch}))
+    BatchSizeHook(images, 1).compare(dict(meta={}))  # of an older run
+
+
+def test_a_finished_run_says_so(train: Callable) -> None:
+    work_dir = train(config(HEAD))
+    train(config(HEAD), '--resume')
+    assert 'nothing is left to train: the checkpoint is at iteration 2 of 2' in latest_log(work_dir)
+
+
+@pytest.mark.parametrize('keep', [('state_dict', ), ('state_dict', 'meta')])
+def test_weights_alone_do_not_go_on(keep: tuple[str, ...], train: Callable, tmp_path: Path) -> None:
+    checkpoint = saved(train(config(HEAD)) / 'iter_2.pth')
+    torch.save({key: checkpoint[key] for key in keep}, tmp_path / 'converted.pth')
+    with pytest.raises(
+            SystemExit,
+            match='converted.pth holds weights, but no state of training '
+            r'\(no optimizer, message_hub.*--load-from'):
+        train(config(HEAD), '--resume', tmp_path / 'converted.pth')
+
+
+def test_two_runs_do_not_share_a_work_dir(train: Callable, tmp_path: Path) -> None:
+    (tmp_path / 'run').mkdir()
+    code = ('import fcntl, os, sys, time; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), '
+            'fcntl.LOCK_EX); print(flush=True); time.sleep(99)')
+    with subprocess.Popen([sys.executable, '-c', code, tmp_path / 'run'],
+                          stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(SystemExit, match='another run is training in .*run: wait'):
+            train(config(HEAD))
+        other.kill()
+    train(config(HEAD))
+    assert {path.name[0] for path in (tmp_path / 'run').iterdir()}.isdisjoint('.')
+
+
+def test_the_log_has_no_line_for_every_parameter(train: Callable) -> None:
+    log = latest_log(train(config(HEAD)))
+    assert 'paramwise_options' not in log
+    assert 'groups of parameters: tools/param_groups.py CONFIG lists' in log
