@@ -56,8 +56,8 @@ def describe_instances(ann_files: list[Path], images: list[Path], chosen: list[s
         if name not in train.classes:
             report.fault(f'--classes: {ann_files[0]} has no category {name!r}, only '
                          f'{listed(list(train.classes))}')
-    if images[0] == images[1]:
-        _remark_overlap(train, val, report)
+    names = [[image['file_name'] for image in split.images.values()] for split in (train, val)]
+    _remark_overlap(images, names, report)
     if chosen:
         train, val = train.restricted(chosen), val.restricted(chosen)
     for file, instances in zip(ann_files, (train, val), strict=True):
@@ -69,19 +69,16 @@ def describe_instances(ann_files: list[Path], images: list[Path], chosen: list[s
     num_train = _usable_images(train, filter_cfg, report)
 
     root = _common_root(ann_files + images)
-    names = [os.path.relpath(absolute(file), root) for file in ann_files]
+    below = [os.path.relpath(absolute(path), root) for path in ann_files + images]
     datasets = [
-        dict(
-            type='CocoDataset',
-            ann_file=name,
-            data_prefix=dict(img=os.path.relpath(absolute(folder), root)))
-        for name, folder in zip(names, images, strict=True)
+        dict(type='CocoDataset', ann_file=ann_file, data_prefix=dict(img=folder))
+        for ann_file, folder in zip(below[:2], below[2:], strict=True)
     ]
     return OwnData(
         tuple(train.classes), (num_train, len(val.images)),
         root,
         datasets,
-        ann_file=names[1],
+        ann_file=below[1],
         masks=masks)
 
 
@@ -109,6 +106,7 @@ def describe_label_maps(masks: list[Path], images: list[Path], suffixes: tuple[s
     suffixes = suffixes or find_suffixes(listings, report)
     if suffixes is None:
         return None
+    _remark_overlap(images, [listing.image_names for listing in listings], report)
     if images == masks and suffixes[1].endswith(suffixes[0]):
         report.fault(f'{images[0]}: mmseg would take label maps *{suffixes[1]} for images '
                      f'*{suffixes[0]}: put them into folders of their own')
@@ -213,10 +211,12 @@ def _usable_images(train: Instances, filter_cfg: dict, report: Report) -> int:
     return number
 
 
-def _remark_overlap(train: Instances, val: Instances, report: Report) -> None:
-    """Say which images are in both sets."""
-    names = [{image['file_name'] for image in split.images.values()} for split in (train, val)]
-    both = sorted(set.intersection(*names))
+def _remark_overlap(folders: list[Path], names: list[list[str]], report: Report) -> None:
+    """Say which images are in training and validation."""
+    folders = [Path(os.path.realpath(folder)) for folder in folders]
+    train, val = ({str(folder / name)
+                   for name in found} for folder, found in zip(folders, names, strict=True))
+    both = sorted(train & val)
     if both:
         report.remark(f'{len(both)} images are in training and validation: {listed(both)}')
 

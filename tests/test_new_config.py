@@ -137,6 +137,7 @@ def test_schedule(head: str, recipe: str, num_images: int, options: dict, length
     (['{det}', '--masks', '.'], '--coco is for detectors, --masks for segmenters'),
     (['{det}', '--coco', 'a.json', 'b.json'], '--images must name'),
     (['{det}', '--coco', 'a', 'b', '--ignore-255'], '--zero, --suffixes and --ignore-255 are for'),
+    (['{seg}', '--masks', '.'], '. is not laid out as ADE20k (annotations/training, images/tr'),
     (['{seg}', '--masks', '.', '--boxes'], '--boxes is for --coco'),
     (['{seg}', '--masks', '{seg}'], 'is a file and --masks takes folders of label maps'),
     (['{seg}', '--masks', 'a', 'b', '--images', 'c'], '--images must name two folders'),

@@ -194,6 +194,15 @@ def test_images_and_label_maps_in_one_folder(tmp_path: Path, run_tool: Callable,
     assert (dataset.img_suffix, dataset.seg_map_suffix) == ('.jpg', '_labels.png')
 
 
+def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    draw_label_maps(tmp_path)
+    (tmp_path / 'link').symlink_to(tmp_path / 'images/train')
+    run_tool('new_config', leaf('sem_fpn'), '--masks', *[tmp_path / 'masks/train'] * 2, '--images',
+             tmp_path / 'images/train', tmp_path / 'link', '--out', tmp_path / 'own.py')
+    assert 'remark: 2 images are in training and validation' in capsys.readouterr().out
+
+
 def test_folders_without_files_and_links_in_circles(tmp_path: Path, run_tool: Callable,
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path)

@@ -16,7 +16,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from colonnade.engine.data_files import Report, repeated
-from colonnade.engine.launch import write_text
+from colonnade.engine.atomic import write_text
 from colonnade.engine.own_config import config_source, load_recipe, loads_masks, settings
 from colonnade.engine.own_data import OwnData, describe_instances, describe_label_maps
 
@@ -80,10 +80,10 @@ def parse_args() -> argparse.Namespace:
         check_options(args)
         args.cfg = load_recipe(args.leaf, 'mmdet' if args.coco else 'mmseg')
         check_batch_size(args)
+        args.classes = names_of_classes(args.classes)
         args.images = folders_of_images(args)
         if args.masks and len(args.masks) == 1:
             args.masks = [args.masks[0] / LAYOUT[0][1] / split for split in LAYOUT[1]]
-        args.classes = names_of_classes(args.classes)
     except (ValueError, OSError) as error:
         parser.exit(1, f'new_config: {error}\n')
     return args
@@ -128,6 +128,9 @@ def folders_of_images(args: argparse.Namespace) -> list[Path]:
         ValueError: If that is not what the command line says.
     """
     if args.masks and len(args.masks) == 1 and args.images is None:
+        if not (args.masks[0] / LAYOUT[0][1] / LAYOUT[1][0]).is_dir():
+            raise ValueError(f'{args.masks[0]} is not laid out as ADE20k (annotations/training, '
+                             'images/training ...): name two folders of --masks and of --images')
         return [args.masks[0] / LAYOUT[0][0] / split for split in LAYOUT[1]]
     if args.images is None:
         raise ValueError('--images must name the folders of training and validation images')
