@@ -132,7 +132,8 @@ def _extension(folders: list[tuple[Path, list[str]]], report: Report) -> str:
         counts = Counter(os.path.splitext(name)[1] for name in names).most_common()
         if len(counts) > 1:
             shown = ', '.join(f'{count} {extension}' for extension, count in counts)
-            report.fault(f'{folder}: all files must have one extension, there are {shown}')
+            report.fault(f'{folder}: all files must have one extension, there are {shown} '
+                         '(--suffixes takes one)')
         of_folders += [extension for extension, _ in counts[:1]]
     if len(set(of_folders)) > 1:
         report.fault(f'{folders[0][0]} and {folders[1][0]} must have files of the same extension, '

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .data_files import Report
+from .data_files import Report, listed
 from .file_pairs import Listing
 from .image_files import image_size, labels_of
 
@@ -42,6 +42,10 @@ def read_label_maps(listing: Listing, suffixes: tuple[str, str], report: Report)
     def files(stem: str) -> tuple[Path, Path]:
         return listing.images / (stem + image_end), listing.masks / (stem + mask_end)
 
+    others = [name for name in listing.image_names if not name.endswith(suffixes)]
+    if others:
+        report.remark(f'{listing.images}: {len(others)} files are not used, which do not end with '
+                      f'{image_end}: {listed(others)}')
     if not stems[0]:
         report.fault(f'{listing.images}: no images *{image_end}')
     for image, mask in map(files, sorted(stems[0] - stems[1])):

@@ -194,6 +194,17 @@ def test_images_and_label_maps_in_one_folder(tmp_path: Path, run_tool: Callable,
     assert (dataset.img_suffix, dataset.seg_map_suffix) == ('.jpg', '_labels.png')
 
 
+def test_images_that_suffixes_leave_out(tmp_path: Path, run_tool: Callable,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    """mmseg passes over them in silence."""
+    arguments = draw_label_maps(tmp_path)
+    shutil.copy(tmp_path / 'images/train/a.jpg', tmp_path / 'images/train/a.jpeg')
+    run_tool('new_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '.png', '--out',
+             tmp_path / 'own.py')
+    assert f'remark: {tmp_path / "images/train"}: 1 files are not used, which do not end with ' \
+        '.jpg: a.jpeg' in capsys.readouterr().out
+
+
 def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,
                                            capsys: pytest.CaptureFixture[str]) -> None:
     draw_label_maps(tmp_path)
