@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -114,10 +115,20 @@ def test_copies_go_their_own_way(kind: str) -> None:
     check_same(run(model), expected)
 
 
+@pytest.fixture
+def busy_threads() -> Iterator[None]:
+    """Let threads take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
 @every_model
+@pytest.mark.usefixtures('busy_threads')
 def test_many_threads_and_sizes(kind: str) -> None:
     model = build(kind)
-    sizes = [(24 + 8 * i, 64 - 4 * i) for i in range(10)]
+    sizes = [(16 + 8 * i, 48 - 8 * j) for i in range(5) for j in range(5)]
     batch = [torch.randn(1, 3, *size) for size in sizes]
 
     @torch.no_grad()
@@ -185,15 +196,15 @@ def test_built_without_memory_and_filled(kind: str) -> None:
 
 @every_model
 def test_exported_twice_with_eager_runs_between(kind: str) -> None:
+    """Traces leave nothing behind, at sizes that nothing else has had either."""
     model = build(kind)
-    expected = run(model)
-    for index in (1, 2, 1):
-        image = images()[index]
+    for size in ((88, 120), (120, 88), (88, 120)):
+        image = torch.randn(1, 3, *size)
         with torch.no_grad():
             exported = torch.export.export(model, (image, )).module()
             for a, b in zip(exported(image), model(image), strict=True):
+                assert type(b) is Tensor
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
-        check_same(run(model), expected)
 
 
 @every_model

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 import timm
 import torch
-from mmengine.registry import MODELS
 from torch import nn
 
 from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
@@ -93,23 +92,6 @@ def test_every_token_reaches_every_block_after(make: partial) -> None:
         assert moved[y // backbone.patch_size, x // backbone.patch_size] > 1e-4, (y, x)
 
 
-@every_arch
-def test_parameters_are_timms(cls: type, arch: str) -> None:
-    with torch.device('meta'):
-        ours, theirs = cls(arch), timm_model(cls, arch)
-    expected = {
-        name: tensor.shape
-        for name, tensor in theirs.state_dict().items()
-        if name.split('.')[0] not in cls.classifier_names
-    }
-    assert {name: tensor.shape for name, tensor in ours.state_dict().items()} == expected
-    settings = cls.arch_settings[arch]
-    assert (ours.embed_dim, ours.depth,
-            ours.patch_size) == (settings['embed_dim'], settings['depth'], settings['patch_size'])
-    assert 'num_heads' not in settings or (theirs.blocks[0].attn.num_heads
-                                           == ours.blocks[0].attn.num_heads)
-
-
 @pytest.mark.parametrize('cls, arch, size', [
     (XCiT, 'nano_12_p16', (64, 96)),
     (XCiT, 'nano_12_p16', (75, 101)),
@@ -144,69 +126,30 @@ def test_maps_equal_timms_intermediates(cls: type, arch: str, size: tuple[int, i
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * b.abs().max().item())
 
 
-@pytest.mark.parametrize('out_indices, resolved', [
-    (None, (0, 1, 1, 3)),
-    ((0, 3), (0, 3)),
-    ((-1, ), (3, )),
-    ((-3, -1), (1, 3)),
-    ((2, 2, 2, 2), (2, 2, 2, 2)),
-])
-@every_class
-def test_out_indices(cls: type, out_indices: tuple | None, resolved: tuple) -> None:
-    backbone = tiny(cls, out_indices=out_indices).eval()
-    every = tiny(cls, out_indices=(0, 1, 2, 3)).eval()
-    weights = every.state_dict()
-    backbone.load_state_dict({name: weights[name] for name in backbone.state_dict()})
-    image = torch.randn(1, 3, 32, 32)
-
-    maps, all_maps = backbone(image), every(image)
-
-    assert backbone.out_indices == resolved
-    assert len(backbone.blocks) == resolved[-1] + 1
-    assert all(torch.equal(m, all_maps[i]) for i, m in zip(resolved, maps, strict=True))
-
-
-@pytest.mark.parametrize('cls, arch, taps', [
-    (XCiT, 'nano_12_p16', (3, 5, 7, 11)),
-    (XCiT, 'tiny_24_p8', (7, 11, 15, 23)),
-    (ResMLP, 's36', (11, 17, 23, 35)),
-    (CaiT, 'm48', (15, 23, 31, 47)),
-])
-def test_default_taps(cls: type, arch: str, taps: tuple) -> None:
-    with torch.device('meta'):
-        assert cls(arch).out_indices == taps
-
-
-@pytest.mark.parametrize('kwargs, message', [
-    (dict(arch='small_12_p14'), r"has no arch 'small_12_p14'; it has"),
-    (dict(depth=0), 'depth must be at least 1, got 0'),
-    (dict(arch=dict(embed_dim=32, width=1)), r"missing \['depth'.* unknown \['width'\]"),
-    (dict(out_indices=(0, 4)), r'out_indices must be block numbers in -4 ... 3, got \(0, 4\)'),
-    (dict(out_indices=(-5, )), r'out_indices must be block numbers'),
-    (dict(out_indices=()), r'out_indices must be block numbers'),
-    (dict(out_indices=(3, 1)), 'out_indices must go from shallow to deep'),
-    (dict(frozen_stages=5), 'frozen_stages must be in -1 ... 4, got 5'),
-    (dict(drop_path_rate=1.0), r'drop_path_rate must be in \[0, 1\), got 1.0'),
-])
-@every_class
-def test_wrong_arguments(cls: type, kwargs: dict, message: str) -> None:
-    columns = {key: value for key, value in kwargs.items() if key == 'depth'}
-    others = {key: value for key, value in kwargs.items() if key != 'depth'}
-    with pytest.raises(ValueError, match=message):
-        cls(**{'arch': ARCHS[cls] | columns, **others})
-
-
-@every_class
-def test_unknown_argument(cls: type) -> None:
-    with pytest.raises(TypeError, match='dorp_path_rate'):
-        tiny(cls, dorp_path_rate=0.1)
-
-
 @every_trunk
 def test_image_smaller_than_a_patch(make: partial) -> None:
     backbone = tiny(make)
     with pytest.raises(ValueError, match=f'at least .* got 64 x {backbone.patch_size - 1}'):
         backbone(torch.randn(1, 3, 64, backbone.patch_size - 1))
+
+
+@pytest.mark.parametrize('size', [(64, 64), (75, 101), (512, 800)])
+@every_trunk
+def test_an_empty_batch_gives_empty_maps(make: partial, size: tuple[int, int]) -> None:
+    """And gradients of zero; statistics stay as they are."""
+    backbone, empty = tiny(make).eval(), torch.empty(0, 3, *size)
+    shapes = [(0, *m.shape[1:]) for m in backbone(torch.randn(1, 3, *size))]
+    with torch.no_grad():
+        assert [tuple(m.shape) for m in backbone(empty)] == shapes
+        with torch.autocast('cpu', torch.bfloat16):
+            assert [tuple(m.shape) for m in backbone(empty)] == shapes
+    sum(m.sum() for m in backbone(empty)).backward()
+    assert all(p.grad is not None and not p.grad.any() for p in backbone.parameters())
+    before = {name: value.clone() for name, value in backbone.named_buffers() if value.ndim}
+    assert [tuple(m.shape) for m in backbone.train()(empty)] == shapes
+    assert all(torch.equal(backbone.get_buffer(name), value) for name, value in before.items())
+    with torch.no_grad():
+        assert [tuple(m.shape) for m in backbone.eval().fuse()(empty)] == shapes
 
 
 @pytest.mark.parametrize('with_cp', [False, True])
@@ -264,53 +207,3 @@ def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert not any(name.startswith(frozen) for name in changed)
     assert bool(changed) == (frozen_stages < 4)
-
-
-@pytest.mark.parametrize('make, name, depth', [
-    (XCiT, 'backbone.patch_embed.proj.0.0.weight', 0),
-    (XCiT, 'backbone.pos_embed.token_projection.bias', 0),
-    (XCiT, 'backbone.blocks.0.norm1.weight', 1),
-    (XCiT, 'backbone.blocks.3.gamma2', 4),
-    (XCiT, 'neck.stride4.0.weight', 5),
-    (CaiT, 'backbone.pos_embed', 0),
-    (CaiT, 'backbone.blocks.2.attn.proj_l.bias', 3),
-    (ResMLP, 'backbone.stem.proj.weight', 0),
-    (ResMLP, 'backbone.blocks.1.ls1', 2),
-])
-def test_layer_depth(make: type, name: str, depth: int) -> None:
-    assert tiny(make).get_layer_depth(name, prefix='backbone.') == (depth, 6)
-
-
-@every_class
-def test_every_parameter_has_a_layer(cls: type) -> None:
-    backbone = tiny(cls)
-    depths = {backbone.get_layer_depth(name)[0] for name, _ in backbone.named_parameters()}
-    assert depths == {0, 1, 2, 3, 4}
-
-
-@pytest.mark.parametrize('scope', ['mmdet', 'mmseg', None])
-@every_class
-def test_registry_finds_it_in_every_scope(cls: type, scope: str | None) -> None:
-    cfg = dict(type=cls.__name__, arch=ARCHS[cls], **({'_scope_': scope} if scope else {}))
-    assert type(MODELS.build(cfg)) is cls
-
-
-@pytest.mark.parametrize('cls, settings', [(CaiT, dict(norm_cfg=dict(type='BN'))),
-                                           (ResMLP, dict(norm_eval=True))])
-def test_settings_without_effect_are_named(cls: type, settings: dict,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    said = []
-    monkeypatch.setattr('colonnade.backbones.columnar.print_log',
-                        lambda text, **_: said.append(text))
-    tiny(cls, **settings)
-    assert f'{next(iter(settings))} has no effect on {cls.__name__}' in said[0]
-
-
-@pytest.mark.parametrize('make', [XCiT, CaiT, ResMLP])
-def test_drop_path_is_constant_over_depth(make: type) -> None:
-    rates = [
-        m.drop_prob for m in tiny(make, drop_path_rate=0.15).modules()
-        if type(m).__name__ == 'DropPath'
-    ]
-    assert set(rates) == {0.15}
-    assert len(rates) == 4 * (3 if make is XCiT else 1)

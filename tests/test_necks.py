@@ -32,6 +32,16 @@ def test_levels_have_their_strides(stride: int, size: tuple[int, int]) -> None:
         assert list(level.shape) == [2, 8, *expected]
 
 
+@pytest.mark.parametrize('fpn', [None, dict(type='mmdet.FPN', out_channels=6, num_outs=5)])
+@pytest.mark.parametrize('stride', [8, 16])
+def test_an_empty_batch_gives_empty_levels(stride: int, fpn: dict | None) -> None:
+    neck = ColumnarPyramid(8, stride, fpn=fpn).eval()
+    maps = maps_of((75, 101), stride)
+    levels = neck([m[:0] for m in maps])
+    assert [level.shape for level in levels] == [level[:0].shape for level in neck(maps)]
+    sum(level.sum() for level in levels).backward()
+
+
 def test_pooling_drops_an_odd_last_row_as_the_originals_do() -> None:
     x = torch.arange(25.).reshape(1, 1, 5, 5)
     coarse = ColumnarPyramid(1, 16)([x] * 4)[3]
