@@ -15,16 +15,15 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from colonnade.engine.data_files import Report, repeated
 from colonnade.engine.atomic import write_text
+from colonnade.engine.data_files import Report, repeated
 from colonnade.engine.own_config import config_source, load_recipe, loads_masks, settings
 from colonnade.engine.own_data import OwnData, describe_instances, describe_label_maps
 
 LAYOUT = (('images', 'annotations'), ('training', 'validation'))  # of ADE20k
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line, and as ``cfg`` the recipe."""
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__.split('\n\n')[0], formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument('leaf', type=Path, help='the config to start from')
@@ -74,6 +73,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--gpus', type=int, default=1, help='GPUs, or processes (1)')
     parser.add_argument('--epochs', type=int, help="passes over the data (the recipe's, or more)")
     parser.add_argument('--out', type=Path, help='file to write (LEAF_own.py, here)')
+    return parser
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line, and as ``cfg`` the recipe."""
+    parser = make_parser()
     args = parser.parse_args()
     args.out = args.out or Path(f'{args.leaf.stem}_own.py')
     try:
