@@ -57,11 +57,18 @@ class ArchTable:
                              f'got {img_size}')
 
     @classmethod
-    def name_of(cls, settings: Mapping[str, Any]) -> str:
-        """The name in the table that has these ``infer_columns``, or else the columns."""
+    def arch_of(cls, settings: Mapping[str, Any]) -> str | None:
+        """The name in the table that has these ``infer_columns``, if one has."""
         for arch, row in cls.arch_settings.items():
             if all(row[column] == settings[column] for column in cls.infer_columns):
-                return f'{cls.__name__} {arch}'
+                return arch
+        return None
+
+    @classmethod
+    def name_of(cls, settings: Mapping[str, Any]) -> str:
+        """The architecture's name in the table, or else its ``infer_columns``, for messages."""
+        if arch := cls.arch_of(settings):
+            return f'{cls.__name__} {arch}'
         sizes = ', '.join(f'{column} {settings[column]}' for column in cls.infer_columns)
         return f'a custom {cls.__name__} of {sizes}'
 

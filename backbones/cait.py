@@ -1,11 +1,13 @@
 """CaiT: Going deeper with Image Transformers (arXiv 2103.17239)."""
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from timm.layers import PatchEmbed, resample_abs_pos_embed
 from timm.models.cait import Cait, LayerScaleBlock
@@ -31,6 +33,9 @@ SIZES = {  # the paper's Tables 3 and 4; heads have 48 channels; img_size is the
     'm24':   (768, 24, 16, 0.20, 1e-5, 384),
     'm36':   (768, 36, 16, 0.30, 1e-6, 384),
     'm48':   (768, 48, 16, 0.40, 1e-6, 448),
+    'xxs24_224': (192, 24,  4, 0.05, 1e-5, 224),
+    'xxs36_224': (192, 36,  4, 0.10, 1e-5, 224),
+    's24_224':   (384, 24,  8, 0.10, 1e-5, 224),
 }  # yapf: disable
 
 
@@ -73,12 +78,14 @@ class CaiT(ColumnarBackbone):
 
     Args:
         arch: ``xxs24``, ``xxs36``, ``xs24``, ``xs36``, ``s24``, ``s36``, ``s48``, ``m24``, ``m36``
-            or ``m48``, or a dict with ``embed_dim``, ``depth``, ``num_heads`` and optionally
+            or ``m48``; ``xxs24_224``, ``xxs36_224`` or ``s24_224`` for the weights published for
+            images of 224; or a dict with ``embed_dim``, ``depth``, ``num_heads`` and optionally
             ``patch_size`` (16), ``drop_path_rate`` (0), ``layer_scale_init_value`` (1e-5) and
             ``img_size`` (224).
         img_size: Side of the square images whose grid of positions the trunk keeps; weights from
-            another grid are resized to it when they are loaded. ``None`` is the architecture's:
-            384, for m48 448.
+            another grid are resized to it when they are loaded, with a warning, since images of
+            their own size then see positions that were resized twice. ``None`` is the
+            architecture's: 384, for m48 448, or the one in its name.
         attn_block_size: Queries whose attention maps exist at a time; ``None`` takes as many as
             ``attn_budget`` allows. The result is the same.
         attn_budget: See :class:`~.talking_heads.BoundedTalkingHeadAttn`.
@@ -90,6 +97,7 @@ class CaiT(ColumnarBackbone):
     }
     arch_defaults = dict(
         patch_size=16, drop_path_rate=0., layer_scale_init_value=1e-5, img_size=224)
+    infer_columns = ('embed_dim', 'depth', 'num_heads', 'patch_size', 'img_size')
     classifier_names = ('cls_token', 'blocks_token_only', 'norm', 'head')
     class_attention_name = 'blocks_token_only'
 
@@ -141,14 +149,26 @@ class CaiT(ColumnarBackbone):
             img_size=patch_size * math.isqrt(state['pos_embed'].shape[1]))
 
     def resized(self, state: State) -> State:
-        """The positions of a file, if it has others than the trunk's square grid."""
+        """The positions of a file, if it has others than the trunk's square grid; warns then."""
         positions = state.get('pos_embed')
         if positions is None or positions.ndim != 3 or positions.shape == self.pos_embed.shape:
             return {}
         side = math.isqrt(positions.shape[1])
         if side**2 != positions.shape[1] or positions.shape[2] != self.embed_dim:
             return {}
+        self._warn_of_resizing(side)
         return dict(pos_embed=resample_positions(positions, (side, side), self._native_grid))
+
+    def _warn_of_resizing(self, side: int) -> None:
+        img_size, own = side * self.patch_size, self._native_grid[0]
+        arch = self.arch_of(self.settings | dict(img_size=img_size))
+        advice = f'img_size={img_size}' + (f' or arch={arch!r}' if arch else '')
+        print_log(
+            f'pos_embed of a {side} x {side} grid (images of {img_size}) is resized to {own} x '
+            f'{own} (images of {own * self.patch_size}): features of images of {img_size} are no '
+            f'longer those of the file. To keep them, write {advice}',
+            logger='current',
+            level=logging.WARNING)
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
         grid = self.patch_embed.dynamic_feat_size(img.shape[-2:])

@@ -1,16 +1,18 @@
 """What CaiT alone has: talking heads by blocks, positions of any grid, weights of other grids."""
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from mmengine.runner import load_checkpoint
 from test_backbones import ARCHS, tiny
 from timm.models.cait import TalkingHeadAttn
 from torch import Tensor, nn
 
-from colonnade.backbones import CaiT, talking_heads
+from colonnade.backbones import CaiT, cait, talking_heads
 from colonnade.backbones.cait import resample_positions
 from colonnade.backbones.talking_heads import MIB, BoundedTalkingHeadAttn
 from colonnade.backbones.weights import load_weights, plan_loading
@@ -150,6 +152,63 @@ def test_a_whole_models_positions_are_resized_too(tmp_path: Path) -> None:
         nn.init.zeros_(model.backbone.pos_embed)
         load(model, str(tmp_path / 'a.pth'))
         assert torch.equal(model.backbone.pos_embed, expected)
+
+
+@pytest.mark.parametrize('arch, timms', [
+    ('xxs24_224', 'cait_xxs24_224'),
+    ('xxs36_224', 'cait_xxs36_224'),
+    ('s24_224', 'cait_s24_224'),
+    ('xxs24', 'cait_xxs24_384'),
+    ('m48', 'cait_m48_448'),
+])
+def test_published_files_are_named_and_loaded_as_they_are(arch: str, timms: str,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    said = []
+    monkeypatch.setattr(cait, 'print_log', lambda text, **_: said.append(text))
+    with torch.device('meta'):
+        state = timm.create_model(timms).state_dict()
+        trunk = CaiT(arch)
+    assert trunk.describe(state) == trunk.describe() == f'CaiT {arch}'
+    assert plan_loading(trunk, state, 'a.pth').resized == ()
+    assert said == []
+
+
+@pytest.mark.parametrize('entrance', ['ours', 'whole model', 'load_state_dict'])
+def test_positions_that_are_resized_are_warned_of(entrance: str, tmp_path: Path,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, with both grids and with what keeps them."""
+    monkeypatch.setitem(CaiT.arch_settings, 'tiny_96',
+                        ARCHS[CaiT] | dict(img_size=96, patch_size=16, drop_path_rate=0.))
+    said = []
+    monkeypatch.setattr(cait, 'print_log', lambda text, *, level, **_: said.append((level, text)))
+    other, trunk = tiny(CaiT, img_size=96), tiny(CaiT)
+    if entrance == 'load_state_dict':
+        trunk.load_state_dict(other.state_dict())
+    elif entrance == 'ours':
+        torch.save(other.state_dict(), tmp_path / 'a.pth')
+        load_weights(trunk, tmp_path / 'a.pth')
+    else:
+        model = nn.ModuleDict(dict(backbone=other))
+        torch.save(dict(state_dict=model.state_dict()), tmp_path / 'a.pth')
+        load_checkpoint(nn.ModuleDict(dict(backbone=trunk)), str(tmp_path / 'a.pth'))
+    (level, text), = said
+    assert level == logging.WARNING
+    assert 'of a 6 x 6 grid (images of 96) is resized to 4 x 4 (images of 64)' in text
+    assert text.endswith("write img_size=96 or arch='tiny_96'")
+    said.clear()
+    tiny(CaiT, img_size=96).load_state_dict(other.state_dict())
+    assert said == []
+
+
+@torch.no_grad()
+def test_what_the_warning_says_is_so() -> None:
+    """Positions that were resized to a larger grid and back are not the same."""
+    file = tiny(CaiT).eval()
+    nn.init.normal_(file.pos_embed)
+    larger = tiny(CaiT, img_size=96).eval()
+    larger.load_state_dict(file.state_dict())
+    image = torch.randn(1, 3, 64, 64)
+    assert (larger(image)[0] - file(image)[0]).abs().max() > 0.05 * file(image)[0].abs().max()
 
 
 @pytest.mark.parametrize('shape', [(1, 15, 32), (1, 36, 31), (36, 32)])
