@@ -55,6 +55,35 @@ def test_epochs_stay_epochs() -> None:
     assert (cfg.train_cfg.max_epochs, cfg.default_hooks.checkpoint.interval) == (36, 1)
 
 
+def test_schedules_of_other_kinds_are_stretched() -> None:
+    cfg = load(SEGMENTER)
+    del cfg.train_cfg['val_interval']
+    cfg.param_scheduler = [
+        dict(type='CosineRestartLR', periods=[10, 20], by_epoch=False),
+        dict(type='OneCycleLR', total_steps=30, eta_max=1., by_epoch=False),
+        dict(type='ExponentialLR', gamma=0.81, by_epoch=False),
+        dict(type='CosineRestartLR', periods=[3], by_epoch=True),
+    ]
+    cfg.default_hooks.checkpoint.interval = -1
+    cfg.default_hooks.visualization, cfg.custom_hooks = None, None
+    accumulate(cfg, 2)
+    restarts, cycle, exponential, by_epoch = cfg.param_scheduler
+    assert (restarts.periods, cycle.total_steps, by_epoch.periods) == ([20, 40], 60, [3])
+    assert exponential.gamma == pytest.approx(0.9)
+    assert cfg.train_cfg.val_interval == 2000  # mmengine's default, twice
+    assert cfg.default_hooks.checkpoint.interval == -1  # never
+
+
+def test_schedules_of_several_optimizers_are_stretched() -> None:
+    cfg = load(SEGMENTER)
+    cfg.param_scheduler = dict(
+        head=[dict(type='PolyLR', end=10, by_epoch=False)],
+        trunk=dict(type='LinearLR', end=5, by_epoch=False))
+    accumulate(cfg, 3)
+    assert cfg.param_scheduler.head[0].end == 30
+    assert cfg.param_scheduler.trunk.end == 15
+
+
 @pytest.mark.parametrize('changes, count, message', [
     ({
         'train_dataloader.batch_size': 3

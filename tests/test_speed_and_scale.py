@@ -14,6 +14,8 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
 from colonnade.backbones.checkpoint_files import fetch
+from colonnade.engine.checks import class_heads
+from colonnade.engine.launch import read_config
 from colonnade.engine.runner import compile_parts, fuse_trunks
 
 NO_CLIP = 'optim_wrapper.clip_grad=None'
@@ -86,19 +88,32 @@ TWO_PROCESSES = dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
 
 @pytest.mark.parametrize('head, options', [('mask_rcnn', []), ('upernet', ['--fsdp'])])
 def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Path) -> None:
-    """Two gloo processes train on, and evaluate, a half of the data each."""
-    data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path, '--launcher', 'pytorch']
+    """Two gloo processes train on, and evaluate, a half of the data each.
 
-    log = run_python(*LAUNCH, 'tools/train.py', config(head), *data, *options, *SHORT, NO_CLIP,
-                     **TWO_PROCESSES)
+    They start from a file that needs trust, and one process goes on with the images of both.
+    """
+    data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path]
+    state = MODELS.build(read_config(config(head)).model).state_dict()
+    torch.save(dict(state_dict=state, made_by=Path('here')), tmp_path / 'start.pth')
+    start = ['--load-from', tmp_path / 'start.pth', '--trust']
+
+    log = run_python(*LAUNCH, 'tools/train.py', config(head), *data, '--launcher', 'pytorch',
+                     *options, *start, *SHORT, NO_CLIP, **TWO_PROCESSES)
     printed = run_python(*LAUNCH, 'tools/test.py', config(head), tmp_path / 'iter_2.pth', *data,
-                         '--out', tmp_path / 'm.json', **TWO_PROCESSES)
+                         '--launcher', 'pytorch', '--out', tmp_path / 'm.json', **TWO_PROCESSES)
 
     assert 'batch normalisation: each process by itself' in log
     assert re.search(r'Iter\(val\) \[2/2\]', log)  # four images
     metrics = json.loads((tmp_path / 'm.json').read_text())['metrics']
     assert set(METRICS[head]) <= set(metrics)
     assert printed.count('written to') == 1
+
+    alone = [*SHORT[:1], 'train_cfg.max_iters=3', *SHORT[2:-1], NO_CLIP]
+    resumed = ['tools/train.py', config(head), *data, '--resume', *alone]
+    said = run_python(*resumed, 'train_dataloader.batch_size=2', fail=True)
+    assert 'trained with 4 images an iteration' in said
+    assert 'Go on with no --accumulate and --cfg-options train_dataloader.batch_size=4' in said
+    assert 'Iter(train) [3/3]' in run_python(*resumed, 'train_dataloader.batch_size=4')
 
 
 @pytest.mark.slow
@@ -121,3 +136,11 @@ def test_shards(shapes: Path, tmp_path: Path) -> None:
     assert {state['step'].item() for state in optimizer['state'].values()} == {3}
     start = tmp_path / 'a/iter_3.pth'
     assert len(losses('c', '--fsdp', '--load-from', start, *options)) == 3
+    torch.save(fetch(start)['state_dict'], tmp_path / 'bare.pth')
+    assert len(losses('d', '--fsdp', '--load-from', tmp_path / 'bare.pth', *options)) == 3
+    fitted = read_config(config(head))
+    for _, part in class_heads(fitted.model):
+        part['num_classes'] = 9
+    torch.save(MODELS.build(fitted.model).state_dict(), tmp_path / 'nine.pth')
+    other = ['--load-from', tmp_path / 'nine.pth', '--new-classes']
+    assert len(losses('e', '--fsdp', *other, *options)) == 3

@@ -39,8 +39,10 @@ def steps(head: str, iterations: int, slim: bool) -> list[str]:
                 'default_hooks.checkpoint.interval=1', 'train_dataloader.dataset.indices=2',
                 'val_dataloader.dataset.indices=1',
                 'train_dataloader.dataset.filter_cfg.filter_empty_gt=False']  # yapf: disable
-    return [*common, f'train_cfg.max_iters={iterations}', 'train_cfg.val_interval=2',
-            'default_hooks.checkpoint.interval=1', 'val_dataloader.dataset.indices=1']
+    return [
+        *common, f'train_cfg.max_iters={iterations}', 'train_cfg.val_interval=2',
+        'default_hooks.checkpoint.interval=1', 'val_dataloader.dataset.indices=1'
+    ]
 
 
 @pytest.mark.slow
@@ -56,8 +58,7 @@ def test_every_kind_of_leaf(leaf: str, real_data: dict[str, Path], tmp_path: Pat
     common = ['--data-root', data, '--work-dir', tmp_path / 'run']
 
     run_tool('train', config, *common, '--cfg-options', *smaller, *steps(head, 2, slim))
-    run_tool('train', config, *common, '--resume', '--cfg-options', *smaller,
-             *steps(head, 3, slim))
+    run_tool('train', config, *common, '--resume', '--cfg-options', *smaller, *steps(head, 3, slim))
     log = latest_log(tmp_path / 'run')
     assert 'loss: ' in log and 'loss: nan' not in log
     checkpoint = Path((tmp_path / 'run/last_checkpoint').read_text())

@@ -8,27 +8,26 @@ import argparse
 from pathlib import Path
 
 import torch
-from mmengine.config import Config, DictAction
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS
+
+from colonnade.engine.launch import read_config
+from colonnade.engine.options import Options, merge_options
 
 
 def main() -> None:
     """Print a line for each group of parameters, and below it their names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', type=Path, help='config file of mmdet or mmseg')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE')
+    parser.add_argument('--cfg-options', nargs='+', action=Options, metavar='KEY=VALUE')
     args = parser.parse_args()
-    if not args.config.is_file():
-        parser.exit(1, f'param_groups: no config file {args.config}\n')
-    cfg = Config.fromfile(args.config)
-    cfg.merge_from_dict(args.cfg_options or {})
-    init_default_scope(cfg.default_scope)
     try:
+        cfg = read_config(args.config)
+        merge_options(cfg, args.cfg_options or {})
         with torch.device('meta'):  # no memory for weights
             model = MODELS.build(cfg.model)
         optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         parser.exit(1, f'param_groups: {error}\n')
 
     names = {id(parameter): name for name, parameter in model.named_parameters()}
