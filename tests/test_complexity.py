@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.tools.complexity import (build, classifier_complexity, count_parameters,
                                         multiply_adds, parts_of, total_of, trunk_rows,
                                         whole_model_rows)
+
+MMDET = Path(find_spec('mmdet').origin).parent / '.mim/configs'
 
 
 def linear(tokens: int, *widths: int) -> int:
@@ -111,15 +115,62 @@ def test_classifier_of_resmlp() -> None:
     assert (round(parameters / 1e6, 2), round(work / 1e9, 2)) == (15.35, 3.01)
 
 
+XCIT = 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py'
+MODEL = f'_base_ = {str(ROOT / XCIT)!r}\nmodel = dict(backbone=dict({{}}))\n'
+
+
+@pytest.mark.parametrize('config, arguments, message', [
+    (XCIT, ['--size', 8, 64], r'images must be at least 16 x 16 \(one patch\), got 8 x 64'),
+    (XCIT, ['--size', 0, 64], '--size must be two positive numbers of pixels, got 0 64'),
+    (XCIT, ['--size', 64, -16], '--size must be two positive numbers of pixels, got 64 -16'),
+    ('no.py', [], 'no config file no.py'),
+    ('setup.cfg', [], 'setup.cfg cannot be read'),
+    ('a = 1', [], 'is no config of a detector or segmenter'),
+    ('a = (', [], 'own.py cannot be read: SyntaxError'),
+    (MODEL.format("type='XCIT'"), [], "the model of .*own.py cannot be built: .*XCIT"),
+    (MODEL.format("type='XCiT', arch='small'"), [], "cannot be built: .*has no arch 'small'"),
+    (MODEL.format("type='XCiT', archs='small_12_p16'"), [], "cannot be built: .*'archs'"),
+    ('mmdet::cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py', [],
+     r'model.roi_head \(CascadeRoIHead\) has several stages'),
+    ('mmdet::detr/detr_r50_8xb2-150e_coco.py', [],
+     r'model.bbox_head \(DETRHead\) cannot be counted by itself: '),
+])
+def test_complexity_names_what_is_wrong(config: str, arguments: list, message: str,
+                                        run_tool: Callable, tmp_path: Path,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    path = ROOT / config
+    if config.startswith('mmdet::'):
+        path = MMDET / config.removeprefix('mmdet::')
+    elif '=' in config:
+        path = tmp_path / 'own.py'
+        path.write_text(config)
+    elif config == 'no.py':
+        path = Path(config)
+    with pytest.raises(SystemExit, match='1'):
+        run_tool('complexity', path, *arguments)
+    assert re.search(f'^complexity: .*{message}', capsys.readouterr().err)
+
+
+@pytest.mark.parametrize('config, parts', [
+    ('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', 6),
+    ('faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py', 5),
+    ('retinanet/retinanet_swin-t-p4-w7_fpn_1x_coco.py', 4),
+])
+def test_trunks_and_heads_of_mmdet_are_counted(config: str, parts: int, run_tool: Callable,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    if 'swin' in config:  # looks at values as it is built
+        config = 'swin/' + config.split('/')[1]
+    run_tool('complexity', MMDET / config, '--size', 64, 64)
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert len(rows) == parts and rows[-1].startswith('whole model')
+
+
 def test_command_line(run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     run_tool('complexity', ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py', '--size', 64,
              96)
     printed = capsys.readouterr().out
     assert re.search(r'^trunk +\d+\.\d+ M +\d+\.\d+ G$', printed, re.MULTILINE)
     assert 'at 64 x 96' in printed
-    with pytest.raises(SystemExit, match='1'):
-        run_tool('complexity', 'no.py')
-    assert 'complexity: no config file no.py' in capsys.readouterr().err
     with pytest.raises(SystemExit, match='2'):
         run_tool('complexity')
     assert 'either a config or --table' in capsys.readouterr().err

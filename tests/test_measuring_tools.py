@@ -4,6 +4,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -86,14 +87,56 @@ def test_correlation() -> None:
     assert abs(correlation(torch.randn(8, 3, 40, 50), torch.randn(8, 3, 40, 50))) < 0.05
 
 
-def test_feature_agreement_compares_both_mixings(shapes: Path, tmp_path: Path, run_tool: Callable,
-                                                 capsys: pytest.CaptureFixture[str]) -> None:
-    config = ROOT / 'configs/sem_fpn/resmlp_nano_12_slim_shapes.py'
-    cfg = Config.fromfile(config)
+RESMLP = ROOT / 'configs/sem_fpn/resmlp_nano_12_slim_shapes.py'
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the ResMLP config, untrained."""
+    cfg = Config.fromfile(RESMLP)
     init_default_scope(cfg.default_scope)
-    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'a.pth')
-    run_tool('feature_agreement', config, tmp_path / 'a.pth', '--images',
-             shapes / 'ade/images/validation', '--sizes', 128, 192)
+    path = tmp_path_factory.mktemp('weights') / 'a.pth'
+    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), path)
+    return path
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(sizes=[8]), r'--sizes must be at least 16 \(one patch\), got 8'),
+    (dict(sizes=[64, 0, -32]), r'--sizes must be at least 16 \(one patch\), got 0, -32'),
+    (dict(limit=0), '--limit must be at least 1, got 0'),
+    (dict(limit=-1), '--limit must be at least 1, got -1'),
+    (dict(config='no.py'), 'no config file no.py'),
+    (dict(config=ROOT / 'setup.cfg'), 'setup.cfg cannot be read'),
+    (dict(config=ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py'), 'does not fit'),
+    (dict(
+        config=Path(find_spec('mmseg').origin).parent /
+        '.mim/configs/sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py'),
+     'backbone of .* must be one of .*XCiT.*, got ResNetV1c'),
+    (dict(checkpoint='no.pth'), 'no.pth'),
+    (dict(checkpoint=ROOT / 'setup.cfg'), 'setup.cfg'),
+    (dict(images='no/images'), 'no folder no/images'),
+    (dict(images=ROOT / 'backbones'), r'no .jpg, .jpeg, .png images in .*backbones'),
+    (dict(images=b''), 'a.jpg is no image that can be read'),
+    (dict(images=b'no image'), 'a.jpg is no image that can be read'),
+])
+def test_feature_agreement_names_what_is_wrong(changes: dict, message: str, shapes: Path,
+                                               checkpoint: Path, run_tool: Callable,
+                                               tmp_path: Path) -> None:
+    images = changes.get('images', shapes / 'ade/images/validation')
+    if isinstance(images, bytes):
+        (tmp_path / 'a.jpg').write_bytes(images)
+        images = tmp_path
+    with pytest.raises(SystemExit) as error:
+        run_tool('feature_agreement', changes.get('config', RESMLP),
+                 changes.get('checkpoint', checkpoint), '--images', images, '--limit',
+                 changes.get('limit', 2), '--sizes', *changes.get('sizes', [64]))
+    assert re.match(f'feature_agreement: (.|\n)*{message}', error.value.code)
+
+
+def test_feature_agreement_compares_both_mixings(shapes: Path, checkpoint: Path, run_tool: Callable,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    run_tool('feature_agreement', RESMLP, checkpoint, '--images', shapes / 'ade/images/validation',
+             '--sizes', 128, 192)
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-2:])
     assert rows.keys() == {'resample', 'window'}
     for values in rows.values():

@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.backbones import CaiT, ColumnarBackbone, XCiT
 from colonnade.engine.contestants import timm_module
+from colonnade.engine.launch import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
@@ -68,19 +69,38 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def build(config: Path) -> tuple[nn.Module, Config]:
-    """The model of a config, without memory."""
-    cfg = Config.fromfile(config)
-    init_default_scope(cfg.default_scope)
-    with torch.device('meta'):
-        return MODELS.build(cfg.model).eval().requires_grad_(False), cfg
+    """The model of a config, without memory.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no config of a detector or segmenter.
+    """
+    cfg = read_config(config)
+    try:
+        try:
+            with torch.device('meta'):
+                model = MODELS.build(cfg.model)
+        except RuntimeError:  # some trunks look at values as they are built
+            model = MODELS.build(cfg.model).to('meta')
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f'the model of {config} cannot be built: {error}') from error
+    return model.eval().requires_grad_(False), cfg
 
 
 def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
-    """Trunk, neck and heads of a detector or segmenter, for one image."""
-    work, maps = multiply_adds(model.backbone, torch.empty(1, 3, height, width, device='meta'))
+    """Trunk, neck and heads of a detector or segmenter, for one image.
+
+    Raises:
+        ValueError: If the image is too small, or a part cannot be counted by itself.
+    """
+    if min(height, width) < 1:
+        raise ValueError(f'--size must be two positive numbers of pixels, got {height} {width}')
+    image = torch.empty(1, 3, height, width, device='meta')
+    work, levels = count_part('backbone', model.backbone, image)
     yield Part('trunk', count_parameters(model.backbone), work)
-    work, levels = multiply_adds(model.neck, maps)
-    yield Part('pyramid', count_parameters(model.neck), work)
+    if getattr(model, 'neck', None) is not None:
+        work, levels = count_part('neck', model.neck, levels)
+        yield Part('pyramid', count_parameters(model.neck), work)
     heads = {name: head for name, head in model.named_children() if 'head' in name}
     for name, head in heads.items():
         if name == 'roi_head':
@@ -88,18 +108,39 @@ def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
         elif name == 'auxiliary_head':
             yield Part(name, count_parameters(head), None)
         else:
-            yield Part(name, count_parameters(head), multiply_adds(head, levels)[0])
+            yield Part(name, count_parameters(head), count_part(name, head, levels)[0])
+
+
+def count_part(name: str, part: nn.Module, given: Any) -> tuple[int, Any]:
+    """Its multiply-adds and what it returns.
+
+    Raises:
+        ValueError: If it does not take what it is given: this tool knows heads of one stage.
+    """
+    try:
+        return multiply_adds(part, given)
+    except ValueError:
+        raise
+    except (TypeError, RuntimeError, AttributeError, IndexError) as error:
+        line = str(error).splitlines()[0]
+        raise ValueError(f'model.{name} ({type(part).__name__}) cannot be counted by itself: '
+                         f'{line}') from error
 
 
 def parts_of_roi_head(head: nn.Module) -> Iterator[Part]:
-    """Box and mask head, on as many boxes as a test image has at most."""
+    """Box and mask head, if there are any, on as many boxes as a test image has at most."""
     for name, rois in (('bbox_head', NUM_PROPOSALS), ('mask_head', NUM_DETECTIONS)):
-        part, extractor = getattr(head, name), getattr(
-            head, 'bbox_roi_extractor' if name == 'bbox_head' else 'mask_roi_extractor')
+        part = getattr(head, name, None)
+        if part is None:
+            continue
+        if isinstance(part, nn.ModuleList):
+            raise ValueError(f'model.roi_head ({type(head).__name__}) has several stages; one can '
+                             'be counted')
+        extractor = getattr(head, name.replace('head', 'roi_extractor'))
         side = extractor.roi_layers[0].output_size
         features = torch.empty(rois, extractor.out_channels, *side, device='meta')
-        yield Part(f'{name}, {rois} boxes', count_parameters(part),
-                   multiply_adds(part, features)[0])
+        work, _ = count_part(f'roi_head.{name}', part, features)
+        yield Part(f'{name}, {rois} boxes', count_parameters(part), work)
 
 
 def total_of(parts: list[Part]) -> Part:
@@ -182,11 +223,12 @@ def main() -> None:
     if args.table:
         print_table()
         return
-    if not args.config.is_file():
-        parser.exit(1, f'complexity: no config file {args.config}\n')
-    model, cfg = build(args.config)
-    height, width = args.size or ((800, 1280) if cfg.default_scope == 'mmdet' else (512, 512))
-    parts = list(parts_of(model, height, width))
+    try:
+        model, cfg = build(args.config)
+        height, width = args.size or ((800, 1280) if cfg.default_scope == 'mmdet' else (512, 512))
+        parts = list(parts_of(model, height, width))
+    except (ValueError, OSError) as error:
+        parser.exit(1, f'complexity: {error}\n')
     print(f'{args.config.stem} at {height} x {width}: parameters, multiply-adds for one image')
     for part in [*parts, total_of(parts)]:
         print(part)

@@ -14,16 +14,20 @@ import argparse
 import sys
 from pathlib import Path
 
+import cv2
 import torch
 from mmcv import imread
-from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colonnade.backbones.checkpoint_files import WeightsError
+from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.resmlp import TOKEN_MIXING, AnySizeResBlock
 from colonnade.backbones.weights import load_weights
+from colonnade.engine.launch import read_config
+from colonnade.engine.registries import find_class
+
+SUFFIXES = ('.jpg', '.jpeg', '.png')
 
 
 def resized(x: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
@@ -71,20 +75,71 @@ def agreement(backbone: nn.Module, images: Tensor, native: int, sizes: list[int]
     return [*found, mean(pairs)]
 
 
-def load(config: Path, checkpoint: str, folder: Path, limit: int) -> tuple[nn.Module, Tensor]:
-    """The trunk of a trained model, and normalised images of equal size."""
-    cfg = Config.fromfile(config)
-    init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model).eval()
-    load_weights(model, checkpoint)
-    paths = sorted(path for path in folder.iterdir() if path.suffix in ('.jpg', '.png'))[:limit]
+def build(config: Path) -> nn.Module:
+    """The model of a config.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no config of a model on one of our trunks that normalises its images.
+    """
+    cfg = read_config(config)
+    kind = cfg.model.get('backbone', {}).get('type')
+    trunk = find_class(kind, MODELS)
+    if not isinstance(trunk, type) or not issubclass(trunk, ColumnarBackbone):
+        names = ', '.join(each.__name__ for each in ColumnarBackbone.__subclasses__())
+        raise ValueError(f'the backbone of {config} must be one of {names}, got {kind}')
+    try:
+        model = MODELS.build(cfg.model).eval()
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f'the model of {config} cannot be built: {error}') from error
+    if not hasattr(model.data_preprocessor, 'mean'):
+        raise ValueError(f'model.data_preprocessor of {config} has no mean and std')
+    return model
+
+
+def read_images(folder: Path, limit: int) -> Tensor:
+    """The first images of a folder, ``(B, 3, H, W)``, RGB; resized if they differ in size.
+
+    Raises:
+        FileNotFoundError: If there are none.
+        ValueError: If a file is no image.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f'no folder {folder}')
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)[:limit]
     if not paths:
-        raise FileNotFoundError(f'no .jpg or .png images in {folder}')
-    inputs = [torch.from_numpy(imread(str(path))).permute(2, 0, 1) for path in paths]
+        raise FileNotFoundError(f'no {", ".join(SUFFIXES)} images in {folder}')
+    inputs = []
+    for path in paths:
+        try:
+            image = imread(str(path))
+        except cv2.error:
+            image = None
+        if image is None:
+            raise ValueError(f'{path} is no image that can be read')
+        inputs.append(torch.from_numpy(image).permute(2, 0, 1))
     if len({image.shape for image in inputs}) > 1:
         inputs = [resized(x[None].float(), (512, 512))[0].clamp(0, 255) for x in inputs]
+    return torch.stack(inputs).flip(1).float()
+
+
+def load(args: argparse.Namespace) -> tuple[ColumnarBackbone, Tensor]:
+    """The trunk of a trained model, and normalised images of equal size.
+
+    Raises:
+        FileNotFoundError: If a file or folder is missing.
+        ValueError: If they are not what they should be, or options are out of range.
+    """
+    if args.limit < 1:
+        raise ValueError(f'--limit must be at least 1, got {args.limit}')
+    model = build(args.config)
+    patch_size = model.backbone.patch_size
+    if small := [size for size in args.sizes if size < patch_size]:
+        raise ValueError(f'--sizes must be at least {patch_size} (one patch), '
+                         f'got {", ".join(map(str, small))}')
+    images = read_images(args.images, args.limit)
+    load_weights(model, args.checkpoint)
     preprocessor = model.data_preprocessor
-    images = torch.stack(inputs).flip(1).float()  # RGB
     return model.backbone, (images - preprocessor.mean) / preprocessor.std
 
 
@@ -99,8 +154,8 @@ def main() -> None:
     parser.add_argument('--sizes', nargs='+', type=int, default=[64, 96, 192, 256])
     args = parser.parse_args()
     try:
-        backbone, images = load(args.config, args.checkpoint, args.images, args.limit)
-    except (WeightsError, OSError) as error:
+        backbone, images = load(args)
+    except (ValueError, OSError) as error:
         sys.exit(f'feature_agreement: {error}')
     native = backbone.settings.get('img_size', 224)
     print(f'{"against " + str(native):16}' + ''.join(f'{size:>8}'
