@@ -16,6 +16,7 @@ from mmengine.utils import is_abs
 from .registries import find_class
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+PATH_KEYS = ('data_root', 'ann_file', 'data_prefix')  # of data sets
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 
 
@@ -28,17 +29,18 @@ def evaluators(cfg: Config) -> Iterator[ConfigDict]:
 
 def find_datasets(cfg: Config,
                   dataloaders: tuple[str, ...] = DATALOADERS) -> Iterator[tuple[str, ConfigDict]]:
-    """All data sets with a ``data_root`` in the dataloaders, wrapped ones too, with their names."""
+    """All data sets in the dataloaders that read files, wrapped ones too, with their names."""
     for key in dataloaders:
         yield from _datasets_below(key, cfg.get(key))
 
 
 def _datasets_below(name: str, value: Any) -> Iterator[tuple[str, ConfigDict]]:
     if isinstance(value, dict):
-        if 'data_root' in value:
+        if any(key in value for key in PATH_KEYS):
             yield name, value
         for key, item in value.items():
-            yield from _datasets_below(f'{name}.{key}', item)
+            if key != 'pipeline':
+                yield from _datasets_below(f'{name}.{key}', item)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from _datasets_below(f'{name}[{index}]', item)
@@ -46,7 +48,7 @@ def _datasets_below(name: str, value: Any) -> Iterator[tuple[str, ConfigDict]]:
 
 def paths_of(dataset: ConfigDict, data_root: str | None = None) -> list[str]:
     """The annotation file and the folders that a data set reads, below another root if given."""
-    root = dataset.data_root if data_root is None else data_root
+    root = dataset.get('data_root') if data_root is None else data_root
     prefixes = dataset.get('data_prefix') or {}
     paths = [dataset.get('ann_file'), *prefixes.values()]
     return [path if is_abs(path) else join_path(root or '', path) for path in paths if path]
@@ -65,16 +67,16 @@ def redirect_data_root(cfg: Config, data_root: Path) -> None:
 
     Raises:
         FileNotFoundError: If ``data_root`` is no folder.
-        ValueError: If no data set of the config has a ``data_root``.
+        ValueError: If the config has no data set that reads files.
     """
     if not data_root.is_dir():
         raise FileNotFoundError(f'--data-root {data_root} is no folder')
     datasets = [dataset for _, dataset in find_datasets(cfg)]
     if not datasets:
-        raise ValueError('--data-root has no effect: no data set of the config has a data_root')
+        raise ValueError('--data-root has no effect: no data set of the config reads files')
     moved: dict[str, str] = {}  # of all paths and roots
     for dataset in datasets:
-        old, new = dataset.data_root or '', _root_within(dataset, str(data_root))
+        old, new = dataset.get('data_root') or '', _root_within(dataset, str(data_root))
         moved |= dict(zip(paths_of(dataset), paths_of(dataset, new), strict=True))
         if old:
             moved[old] = new
@@ -86,7 +88,7 @@ def redirect_data_root(cfg: Config, data_root: Path) -> None:
 
 def _root_within(dataset: ConfigDict, data_root: str) -> str:
     """``data_root``, or the folder in it that bears the name of the data set's own root."""
-    inner = join_path(data_root, Path(dataset.data_root or '').name)
+    inner = join_path(data_root, Path(dataset.get('data_root') or '').name)
     missing, found = (
         any(not exists(path) for path in paths_of(dataset, root)) for root in (data_root, inner))
     return inner if missing and not found else data_root

@@ -24,6 +24,9 @@ from .options import Options, merge_options
 from .runner import StrictRunner
 
 LIBRARIES = ('mmdet', 'mmseg')
+#: what registries say of a type that they do not know, and Python of wrong arguments of one
+WRONG_SETTING = (r'\S+ is not in the \S+ registry|'
+                 r'\S+__init__\(\) (got an unexpected|missing \d+ required)')
 #: where a launcher says which process this one is
 RANK = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
 
@@ -129,10 +132,9 @@ def build_runner(cfg: Config) -> Runner:
     drop_absent_hooks(cfg)
     try:
         return RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
-    except (ValueError, TypeError, KeyError) as error:
+    except (TypeError, KeyError) as error:
         text = str(error.args[0]) if error.args else ''
-        # so begin what a registry says of a class that it cannot build, or does not know
-        if not re.match(r'class `\w+` in |\S+ is not in the ', text):
+        if not re.match(WRONG_SETTING, text):
             raise
         raise ValueError(f'a part of the config cannot be built: {text}') from error
 

@@ -93,11 +93,15 @@ def exists(cfg: Any, key: str) -> bool:
 def check_path(cfg: dict[str, Any], key: str, options: dict[str, Any]) -> None:
     """Raise a ValueError for a path that cannot be followed, or leads to a copied variable."""
     top, *rest = key.split('.')
-    if top not in TOP:
-        if top in cfg:
-            copies = ', '.join(copies_of(cfg, top)) or 'the settings that it was used in'
+    if top not in TOP and top in cfg:
+        if copies := copies_of(cfg, top):
             raise ValueError(f'--cfg-options {key}: {top} is a variable of the config file, and '
-                             f'was copied when the file was read: set {copies} instead')
+                             f'was copied when the file was read: set {", ".join(copies)} instead')
+        print_log(
+            f'--cfg-options {key}: {top} is a variable of the config file, and whether anything '
+            'reads it from there is not known',
+            level=logging.WARNING)
+    elif top not in TOP:
         raise ValueError(f'--cfg-options {key}: nothing reads {top}{suggestion(cfg, key)}')
     value: Any = cfg.get(top)
     for index, part in enumerate(rest):

@@ -137,6 +137,16 @@ def test_the_tools_say_it_in_a_line(option: str, says: str, shapes: Path, tmp_pa
     assert said.startswith('train: ') and says in said and 'Traceback' not in said
 
 
+def test_unknown_settings_of_a_config_file(shapes: Path, tmp_path: Path, run_tool: Callable,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / 'own.py').write_text(
+        f'_base_ = {str(config("sem_fpn"))!r}\nmodel = dict(backbone=dict(dorp_path_rate=0.1))\n')
+    said = run_train(run_tool, capsys, tmp_path / 'own.py', '--data-root', shapes / 'ade',
+                     '--work-dir', tmp_path / 'run')
+    assert said.startswith('train: a part of the config cannot be built: ')
+    assert "unexpected keyword argument 'dorp_path_rate'" in said
+
+
 @pytest.mark.parametrize('text, says', [
     ('_base_ = "nowhere.py"', 'cannot be read'),
     ('model = dict(', 'cannot be read: SyntaxError'),

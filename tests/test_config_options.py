@@ -106,6 +106,13 @@ def test_what_may_not_be_read_gets_a_warning(capsys: pytest.CaptureFixture[str])
     assert 'model.test_cfg had no crop_size in the config' in capsys.readouterr().out
 
 
+def test_a_variable_that_was_not_copied_may_be_read_by_a_hook(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / 'own.py').write_text(f'_base_ = {str(DETECTOR)!r}\nmy_threshold = 0.123\n')
+    assert merged(tmp_path / 'own.py', 'my_threshold', 0.5).my_threshold == 0.5
+    assert 'my_threshold is a variable of the config file' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize('option', ['resume', 'a=[(1,2]'])
 def test_what_is_no_setting(option: str, monkeypatch: pytest.MonkeyPatch,
                             capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LAYOUTS, NO_WORKERS, config
+from conftest import LAYOUTS, NO_WORKERS, config, latest_log
 from mmengine.registry import MODELS
 
 from colonnade.engine.launch import read_config
@@ -48,6 +48,10 @@ def test_zeros_without_detections(options: list[str], keys: set[str], evaluate: 
                                   tmp_path: Path) -> None:
     metrics = evaluate('mask_rcnn', *(option.format(tmp=tmp_path) for option in options))
     assert metrics == dict.fromkeys(keys, 0.)
+    log = latest_log(tmp_path / 'run')
+    assert 'ERROR' not in log
+    if keys:
+        assert 'nothing was detected in any image: no mAP' in log
 
 
 @pytest.mark.parametrize('options, has, lacks', [

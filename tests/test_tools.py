@@ -20,7 +20,9 @@ from torch import nn
 from colonnade.backbones import ColumnarBackbone
 from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
 from colonnade.engine.instance_tta import InstanceTTAModel
-from colonnade.engine.launch import add_launch_arguments, load_config
+from colonnade.engine.launch import add_launch_arguments, load_config, read_config
+from colonnade.engine.test_time_augmentation import augment_tests
+from colonnade.tools.demo import train_and_test
 from colonnade.tools.train import set_resume
 
 
@@ -28,7 +30,8 @@ def test_train_resume_test(shapes: Path, tmp_path: Path) -> None:
     """As a user starts them; tests/test_families.py has the other heads and trunks."""
     head = 'mask_rcnn'
     data = ['--data-root', shapes / LAYOUTS[head]]
-    run_python('tools/train.py', config(head), *data, '--work-dir', tmp_path, *SHORT)
+    log = run_python('tools/train.py', config(head), *data, '--work-dir', tmp_path, *SHORT)
+    assert 'OneDL' not in log
     assert (tmp_path / 'iter_2.pth').is_file()
 
     longer = [*SHORT[:1], 'train_cfg.max_iters=3', *SHORT[2:]]
@@ -59,6 +62,28 @@ def test_under_the_libraries_own_tools(head: str, package: str, shapes: Path,
                      **data)
 
     assert METRICS[head][0] in log
+
+
+def test_the_demo_trains_and_tests_with_its_options(tmp_path: Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {}
+
+    def run_tool(tool: str, log: Path, *arguments: object, show: bool) -> None:
+        calls[tool] = list(map(str, arguments))
+        (log.parent / 'last_checkpoint').write_text('a.pth')
+        (log.parent / 'metrics.json').write_text('{"metrics": {}}')
+
+    monkeypatch.setattr('colonnade.tools.demo.run_tool', run_tool)
+    train_and_test(config('sem_fpn'), tmp_path, tmp_path / 'run', ['model.test_cfg.mode=slide'])
+    assert all('model.test_cfg.mode=slide' in calls[tool] for tool in ('train.py', 'test.py'))
+
+
+@pytest.mark.parametrize('changes', [dict(_delete_=True, max_per_img=100), None])
+def test_detectors_that_suppress_nothing_have_no_tta(changes: dict | None) -> None:
+    cfg = read_config(config('mask_rcnn'))
+    cfg.merge_from_dict({'model.test_cfg': changes})
+    with pytest.raises(ValueError, match='--tta .* model.test_cfg has no nms'):
+        augment_tests(cfg)
 
 
 def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
