@@ -11,6 +11,7 @@ from importlib import import_module
 
 import pytest
 import torch
+from rounding import check_all_rounding, doubled
 from test_backbones import TRUNKS, tiny
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
@@ -42,8 +43,7 @@ def images(batch: int = 2) -> list[Tensor]:
 
 
 @torch.no_grad()
-def run(model: nn.Module) -> list[Tensor]:
-    dtype = next(model.parameters(), images()[0]).dtype
+def run(model: nn.Module, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     return [level for image in images() for level in model(image.to(dtype))]
 
 
@@ -87,7 +87,7 @@ def test_called_with_weights_of_another(kind: str) -> None:
 def test_averaged(kind: str) -> None:
     model, other = build(kind, 1).double(), build(kind, 2).double()
     averaged = AveragedModel(model, use_buffers=True)
-    run(averaged)
+    run(averaged, torch.float64)
     for source in (model, other):
         averaged.update_parameters(source)
     mean = copy.deepcopy(model)
@@ -95,7 +95,7 @@ def test_averaged(kind: str) -> None:
         a.data.add_(b.data).div_(2)
     for a, b in zip(mean.buffers(), other.buffers(), strict=True):
         a.copy_(b) if not a.is_floating_point() else a.add_(b).div_(2)
-    for a, b in zip(run(averaged), run(mean), strict=True):
+    for a, b in zip(run(averaged, torch.float64), run(mean, torch.float64), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -127,9 +127,9 @@ def busy_threads() -> Iterator[None]:
 @every_model
 @pytest.mark.usefixtures('busy_threads')
 def test_many_threads_and_sizes(kind: str) -> None:
-    model = build(kind)
+    model = build(kind).double()
     sizes = [(16 + 8 * i, 48 - 8 * j) for i in range(5) for j in range(5)]
-    batch = [torch.randn(1, 3, *size) for size in sizes]
+    batch = [torch.randn(1, 3, *size, dtype=torch.float64) for size in sizes]
 
     @torch.no_grad()
     def serve(offset: int) -> list[list[Tensor]]:
@@ -140,8 +140,7 @@ def test_many_threads_and_sizes(kind: str) -> None:
     expected = serve(0)
     with ThreadPoolExecutor(6) as pool:
         for found in pool.map(serve, range(6)):
-            for a, b in zip(found, expected, strict=True):
-                check_same(a, b)
+            torch.testing.assert_close(found, expected)
 
 
 @pytest.fixture
@@ -160,20 +159,18 @@ def on_one_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures('on_one_cpu')
 def test_replicas(kind: str) -> None:
     """As nn.DataParallel makes them: parameters are no leaves, and gradients sum up."""
-    model = build(kind)
-    run(model)
+    model = build(kind).double()
+    expected = run(model, torch.float64)
     replicas = torch.nn.parallel.replicate(model, [0, 1])
     for replica in replicas:
-        check_same(run(replica), run(model))
-    image = images()[1]
-    gradients = []
-    for parts in ((model, ), replicas):
+        check_same(run(replica, torch.float64), expected)
+    image, gradients = images()[1].double(), []
+    for parts in ((model, model), replicas):
         model.zero_grad()
         for part in parts:
             sum(level.sin().sum() for level in part(image)).backward()
-        gradients.append([p.grad.clone() * (3 - len(parts)) for p in model.parameters()])
-    for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b)
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    torch.testing.assert_close(*gradients)
 
 
 @every_model
@@ -202,9 +199,9 @@ def test_exported_twice_with_eager_runs_between(kind: str) -> None:
         image = torch.randn(1, 3, *size)
         with torch.no_grad():
             exported = torch.export.export(model, (image, )).module()
-            for a, b in zip(exported(image), model(image), strict=True):
-                assert type(b) is Tensor
-                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+            maps = model(image)
+            assert all(type(level) is Tensor for level in maps)
+            check_all_rounding(exported(image), maps, doubled(model)(image.double()))
 
 
 @every_model
@@ -217,8 +214,8 @@ def test_an_ensemble_in_one_call(kind: str) -> None:
         found = vmap(lambda parameters, buffers: functional_call(models[0], (parameters, buffers),
                                                                  (image, )))(*state)
         for index, model in enumerate(models):
-            for a, b in zip(found, model(image), strict=True):
-                torch.testing.assert_close(a[index], b, rtol=1e-3, atol=1e-4)
+            check_all_rounding([level[index] for level in found], model(image),
+                               doubled(model)(image.double()))
 
 
 @every_model

@@ -15,7 +15,7 @@ from colonnade.backbones.attention_maps import (channel_attention, class_attenti
 from colonnade.backbones.checkpoint_files import WeightsError
 from colonnade.engine.contestants import timm_module
 
-IMAGE = torch.rand(2, 3, 64, 64)  # CaiT's native grid
+IMAGE = torch.rand(2, 3, 64, 64, dtype=torch.float64)  # CaiT's native grid
 
 
 def classifier(cls: type) -> nn.Module:
@@ -26,7 +26,7 @@ def classifier(cls: type) -> nn.Module:
     model = timm_module(backbone, size, num_classes=5).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
-    return model
+    return model.double()
 
 
 def seen_by(modules: list[nn.Module], model: nn.Module) -> list[torch.Tensor]:
@@ -55,6 +55,7 @@ def test_class_attention_is_timms(cls: type, tokens_norm: bool, tmp_path: Path) 
     expected = seen_by([layer.attn_drop for layer in layers], model)
     backbone = cls(arch, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth')))
     backbone.init_weights()
+    backbone.double()
 
     stage = load_class_attention(backbone, tmp_path / 'a.pth')
     found = class_attention(backbone.eval(), stage, IMAGE)
@@ -63,12 +64,12 @@ def test_class_attention_is_timms(cls: type, tokens_norm: bool, tmp_path: Path) 
     for got, weights in zip(found, expected, strict=True):
         assert got.maps.shape[-2:] == (64 // backbone.patch_size, ) * 2
         joined = torch.cat([got.to_itself[..., None], got.maps.flatten(2)], dim=-1)
-        torch.testing.assert_close(joined, weights[:, :, 0], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(joined, weights[:, :, 0])
 
 
 @pytest.mark.parametrize('block', [0, 2, -1])
 def test_channel_attention_is_timms(block: int) -> None:
-    model, backbone = classifier(XCiT), tiny(XCiT).eval()
+    model, backbone = classifier(XCiT), tiny(XCiT).double().eval()
     weights = model.state_dict()
     backbone.load_state_dict({name: weights[name] for name in backbone.state_dict()})
     model.blocks[block].attn.fused_attn = False
@@ -77,12 +78,12 @@ def test_channel_attention_is_timms(block: int) -> None:
 
 
 def test_magnitudes_of_queries_and_keys() -> None:
-    backbone = tiny(XCiT).eval()
-    queries, keys = query_key_magnitude(backbone, torch.rand(2, 3, 40, 64))
+    backbone = tiny(XCiT).double().eval()
+    queries, keys = query_key_magnitude(backbone, torch.rand(2, 3, 40, 64, dtype=torch.float64))
     assert queries.shape == keys.shape == (2, 4, 5, 8)
     # each of a head's 8 channels has norm 1 along the tokens
     for x in (queries, keys):
-        torch.testing.assert_close(x.square().sum(dim=(2, 3)), torch.full((2, 4), 8.))
+        torch.testing.assert_close(x.square().sum(dim=(2, 3)), torch.full_like(x[..., 0, 0], 8.))
 
 
 def test_mixing_rows() -> None:

@@ -13,6 +13,7 @@ import torch
 from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from rounding import check_all_rounding, doubled
 
 from colonnade.engine.contestants import build_contestant, build_trunk, timm_module
 from colonnade.tools.benchmark import Job
@@ -74,10 +75,11 @@ def test_both_sides_of_the_benchmark_do_the_same(trunk: str) -> None:
     timms = timm_module(backbone, size).eval()
     timms.load_state_dict({**timms.state_dict(), **backbone.state_dict()})
     job = Job(trunk, (size, size), 1, False, False, 'cpu', 1)
-    expected = timms.forward_intermediates(
-        images := job.images(), indices=list(backbone.out_indices), intermediates_only=True)
-    for got, want in zip(backbone(images), expected, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    images = job.images()
+    plain, exact = (model.forward_intermediates(
+        given, indices=list(backbone.out_indices), intermediates_only=True)
+                    for model, given in ((timms, images), (doubled(timms), images.double())))
+    check_all_rounding(backbone(images), plain, exact)
 
 
 def test_correlation() -> None:
