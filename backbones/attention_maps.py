@@ -19,7 +19,7 @@ from .columnar import ColumnarBackbone
 from .layouts import remap
 from .resmlp import ResMLP
 from .token_mixing import matrix_of
-from .weights import mismatches
+from .weights import listed, mismatches
 from .xcit import XCiT
 
 
@@ -74,7 +74,7 @@ def load_class_attention(backbone: ColumnarBackbone,
     required = {key: value.shape for key, value in stage.state_dict().items()}
     if problems := mismatches(state, required):
         raise WeightsError(f'the class-attention stage of {source} ({layout.name}) does not fit '
-                           f'{backbone.describe()}:\n{problems}')
+                           f'{backbone.describe()}:\n{listed(problems)}')
     stage.load_state_dict(state)
     return stage.to(next(backbone.parameters()))  # its device and precision
 

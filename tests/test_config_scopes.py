@@ -36,7 +36,8 @@ def no_installer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_config(folder: Path, base: str) -> Path:
     path = folder / 'own.py'
-    path.write_text(f'_base_ = {base!r}\n')
+    scope = base.partition('::')[0]
+    path.write_text(f'_base_ = {base!r}\nmodel = dict()\ndefault_scope = {scope!r}\n')
     return path
 
 
@@ -69,7 +70,8 @@ def test_a_missing_package_is_named_and_not_installed(tmp_path: Path, run_tool: 
     path = write_config(tmp_path, 'mmrotate::_base_/datasets/dotav1.py')
     with pytest.raises(SystemExit):
         run_tool('train', path)
-    assert f'train: {path}: mmrotate is not installed' in capsys.readouterr().err
+    assert f'train: {path} cannot be read: ModuleNotFoundError: mmrotate is not installed' in capsys.readouterr(
+    ).err
     with pytest.raises(ModuleNotFoundError, match='mmrotate is not installed'):
         hub.get_config('mmrotate::_base_/datasets/dotav1.py')
 
