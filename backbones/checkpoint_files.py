@@ -23,6 +23,7 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import HfHubHTTPError
+from mmengine.config import ConfigDict
 from mmengine.dist import all_gather_object
 from mmengine.logging import HistoryBuffer
 from safetensors import SafetensorError
@@ -69,7 +70,8 @@ HARMLESS = [
       for core in ('core', '_core')),
     *((np.float64(0).__reduce__()[0], f'numpy.{core}.multiarray.scalar')
       for core in ('core', '_core')),
-    *(type(np.dtype(kind)) for kind in (np.float32, np.float64, np.int64, np.uint32, np.bool_)),
+    *(type(np.dtype(code)) for code in '?bhilqBHILQefdFDSUMm'),
+    ConfigDict,
 ]
 
 
@@ -125,6 +127,10 @@ def reason_of_refusal(path: Path, error: Exception) -> str:
         found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     else:
         found = re.findall(r'GLOBAL (\S+) was not an allowed global', str(error))
+    reason = re.search(r'WeightsUnpickler error:\s+(.+)', str(error))
+    if not found and zipfile.is_zipfile(path) and reason:
+        return (f'contains what is not loaded without trust ({reason[1]}). If you trust who made '
+                'it, say --trust')
     if not found:
         return f'is damaged or no weights file: {str(error).splitlines()[-1]}'
     return (f'contains more than weights ({", ".join(found)}) and is not loaded, since that could '

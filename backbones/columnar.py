@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from .arch_table import ArchTable, resolve_out_indices
 from .checkpoint_files import State, WeightsError
 from .fusing import FusedError, Fusible, refuse_weights
-from .norms import is_batch_norm, replace_batch_norms, running_stats_kept
+from .norms import RunningStatsKept, is_batch_norm, replace_batch_norms
 from .operators import as_image
 from .pretrained import Pretrained
 from .weights import require_complete
@@ -132,8 +132,10 @@ class ColumnarBackbone(ArchTable, Fusible, Pretrained):
             ``len(out_indices)`` maps ``(B, C, ceil(H / p), ceil(W / p))``, shallow to deep.
 
         Raises:
-            ValueError: If the images are smaller than a patch.
+            ValueError: If the images are smaller than a patch, or one without a batch.
         """
+        if img.ndim != 4:
+            raise ValueError(f'images must be (B, 3, H, W), got the shape {tuple(img.shape)}')
         height, width = img.shape[-2:]
         if min(height, width) < self.patch_size:
             raise ValueError(f'images must be at least {self.patch_size} x {self.patch_size} '
@@ -157,7 +159,7 @@ class ColumnarBackbone(ArchTable, Fusible, Pretrained):
             x,
             place,
             use_reentrant=False,
-            context_fn=lambda: (nullcontext(), running_stats_kept(block)))
+            context_fn=lambda: (nullcontext(), RunningStatsKept(block)))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Let torch.compile take the blocks, one by one; arguments as for it.

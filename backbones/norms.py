@@ -1,9 +1,6 @@
 """Batch normalisation layers: which they are, and when they count a batch."""
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from mmcv.cnn import build_norm_layer
 from mmengine.model.utils import _BatchNormXd
@@ -72,22 +69,25 @@ def repeats_alone(norm: nn.Module) -> bool:
     return isinstance(norm, (nn.BatchNorm2d, nn.GroupNorm)) or is_fixed(norm)
 
 
-@contextmanager
-def running_stats_kept(module: nn.Module) -> Iterator[None]:
-    """While open, norms in training mode normalise as always, but count no batch.
+class RunningStatsKept:
+    """A context in which norms in training mode normalise as always, but count no batch.
 
-    Activation checkpointing runs a block twice per step; without this, the second run would move
+    Activation checkpointing runs a block again in each backward pass; without this, it would move
     the running statistics again. It moves copies. A norm without statistics would not do: autograd
-    saves fewer tensors for it, and checkpointing compares their number.
+    saves fewer tensors for it, and checkpointing compares their number. May be entered repeatedly.
     """
-    norms = [m for m in module.modules() if m.training and is_batch_norm(m)]
-    before = [dict(norm.named_buffers(recurse=False)) for norm in norms]
-    for norm, buffers in zip(norms, before, strict=True):
-        for name, value in buffers.items():
-            setattr(norm, name, value.clone())
-    try:
-        yield
-    finally:
-        for norm, buffers in zip(norms, before, strict=True):
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __enter__(self) -> None:
+        norms = [m for m in self.module.modules() if m.training and is_batch_norm(m)]
+        self.before = [(norm, dict(norm.named_buffers(recurse=False))) for norm in norms]
+        for norm, buffers in self.before:
+            for name, value in buffers.items():
+                setattr(norm, name, value.clone())
+
+    def __exit__(self, *_: object) -> None:
+        for norm, buffers in self.before:
             for name, value in buffers.items():
                 setattr(norm, name, value)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import ast
 import logging
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -87,7 +89,11 @@ def without_code(checkpoint: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def is_plain_config(text: Any) -> bool:
-    """Whether a config, as text, assigns values alone and imports nothing but our packages."""
+    """Whether a config, as text, assigns values alone and names no code but in registries.
+
+    It may import our packages. Elsewhere, mmengine would import and call whatever a ``type`` like
+    ``os.system`` names.
+    """
     try:
         if '{{' in text:  # which mmengine replaces before it runs the text
             return False
@@ -104,6 +110,37 @@ def is_plain_config(text: Any) -> bool:
     values = {ast.unparse(node.targets[0]): node.value for node in tree.body}
     if '_base_' in values or not all(name.isidentifier() for name in values):
         return False
-    imports = ast.walk(values.get('custom_imports', ast.Module([], [])))
-    names = [node.value for node in imports if isinstance(node, ast.Constant)]
-    return all(str(name).split('.')[0] in (*OUR_IMPORTS, 'False', 'True') for name in names)
+    imports = strings_in(values.pop('custom_imports', ast.Module([], [])))
+    return (all(name.split('.')[0] in OUR_IMPORTS for name in imports)
+            and not any(map(names_a_module, strings_in(*values.values())))
+            and not any(is_module(kind) for kind in types_in(tree)))
+
+
+def strings_in(*trees: ast.AST) -> Iterator[str]:
+    """All strings in parts of a config, keys of dicts included."""
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def types_in(tree: ast.AST) -> Iterator[str]:
+    """What the ``type`` of any dict in a config is."""
+    for node in ast.walk(tree):
+        pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+        found = [value for key, value in pairs
+                 if isinstance(key, ast.Constant) and key.value == 'type']  # yapf: disable
+        if isinstance(node, ast.keyword) and node.arg == 'type':
+            found.append(node.value)
+        for value in found:
+            yield from strings_in(value)
+
+
+def names_a_module(text: str) -> bool:
+    """Whether mmengine might take a string for something in a module."""
+    return '.' in text and is_module(text.partition('.')[0])
+
+
+def is_module(name: str) -> bool:
+    """Whether there is a module of this name to import."""
+    return name.isidentifier() and (name in sys.modules or find_spec(name) is not None)

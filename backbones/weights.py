@@ -106,7 +106,7 @@ def plan_loading(module: nn.Module,
         resized = above(trunk.resized(of_trunk), prefix)
         state = {**state, **resized}
     if problems := mismatches(state, required, unused):
-        cause = reason_for(problems, trunk, prefix, of_trunk)
+        cause = reason_for(problems, trunk, prefix, of_trunk, adapted=adapt is not None)
         raise WeightsError(f'{source} ({layout.name}) does not fit: {cause}\n{listed(problems)}')
 
     needed = {key: value for key, value in state.items() if key in required}
@@ -120,7 +120,8 @@ def plan_loading(module: nn.Module,
         dropped=tuple([key for key in state if key not in required] + dropped))
 
 
-def reason_for(problems: Problems, trunk: nn.Module | None, prefix: str, of_trunk: State) -> str:
+def reason_for(problems: Problems, trunk: nn.Module | None, prefix: str, of_trunk: State, *,
+               adapted: bool) -> str:
     """Why weights do not fit, in a sentence.
 
     Args:
@@ -128,6 +129,7 @@ def reason_for(problems: Problems, trunk: nn.Module | None, prefix: str, of_trun
         trunk: The backbone that was to be loaded.
         prefix: What stands before its keys.
         of_trunk: Its part of the file.
+        adapted: Whether other classes were made up for.
     """
     keys = [key for keys in problems.values() for key in keys]
     if hasattr(trunk, 'describe') and any(key.startswith(prefix) for key in keys):
@@ -135,9 +137,9 @@ def reason_for(problems: Problems, trunk: nn.Module | None, prefix: str, of_trun
         if file != model:
             return f'the file holds {file}, the model {model}.'
     parts = ', '.join(dict.fromkeys(key.split('.')[0] for key in keys))
+    heads_alone = not any(key.startswith(('backbone.', 'neck.')) for key in keys)
     classes = ''
-    if set(problems) == {OTHER_SHAPE
-                         } and not any(k.startswith(('backbone.', 'neck.')) for k in keys):
+    if heads_alone and not adapted and list(problems) == [OTHER_SHAPE]:
         classes = (' If the file was trained on other classes, tools/train.py --load-from FILE '
                    '--new-classes leaves the layers that depend on them untrained.')
     return f'it differs from the model in {parts}.{classes}'

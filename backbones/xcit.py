@@ -19,7 +19,7 @@ from .columnar import ColumnarBackbone
 from .cross_covariance import AttentionWeights, cross_covariance_attention
 from .fusing import fold_norm, fold_scale
 from .kernels import add, depthwise_convolution, feed_forward, gelu, scaled, stores_gradients
-from .norms import normalise, repeats_alone, running_stats_kept
+from .norms import RunningStatsKept, normalise, repeats_alone
 from .operators import as_image, as_tokens
 from .stem import first_touched_in_stem, fuse_stem, run_stem
 from .untouched import (MLP, NORM, Parts, add_branch, first_touched, first_touched_below,
@@ -91,7 +91,7 @@ class XCiTBlock(XCABlock):
                 image,
                 use_reentrant=False,
                 preserve_rng_state=False,
-                context_fn=lambda: (nullcontext(), running_stats_kept(norm))))
+                context_fn=lambda: (nullcontext(), RunningStatsKept(norm))))
 
     def touched_layer(self) -> str | None:
         """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""

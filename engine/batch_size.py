@@ -31,7 +31,7 @@ def base_batch_size(cfg: Config) -> int:
     Raises:
         ValueError: If the config does not say.
     """
-    base = cfg.get('auto_scale_lr', {}).get('base_batch_size')
+    base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
     if not base:
         raise ValueError('the config has no auto_scale_lr.base_batch_size: the batch size that its '
                          'learning rate is for')
@@ -64,6 +64,8 @@ def accumulate(cfg: Config, count: int | None = None) -> int:
     Raises:
         ValueError: If no whole number of iterations makes up that batch size.
     """
+    if not cfg.get('train_cfg') or not cfg.get('optim_wrapper'):
+        raise ValueError('--accumulate needs a config that trains, with train_cfg, optim_wrapper')
     if count is None:
         base, now = base_batch_size(cfg), batch_size(cfg)
         count, rest = divmod(base, now)
@@ -75,7 +77,7 @@ def accumulate(cfg: Config, count: int | None = None) -> int:
     if count < 1:
         raise ValueError(f'--accumulate must be at least 1, got {count}')
     cfg.optim_wrapper.accumulative_counts = count
-    if 'auto_scale_lr' in cfg:  # mmengine compares it with the images of one iteration
+    if cfg.get('auto_scale_lr'):  # mmengine compares it with the images of one iteration
         cfg.auto_scale_lr.base_batch_size /= count
     _stretch_iterations(cfg, count)
     return count

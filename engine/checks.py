@@ -13,6 +13,8 @@ from .data_sources import categories_of, classes_of, exists, find_datasets, path
 from .registries import find_class
 
 #: parts of a model whose ``num_classes`` are the data set's
+#: heads whose classes are not the data set's: borders, words
+OTHER_CLASSES = ('STDCHead', 'GroundingDINOHead', 'ATSSVLFusionHead', 'SideAdapterCLIPHead')
 CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head')
 
 
@@ -20,11 +22,14 @@ def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> None:
     """Raise a ValueError that lists what does not fit in a config, of which nothing is built.
 
     Args:
-        cfg: Of a detector or segmenter.
+        cfg: Of a detector or segmenter; only those on a trunk of ours are looked at.
         dataloaders: Those that will be read.
     """
+    trunk = trunk_of(cfg.model)
+    if trunk is None:
+        return
     problems = [
-        *dict.fromkeys(class_problems(cfg, dataloaders)), *width_problems(cfg.model),
+        *dict.fromkeys(class_problems(cfg, dataloaders)), *width_problems(cfg.model, trunk),
         *batch_problems(cfg, dataloaders)
     ]
     if problems:
@@ -48,7 +53,7 @@ def class_heads(value: Any, name: str = 'model') -> Iterator[tuple[str, dict[str
 def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
     """Classes of the data that the heads, or the files, do not have."""
     heads = [(name, head) for name, head in class_heads(cfg.model)
-             if not head.get('class_agnostic')]  # yapf: disable
+             if not head.get('class_agnostic') and head.get('type') not in OTHER_CLASSES]
     for name, dataset in find_datasets(cfg, dataloaders):
         classes = classes_of(dataset)
         if classes is None or 'Panoptic' in str(dataset.type):
@@ -87,14 +92,19 @@ def shortened(names: list[str], most: int = 8) -> str:
     return ', '.join(map(str, names[:most])) + rest
 
 
-def width_problems(model: ConfigDict) -> Iterator[str]:
+def trunk_of(model: ConfigDict) -> type[ColumnarBackbone] | None:
+    """The class of a model's trunk, if it is one of ours."""
+    trunk = find_class((model.get('backbone') or {}).get('type'), MODELS)
+    return trunk if isinstance(trunk, type) and issubclass(trunk, ColumnarBackbone) else None
+
+
+def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator[str]:
     """Widths, strides and numbers of maps that trunk, pyramid and heads do not agree on."""
-    backbone, neck = model.get('backbone') or {}, model.get('neck') or {}
-    kind = backbone.get('type')
-    trunk = find_class(kind, MODELS)
-    is_ours = isinstance(trunk, type) and issubclass(trunk, ColumnarBackbone)
-    if not is_ours or neck.get('type') != 'ColumnarPyramid' or 'arch' not in backbone:
+    backbone, neck = model.backbone, model.get('neck')
+    is_pyramid = isinstance(neck, dict) and neck.get('type') == 'ColumnarPyramid'
+    if not is_pyramid or 'arch' not in backbone:
         return
+    kind = trunk.__name__
     settings = trunk.resolve_arch(backbone.arch)
     width, stride = settings['embed_dim'], settings['patch_size']
     for key, expected, of_trunk in (('in_channels', width, 'embed_dim'), ('stride', stride,
@@ -129,6 +139,8 @@ def head_problems(model: ConfigDict, widths: list[int], strides: list[int]) -> I
         return
 
     def differs(name: str, found: Any, expected: Any) -> Iterator[str]:
+        if isinstance(found, (list, tuple)) and not all(isinstance(v, int) for v in found):
+            return  # YOLACT's strides are fractions
         if found is not None and found != expected:
             found, expected = (list(v) if isinstance(v, tuple) else v for v in (found, expected))
             if found != expected:
@@ -138,7 +150,8 @@ def head_problems(model: ConfigDict, widths: list[int], strides: list[int]) -> I
         heads = model.get(name) or []
         for index, head in enumerate(heads if isinstance(heads, list) else [heads]):
             where = f'model.{name}' + (f'[{index}]' if isinstance(heads, list) else '')
-            chosen = head.get('in_index', -1)
+            everything = isinstance(head.get('in_channels'), (list, tuple))
+            chosen = head.get('in_index', list(range(len(widths))) if everything else -1)
             several = isinstance(chosen, (list, tuple))
             if max(chosen if several else [chosen]) >= len(widths):
                 yield f'{where}.in_index is {chosen}, and the pyramid gives {len(widths)} levels'

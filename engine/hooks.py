@@ -23,9 +23,18 @@ MMENGINE_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_sche
 
 
 def hooks_of(cfg: Config) -> Iterator[dict[str, Any]]:
-    """The hooks that a config names, but for those that it sets to None."""
+    """The hooks that a config describes, but for those that it sets to None.
+
+    Raises:
+        ValueError: If one is no dict with a type.
+    """
     default, custom = cfg.get('default_hooks') or {}, cfg.get('custom_hooks') or []
-    yield from filter(None, [*default.values(), *custom])
+    for hook in filter(None, [*default.values(), *custom]):
+        if isinstance(hook, Hook):  # built already, by a config in Python
+            continue
+        if not isinstance(hook, dict) or 'type' not in hook:
+            raise ValueError(f'a hook of a config must be a dict with a type, got {hook!r}')
+        yield hook
 
 
 def drop_absent_hooks(cfg: Config) -> None:
@@ -39,9 +48,9 @@ def drop_absent_hooks(cfg: Config) -> None:
             del cfg.default_hooks[name]
 
 
-def averages_weights(hook: dict[str, Any]) -> bool:
+def averages_weights(hook: Hook | dict[str, Any]) -> bool:
     """Whether a hook of a config is mmengine's EMAHook or one that is made from it."""
-    kind = find_class(hook['type'], HOOKS)
+    kind = type(hook) if isinstance(hook, Hook) else find_class(hook['type'], HOOKS)
     return isinstance(kind, type) and issubclass(kind, EMAHook)
 
 
@@ -55,7 +64,9 @@ def drop_averaging(cfg: Config) -> None:
         if hook and averages_weights(hook):
             cfg.default_hooks[name] = None
     if cfg.get('custom_hooks'):
-        cfg.custom_hooks = [hook for hook in cfg.custom_hooks if not averages_weights(hook)]
+        cfg.custom_hooks = [
+            hook for hook in cfg.custom_hooks if not (hook and averages_weights(hook))
+        ]
 
 
 class BatchSizeHook(Hook):
@@ -63,6 +74,7 @@ class BatchSizeHook(Hook):
 
     Iterations are what checkpoints and schedules count. With another number of processes, images or
     accumulated gradients they would mean something else, and training would end too early or late.
+    What else is noted beside the weights becomes plain dicts, which load without mmengine.
     """
 
     priority = 'VERY_HIGH'
@@ -79,7 +91,7 @@ class BatchSizeHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Note this run's numbers."""
-        checkpoint['meta'][BATCH] = self.batch
+        checkpoint['meta'] = {**plain(checkpoint['meta']), BATCH: self.batch}
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Compare a checkpoint that training goes on from.
@@ -96,7 +108,9 @@ class BatchSizeHook(Hook):
         if then is None or then == now:
             return
         images, count = then['images_per_iteration'], then['iterations_per_step']
-        advice = [f'--accumulate {count}'] if count > 1 else ['no --accumulate']
+        advice = [f'--accumulate {count}'] if count > 1 else []
+        if count == 1 < now['iterations_per_step']:
+            advice = ['no --accumulate']
         share, rest = divmod(images, get_world_size())
         if rest or not share:
             advice = [f'a number of processes that divides {images}', *advice]
@@ -115,6 +129,15 @@ class BatchSizeHook(Hook):
                 f'{runner.max_iters}',
                 logger='current',
                 level=logging.WARNING)
+
+
+def plain(value: Any) -> Any:
+    """A value of a config with dicts in place of mmengine's, which files would need it for."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    return value
 
 
 def described(batch: dict[str, int]) -> str:

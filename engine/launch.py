@@ -25,7 +25,7 @@ from .runner import StrictRunner
 
 LIBRARIES = ('mmdet', 'mmseg')
 #: what registries say of a type that they do not know, and Python of wrong arguments of one
-WRONG_SETTING = (r'\S+ is not in the \S+ registry|'
+WRONG_SETTING = (r'\S+ is not in the \S+ registry|cfg should be a dict|type must be a str|'
                  r'\S+__init__\(\) (got an unexpected|missing \d+ required)')
 #: where a launcher says which process this one is
 RANK = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}

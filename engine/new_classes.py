@@ -49,6 +49,7 @@ def rows_by_class(cfg: Config, num_classes: int) -> dict[str, Rows]:
     grown = copy.deepcopy(cfg.model)
     for _, head in class_heads(grown):
         head['num_classes'] += 1
+        head.pop('out_channels', None)  # one for two classes, whose row is of neither alone
     try:
         now, more = (shapes_of(MODELS.build(model)) for model in (copy.deepcopy(cfg.model), grown))
     except Exception as error:  # whatever a head says to one class more
@@ -89,6 +90,8 @@ class NewClasses:
         self.classes = known[0]
         with torch.device('meta'):
             self.rows = rows_by_class(cfg, len(self.classes))
+        if not self.rows:
+            raise ValueError('--new-classes has no effect: no layer depends on the classes')
         self._reported = False
 
     def __call__(self, own: Mapping[str, Tensor], checkpoint: Mapping[str, Any],

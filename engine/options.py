@@ -26,6 +26,13 @@ TOP = {
 #: dicts whose keys are the user's own
 FREE = ('custom_keys', 'metainfo', 'init_cfg', 'cfg', 'backend_args')
 
+#: what builders take out of a dict before the class gets it
+BESIDE = {
+    'default_hooks': {'priority'},
+    'custom_hooks': {'priority'},
+    'param_scheduler': {'convert_to_iter_based'},
+}
+
 
 class Options(DictAction):
     """mmengine's action; what is no ``KEY=VALUE`` is an error of the command line."""
@@ -38,7 +45,7 @@ class Options(DictAction):
         """Parse values and add them to what was given before."""
         try:
             super().__call__(parser, namespace, values, option_string)
-        except (ValueError, AssertionError):
+        except (ValueError, AssertionError, RecursionError):
             wrong = next((v for v in values if '=' not in v), ' '.join(values))
             parser.error(f'{option_string} takes KEY=VALUE, as in train_cfg.max_epochs=12, '
                          f'got {wrong}')
@@ -109,6 +116,9 @@ def check_path(cfg: dict[str, Any], key: str, options: dict[str, Any]) -> None:
             where = '.'.join([top, *rest[:index]])
             raise ValueError(f'--cfg-options {key}: {where} is a list of {len(value)} items, '
                              f'0 to {len(value) - 1}, got {part}')
+        if value is None and part.isdecimal():
+            where = '.'.join([top, *rest[:index]])
+            raise ValueError(f'--cfg-options {key}: {where} is no list that has an item {part}')
         if value is not None and not isinstance(value, (dict, list, tuple)):
             where = '.'.join([top, *rest[:index]])
             if where not in options:
@@ -155,12 +165,12 @@ def check_is_read(cfg: dict[str, Any], key: str) -> None:
     parent: Any = cfg
     for index, part in enumerate(parts):
         path = parts[:index]
-        if path and path[-1] in FREE:
+        if part == '_delete_' or path and path[-1] in FREE:
             return
         known = names_read_from(parent, path)
         if isinstance(parent, dict) and known is None and 'type' not in parent:
             others = [other for other in parent if other != part]
-            if get_close_matches(part, others, n=1, cutoff=0.8):
+            if any(is_misspelt(part, other) for other in others):
                 known = set(others)
             elif index == len(parts) - 1 and others:
                 print_log(
@@ -175,6 +185,18 @@ def check_is_read(cfg: dict[str, Any], key: str) -> None:
         parent = step_into(parent, part)
 
 
+def is_misspelt(name: str, other: str) -> bool:
+    """Whether a name is most likely another one: longer or shorter at its end, or nearly alike.
+
+    Names that differ in a number (``stage3``) or in what comes first (``unsup_weight``) do not.
+    """
+    if min(len(name), len(other)) >= 3 and (name.startswith(other) or other.startswith(name)):
+        return '_' not in name[len(other):] + other[len(name):]
+    numbered = name.rstrip('0123456789') == other.rstrip('0123456789')
+    joined = name.endswith(other) or other.endswith(name)
+    return not numbered and not joined and bool(get_close_matches(name, [other], cutoff=0.88))
+
+
 def names_read_from(value: Any, path: list[str]) -> set[str] | None:
     """The settings that are read from a dict of a config; None if that is not known.
 
@@ -186,9 +208,11 @@ def names_read_from(value: Any, path: list[str]) -> set[str] | None:
         return TOP
     if not isinstance(value, dict):
         return None
+    if path[-1] == 'norm_cfg':
+        return None  # every norm has keys of its own, and build_norm_layer reads more
     if 'type' in value:
         names = names_of_type(value['type'], is_wrapper=path == ['optim_wrapper'])
-        return None if names is None else names | {'type', '_scope_'}
+        return None if names is None else names | {'type', '_scope_'} | BESIDE.get(path[0], set())
     if path[-1].endswith('_dataloader'):
         return {*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'}
     if path == ['train_cfg']:

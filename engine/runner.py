@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from mmengine.dist import get_world_size
+from mmengine.hooks import EMAHook
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner, find_latest_checkpoint
@@ -121,6 +122,10 @@ class StrictRunner(Runner):
         """Raise a WeightsError if training is to go on from a checkpoint, and cannot."""
         if self._resume:
             require_training_state(checkpoint, source)
+            if 'ema_state_dict' in checkpoint and not any(
+                    isinstance(hook, EMAHook) for hook in self.hooks):
+                self.logger.warning(f'{source} holds averaged weights and this run has no EMAHook: '
+                                    'it goes on from the average, not from what was trained')
             for hook in self.hooks:
                 if isinstance(hook, BatchSizeHook):
                     hook.compare(checkpoint)

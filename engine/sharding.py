@@ -12,7 +12,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.registry import MODELS, STRATEGIES
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateKeyType
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from colonnade.backbones import ColumnarBackbone
@@ -128,7 +128,13 @@ class ShardedStrategy(FSDPStrategy):
         return super().resume(filename, **kwargs)
 
     def load_optim_state_dict(self, state_dict: dict) -> None:
-        """As mmengine's, whose arguments are in the order of torch 2.0."""
+        """As mmengine's, whose arguments are in the order of torch 2.0; also of plain runs."""
+        if all(isinstance(key, int) for key in state_dict['state']):  # saved without shards
+            state_dict = FullyShardedDataParallel.rekey_optim_state_dict(
+                state_dict,
+                OptimStateKeyType.PARAM_NAME,
+                self.model,
+                optim=self.optim_wrapper.optimizer)
         self.optim_wrapper.load_state_dict(
             FullyShardedDataParallel.optim_state_dict_to_load(self.model,
                                                               self.optim_wrapper.optimizer,

@@ -15,6 +15,7 @@ import safetensors.torch
 import torch
 from evil_pickle import write_evil
 from layouts_by_hand import TINY, original_state
+from mmengine.config import ConfigDict
 from mmengine.runner import load_checkpoint
 
 from colonnade.backbones import XCiT
@@ -65,6 +66,30 @@ def test_settings_beside_the_weights_are_harmless(tmp_path: Path) -> None:
     torch.save(content, tmp_path / 'a.pth')
     read = read_checkpoint(tmp_path / 'a.pth')
     assert (read['args'].lr, read['best'], read['history'].tolist()) == (0.1, 3, [0, 1, 2])
+
+
+@pytest.mark.parametrize('dtype', [
+    'bool', 'int8', 'uint8', 'int16', 'uint16', 'int32', 'uint64', 'float16', 'complex64', 'U3',
+    'S3', 'datetime64[s]'
+])
+def test_arrays_beside_the_weights(dtype: str, tmp_path: Path) -> None:
+    array = np.zeros(3, dtype)
+    torch.save(dict(state_dict=original_state(), array=array), tmp_path / 'a.pth')
+    assert (read_checkpoint(tmp_path / 'a.pth')['array'] == array).all()
+
+
+def test_configs_beside_the_weights(tmp_path: Path) -> None:
+    meta = ConfigDict(dataset_meta=dict(classes=('a', ), source=dict(name='x')))
+    torch.save(dict(state_dict=original_state(), meta=meta), tmp_path / 'a.pth')
+    assert read_checkpoint(tmp_path / 'a.pth')['meta']['dataset_meta']['source']['name'] == 'x'
+
+
+def test_what_torch_does_not_read_is_not_called_damaged(tmp_path: Path) -> None:
+    torch.save(dict(state_dict=original_state(), a=np.zeros(3, 'O')), tmp_path / 'a.pth')
+    content = np.zeros(3, [('x', 'f4')])
+    torch.save(dict(state_dict=original_state(), a=content), tmp_path / 'b.pth')
+    with pytest.raises(WeightsError, match='b.pth contains .* say --trust'):
+        read_checkpoint(tmp_path / 'b.pth')
 
 
 @pytest.mark.parametrize('content, message', [

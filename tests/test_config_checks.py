@@ -81,6 +81,27 @@ def test_trunks_of_others_are_left_alone(changes: dict) -> None:
     check_config(cfg, ALL)
 
 
+@pytest.mark.parametrize('head', [
+    dict(type='Mask2FormerHead', in_channels=[128] * 4, num_classes=4),
+    dict(type='UPerHead', in_channels=[128] * 4, num_classes=4, channels=64, in_index=[0, 1, 2, 3]),
+    dict(type='STDCHead', in_channels=128, in_index=0, num_classes=2),
+])
+def test_heads_that_take_levels_otherwise(head: dict) -> None:
+    cfg = read_config(config('upernet'))
+    cfg.model.decode_head = Config(dict(a=head)).a
+    check_config(cfg, ALL)
+
+
+def test_strides_that_are_no_strides_of_levels() -> None:
+    checked(config('mask_rcnn'), **{'model.rpn_head.anchor_generator.strides': [7.9, 15.7, 31.]})
+
+
+def test_several_necks_are_left_alone() -> None:
+    cfg = read_config(config('sem_fpn'))
+    cfg.model.neck = [cfg.model.neck, dict(type='FPN')]
+    check_config(cfg, ALL)
+
+
 def test_one_image_suffices_where_norms_are_synchronised() -> None:
     cfg = read_config(config('upernet'))
     cfg.train_dataloader.batch_size, cfg.launcher = 1, 'pytorch'

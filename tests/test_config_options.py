@@ -9,7 +9,7 @@ from conftest import ROOT
 from mmengine.config import Config
 
 from colonnade.engine.launch import read_config
-from colonnade.engine.options import merge_options
+from colonnade.engine.options import is_misspelt, merge_options
 from colonnade.tools import train
 
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
@@ -50,6 +50,7 @@ def merged(path: Path, key: str, value: Any = 1) -> Config:
         ('train_dataloader.dataset.pipeline.-1.scale', 'a list of 5 items, 0 to 4, got -1'),
         ('train_dataloader.dataset.pipeline.x', 'a list of 5 items, 0 to 4, got x'),
         ('model.data_preprocessor.mean.5', 'a list of 3 items, 0 to 2, got 5'),
+        ('custom_hooks.0.type', 'custom_hooks is no list that has an item 0'),
         ('model.backbone.arch.embed_dim', "arch is 'small_12_p16' and has no settings"),
     ])
 def test_what_nothing_reads_is_refused(key: str, says: str) -> None:
@@ -79,6 +80,11 @@ def test_what_nothing_reads_is_refused(key: str, says: str) -> None:
     (DETECTOR, 'randomness.seed'),
     (DETECTOR, 'visualizer.save_dir'),
     (DETECTOR, 'resume'),
+    (DETECTOR, 'default_hooks.logger.priority'),
+    (DETECTOR, 'param_scheduler.1.convert_to_iter_based'),
+    (DETECTOR, 'optim_wrapper.paramwise_cfg.bias_decay_mult'),
+    (DETECTOR, 'model.train_cfg.rpn.ga_assigner'),
+    (SEGMENTER, 'model.decode_head.norm_cfg.requires_grad'),
     (SEGMENTER, 'model.test_cfg.crop_size'),
     (SEGMENTER, 'model.decode_head.loss_decode.avg_non_ignore'),
     (SEGMENTER, 'train_dataloader.dataset.reduce_zero_label'),
@@ -88,6 +94,30 @@ def test_what_is_read_is_set(path: Path, key: str) -> None:
     for part in key.split('.'):
         value = value[int(part) if isinstance(value, list) else part]
     assert value == 'x'
+
+
+def test_a_dict_is_replaced() -> None:
+    cfg = read_config(DETECTOR)
+    merge_options(
+        cfg, {
+            'optim_wrapper.optimizer._delete_': True,
+            'optim_wrapper.optimizer.type': 'SGD',
+            'optim_wrapper.optimizer.lr': 0.1
+        })
+    assert cfg.optim_wrapper.optimizer == dict(type='SGD', lr=0.1)
+
+
+@pytest.mark.parametrize('name, other, misspelt', [
+    ('score_thresh', 'score_thr', True),
+    ('mod', 'mode', True),
+    ('max_per_image', 'max_per_img', True),
+    ('stage4', 'stage3', False),
+    ('unsup_weight', 'sup_weight', False),
+    ('bias_decay_mult', 'flat_decay_mult', False),
+    ('crop_size', 'mode', False),
+])
+def test_misspelt_names(name: str, other: str, misspelt: bool) -> None:
+    assert is_misspelt(name, other) == misspelt
 
 
 def test_an_item_of_another_type_takes_its_own_settings() -> None:
@@ -113,7 +143,7 @@ def test_a_variable_that_was_not_copied_may_be_read_by_a_hook(
     assert 'my_threshold is a variable of the config file' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize('option', ['resume', 'a=[(1,2]'])
+@pytest.mark.parametrize('option', ['resume', 'a=[(1,2]', 'a=dict(b=1,c=2)'])
 def test_what_is_no_setting(option: str, monkeypatch: pytest.MonkeyPatch,
                             capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr('sys.argv', ['train', str(DETECTOR), '--cfg-options', option])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor
 
+from colonnade.backbones.weights import plan_loading
 from colonnade.engine.checks import class_heads
 from colonnade.engine.launch import read_config
 from colonnade.engine.new_classes import NewClasses, rows_by_class, trained_classes
@@ -143,6 +145,27 @@ def test_the_option_needs_a_model(shapes: Path, tmp_path: Path, run_tool: Callab
                                   capsys: pytest.CaptureFixture[str]) -> None:
     said = said_by(run_tool, capsys, 'sem_fpn', shapes, tmp_path / 'run', '--new-classes')
     assert '--new-classes needs --load-from FILE' in said
+
+
+@pytest.mark.parametrize('old', [dict(num_classes=2, out_channels=1), dict(num_classes=4)])
+def test_one_row_for_two_classes_starts_anew(old: dict) -> None:
+    """It is of the second class, and of the first by not being so."""
+
+    def built(classes: tuple[str, ...], **head: Any) -> tuple[Config, torch.nn.Module]:
+        cfg = read_config(config('sem_fpn'))
+        cfg.model.decode_head.update(head)
+        cfg.train_dataloader.dataset.metainfo = dict(classes=classes)
+        return cfg, MODELS.build(cfg.model)
+
+    cfg, model = built(('ground', 'road'), num_classes=2, out_channels=1)
+    _, other = built(('ground', 'roof', 'a', 'b')[:old['num_classes']], **old)
+    checkpoint = dict(
+        state_dict=other.state_dict(), meta=dict(CLASSES=('ground', 'roof')[:old['num_classes']]))
+    adapt = partial(NewClasses(cfg), model.state_dict(), checkpoint)
+    plan = plan_loading(model, checkpoint, 'a.pth', adapt=adapt)
+    key = 'decode_head.conv_seg.weight'
+    assert torch.equal(plan.state[key], model.state_dict()[key])
+    assert torch.equal(plan.state['neck.stride8.weight'], other.state_dict()['neck.stride8.weight'])
 
 
 def test_rows_of_anchors_start_anew() -> None:

@@ -152,7 +152,9 @@ def test_configs_of_values_stay() -> None:
     'import os', "a = __import__('os').system('x')", "_base_ = 'x.py'", "b = _base_ = 'x.py'",
     "custom_imports = dict(imports=['antigravity'])", 'a = dict(1)', 'a = (lambda: 1)()',
     "a = f'{open(1)}'", "a = '{{$X:' + 'y}}'", "[_base_] = ['x.py']", 'a.b = 1', 'a: int = f()',
-    'def f(): pass', 'a = [x for x in ()]', 'a = b.c', 'a = (', '\0', None, 7
+    'def f(): pass', "model = dict(type='os.system', command='x')",
+    "a = {'type': 'subprocess.run'}", "a = dict(b=['mmengine.utils.call_command'])",
+    "a = dict(type='antigravity')", 'a = [x for x in ()]', 'a = b.c', 'a = (', '\0', None, 7
 ])
 def test_configs_of_more_than_values_are_left_out(text: Any) -> None:
     assert not is_plain_config(text)

@@ -98,6 +98,25 @@ def test_hooks_that_average_are_told_by_their_class() -> None:
     drop_averaging(cfg)
     assert [hook['type'] for hook in hooks_of(cfg)] == ['LoggerHook', 'NumClassCheckHook']
     assert list(hooks_of(Config(dict(custom_hooks=None, default_hooks=None)))) == []
+    for wrong in ('EMAHook', dict(momentum=1)):
+        with pytest.raises(ValueError, match='a hook of a config must be a dict with a type'):
+            list(hooks_of(Config(dict(custom_hooks=[wrong]))))
+
+
+def test_an_average_that_is_not_averaged_on(averaging: Path, train: Callable) -> None:
+    work_dir = train(averaging)
+    train(config(HEAD), '--resume', options=LONGER)
+    assert 'holds averaged weights and this run has no EMAHook' in latest_log(work_dir)
+
+
+def test_settings_of_the_data_do_not_hinder_going_on(train: Callable, tmp_path: Path) -> None:
+    dataset = "dict(metainfo=dict(source=dict(name='x', parts=[dict(a=1)])))"
+    (tmp_path / 'own.py'
+     ).write_text(f'_base_ = {str(config(HEAD))!r}\ntrain_dataloader = dict(dataset={dataset})\n')
+    work_dir = train(tmp_path / 'own.py')
+    train(tmp_path / 'own.py', '--resume', options=LONGER)
+    meta = torch.load(work_dir / 'iter_3.pth', weights_only=False)['meta']['dataset_meta']
+    assert type(meta['source']) is dict and meta['source']['parts'] == [dict(a=1)]
 
 
 @pytest.mark.parametrize('options', [[], ['--accumulate', '2']])
@@ -123,9 +142,9 @@ def test_another_batch_does_not_go_on(train: Callable, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('then, processes, images, says', [
-    ((16, 1), 4, 2, 'no --accumulate and --cfg-options train_dataloader.batch_size=4'),
+    ((16, 1), 4, 2, '--cfg-options train_dataloader.batch_size=4'),
     ((16, 2), 8, 2, '--accumulate 2, or'),
-    ((16, 1), 3, 2, 'a number of processes that divides 16 and no --accumulate'),
+    ((16, 1), 3, 2, 'a number of processes that divides 16, or'),
 ])
 def test_the_error_says_how_to_go_on(then: tuple[int, int], processes: int, images: int, says: str,
                                      monkeypatch: pytest.MonkeyPatch) -> None:

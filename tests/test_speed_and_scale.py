@@ -112,7 +112,7 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
     resumed = ['tools/train.py', config(head), *data, '--resume', *alone]
     said = run_python(*resumed, 'train_dataloader.batch_size=2', fail=True)
     assert 'trained with 4 images an iteration' in said
-    assert 'Go on with no --accumulate and --cfg-options train_dataloader.batch_size=4' in said
+    assert 'Go on with --cfg-options train_dataloader.batch_size=4' in said
     assert 'Iter(train) [3/3]' in run_python(*resumed, 'train_dataloader.batch_size=4')
 
 
@@ -136,6 +136,10 @@ def test_shards(shapes: Path, tmp_path: Path) -> None:
     assert {state['step'].item() for state in optimizer['state'].values()} == {3}
     start = tmp_path / 'a/iter_3.pth'
     assert len(losses('c', '--fsdp', '--load-from', start, *options)) == 3
+    longer = [*options[:1], 'train_cfg.max_iters=4', *options[2:]]
+    plain = losses('b', '--resume', *longer)
+    losses('f', *SHORT, NO_CLIP, 'randomness.seed=0')
+    assert losses('f', '--fsdp', '--resume', *longer) == plain
     torch.save(fetch(start)['state_dict'], tmp_path / 'bare.pth')
     assert len(losses('d', '--fsdp', '--load-from', tmp_path / 'bare.pth', *options)) == 3
     fitted = read_config(config(head))
