@@ -181,6 +181,25 @@ def test_checkpointing_changes_nothing(make: partial) -> None:
     assert all(torch.equal(state[name], cp_state[name]) for name in state)
 
 
+@pytest.mark.parametrize('with_cp', [False, True])
+@every_trunk
+def test_a_graph_is_gone_through_twice(make: partial, with_cp: bool) -> None:
+    backbone = tiny(make, with_cp=with_cp).train()
+    loss = sum(m.square().mean() for m in backbone(torch.randn(2, 3, 40, 56)))
+    once, twice = (
+        torch.autograd.grad(loss, list(backbone.parameters()), retain_graph=True) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(once, twice, strict=True))
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    loss.backward()
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+
+
+@every_trunk
+def test_an_image_without_a_batch(make: partial) -> None:
+    with pytest.raises(ValueError, match=r'must be \(B, 3, H, W\), got the shape \(3, 64, 64\)'):
+        tiny(make)(torch.randn(3, 64, 64))
+
+
 @pytest.mark.parametrize('frozen_stages', [0, 2, 4])
 @every_trunk
 def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
