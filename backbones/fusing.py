@@ -7,6 +7,8 @@ ResMLP's cross-patch layer, which is linear in tokens and not in channels.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from timm.models.mlp_mixer import Affine
 from torch import nn
@@ -60,20 +62,26 @@ class Fusible:
             raise FusedError('fuse() is for evaluation: call eval() before')
         if self.fused:
             return self
-        touched = [self._touched_in_stem()]
-        for name, block in self.blocks.named_children():
-            layer = block.touched_layer()
-            touched.append(layer and f'blocks.{name}.{layer}')
-        if names := [name for name in touched if name]:
+        if touched := list(self._touched_layers()):
             raise FusedError(
                 f'{type(self).__name__} cannot be fused with layers that are replaced, '
-                f'hooked or of other tensors: {", ".join(names)}')
+                f'hooked or of other tensors: {", ".join(touched)}')
         self._fuse_stem()
         for block in self.blocks:
             block.fuse()
         self.requires_grad_(False)
         self.fused = True
         return self
+
+    def _touched_layers(self) -> Iterator[str]:
+        """The first in the stem and in each block, by name."""
+        if layer := self._touched_in_stem():
+            yield layer
+        for name, block in self.blocks.named_children():
+            if not hasattr(block, 'touched_layer'):
+                yield f'blocks.{name}'
+            elif layer := block.touched_layer():
+                yield f'blocks.{name}.{layer}'
 
     def _touched_in_stem(self) -> str | None:
         """The first layer that :meth:`_fuse_stem` cannot fold, by name, if there is one."""

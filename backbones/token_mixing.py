@@ -18,7 +18,7 @@ Grid = tuple[int, int]
 DOUBLE = ('cpu', 'cuda', 'meta')  # devices that have float64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no truth value
 class Resampling:
     """What takes tokens from one grid to another."""
     old: Grid

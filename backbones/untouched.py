@@ -13,7 +13,7 @@ import torch
 from timm.layers import DropPath, Mlp
 from timm.models.mlp_mixer import Affine
 from torch import Tensor, nn
-from torch.nn.modules import module as hooks_of_all
+from torch.nn.modules import module as all_modules
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 Check = Callable[[nn.Module], bool]
@@ -21,7 +21,7 @@ Parts = Mapping[str, Check]  # of a module, by name; '' is the module itself
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether calling a module is more than its ``forward``, or that is the module's own."""
+    """Whether calling a module does more than its class says."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
                 or module._backward_pre_hooks or 'forward' in module.__dict__)
 
@@ -101,10 +101,10 @@ MLP: Parts = {
 def first_touched(module: nn.Module, parts: Parts) -> str | None:
     """The first part of a module that must be called; None if a kernel may skip them all.
 
-    Under a hook on all modules, or a transform of ``torch.func``, that is the first part.
+    Under a hook on all modules, or a transform of ``torch.func``, all must be called.
     """
-    if (hooks_of_all._global_forward_hooks or hooks_of_all._global_forward_pre_hooks
-            or hooks_of_all._global_backward_hooks or hooks_of_all._global_backward_pre_hooks
+    if (all_modules._global_forward_hooks or all_modules._global_forward_pre_hooks
+            or all_modules._global_backward_hooks or all_modules._global_backward_pre_hooks
             or is_transformed()):
         return next(iter(parts))
     children = module._modules  # several times as fast as getattr
@@ -123,7 +123,7 @@ def first_touched_below(module: nn.Module, children: Mapping[str, Parts]) -> str
 
 
 def is_transformed() -> bool:
-    """Whether a transform of ``torch.func`` is at work, which kernels and some orders bear not."""
+    """Whether a transform of ``torch.func`` is at work, which kernels do not support."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 

@@ -234,9 +234,10 @@ def test_fused_trunks_give_the_same_maps(cls: type, arch: dict) -> None:
 
 
 @pytest.mark.parametrize('training', [False, True])
-def test_no_graph_breaks_at_any_size(training: bool) -> None:
+@pytest.mark.parametrize('cls, arch', [(XCiT, ARCH), (ResMLP, dict(embed_dim=64, img_size=64))])
+def test_no_graph_breaks_at_any_size(cls: type, arch: dict, training: bool) -> None:
     torch._dynamo.reset()
-    trunk = XCiT(ARCH | dict(depth=1)).train(training)
+    trunk = cls(arch | dict(depth=1)).train(training)
     model = nn.Sequential(trunk, ColumnarPyramid(64, 16)).train(training)
     compiled = torch.compile(model, backend='eager', fullgraph=True, dynamic=True)
     with torch.set_grad_enabled(training):

@@ -9,7 +9,7 @@ from test_backbones import ARCHS, tiny
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colonnade.backbones import ResMLP
+from colonnade.backbones import ResMLP, token_mixing
 from colonnade.backbones.token_mixing import Resampling, mix_resampled, mix_windows
 
 NATIVE = (6, 6)
@@ -107,6 +107,19 @@ def test_resampling_keeps_constants_and_is_the_identity_at_the_same_grid(
     assert Resampling.between(old, old, ones)(ones) is ones
 
 
+def test_devices_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's, for one: what is computed in float64 is so on the CPU, and comes in float32."""
+    made = []
+    eye = torch.eye
+    monkeypatch.setattr(token_mixing, 'DOUBLE', ('cpu', ))
+    monkeypatch.setattr(torch, 'eye',
+                        lambda *args, **kwargs: made.append(kwargs) or eye(*args, **kwargs))
+    for dtype in (torch.float32, torch.float16):
+        matrix = token_mixing.resampling_matrix(5, 3, torch.empty(1, dtype=dtype, device='meta'))
+        assert (matrix.device.type, matrix.dtype) == ('meta', torch.float32)
+    assert {kwargs['device'] for kwargs in made} == {'cpu'}
+
+
 @pytest.mark.parametrize('token_mixing', ['resample', 'window'])
 def test_the_native_grid_is_exact(token_mixing: str) -> None:
     made = layer()
@@ -139,8 +152,8 @@ def test_windows_alternate_between_blocks() -> None:
 
 
 def test_half_precision_and_gradients_on_another_grid() -> None:
-    for token_mixing in ('resample', 'window'):
-        backbone, image = tiny(ResMLP, token_mixing=token_mixing), torch.randn(1, 3, 75, 101)
+    for mixing in ('resample', 'window'):
+        backbone, image = tiny(ResMLP, token_mixing=mixing), torch.randn(1, 3, 75, 101)
         with torch.autocast('cpu', torch.bfloat16):
             sum(m.float().square().mean() for m in backbone(image)).backward()
         assert all(p.grad.isfinite().all() for p in backbone.parameters())
