@@ -1,7 +1,6 @@
 """Hooks on layers see and change what they do in timm's modules; fused trunks have none."""
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any
 
@@ -133,12 +132,9 @@ def test_fusing_names_each_block(cls: type) -> None:
 
 @every_class
 def test_fusing_leaves_hooks_of_others(cls: type) -> None:
-    trunk, called = tiny(cls).eval(), []
-    trunk.register_load_state_dict_pre_hook(lambda *_: called.append(1))
-    state = trunk.state_dict()
-    trunk.load_state_dict(state)
-    copied = copy.deepcopy(trunk).fuse()
+    trunk = tiny(cls).eval()
+    state, handle = trunk.state_dict(), trunk.register_load_state_dict_pre_hook(lambda *_: None)
+    trunk.fuse()
+    assert handle.id in trunk._load_state_dict_pre_hooks
     with pytest.raises(FusedError, match='takes no weights'):
-        copied.load_state_dict(state)
-    trunk.load_state_dict(state)
-    assert len(called) == 2
+        trunk.load_state_dict(state)
