@@ -132,7 +132,7 @@ def reason_of_refusal(path: Path, error: Exception) -> str:
         return (f'contains what is not loaded without trust ({reason[1]}). If you trust who made '
                 'it, say --trust')
     if not found:
-        return f'is damaged or no weights file: {str(error).splitlines()[-1]}'
+        return f'is damaged or no weights file{": " + reason[1] if reason else ""}'
     return (f'contains more than weights ({", ".join(found)}) and is not loaded, since that could '
             'run any code. If you trust who made it, say --trust')
 

@@ -23,8 +23,10 @@ class Pretrained(BaseModule):
 
         Raises:
             FileNotFoundError: If there is no such file.
-            WeightsError: If the weights cannot be had or read, or do not fit.
+            WeightsError: If the weights cannot be fetched or read, or do not fit.
         """
+        if self._is_init:  # or a checkpoint has the weights
+            return
         pretrained = self.pretrained
         if pretrained is None:
             print_log(

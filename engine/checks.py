@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
@@ -10,6 +11,7 @@ from mmengine.registry import MODELS
 from colonnade.backbones import ColumnarBackbone
 
 from .data_sources import categories_of, classes_of, exists, find_datasets, paths_of
+from .options import names_of_type
 from .registries import find_class
 
 #: parts of a model whose ``num_classes`` are the data set's
@@ -105,12 +107,20 @@ def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator
     if not is_pyramid or 'arch' not in backbone:
         return
     kind = trunk.__name__
+    unknown = [
+        problem for part in ('backbone', 'neck', 'neck.fpn')
+        for problem in unknown_settings(model, part)
+    ]
+    if unknown:
+        yield from unknown
+        return
     settings = trunk.resolve_arch(backbone.arch)
     width, stride = settings['embed_dim'], settings['patch_size']
     for key, expected, of_trunk in (('in_channels', width, 'embed_dim'), ('stride', stride,
                                                                           'patch_size')):
         if neck.get(key) != expected:
-            yield (f'model.neck.{key} is {neck.get(key)}, and {of_trunk} of {kind} '
+            found = neck.get(key, 'not set')
+            yield (f'model.neck.{key} is {found}, and {of_trunk} of {kind} '
                    f'{backbone.arch} is {expected}: set model.neck.{key}={expected}')
     strides = list(neck.get('out_strides') or (4, 8, 16, 32))
     taps = backbone.get('out_indices')
@@ -118,6 +128,19 @@ def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator
         yield (f'model.backbone.out_indices has {len(taps)} blocks, and model.neck.out_strides '
                f'{len(strides)} strides')
     yield from head_problems(model, *levels_of(neck, strides))
+
+
+def unknown_settings(model: ConfigDict, part: str) -> Iterator[str]:
+    """Settings of a part of a model that its class does not take."""
+    settings = model
+    for name in part.split('.'):
+        settings = settings.get(name) or {}
+    known = names_of_type(settings.get('type'))
+    for key in settings:
+        if known is not None and key not in {*known, 'type', '_scope_'}:
+            near = get_close_matches(key, known, n=1)
+            meant = f'; did you mean {near[0]}?' if near else ''
+            yield f'model.{part} ({settings.type}) has no setting {key}{meant}'
 
 
 def levels_of(neck: ConfigDict, strides: list[int]) -> tuple[list[int], list[int]]:

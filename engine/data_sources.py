@@ -81,6 +81,8 @@ def redirect_data_root(cfg: Config, data_root: Path) -> None:
         if old:
             moved[old] = new
         dataset.data_root = new
+    if isinstance(cfg.get('data_root'), str):  # a variable of our configs, which the log shows
+        cfg.data_root = moved.get(cfg.data_root, cfg.data_root)
     for key in EVALUATORS:
         if cfg.get(key):
             cfg[key] = _moved(cfg[key], moved)
@@ -120,7 +122,8 @@ def check_data(cfg: Config, dataloaders: tuple[str, ...]) -> None:
     ]
     if missing:
         raise FileNotFoundError('the config reads what does not exist:\n' + '\n'.join(missing) +
-                                '\n--data-root DIR says where your copy of the data set lies')
+                                '\n--data-root DIR says where your copy of the data set lies; '
+                                'DIR holds what the config names below its data_root')
 
 
 def classes_of(dataset: ConfigDict) -> tuple[str, ...] | None:

@@ -142,8 +142,9 @@ def plain(value: Any) -> Any:
 
 def described(batch: dict[str, int]) -> str:
     """A batch in words."""
-    return (f'{batch["images_per_iteration"]} images an iteration, '
-            f'{batch["iterations_per_step"]} iterations a step')
+    count = batch['iterations_per_step']
+    return (f'{batch["images_per_iteration"]} images an iteration, {count} '
+            f'iteration{"s" * (count > 1)} a step')
 
 
 class QuietFilter(logging.Filter):

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
@@ -21,6 +22,7 @@ from torch import distributed
 from .data_sources import evaluators, redirect_data_root
 from .hooks import drop_absent_hooks
 from .options import Options, merge_options
+from .registries import known_types
 from .runner import StrictRunner
 
 LIBRARIES = ('mmdet', 'mmseg')
@@ -136,7 +138,18 @@ def build_runner(cfg: Config) -> Runner:
         text = str(error.args[0]) if error.args else ''
         if not re.match(WRONG_SETTING, text):
             raise
-        raise ValueError(f'a part of the config cannot be built: {text}') from error
+        raise ValueError(f'a part of the config cannot be built: {explained(text)}') from error
+
+
+def explained(text: str) -> str:
+    """What a registry says of a type that it does not know, with the one that was meant."""
+    name, found, _ = text.partition(' is not in the ')
+    if not found:
+        return text
+    types = {known.lower(): known for known in known_types()}
+    near = [types[low] for low in get_close_matches(name.lower(), types, n=3, cutoff=0.7)]
+    return f'the type {name} is not known' + (f'; did you mean {" or ".join(near)}?'
+                                              if near else '')
 
 
 @contextmanager

@@ -2,14 +2,12 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
@@ -92,7 +90,10 @@ class NewClasses:
             self.rows = rows_by_class(cfg, len(self.classes))
         if not self.rows:
             raise ValueError('--new-classes has no effect: no layer depends on the classes')
-        self._reported = False
+        self._said = ''
+
+    def __str__(self) -> str:
+        return f'--new-classes: {self._said}'
 
     def __call__(self, own: Mapping[str, Tensor], checkpoint: Mapping[str, Any],
                  state: State) -> State:
@@ -119,26 +120,22 @@ class NewClasses:
                     new[self.classes.index(name)] = old[old_classes.index(name)]
             else:
                 untrained.append(key)
-        if not self._reported:
-            self._report(old_classes, common, untrained)
-        self._reported = True
+        self._said = self._described(old_classes, common, untrained)
         return adapted
 
-    def _report(self, old_classes: tuple[str, ...], common: list[str],
-                untrained: list[str]) -> None:
-        names = f': {", ".join(common)}' if common else ''
-        print_log(
-            f'--new-classes: {len(self.rows)} tensors depend on the classes '
-            f'({", ".join(self.rows)}); {len(common)} of {len(self.classes)} classes are carried '
-            f'over{names}; the others start untrained',
-            logger='current')
+    def _described(self, old_classes: tuple[str, ...], common: list[str],
+                   untrained: list[str]) -> str:
+        """What was done, in sentences."""
+        said = f'{len(self.rows)} tensors depend on the classes ({", ".join(self.rows)}). '
         if not old_classes:
-            print_log(
-                '--new-classes: the file does not name its classes, so that none is carried over',
-                logger='current',
-                level=logging.WARNING)
-        elif untrained:
-            print_log(f'--new-classes: wholly untrained: {", ".join(untrained)}', logger='current')
+            return said + 'The file does not name its classes: all of them start untrained.'
+        names = f': {", ".join(common)}' if common else ''
+        said += f'{len(common)} of {len(self.classes)} classes keep their weights{names}. '
+        if others := [name for name in self.classes if name not in common]:
+            said += f'Untrained: {", ".join(others)}. '
+        if untrained:
+            said += f'Wholly untrained: {", ".join(untrained)}.'
+        return said
 
 
 def trained_classes(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:

@@ -62,8 +62,11 @@ def merge_options(cfg: Config, options: dict[str, Any]) -> None:
         ValueError: If nothing would read a setting, or its path does not exist.
     """
     before = cfg.to_dict()
-    for key in options:
+    for key, value in options.items():
         check_path(before, key, options)
+        was = value_at(before, key) if exists(before, key) else None
+        if isinstance(value, str) and isinstance(was, (int, float)) and not isinstance(was, bool):
+            raise ValueError(f'--cfg-options {key}: it is a number, {was}, got {value!r}')
     try:
         cfg.merge_from_dict(options)
     except (KeyError, TypeError, IndexError, AssertionError) as error:
@@ -87,11 +90,21 @@ def step_into(value: Any, part: str) -> Any:
     raise KeyError(part)
 
 
+def value_at(cfg: Any, key: str) -> Any:
+    """What a path leads to.
+
+    Raises:
+        KeyError: If that is nothing.
+    """
+    for part in key.split('.'):
+        cfg = step_into(cfg, part)
+    return cfg
+
+
 def exists(cfg: Any, key: str) -> bool:
     """Whether a path leads to something."""
     try:
-        for part in key.split('.'):
-            cfg = step_into(cfg, part)
+        value_at(cfg, key)
     except KeyError:
         return False
     return True

@@ -103,6 +103,13 @@ def describe_label_maps(masks: list[Path], images: list[Path], suffixes: tuple[s
         None if they cannot be used.
     """
     listings = [list_files(*folders, report) for folders in zip(images, masks, strict=True)]
+    if not all(listing.image_names and listing.mask_names for listing in listings):
+        for listing in listings:
+            for folder, names in ((listing.images, listing.image_names), (listing.masks,
+                                                                          listing.mask_names)):
+                if folder.is_dir() and not names:
+                    report.fault(f'{folder}: there are no images in it')
+        return None
     suffixes = suffixes or find_suffixes(listings, report)
     if suffixes is None:
         return None
@@ -123,6 +130,11 @@ def describe_label_maps(masks: list[Path], images: list[Path], suffixes: tuple[s
         report.remark(f'label 0 is taken for {classes[0]!r}, label 1 for {classes[1]!r} and so on. '
                       'If label 0 stands for unlabelled pixels, say --zero unlabelled, with '
                       f'{max(values)} names or more: those of the labels from 1 on')
+    if zero is None and reduce_zero_label and names and 0 in values:
+        report.remark(
+            f'label 0 is taken for unlabelled pixels, label 1 for {classes[0]!r} and so '
+            f'on: there are {len(names)} names and labels up to {max(values)}. If label 0 '
+            f'is a class, a name is missing: give {max(values) + 1}, or say --zero class')
 
     root = _common_root(masks + images)
     datasets = [

@@ -28,3 +28,9 @@ def find_class(kind: Any, *registries: Registry) -> Any:
             if cls is not None:
                 return cls
     return None
+
+
+def known_types() -> set[str]:
+    """The names of all that is registered, in mmengine and the libraries that are loaded."""
+    every = [child for found in REGISTRIES for child in (found, *found.children.values())]
+    return {name for found in every for name in found.module_dict}

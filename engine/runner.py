@@ -113,7 +113,7 @@ class StrictRunner(Runner):
             self._check_state(checkpoint, str(source))
             self._plan(checkpoint, str(source))
             for backbone in backbones:
-                backbone.init_cfg = None  # the checkpoint has its weights
+                backbone.init_cfg, backbone._is_init = None, True  # the checkpoint has its weights
         for backbone in backbones:
             if backbone.pretrained:
                 backbone.init_weights()
@@ -141,12 +141,13 @@ class StrictRunner(Runner):
         return model.module if isinstance(model, BaseTTAModel) else model
 
     def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
-        """As mmengine's; says in a line how many groups of parameters there are."""
+        """As mmengine's; says in a line how many learning rates and weight decays there are."""
         built = super().build_optim_wrapper(optim_wrapper)
-        groups = getattr(built, 'param_groups', [])
+        groups = {(group['lr'], group.get('weight_decay')) for group in built.param_groups} \
+            if hasattr(built, 'param_groups') else ()
         if len(groups) > 1:
-            self.logger.info(f'{len(groups)} groups of parameters: tools/param_groups.py CONFIG '
-                             'lists their learning rates and weight decays')
+            self.logger.info(f'{len(groups)} groups of parameters of different learning rate or '
+                             'weight decay: tools/param_groups.py CONFIG lists them')
         return built
 
     def load_or_resume(self) -> None:
@@ -171,4 +172,6 @@ class StrictRunner(Runner):
         self._bare_model().load_state_dict(checkpoint['state_dict'])
         self._has_loaded = True
         self.logger.info(str(plan))
+        if self.adapt is not None:
+            self.logger.info(str(self.adapt))
         return checkpoint

@@ -68,7 +68,7 @@ def schedule(cfg: Config,
         default_hooks=dict(checkpoint=_stretched_counts(checkpoint, ('interval', ), factor)))
     return changes, [
         f'{new} {unit} for {num_images} images, {batch} a step (the recipe has {old}, {base} a '
-        f'step); learning rate {rate:g} x {batch} / {base}'
+        f'step); learning rate {rate:g} x {batch} / {base} = {rate * batch / base:g}'
     ]
 
 

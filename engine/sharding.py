@@ -116,6 +116,8 @@ class ShardedStrategy(FSDPStrategy):
             for name, value in checkpoint.pop('state_dict').items():
                 own[name].copy_(value)
         self.logger.info(str(plan))
+        if self.adapt is not None:
+            self.logger.info(str(self.adapt))
         return checkpoint
 
     def resume(self, filename: str, **kwargs: Any) -> dict[str, Any]:

@@ -146,9 +146,11 @@ def run_train(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments
 
 @pytest.mark.parametrize('option, says', [
     ('model.backbone.out_indices=[1,2,3,12]', 'out_indices must be block numbers in -12 ... 11'),
-    ('model.backbone.type=XCiTT', 'XCiTT is not in the'),
+    ('model.backbone.type=Xcitt', 'type Xcitt is not known; did you mean XCiT'),
     ('model.decode_head.num_classes=7', 'decode_head.num_classes is 7'),
     ('model.backbone.frozen_stages=99', 'frozen_stages must be in -1 ... 12, got 99'),
+    ('train_cfg.max_iters=two', "train_cfg.max_iters: it is a number, 500, got 'two'"),
+    ('model.neck.fpn.out_channel=7', 'did you mean model.neck.fpn.out_channels?'),
     ('model.backbone.arch=nano', "XCiT has no arch 'nano'"),
 ])
 def test_the_tools_say_it_in_a_line(option: str, says: str, shapes: Path, tmp_path: Path,
@@ -164,8 +166,13 @@ def test_unknown_settings_of_a_config_file(shapes: Path, tmp_path: Path, run_too
         f'_base_ = {str(config("sem_fpn"))!r}\nmodel = dict(backbone=dict(dorp_path_rate=0.1))\n')
     said = run_train(run_tool, capsys, tmp_path / 'own.py', '--data-root', shapes / 'ade',
                      '--work-dir', tmp_path / 'run')
+    assert 'model.backbone (XCiT) has no setting dorp_path_rate; did you mean drop_path_rate' in said
+    (tmp_path / 'head.py').write_text(
+        f'_base_ = {str(config("sem_fpn"))!r}\nmodel = dict(decode_head=dict(chanels=7))\n')
+    said = run_train(run_tool, capsys, tmp_path / 'head.py', '--data-root', shapes / 'ade',
+                     '--work-dir', tmp_path / 'run')
     assert said.startswith('train: a part of the config cannot be built: ')
-    assert "unexpected keyword argument 'dorp_path_rate'" in said
+    assert "unexpected keyword argument 'chanels'" in said
 
 
 @pytest.mark.parametrize('text, says', [

@@ -92,14 +92,17 @@ def test_classes_in_common_keep_their_rows(head: str, shapes: Path, tmp_path: Pa
     for layer in DEPENDENT[head]:
         assert f'{layer}.weight' in log
     common = [name for name in new if name in old]
-    assert f'{len(common)} of {len(new)} classes are carried over: {", ".join(common)};' in log
+    assert f'{len(common)} of {len(new)} classes keep their weights: {", ".join(common)}. ' in log
+    others = [name for name in new if name not in old]
+    assert ('Untrained: ' in log) == bool(others)
 
 
 def test_a_file_that_names_no_classes(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     before = save(tmp_path / 'old.pth', 'sem_fpn')
     fine_tune(run_tool, 'sem_fpn', shapes, tmp_path / 'run', '--load-from', tmp_path / 'old.pth',
               '--new-classes')
-    assert 'the file does not name its classes' in latest_log(tmp_path / 'run')
+    assert 'The file does not name its classes: all of them start untrained.' in latest_log(
+        tmp_path / 'run')
     after = torch.load(tmp_path / 'run/iter_1.pth', weights_only=False)['state_dict']
     assert after['decode_head.conv_seg.weight'].shape[0] == 4
     assert torch.equal(after['neck.stride4.0.weight'], before['neck.stride4.0.weight'])

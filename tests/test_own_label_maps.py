@@ -223,7 +223,8 @@ def test_folders_without_files_and_links_in_circles(tmp_path: Path, run_tool: Ca
     (tmp_path / 'empty').mkdir()
     said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images',
                      tmp_path / 'empty', tmp_path / 'no')
-    assert_said(said, f'{tmp_path / "no"} is no folder', f'{tmp_path / "empty"}: no images *')
+    assert_said(said, f'{tmp_path / "no"} is no folder',
+                f'{tmp_path / "empty"}: there are no images in it')
     file = tmp_path / 'masks/train/a.png'
     said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images', file, file)
     assert_said(said, f'{file} is a file')

@@ -133,7 +133,7 @@ def test_another_batch_does_not_go_on(train: Callable, tmp_path: Path) -> None:
     four_images = [*LONGER[:-1], 'train_dataloader.batch_size=4']
     for arguments, options, says in (
         (['--accumulate', '2'], LONGER, '2 images an iteration, 2 iterations a step: .* no --acc'),
-        ([], four_images, '2 images an iteration, 1 iterations a step, this run has 4 images'),
+        ([], four_images, '2 images an iteration, 1 iteration a step, this run has 4 images'),
     ):  # yapf: disable
         with pytest.raises(SystemExit, match=f'train: .*{says}.*--load-from'):
             train(config(HEAD), '--resume', *arguments, options=options)
@@ -197,4 +197,4 @@ def test_two_runs_do_not_share_a_work_dir(train: Callable, tmp_path: Path) -> No
 def test_the_log_has_no_line_for_every_parameter(train: Callable) -> None:
     log = latest_log(train(config(HEAD)))
     assert 'paramwise_options' not in log
-    assert 'groups of parameters: tools/param_groups.py CONFIG lists' in log
+    assert '2 groups of parameters of different learning rate or weight decay' in log

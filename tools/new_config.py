@@ -46,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
         nargs='+',
         type=Path,
         metavar='DIR',
-        help='folders of training and validation images, or one for both')
+        help='folders of training and validation images, with --coco, one for both')
     parser.add_argument(
         '--classes',
         nargs='+',

@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from pathlib import Path
 
 import torch
+from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS
 
+from colonnade.engine.hooks import QuietFilter
 from colonnade.engine.launch import read_config
 from colonnade.engine.options import Options, merge_options
 
@@ -19,8 +22,15 @@ def main() -> None:
     """Print a line for each group of parameters, and below it their names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', type=Path, help='config file of mmdet or mmseg')
-    parser.add_argument('--cfg-options', nargs='+', action=Options, metavar='KEY=VALUE')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=Options,
+        metavar='KEY=VALUE',
+        help='as in tools/train.py')
     args = parser.parse_args()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is no error
+    MMLogger.get_current_instance().addFilter(QuietFilter())
     try:
         cfg = read_config(args.config)
         merge_options(cfg, args.cfg_options or {})

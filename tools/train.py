@@ -68,6 +68,8 @@ def parse_args() -> argparse.Namespace:
     args = parser.parse_args()
     try:
         args.cfg = load_config(args)
+        check_data(args.cfg, ('train_dataloader', 'val_dataloader'))
+        check_config(args.cfg, ('train_dataloader', 'val_dataloader'))
         set_start(args.cfg, args.resume, args.load_from, args.new_classes)
         if args.amp:
             set_amp(args.cfg)
@@ -76,8 +78,6 @@ def parse_args() -> argparse.Namespace:
         if args.fsdp:
             shard(args.cfg)
         set_batch_size(args.cfg, args.auto_scale_lr, args.accumulate)
-        check_data(args.cfg, ('train_dataloader', 'val_dataloader'))
-        check_config(args.cfg, ('train_dataloader', 'val_dataloader'))
         Path(args.cfg.work_dir).mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         parser.exit(1, f'train: {error}\n')
@@ -88,11 +88,13 @@ def set_start(cfg: Config, resume: str | None, load_from: str | None, new_classe
     """Say which weights training starts from.
 
     Raises:
-        FileNotFoundError: As :func:`set_resume`.
+        FileNotFoundError: If there is no such file.
         FileExistsError: As :func:`set_resume`.
         ValueError: If ``new_classes`` has no effect.
     """
     if load_from is not None:
+        if '://' not in load_from and not Path(load_from).expanduser().is_file():
+            raise FileNotFoundError(f'--load-from: no weights file {load_from}')
         cfg.load_from = load_from
     set_resume(cfg, resume)
     if new_classes and (cfg.resume or not cfg.load_from):
@@ -118,6 +120,7 @@ def set_resume(cfg: Config, resume: str | None) -> None:
             print_log(
                 f'--resume: no checkpoint in {cfg.work_dir} yet, training starts at iteration 0',
                 level=logging.WARNING)
+            cfg.resume = False
     else:
         if not Path(resume).is_file():
             raise FileNotFoundError(f'--resume: no checkpoint {resume}')
@@ -135,7 +138,8 @@ def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
     elif count is not None:
         count = accumulate(cfg, count or None)
         print_log(f'--accumulate: a step of the optimizer every {count} iterations of '
-                  f'{batch_size(cfg)} images')
+                  f'{batch_size(cfg)} images; what the config counts in iterations is {count} '
+                  'times as long')
 
 
 def set_amp(cfg: Config) -> None:
