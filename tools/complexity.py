@@ -83,7 +83,7 @@ def build(config: Path) -> tuple[nn.Module, Config]:
         except RuntimeError:  # some trunks look at values as they are built
             model = MODELS.build(cfg.model).to('meta')
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f'the model of {config} cannot be built: {error}') from error
+        raise ValueError(f'the model of {config} cannot be built: {error.args[0]}') from error
     return model.eval().requires_grad_(False), cfg
 
 

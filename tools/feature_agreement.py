@@ -91,7 +91,7 @@ def build(config: Path) -> nn.Module:
     try:
         model = MODELS.build(cfg.model).eval()
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f'the model of {config} cannot be built: {error}') from error
+        raise ValueError(f'the model of {config} cannot be built: {error.args[0]}') from error
     if not hasattr(model.data_preprocessor, 'mean'):
         raise ValueError(f'model.data_preprocessor of {config} has no mean and std')
     return model
