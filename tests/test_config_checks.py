@@ -166,7 +166,7 @@ def test_unknown_settings_of_a_config_file(shapes: Path, tmp_path: Path, run_too
         f'_base_ = {str(config("sem_fpn"))!r}\nmodel = dict(backbone=dict(dorp_path_rate=0.1))\n')
     said = run_train(run_tool, capsys, tmp_path / 'own.py', '--data-root', shapes / 'ade',
                      '--work-dir', tmp_path / 'run')
-    assert 'model.backbone (XCiT) has no setting dorp_path_rate; did you mean drop_path_rate' in said
+    assert 'model.backbone (XCiT) has no setting dorp_path_rate; did you mean drop_path' in said
     (tmp_path / 'head.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\nmodel = dict(decode_head=dict(chanels=7))\n')
     said = run_train(run_tool, capsys, tmp_path / 'head.py', '--data-root', shapes / 'ade',
