@@ -65,7 +65,8 @@ def merge_options(cfg: Config, options: dict[str, Any]) -> None:
     for key, value in options.items():
         check_path(before, key, options)
         was = value_at(before, key) if exists(before, key) else None
-        if isinstance(value, str) and isinstance(was, (int, float)) and not isinstance(was, bool):
+        is_number = isinstance(was, (int, float)) and not isinstance(was, bool)
+        if is_number and isinstance(value, str) and not key.endswith('loss_scale'):  # or "dynamic"
             raise ValueError(f'--cfg-options {key}: it is a number, {was}, got {value!r}')
     try:
         cfg.merge_from_dict(options)

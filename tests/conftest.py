@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / 'shared'  # sample images and reference outputs, where they lie beside us
@@ -21,6 +22,15 @@ NO_WORKERS = [
 ]
 for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # where configs find data
     os.environ.pop(variable, None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests that need a GPU where there is none."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker('gpu'):
+                item.add_marker(pytest.mark.skip(reason='no GPU'))
+
 
 LAYOUTS = {'mask_rcnn': 'coco', 'sem_fpn': 'ade', 'upernet': 'ade'}  # head -> data set
 SHORT = [  # options of runs of two iterations

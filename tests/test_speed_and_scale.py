@@ -1,6 +1,7 @@
 """Faster and on more devices: fused, compiled, mixed precision, several processes, shards."""
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import torch
 from conftest import LAYOUTS, METRICS, NO_WORKERS, SHORT, config, run_python
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from test_backbones import tiny
 from torch import nn
 
+from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.checkpoint_files import fetch
 from colonnade.engine.checks import class_heads
 from colonnade.engine.launch import read_config
@@ -74,12 +77,46 @@ randomness = dict(seed=0)
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='no GPU')
+@pytest.mark.gpu
 @pytest.mark.parametrize('head', LAYOUTS)
 def test_mixed_precision(head: str, shapes: Path, tmp_path: Path) -> None:
     log = run_python('tools/train.py', config(head), '--data-root', shapes / LAYOUTS[head],
                      '--work-dir', tmp_path, '--amp', *SHORT)
     assert 'Iter(train) [2/2]' in log
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize('options', [[], ['--amp'], ['--fsdp'], ['--accumulate', '2']])
+def test_synchronised_norms_on_a_gpu(options: list[str], shapes: Path, tmp_path: Path) -> None:
+    """As the recipes train on several GPUs, with NCCL and checkpointed blocks; one will do."""
+    data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path, '--launcher', 'pytorch']
+    launch = [*LAUNCH[:-1], 1]
+    log = run_python(*launch, 'tools/train.py', config('sem_fpn'), *data, *options, *SHORT, NO_CLIP,
+                     'sync_bn=torch', 'model.backbone.with_cp=True')
+    assert 'batch normalisation: synchronised over 1 processes' in log
+    assert re.search(r'Iter\(train\) \[(2/2|4/4)\]', log)
+    run_python(*launch, 'tools/test.py', config('sem_fpn'),
+               (tmp_path / 'last_checkpoint').read_text(), *data)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('cls', [XCiT, CaiT, ResMLP])
+def test_maps_of_a_gpu(cls: type, dtype: torch.dtype) -> None:
+    """Maps and gradients are those of a CPU, to the precision."""
+    on_cpu = tiny(cls).train()
+    on_gpu = copy.deepcopy(on_cpu).cuda()
+    images = torch.rand(2, 3, 40, 56)
+    found = []
+    for backbone, batch in ((on_cpu, images), (on_gpu, images.cuda())):
+        with torch.autocast('cuda', dtype, enabled=batch.is_cuda and dtype != torch.float32):
+            maps = backbone(batch)
+        sum(m.float().square().mean() for m in maps).backward()
+        found.append([m.float().cpu() for m in maps])
+        assert all(p.grad.isfinite().all() for p in backbone.parameters())
+    limit = {torch.float32: 1e-3, torch.bfloat16: 6e-2, torch.float16: 1e-2}[dtype]
+    for got, expected in zip(*found[::-1], strict=True):
+        assert (got - expected).norm() < limit * expected.norm()
 
 
 LAUNCH = ['-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', 2]
