@@ -8,7 +8,7 @@ from typing import Any
 
 from .coco_files import Instances, check_instances, load_coco
 from .data_files import Report, listed
-from .file_pairs import find_suffixes, list_files
+from .file_pairs import Listing, find_suffixes, list_files
 from .label_maps import IGNORED, LabelMaps, read_label_maps
 
 
@@ -104,11 +104,7 @@ def describe_label_maps(masks: list[Path], images: list[Path], suffixes: tuple[s
     """
     listings = [list_files(*folders, report) for folders in zip(images, masks, strict=True)]
     if not all(listing.image_names and listing.mask_names for listing in listings):
-        for listing in listings:
-            for folder, names in ((listing.images, listing.image_names), (listing.masks,
-                                                                          listing.mask_names)):
-                if folder.is_dir() and not names:
-                    report.fault(f'{folder}: there are no images in it')
+        _report_empty_folders(listings, report)
         return None
     suffixes = suffixes or find_suffixes(listings, report)
     if suffixes is None:
@@ -172,6 +168,14 @@ def _check_labels(train: LabelMaps, val: LabelMaps, classes: tuple[str, ...], fi
                      'unlabelled, say --ignore-255')
     elif unseen:
         report.remark(f'training: no pixels of {listed(unseen)}')
+
+
+def _report_empty_folders(listings: list[Listing], report: Report) -> None:
+    for listing in listings:
+        for folder, names in ((listing.images, listing.image_names), (listing.masks,
+                                                                      listing.mask_names)):
+            if folder.is_dir() and not names:
+                report.fault(f'{folder}: there are no images in it')
 
 
 def meaning_of_labels(values: set[int], names: list[str] | None,

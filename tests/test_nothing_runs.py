@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LAYOUTS, NO_WORKERS, ROOT, SHORT, config
+from conftest import LAYOUTS, NO_WORKERS, ROOT, SHORT, config, latest_log
 from evil_pickle import write_evil
 from layouts_by_hand import TINY, original_state
 from mmdet.apis import DetInferencer
@@ -191,6 +191,7 @@ def test_trust_reaches_trunks_of_others(shapes: Path, tmp_path: Path, run_tool: 
     backbone['init_cfg'] = dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth'))
     (tmp_path / 'own.py').write_text(text.format(backbone=backbone))
     trust(run_tool, tmp_path / 'own.py', shapes / 'ade', tmp_path)
+    assert 'load model from: ' + str(tmp_path / 'a.pth') in latest_log(tmp_path / 'run')
 
 
 def test_trusted_objects_of_a_module_that_is_missing(shapes: Path, tmp_path: Path,

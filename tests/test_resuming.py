@@ -123,7 +123,8 @@ def test_settings_of_the_data_do_not_hinder_going_on(train: Callable, tmp_path: 
 def test_configs_without_some_hooks(options: list[str], train: Callable, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = None\n'
                                      'default_hooks = dict(visualization=None)\n')
-    train(tmp_path / 'own.py', *options)
+    work_dir = train(tmp_path / 'own.py', *options)
+    assert list(work_dir.glob('iter_*.pth'))
 
 
 def test_another_batch_does_not_go_on(train: Callable, tmp_path: Path) -> None:
