@@ -1,6 +1,7 @@
 """Do the parts of a config fit each other and the data? Asked before anything is loaded."""
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
@@ -10,7 +11,7 @@ from mmengine.registry import MODELS
 
 from colonnade.backbones import ColumnarBackbone
 
-from .data_sources import categories_of, classes_of, exists, find_datasets, paths_of
+from .data_sources import categories_of, classes_of, find_datasets, paths_of
 from .options import names_of_type
 from .registries import find_class
 
@@ -75,8 +76,8 @@ def category_problems(name: str, dataset: ConfigDict, classes: tuple[str, ...]) 
     mmdet counts the file's categories that are classes, in the file's order: a missing one would
     shift the labels of all behind it.
     """
-    ann_file = paths_of(dataset)[0]
-    categories = categories_of(ann_file) if exists(ann_file) and '://' not in ann_file else None
+    ann_file = next(iter(paths_of(dataset)), '')  # the first, if there is one
+    categories = categories_of(ann_file) if os.path.isfile(ann_file) else None
     if categories is None:
         return
     missing = [each for each in classes if each not in categories]

@@ -64,8 +64,6 @@ def load_config(args: argparse.Namespace) -> Config:
         FileNotFoundError: If the config or the data root does not exist.
         ValueError: If the options don't fit the config or this machine.
     """
-    if not args.config.is_file():
-        raise FileNotFoundError(f'no config file {args.config}')
     cfg = read_config(args.config)
     use_faster_coco_eval(cfg)
     if args.data_root is not None:

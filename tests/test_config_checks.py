@@ -123,6 +123,14 @@ def test_classes_that_the_file_has_not(classes: tuple[str, ...], says: str, shap
         check_config(cfg, ALL)
 
 
+def test_data_sets_without_a_file_are_left_alone(tmp_path: Path) -> None:
+    for paths in (dict(data_prefix=dict(img=str(tmp_path))), dict(data_root=str(tmp_path))):
+        cfg = read_config(config('mask_rcnn'))
+        cfg.train_dataloader.dataset = Config(
+            dict(a=dict(type='CocoDataset', metainfo=cfg.metainfo, **paths))).a
+        check_config(cfg, ('train_dataloader', ))
+
+
 @pytest.mark.parametrize('content, names', [
     (dict(categories=[dict(id=2, name='b'), dict(id=1, name='a')], images=[]), ['b', 'a']),
     (dict(images=[dict(file_name='"categories"')], categories=[dict(id=1, name='a')]), ['a']),

@@ -107,6 +107,9 @@ def main() -> None:
     with trusting(args.trust):
         try:
             runner = build_runner(args.cfg)
+            if (args.fuse or args.compile) and not isinstance(runner, StrictRunner):
+                raise ValueError(f'--fuse and --compile need the default runner, the config asks '
+                                 f'for {type(runner).__name__}')
             runner.prepare = partial(prepare, fuse=args.fuse, compile=args.compile)
             if isinstance(runner, StrictRunner):
                 runner.check_weights()
