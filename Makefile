@@ -22,7 +22,7 @@ test-slow: env
 lint: env
 	$(BIN)/python -m flake8
 	$(BIN)/python -m isort --check --diff .
-	$(BIN)/python -m yapf --diff --recursive backbones configs engine necks tests tools
+	$(BIN)/python -m yapf --diff --recursive backbones configs engine necks tests tools weights
 
 env:
 	@$(PYTHON) tools/bootstrap.py $(VENV)

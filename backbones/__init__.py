@@ -1,7 +1,8 @@
 """Columnar trunks as backbones, registered in mmengine's root registry."""
+from colonnade.weights.openmmlab import replace_loaders
+
 from .cait import CaiT
 from .columnar import ColumnarBackbone
-from .openmmlab import replace_loaders
 from .resmlp import ResMLP
 from .xcit import XCiT
 

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .checkpoint_files import WeightsError, fetch, state_dict_of
+from colonnade.weights.files import WeightsError, fetch, state_dict_of
+from colonnade.weights.layouts import remap
+from colonnade.weights.loading import listed, mismatches
+
 from .columnar import ColumnarBackbone
-from .layouts import remap
-from .resmlp import ResMLP
-from .token_mixing import matrix_of
-from .weights import listed, mismatches
-from .xcit import XCiT
+from .resmlp.token_mixing import matrix_of
+from .resmlp.trunk import ResMLP
+from .xcit.trunk import XCiT
 
 
 class ClassAttentionMap(NamedTuple):
@@ -58,7 +59,7 @@ def load_class_attention(backbone: ColumnarBackbone,
 
     Args:
         backbone: The trunk, with weights of its own.
-        source, trust: As for :func:`~.weights.load_weights`.
+        source, trust: As for :func:`~colonnade.weights.loading.load_weights`.
 
     Raises:
         ValueError: If the trunk is of a kind without class attention.

@@ -16,13 +16,14 @@ from mmengine.logging import print_log
 from torch import Tensor, is_grad_enabled, nn
 from torch.utils.checkpoint import checkpoint
 
-from .arch_table import ArchTable, resolve_out_indices
-from .checkpoint_files import State, WeightsError
-from .fusing import FusedError, Fusible, refuse_weights
-from .norms import RunningStatsKept, is_batch_norm, replace_batch_norms
-from .operators import as_image
-from .pretrained import Pretrained
-from .weights import require_complete
+from colonnade.weights.files import State, WeightsError
+from colonnade.weights.loading import require_complete
+from colonnade.weights.pretrained import Pretrained
+
+from .kernels.folding import FusedError, Fusible, refuse_weights
+from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
+from .kernels.operators import as_image
+from .variants import ArchTable, resolve_out_indices
 
 
 class ColumnarBackbone(ArchTable, Fusible, Pretrained):
@@ -44,7 +45,7 @@ class ColumnarBackbone(ArchTable, Fusible, Pretrained):
         with_cp: Recompute each block in the backward pass instead of storing its activations.
         norm_cfg: Type and options of the batch normalisation layers; ``None`` is ``type='BN'``.
         init_cfg: ``dict(type='Pretrained', checkpoint=...)`` loads a file, an address or
-            ``timm://NAME`` by :func:`~.weights.load_weights`, strictly. For others see
+            ``timm://NAME`` by :func:`~colonnade.weights.loading.load_weights`, strictly. For others see
             :class:`mmengine.model.BaseModule`.
 
     Raises:

@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from colonnade.backbones.checkpoint_files import WeightsError
+from colonnade.weights.files import WeightsError
 
 from .registries import find_class
 

@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.checkpoint_files import State, WeightsError, fetch
-from colonnade.backbones.openmmlab import without_code
-from colonnade.backbones.weights import Plan, plan_loading
 from colonnade.necks import ColumnarPyramid
+from colonnade.weights.files import State, WeightsError, fetch
+from colonnade.weights.loading import Plan, plan_loading
+from colonnade.weights.openmmlab import without_code
 
 from .hooks import BatchSizeHook, QuietFilter
 

@@ -16,9 +16,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateKeyType
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.checkpoint_files import fetch
-from colonnade.backbones.openmmlab import without_code
-from colonnade.backbones.weights import plan_loading
+from colonnade.weights.files import fetch
+from colonnade.weights.loading import plan_loading
+from colonnade.weights.openmmlab import without_code
 
 from .hooks import averages_weights, hooks_of
 from .layer_decay import remember_flat_parameters

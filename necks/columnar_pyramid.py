@@ -14,8 +14,8 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colonnade.backbones.untouched import is_transformed
-from colonnade.backbones.weights import require_complete
+from colonnade.backbones.kernels.untouched import is_transformed
+from colonnade.weights.loading import require_complete
 
 
 @MODELS.register_module()

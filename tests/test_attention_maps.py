@@ -12,8 +12,8 @@ from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import (channel_attention, class_attention,
                                                 load_class_attention, mixing_rows,
                                                 query_key_magnitude)
-from colonnade.backbones.checkpoint_files import WeightsError
-from colonnade.engine.contestants import timm_module
+from colonnade.engine.benchmark.contestants import timm_module
+from colonnade.weights.files import WeightsError
 
 IMAGE = torch.rand(2, 3, 64, 64, dtype=torch.float64)  # CaiT's native grid
 

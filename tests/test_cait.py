@@ -13,10 +13,12 @@ from test_backbones import ARCHS, tiny
 from timm.models.cait import TalkingHeadAttn
 from torch import Tensor, nn
 
-from colonnade.backbones import CaiT, cait, talking_heads
-from colonnade.backbones.cait import resample_positions
-from colonnade.backbones.talking_heads import MIB, BoundedTalkingHeadAttn
-from colonnade.backbones.weights import load_weights, plan_loading
+from colonnade.backbones import CaiT
+from colonnade.backbones.cait import talking_heads
+from colonnade.backbones.cait import trunk as cait
+from colonnade.backbones.cait.talking_heads import MIB, BoundedTalkingHeadAttn
+from colonnade.backbones.cait.trunk import resample_positions
+from colonnade.weights.loading import load_weights, plan_loading
 
 TOKENS, HEADS = 50, 4
 

@@ -19,8 +19,8 @@ from mmengine.config import ConfigDict
 from mmengine.runner import load_checkpoint
 
 from colonnade.backbones import XCiT
-from colonnade.backbones.checkpoint_files import WeightsError, fetch, read_checkpoint
-from colonnade.backbones.weights import load_weights, plan_loading
+from colonnade.weights.files import WeightsError, fetch, read_checkpoint
+from colonnade.weights.loading import load_weights, plan_loading
 
 
 @pytest.mark.parametrize('form', ['zip', 'legacy', 'pickle'])

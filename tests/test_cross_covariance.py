@@ -13,9 +13,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.cross_covariance import (AttentionWeights, covariance_form,
-                                                  covariance_pays, plain_form, prefers_plain)
-from colonnade.backbones.fusing import FusedError
+from colonnade.backbones.kernels.folding import FusedError
+from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, covariance_form,
+                                                       covariance_pays, plain_form, prefers_plain)
 from colonnade.necks import ColumnarPyramid
 
 FORMS = pytest.mark.parametrize('form', [plain_form, covariance_form])

@@ -9,7 +9,7 @@ import pytest
 from conftest import LAYOUTS, ROOT
 from mmengine.config import Config
 
-from colonnade.backbones.checkpoint_files import read_checkpoint
+from colonnade.weights.files import read_checkpoint
 
 TINY = 'arch=dict(_delete_=True, embed_dim=128, depth=4, {}layer_scale_init_value=0.1)'
 TRUNKS = {

@@ -13,10 +13,10 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from colonnade.backbones.weights import plan_loading
 from colonnade.engine.checks import class_heads
 from colonnade.engine.launch import read_config
 from colonnade.engine.new_classes import NewClasses, rows_by_class, trained_classes
+from colonnade.weights.loading import plan_loading
 
 OLD = {'coco': ('triangle', 'star', 'disc', 'ring'), 'ade': ('ring', 'square', 'background')}
 NEW = {

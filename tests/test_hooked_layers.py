@@ -13,7 +13,7 @@ from touched_layers import (IMAGE, bent, check_equal, every_layer, of_trunk, pai
                             results)
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.fusing import FusedError
+from colonnade.backbones.kernels.folding import FusedError
 
 
 @every_layer

@@ -15,7 +15,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from rounding import check_all_rounding, doubled
 
-from colonnade.engine.contestants import build_contestant, build_trunk, timm_module
+from colonnade.engine.benchmark.contestants import build_contestant, build_trunk, timm_module
 from colonnade.tools.benchmark import Job
 from colonnade.tools.feature_agreement import correlation
 

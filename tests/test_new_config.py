@@ -14,7 +14,7 @@ from conftest import ROOT
 from drawn_data import draw_instances, draw_label_maps, leaf, trained_and_tested
 from mmengine.config import Config
 
-from colonnade.engine.schedule import schedule
+from colonnade.engine.own_data.schedule import schedule
 
 CATEGORIES = {'person': 1, 'car': 3, 'dog': 18, 'bottle': 44, 'chair': 62}
 STUFF = {'wall': 1, 'building': 2, 'sky': 3}  # in ADE20k's numbering

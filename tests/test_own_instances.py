@@ -10,8 +10,8 @@ import pytest
 from drawn_data import (assert_said, change, coco_content, draw_image, draw_instances, faults_of,
                         leaf, remove)
 
-from colonnade.engine.coco_files import check_instances
-from colonnade.engine.data_files import Report
+from colonnade.engine.own_data.coco_files import check_instances
+from colonnade.engine.own_data.files import Report
 
 POLYGON = [4, 4, 20, 4, 20, 16]
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
 from colonnade.backbones.attention_maps import class_attention, load_class_attention
-from colonnade.backbones.weights import load_weights
 from colonnade.necks import ColumnarPyramid
+from colonnade.weights.loading import load_weights
 
 REFERENCE = SHARED / 'reference'
 TRUNKS = {'xcit': XCiT, 'cait': CaiT, 'resmlp': ResMLP}

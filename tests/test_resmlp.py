@@ -9,8 +9,9 @@ from test_backbones import ARCHS, tiny
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colonnade.backbones import ResMLP, token_mixing
-from colonnade.backbones.token_mixing import Resampling, mix_resampled, mix_windows
+from colonnade.backbones import ResMLP
+from colonnade.backbones.resmlp import token_mixing
+from colonnade.backbones.resmlp.token_mixing import Resampling, mix_resampled, mix_windows
 
 NATIVE = (6, 6)
 GRIDS = [(6, 6), (7, 6), (12, 12), (9, 17), (3, 4), (1, 1), (1, 60), (40, 2), (5, 6)]

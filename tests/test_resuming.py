@@ -15,9 +15,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from test_weight_tools import published_state
 
-from colonnade.backbones.layouts import published_model
 from colonnade.engine.hooks import BATCH, BatchSizeHook, averages_weights, drop_averaging, hooks_of
 from colonnade.engine.launch import read_config
+from colonnade.weights.layouts import published_model
 
 HEAD = 'sem_fpn'
 LONGER = [*SHORT[:1], 'train_cfg.max_iters=3', *SHORT[2:]]

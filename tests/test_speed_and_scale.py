@@ -16,10 +16,10 @@ from test_backbones import tiny
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.checkpoint_files import fetch
 from colonnade.engine.checks import class_heads
 from colonnade.engine.launch import read_config
 from colonnade.engine.runner import compile_parts, fuse_trunks
+from colonnade.weights.files import fetch
 
 NO_CLIP = 'optim_wrapper.clip_grad=None'
 

@@ -21,7 +21,7 @@ from colonnade.backbones import ColumnarBackbone
 from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
 from colonnade.engine.instance_tta import InstanceTTAModel
 from colonnade.engine.launch import add_launch_arguments, load_config, read_config
-from colonnade.engine.test_time_augmentation import augment_tests
+from colonnade.engine.tta import augment_tests
 from colonnade.tools.demo import train_and_test
 from colonnade.tools.train import set_resume
 

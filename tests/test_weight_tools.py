@@ -21,8 +21,8 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
 
 from colonnade.backbones import XCiT
-from colonnade.backbones.checkpoint_files import read_checkpoint
-from colonnade.backbones.weights import load_weights
+from colonnade.weights.files import read_checkpoint
+from colonnade.weights.loading import load_weights
 
 CONFIGS = {head: ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes.py' for head in LAYOUTS}
 CONFIG = CONFIGS['sem_fpn']

@@ -19,10 +19,10 @@ from timm.models.xcit import Xcit, checkpoint_filter_fn
 from torch import nn
 
 from colonnade.backbones import XCiT
-from colonnade.backbones.checkpoint_files import WeightsError
-from colonnade.backbones.layouts import remap, remap_resmlp_original, remap_xcit_original
-from colonnade.backbones.weights import load_weights, plan_loading
 from colonnade.necks import ColumnarPyramid
+from colonnade.weights.files import WeightsError
+from colonnade.weights.layouts import remap, remap_resmlp_original, remap_xcit_original
+from colonnade.weights.loading import load_weights, plan_loading
 
 layouts = pytest.mark.parametrize('make', LAYOUTS, ids=lambda make: make.__name__)
 

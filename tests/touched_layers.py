@@ -10,7 +10,7 @@ from test_backbones import ARCHS, tiny
 from torch import Tensor, nn
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.engine.contestants import Intermediates, timm_module
+from colonnade.engine.benchmark.contestants import Intermediates, timm_module
 
 IMAGE = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))  # the native grids
 

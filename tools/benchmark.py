@@ -21,8 +21,9 @@ from pathlib import Path
 
 import torch
 
-from colonnade.engine.contestants import DETECTORS, NAMES, build_trunk
-from colonnade.engine.measuring import Job, matmul_peak, peak_memory, time_in_turns, work_of
+from colonnade.engine.benchmark.contestants import DETECTORS, NAMES, build_trunk
+from colonnade.engine.benchmark.measuring import (Job, matmul_peak, peak_memory, time_in_turns,
+                                                  work_of)
 
 
 @dataclass

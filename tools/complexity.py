@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.backbones import CaiT, ColumnarBackbone, XCiT
-from colonnade.engine.contestants import timm_module
+from colonnade.engine.benchmark.contestants import timm_module
 from colonnade.engine.launch import read_config
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,11 +14,11 @@ import torch
 from safetensors import SafetensorError
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.checkpoint_files import State, WeightsError, fetch, state_dict_of
 from colonnade.backbones.columnar import infer_trunk
-from colonnade.backbones.layouts import remap
-from colonnade.backbones.weights import Plan, below, plan_loading
 from colonnade.engine.atomic import check_writable, replacing
+from colonnade.weights.files import State, WeightsError, fetch, state_dict_of
+from colonnade.weights.layouts import remap
+from colonnade.weights.loading import Plan, below, plan_loading
 
 
 def build_trunk(state: State, source: str) -> ColumnarBackbone:

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.resmlp import TOKEN_MIXING, AnySizeResBlock
-from colonnade.backbones.weights import load_weights
+from colonnade.backbones.resmlp.trunk import TOKEN_MIXING, AnySizeResBlock
 from colonnade.engine.launch import read_config
 from colonnade.engine.registries import find_class
+from colonnade.weights.loading import load_weights
 
 SUFFIXES = ('.jpg', '.jpeg', '.png')
 

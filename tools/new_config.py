@@ -16,9 +16,9 @@ from pathlib import Path
 from mmengine.config import Config
 
 from colonnade.engine.atomic import write_text
-from colonnade.engine.data_files import Report, repeated
-from colonnade.engine.own_config import config_source, load_recipe, loads_masks, settings
-from colonnade.engine.own_data import OwnData, describe_instances, describe_label_maps
+from colonnade.engine.own_data.config import config_source, load_recipe, loads_masks, settings
+from colonnade.engine.own_data.describe import OwnData, describe_instances, describe_label_maps
+from colonnade.engine.own_data.files import Report, repeated
 
 LAYOUT = (('images', 'annotations'), ('training', 'validation'))  # of ADE20k
 

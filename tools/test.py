@@ -15,14 +15,14 @@ from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
 from torch import nn
 
-from colonnade.backbones.checkpoint_files import WeightsError, trusting
 from colonnade.engine.atomic import check_writable, write_json
 from colonnade.engine.checks import check_config
 from colonnade.engine.data_sources import check_data
 from colonnade.engine.hooks import drop_averaging
 from colonnade.engine.launch import add_launch_arguments, build_runner, load_config
 from colonnade.engine.runner import StrictRunner, compile_parts, fuse_trunks
-from colonnade.engine.test_time_augmentation import augment_tests
+from colonnade.engine.tta import augment_tests
+from colonnade.weights.files import WeightsError, trusting
 
 AVERAGES = ('mAP', 'mAP_50', 'mAP_75')
 

@@ -15,7 +15,6 @@ from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from colonnade.backbones.checkpoint_files import WeightsError, trusting
 from colonnade.engine.batch_size import accumulate, batch_size, enable_auto_scale_lr
 from colonnade.engine.checks import check_config
 from colonnade.engine.data_sources import check_data
@@ -24,6 +23,7 @@ from colonnade.engine.launch import add_launch_arguments, build_runner, load_con
 from colonnade.engine.new_classes import NewClasses
 from colonnade.engine.runner import StrictRunner, compile_parts
 from colonnade.engine.sharding import shard
+from colonnade.weights.files import WeightsError, trusting
 
 
 def parse_args() -> argparse.Namespace:

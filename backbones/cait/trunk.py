@@ -13,12 +13,13 @@ from timm.layers import PatchEmbed, resample_abs_pos_embed
 from timm.models.cait import Cait, LayerScaleBlock
 from torch import Tensor, nn
 
-from .checkpoint_files import State
-from .columnar import ColumnarBackbone
-from .fusing import fold_norm, fold_scale
-from .kernels import add, feed_forward
+from colonnade.weights.files import State
+
+from ..columnar import ColumnarBackbone
+from ..kernels.folding import fold_norm, fold_scale
+from ..kernels.layers import add, feed_forward
+from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path, is_plain
 from .talking_heads import TALKING_HEADS, BoundedTalkingHeadAttn
-from .untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path, is_plain
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'drop_path_rate', 'layer_scale_init_value',
            'img_size')
@@ -61,7 +62,7 @@ class CaiTBlock(LayerScaleBlock):
         })
 
     def fuse(self) -> None:
-        """Fold what follows or precedes a linear layer into it, see :mod:`.fusing`."""
+        """Fold what follows or precedes a linear layer into it, see :mod:`.kernels.folding`."""
         fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
         fold_scale(self, 'gamma_1', self.attn.proj)

@@ -6,9 +6,9 @@ from timm.models.xcit import ConvPatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .kernels import gelu, gelu_convolution
-from .norms import fold_batch_norm, fold_batch_norm_into, is_fixed
-from .untouched import Parts, first_touched, is_convolution, is_gelu, is_hooked, is_plain
+from ..kernels.layers import gelu, gelu_convolution
+from ..kernels.norms import fold_batch_norm, fold_batch_norm_into, is_fixed
+from ..kernels.untouched import Parts, first_touched, is_convolution, is_gelu, is_hooked, is_plain
 
 STEM_PIXELS = 2**18  # of images go through the stem together where no gradients are wanted
 
@@ -32,7 +32,7 @@ CONVOLUTION_PARTS: Parts = {
 
 
 def first_touched_in_stem(stem: nn.Module) -> str | None:
-    """As :func:`~.untouched.first_touched`, of all layers of the stem."""
+    """As :func:`~.kernels.untouched.first_touched`, of all layers of the stem."""
     if (name := first_touched(stem, STEM_PARTS)) is not None:
         return name
     for index, layer in enumerate(stem.proj):

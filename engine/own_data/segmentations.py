@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .data_files import shown
+from .files import shown
 from .image_files import MOST_PIXELS
 
 LARGEST = 2**20  # pixels: the widest image that OpenCV decodes

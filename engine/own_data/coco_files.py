@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .data_files import Report, json_layout, other_format, repeated, shown
+from .files import Report, json_layout, other_format, repeated, shown
 from .image_files import MOST_PIXELS, image_size
 from .segmentations import is_number, is_polygon, segmentation_fault
 

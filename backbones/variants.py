@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .checkpoint_files import State
+from colonnade.weights.files import State
 
 
 class ArchTable:

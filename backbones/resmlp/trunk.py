@@ -10,12 +10,13 @@ from mmengine.registry import MODELS
 from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
 from torch import Tensor, nn
 
-from .checkpoint_files import State
-from .columnar import ColumnarBackbone
-from .fusing import fold_norm, fold_scale
-from .kernels import add, feed_forward
+from colonnade.weights.files import State
+
+from ..columnar import ColumnarBackbone
+from ..kernels.folding import fold_norm, fold_scale
+from ..kernels.layers import add, feed_forward
+from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path
 from .token_mixing import Grid, Resampling, mix_resampled, mix_windows
-from .untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path
 
 COLUMNS = ('embed_dim', 'depth', 'patch_size', 'layer_scale_init_value')
 SIZES = {  # the paper's Table 1; the last column from the authors' code
@@ -64,7 +65,7 @@ class AnySizeResBlock(ResBlock):
         return first_touched_below(self, {'norm2': NORM, 'mlp_channels': MLP})
 
     def fuse(self) -> None:
-        """Fold what follows or precedes a linear layer of channels into it, see :mod:`.fusing`."""
+        """Fold what follows or precedes a linear layer of channels into it, see :mod:`.kernels.folding`."""
         fold_norm(self.norm2, self.mlp_channels.fc1)
         self.norm2 = nn.Identity()
         fold_scale(self, 'ls2', self.mlp_channels.fc2)

@@ -5,7 +5,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from .batch_size import COUNTS_OF_SCHEDULERS, base_batch_size
+from ..batch_size import COUNTS_OF_SCHEDULERS, base_batch_size
 
 RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # with objects
 LEAST_STEPS = 1000  # of the recipe's batch size, or as many as the recipe has

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .kernels import autocast_dtype, gram, linear, linear_per_image, widened
+from ..kernels.layers import autocast_dtype, gram, linear, linear_per_image, widened
 
 EPS = 1e-12  # the norm's lower bound, as in F.normalize
 

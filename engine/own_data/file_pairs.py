@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from .data_files import Report, listed
+from .files import Report, listed
 
 PROBES = 5  # images whose names are compared with those of all label maps
 CANDIDATES = 10  # ways of naming that are tried on all images

@@ -4,8 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .data_files import Report, listed
 from .file_pairs import Listing
+from .files import Report, listed
 from .image_files import image_size, labels_of
 
 IGNORED = 255  # the label that mmseg leaves out of losses and metrics

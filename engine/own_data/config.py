@@ -12,7 +12,7 @@ from mmdet.visualization import get_palette
 from mmengine.config import Config
 from yapf.yapflib.yapf_api import FormatCode
 
-from .own_data import OwnData
+from .describe import OwnData
 from .schedule import schedule
 
 SPLITS = ('train', 'val')

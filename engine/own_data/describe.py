@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .coco_files import Instances, check_instances, load_coco
-from .data_files import Report, listed
 from .file_pairs import Listing, find_suffixes, list_files
+from .files import Report, listed
 from .label_maps import IGNORED, LabelMaps, read_label_maps
 
 

@@ -16,7 +16,7 @@ import torch
 from mmengine.logging import print_log
 from torch import nn
 
-from .checkpoint_files import State, WeightsError, fetch, state_dict_of
+from .files import State, WeightsError, fetch, state_dict_of
 from .layouts import remap
 
 Shapes = dict[str, torch.Size]

@@ -14,17 +14,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from .checkpoint_files import State
-from .columnar import ColumnarBackbone
+from colonnade.weights.files import State
+
+from ..columnar import ColumnarBackbone
+from ..kernels.folding import fold_norm, fold_scale
+from ..kernels.layers import (add, depthwise_convolution, feed_forward, gelu, scaled,
+                              stores_gradients)
+from ..kernels.norms import RunningStatsKept, normalise, repeats_alone
+from ..kernels.operators import as_image, as_tokens
+from ..kernels.untouched import (MLP, NORM, Parts, add_branch, first_touched, first_touched_below,
+                                 is_depthwise, is_drop_path, is_gelu, is_hooked, is_idle, is_linear,
+                                 is_plain)
 from .cross_covariance import AttentionWeights, cross_covariance_attention
-from .fusing import fold_norm, fold_scale
-from .kernels import add, depthwise_convolution, feed_forward, gelu, scaled, stores_gradients
-from .norms import RunningStatsKept, normalise, repeats_alone
-from .operators import as_image, as_tokens
 from .stem import first_touched_in_stem, fuse_stem, run_stem
-from .untouched import (MLP, NORM, Parts, add_branch, first_touched, first_touched_below,
-                        is_depthwise, is_drop_path, is_gelu, is_hooked, is_idle, is_linear,
-                        is_plain)
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
 SIZES = {  # the paper's Table 1; the last two columns from the authors' code
@@ -59,7 +61,7 @@ class XCiTBlock(XCABlock):
 
     LayerScale is folded into the weights of the layer before it, where it costs next to nothing and
     leaves nothing to store for gradients. Layers that are not as they were built are called, see
-    :mod:`.untouched`.
+    :mod:`.kernels.untouched`.
     """
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
@@ -104,7 +106,7 @@ class XCiTBlock(XCABlock):
         })
 
     def fuse(self) -> None:
-        """Fold what follows or precedes a linear layer into it, see :mod:`.fusing`."""
+        """Fold what follows or precedes a linear layer into it, see :mod:`.kernels.folding`."""
         fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
         fold_scale(self, 'gamma1', self.attn.proj)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .checkpoint_files import State, WeightsError
+from .files import State, WeightsError
 
 Rules = tuple[tuple[str, str | Callable[[re.Match], str]], ...]
 

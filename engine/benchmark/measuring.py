@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from colonnade.backbones.kernels import linear
+from colonnade.backbones.kernels.layers import linear
 
 from .contestants import build_contestant, build_trunk
 

@@ -6,7 +6,7 @@ import logging
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
 
-from .weights import load_weights
+from .loading import load_weights
 
 
 class Pretrained(BaseModule):

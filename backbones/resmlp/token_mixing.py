@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .untouched import is_linear
+from ..kernels.untouched import is_linear
 
 Grid = tuple[int, int]
 DOUBLE = ('cpu', 'cuda', 'meta')  # devices that have float64

@@ -13,7 +13,7 @@ import torch
 from timm.models.mlp_mixer import Affine
 from torch import nn
 
-from .kernels import scaled
+from .layers import scaled
 
 
 class FusedError(RuntimeError):

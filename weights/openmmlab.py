@@ -3,7 +3,7 @@
 mmengine's own loaders fall back to unpickling whatever a file holds, and its runners and
 inferencers run the config that a checkpoint carries as Python. With :func:`replace_loaders`, which
 ``colonnade.backbones`` calls when it is imported, neither happens: every checkpoint that mmengine,
-mmdet or mmseg load goes through :func:`~.checkpoint_files.read_checkpoint`, from whatever scheme
+mmdet or mmseg load goes through :func:`~.files.read_checkpoint`, from whatever scheme
 (a path, ``http://``, ``timm://``, ``open-mmlab://``, ``torchvision://``, ``s3://`` ...). Code that
 calls ``torch.load`` itself is not changed.
 """
@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from mmengine.logging import print_log
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
-from .checkpoint_files import fetch, read_checkpoint
+from .files import fetch, read_checkpoint
 from .layouts import published_model
 
 #: what a config that is dumped consists of: assignments of literals and of calls of dict

@@ -1,0 +1,1 @@
+"""Layers of tokens computed fast and with little memory, for all trunks."""

@@ -1,0 +1,1 @@
+"""Weights: files read safely, their layouts recognised, and loaded strictly."""
