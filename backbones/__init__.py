@@ -2,10 +2,11 @@
 from colonnade.weights.openmmlab import replace_loaders
 
 from .cait import CaiT
-from .columnar import ColumnarBackbone
+from .columnar import TRUNKS, ColumnarBackbone, register_trunk
 from .resmlp import ResMLP
 from .xcit import XCiT
 
-__all__ = ['CaiT', 'ColumnarBackbone', 'ResMLP', 'XCiT']
+__all__ = ['TRUNKS', 'CaiT', 'ColumnarBackbone', 'ResMLP', 'XCiT', 'register_trunk']
 
-replace_loaders()  # of mmengine: checkpoints are read without running code, see openmmlab.py
+# mmengine then reads checkpoints without running what is in them; see weights/openmmlab.py
+replace_loaders()

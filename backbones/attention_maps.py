@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colonnade.weights.files import WeightsError, fetch, state_dict_of
+from colonnade.weights.downloads import fetch
 from colonnade.weights.layouts import remap
-from colonnade.weights.loading import listed, mismatches
+from colonnade.weights.state_dicts import WeightsError, listed, mismatches, state_dict_of
 
 from .columnar import ColumnarBackbone
 from .resmlp.token_mixing import matrix_of

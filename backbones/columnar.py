@@ -7,34 +7,46 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from mmengine.logging import print_log
+from mmengine.model import BaseModule
+from mmengine.registry import MODELS
 from torch import Tensor, is_grad_enabled, nn
 from torch.utils.checkpoint import checkpoint
 
-from colonnade.weights.files import State, WeightsError
-from colonnade.weights.loading import require_complete
-from colonnade.weights.pretrained import Pretrained
+from colonnade.weights.layouts import Layout, register_layouts
+from colonnade.weights.loading import require_complete, resize_tensors
+from colonnade.weights.pretrained import load_pretrained, pretrained_of
+from colonnade.weights.state_dicts import State, WeightsError
 
 from .kernels.folding import FusedError, Fusible, refuse_weights
 from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
 from .kernels.operators import as_image
-from .variants import ArchTable, resolve_out_indices
+from .variants import Variants, resolve_out_indices
 
 
-class ColumnarBackbone(ArchTable, Fusible, Pretrained):
+class PublishedSize(NamedTuple):
+    """What a paper says of a variant's classifier."""
+    arch: str
+    img_size: int
+    parameters: float  # millions
+    multiply_adds: float  # billions, of one image
+
+
+class ColumnarBackbone(Fusible, BaseModule):
     """A trunk of equal blocks whose intermediate outputs are given as maps of one stride.
 
-    A subclass gives its table ``arch_settings`` and the methods :meth:`_build`, :meth:`_embed`,
-    :meth:`_run_block` and :meth:`infer_arch`. Its parameters carry the names of timm's module.
-    Blocks behind the last tap are not built: they would cost memory and get no gradient.
+    A subclass gives its table ``variants`` and the methods :meth:`_build`, :meth:`_embed`,
+    :meth:`_run_block`, :meth:`infer_arch` and :meth:`timm_module`, and is registered by
+    :func:`register_trunk`. Its parameters carry the names of timm's module. Blocks behind the last
+    tap are not built: they would cost memory and get no gradient.
 
     Args:
-        arch: A name in ``arch_settings``, or a dict with the columns of that table.
+        arch: A name in the table ``variants``, or a dict with its columns.
         out_indices: Blocks whose outputs are returned, shallow to deep; negative ones count from
             the last block. A block may stand there more than once. ``None`` takes the originals'
             four taps: blocks 4, 6, 8, 12 of 12, 8, 12, 16, 24 of 24, and in these proportions.
@@ -44,14 +56,18 @@ class ColumnarBackbone(ArchTable, Fusible, Pretrained):
         norm_eval: Keep batch normalisation layers in evaluation mode while training.
         with_cp: Recompute each block in the backward pass instead of storing its activations.
         norm_cfg: Type and options of the batch normalisation layers; ``None`` is ``type='BN'``.
-        init_cfg: ``dict(type='Pretrained', checkpoint=...)`` loads a file, an address or
-            ``timm://NAME`` by :func:`~colonnade.weights.loading.load_weights`, strictly. For others see
+        init_cfg: ``dict(type='Pretrained', checkpoint=...)`` loads a file, a URL or
+            ``timm://NAME`` by :func:`~colonnade.weights.load_weights`, strictly. For others see
             :class:`mmengine.model.BaseModule`.
 
     Raises:
         ValueError: If the architecture, an index or a stage does not exist.
     """
 
+    #: the architectures that there are
+    variants: ClassVar[Variants]
+    #: what the paper's table of classifiers lists
+    published_sizes: ClassVar[tuple[PublishedSize, ...]] = ()
     #: children that come before the first block
     stem_names: tuple[str, ...] = ('patch_embed', 'pos_embed')
     #: children of timm's module that classification alone needs
@@ -70,8 +86,7 @@ class ColumnarBackbone(ArchTable, Fusible, Pretrained):
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
         super().__init__(init_cfg=init_cfg)
-        self.settings = self.resolve_arch(arch)
-        self.check_settings(self.settings)
+        self.settings = self.variants.resolve(arch)
         self.embed_dim: int = self.settings['embed_dim']
         self.patch_size: int = self.settings['patch_size']
         self.depth: int = self.settings['depth']
@@ -105,6 +120,19 @@ class ColumnarBackbone(ArchTable, Fusible, Pretrained):
                drop_path_rate: float = 0.,
                num_classes: int | None = None) -> nn.Module:
         """timm's module; without its classification stage if ``num_classes`` is None."""
+
+    @classmethod
+    @abstractmethod
+    def infer_arch(cls, state: State) -> dict[str, int]:
+        """The ``shown_columns`` of the table ``variants`` that a state dict under our names shows.
+
+        Raises:
+            KeyError: If the tensors that show them are not there.
+        """
+
+    @abstractmethod
+    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
+        """timm's own module of this architecture, whole, for images of one size if it must be."""
 
     def build_classifier(self) -> nn.Module:
         """timm's module with its classification stage, but for the head, and one block alone."""
@@ -171,6 +199,25 @@ class ColumnarBackbone(ArchTable, Fusible, Pretrained):
         for block in self.blocks:
             block.compile(*args, **kwargs)
 
+    @property
+    def pretrained(self) -> dict[str, Any] | None:
+        """The ``type='Pretrained'`` part of ``init_cfg``."""
+        return pretrained_of(self.init_cfg)
+
+    def init_weights(self) -> None:
+        """Load what ``init_cfg`` names, or warn that training starts from random weights.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            WeightsError: If the weights cannot be fetched or read, or do not fit.
+        """
+        if self._is_init:  # or a checkpoint has the weights
+            return
+        if load_pretrained(self):
+            self._is_init = True
+        else:
+            super().init_weights()
+
     def train(self, mode: bool = True) -> ColumnarBackbone:
         """As :meth:`torch.nn.Module.train`, but what is frozen stays in evaluation mode.
 
@@ -236,12 +283,12 @@ class ColumnarBackbone(ArchTable, Fusible, Pretrained):
     def describe(self, state: State | None = None) -> str:
         """This architecture, or that of a state dict of any trunk, for messages."""
         if state is None:
-            return self.name_of(self.settings)
+            return self.variants.describe(self.settings)
         try:
             trunk, settings = infer_trunk(state)
         except WeightsError as error:
             return str(error)
-        return trunk.name_of(settings)
+        return trunk.variants.describe(settings)
 
     def _warn_of_no_effect(self, **arguments: Any) -> None:
         for name, value in arguments.items():
@@ -259,10 +306,34 @@ class ColumnarBackbone(ArchTable, Fusible, Pretrained):
         yield from self.blocks[:self.frozen_stages]
 
 
-def require_fitting(trunk: ColumnarBackbone, *state: Any) -> None:
+def require_fitting(trunk: ColumnarBackbone, state_dict: State, prefix: str, *_: Any) -> None:
     """A hook before loading: a trunk is loaded whole or not at all, and not when it is fused."""
     refuse_weights(trunk)
-    require_complete(trunk, *state)
+    resize_tensors(trunk, state_dict, prefix)
+    require_complete(trunk, state_dict, prefix)
+
+
+Trunk = TypeVar('Trunk', bound=type[ColumnarBackbone])
+TRUNKS: dict[str, type[ColumnarBackbone]] = {}  # by the names of their classes
+
+
+def register_trunk(*layouts: Layout) -> Callable[[Trunk], Trunk]:
+    """A decorator that makes a trunk known to configs, weights, tools and tests.
+
+    Args:
+        *layouts: Of the files that hold its weights; of these, the first that fits is taken.
+
+    Raises:
+        KeyError: If there is a trunk of this name.
+    """
+
+    def register(trunk: Trunk) -> Trunk:
+        MODELS.register_module(module=trunk)
+        TRUNKS[trunk.__name__] = trunk
+        register_layouts(*layouts)
+        return trunk
+
+    return register
 
 
 def infer_trunk(state: State) -> tuple[type[ColumnarBackbone], dict[str, int]]:
@@ -271,10 +342,9 @@ def infer_trunk(state: State) -> tuple[type[ColumnarBackbone], dict[str, int]]:
     Raises:
         WeightsError: If it is of none.
     """
-    trunks = ColumnarBackbone.__subclasses__()
-    for trunk in trunks:
+    for trunk in TRUNKS.values():
         try:
             return trunk, trunk.infer_arch(state)
         except (KeyError, IndexError, TypeError):
             continue
-    raise WeightsError(f'no {" or ".join(trunk.__name__ for trunk in trunks)} that could be told')
+    raise WeightsError(f'no {" or ".join(TRUNKS)} that could be recognised')

@@ -1,85 +1,84 @@
-"""The table of a trunk's variants: look up, complete, check, recognise; and the taps."""
+"""The table of a trunk's variants: look up, complete, check and name an architecture; the taps."""
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from colonnade.weights.files import State
+Settings = Mapping[str, Any]  # columns of a table -> values
 
 
-class ArchTable:
-    """A trunk's architectures, one row each, named as in its paper."""
+@dataclass(frozen=True)
+class Variants:
+    """A trunk's architectures, one row each, named as in its paper.
 
-    #: name of a variant -> its columns; one row per variant of the paper's table
-    arch_settings: Mapping[str, Mapping[str, Any]] = {}
-    #: columns that a custom ``arch`` may leave out, with their values
-    arch_defaults: Mapping[str, Any] = {}
-    #: columns that the shapes of a state dict show
-    infer_columns: tuple[str, ...] = ('embed_dim', 'depth', 'num_heads', 'patch_size')
+    Attributes:
+        trunk: The trunk's name, for messages.
+        rows: Name of a variant -> its columns; all rows have the same.
+        defaults: Columns that a custom architecture may leave out, with their values.
+        shown_columns: Columns that the shapes of a state dict show.
+        check: Raises a ValueError for what this trunk cannot be, beside :meth:`resolve`'s checks.
+    """
+    trunk: str
+    rows: Mapping[str, Settings]
+    defaults: Settings
+    shown_columns: tuple[str, ...] = ('embed_dim', 'depth', 'num_heads', 'patch_size')
+    check: Callable[[Settings], None] = lambda settings: None
 
-    @classmethod
-    def arch_with(cls, arch: str | Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-        """The columns of ``arch``, but for those of ``changes`` that are not None."""
-        given = {key: value for key, value in changes.items() if value is not None}
-        return {**cls.resolve_arch(arch), **given}
+    def resolve(self, arch: str | Settings, **changes: Any) -> dict[str, Any]:
+        """The columns of an architecture, complete and possible.
 
-    @classmethod
-    def resolve_arch(cls, arch: str | Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of ``arch``, complete and of the right names."""
-        name = cls.__name__
+        Args:
+            arch: Its name in the table, or its columns.
+            **changes: Columns that replace those of ``arch``, unless they are None.
+
+        Raises:
+            ValueError: If there is no such architecture, or it cannot be built.
+        """
         if isinstance(arch, str):
-            if arch not in cls.arch_settings:
-                raise ValueError(f'{name} has no arch {arch!r}; it has '
-                                 f'{", ".join(cls.arch_settings)}, or takes a dict')
-            arch = cls.arch_settings[arch]
-        columns = set(next(iter(cls.arch_settings.values())))
-        settings = {**cls.arch_defaults, **arch}
+            if arch not in self.rows:
+                raise ValueError(f'{self.trunk} has no arch {arch!r}; it has '
+                                 f'{", ".join(self.rows)}, or takes a dict')
+            arch = self.rows[arch]
+        columns = set(next(iter(self.rows.values())))
+        settings = {**self.defaults, **arch}
         missing, unknown = columns - set(settings), set(settings) - columns
         if missing or unknown:
-            raise ValueError(f'a custom arch of {name} has the keys {sorted(columns)}: '
+            raise ValueError(f'a custom arch of {self.trunk} has the keys {sorted(columns)}: '
                              f'missing {sorted(missing)}, unknown {sorted(unknown)}')
+        settings |= {key: value for key, value in changes.items() if value is not None}
+        check_sizes(settings)
+        self.check(settings)
         return settings
 
-    @classmethod
-    def check_settings(cls, settings: Mapping[str, Any]) -> None:
-        """Raise a ValueError for an architecture that cannot be built."""
-        if settings['depth'] < 1:
-            raise ValueError(f'depth must be at least 1, got {settings["depth"]}')
-        width, heads = settings['embed_dim'], settings.get('num_heads', 1)
-        if width % heads:
-            raise ValueError(f'embed_dim must be a multiple of num_heads, got embed_dim {width} '
-                             f'and num_heads {heads}')
-        patch_size = settings['patch_size']
-        img_size = settings.get('img_size', patch_size)
-        if img_size < patch_size or img_size % patch_size:
-            raise ValueError(f'img_size must be a multiple of patch_size {patch_size}, '
-                             f'got {img_size}')
-
-    @classmethod
-    def arch_of(cls, settings: Mapping[str, Any]) -> str | None:
-        """The name in the table that has these ``infer_columns``, if one has."""
-        for arch, row in cls.arch_settings.items():
-            if all(row[column] == settings[column] for column in cls.infer_columns):
+    def name_in_table(self, settings: Settings) -> str | None:
+        """The variant that has the ``shown_columns`` of ``settings``, if one has."""
+        for arch, row in self.rows.items():
+            if all(row[column] == settings[column] for column in self.shown_columns):
                 return arch
         return None
 
-    @classmethod
-    def name_of(cls, settings: Mapping[str, Any]) -> str:
-        """The architecture's name in the table, or else its ``infer_columns``, for messages."""
-        if arch := cls.arch_of(settings):
-            return f'{cls.__name__} {arch}'
-        sizes = ', '.join(f'{column} {settings[column]}' for column in cls.infer_columns)
-        return f'a custom {cls.__name__} of {sizes}'
+    def describe(self, settings: Settings) -> str:
+        """The trunk's and the variant's name, or else the ``shown_columns``, for messages."""
+        if arch := self.name_in_table(settings):
+            return f'{self.trunk} {arch}'
+        sizes = ', '.join(f'{column} {settings[column]}' for column in self.shown_columns)
+        return f'a custom {self.trunk} of {sizes}'
 
-    @classmethod
-    @abstractmethod
-    def infer_arch(cls, state: State) -> dict[str, int]:
-        """The columns of the architecture table that a state dict shows.
 
-        Raises:
-            KeyError: If the tensors that show it are not there.
-        """
+def check_sizes(settings: Settings) -> None:
+    """Raise a ValueError for sizes that no trunk can have."""
+    if settings['depth'] < 1:
+        raise ValueError(f'depth must be at least 1, got {settings["depth"]}')
+    width, heads = settings['embed_dim'], settings.get('num_heads', 1)
+    if width % heads:
+        raise ValueError(f'embed_dim must be a multiple of num_heads, got embed_dim {width} '
+                         f'and num_heads {heads}')
+    patch_size = settings['patch_size']
+    img_size = settings.get('img_size', patch_size)
+    if img_size < patch_size or img_size % patch_size:
+        raise ValueError(f'img_size must be a multiple of patch_size {patch_size}, '
+                         f'got {img_size}')
 
 
 def resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
-"""What the command-line tools share, and what configs name: constructors of optimizers, FSDP."""
+"""What the command-line tools share; configs name its constructor of optimizers."""
 from .config_scopes import use_installed_packages
 from .layer_decay import LayerDecayConstructor
-from .sharding import ShardedStrategy
 
-__all__ = ['LayerDecayConstructor', 'ShardedStrategy']
+__all__ = ['LayerDecayConstructor']
 
 use_installed_packages()  # from here on, _base_ = 'mmseg::…' works

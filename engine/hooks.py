@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from colonnade.weights.files import WeightsError
+from colonnade.weights.state_dicts import WeightsError
 
 from .registries import find_class
 

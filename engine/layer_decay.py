@@ -1,11 +1,21 @@
 """Layer-wise decay of the learning rate for columnar trunks, under mmdet and mmseg alike."""
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
 FLAT = 'colonnade_flat'  # attribute of parameters that were split
+
+
+@runtime_checkable
+class KnowsLayers(Protocol):
+    """A backbone that numbers the layers of its parameters, as mmpretrain's do."""
+
+    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
+        """The number of a parameter's layer, and that of all layers."""
 
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
@@ -48,7 +58,7 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
             super().add_params(params, module, prefix, is_dcn_module)
             return
         backbone = getattr(module, 'backbone', None)
-        if not hasattr(backbone, 'get_layer_depth'):
+        if not isinstance(backbone, KnowsLayers):
             raise ValueError(f'layer_decay_rate needs a backbone with get_layer_depth, and '
                              f'{type(backbone).__name__} has none: take one of colonnade.backbones')
         single: list[dict] = []  # mmengine makes a group of every parameter

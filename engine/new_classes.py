@@ -11,7 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from colonnade.weights.files import State
+from colonnade.weights.state_dicts import State
 
 from .checks import class_heads
 from .data_sources import classes_of, find_datasets

@@ -16,9 +16,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.necks import ColumnarPyramid
-from colonnade.weights.files import State, WeightsError, fetch
+from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.openmmlab import without_code
+from colonnade.weights.state_dicts import State, WeightsError
 
 from .hooks import BatchSizeHook, QuietFilter
 

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateKeyType
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.weights.files import fetch
+from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
 from colonnade.weights.openmmlab import without_code
 

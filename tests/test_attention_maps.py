@@ -12,8 +12,7 @@ from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import (channel_attention, class_attention,
                                                 load_class_attention, mixing_rows,
                                                 query_key_magnitude)
-from colonnade.engine.benchmark.contestants import timm_module
-from colonnade.weights.files import WeightsError
+from colonnade.weights.state_dicts import WeightsError
 
 IMAGE = torch.rand(2, 3, 64, 64, dtype=torch.float64)  # CaiT's native grid
 
@@ -23,7 +22,7 @@ def classifier(cls: type) -> nn.Module:
     torch.manual_seed(1)
     backbone = tiny(cls)
     size = backbone.settings.get('img_size', IMAGE.shape[-1])
-    model = timm_module(backbone, size, num_classes=5).eval()
+    model = backbone.timm_module(size, num_classes=5).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
     return model.double()

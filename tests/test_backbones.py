@@ -29,7 +29,7 @@ SIZES = [(64, 64), (64, 96), (75, 101), (16, 16), (17, 40), (16, 400), (512, 800
 every_trunk = pytest.mark.parametrize('make', TRUNKS.values(), ids=TRUNKS)
 every_class = pytest.mark.parametrize('cls', ARCHS, ids=lambda cls: cls.__name__)
 every_arch = pytest.mark.parametrize(
-    'cls, arch', [(cls, arch) for cls in ARCHS for arch in cls.arch_settings],
+    'cls, arch', [(cls, arch) for cls in ARCHS for arch in cls.variants.rows],
     ids=lambda value: value if isinstance(value, str) else value.__name__)
 
 
@@ -42,7 +42,7 @@ def tiny(make: type | partial = XCiT, *args: object, **kwargs: object) -> Column
 
 def timm_model(cls: type, arch: str, **kwargs: object) -> nn.Module:
     """timm's module of an architecture, also of those that timm has no name for."""
-    row = cls.arch_settings[arch]
+    row = cls.variants.rows[arch]
     if cls is XCiT:
         return timm.create_model(f'xcit_{arch}_224', num_classes=0, **kwargs)
     if cls is ResMLP:

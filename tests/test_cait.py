@@ -178,7 +178,7 @@ def test_published_files_are_named_and_loaded_as_they_are(arch: str, timms: str,
 def test_positions_that_are_resized_are_warned_of(entrance: str, tmp_path: Path,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, with both grids and with what keeps them."""
-    monkeypatch.setitem(CaiT.arch_settings, 'tiny_96',
+    monkeypatch.setitem(CaiT.variants.rows, 'tiny_96',
                         ARCHS[CaiT] | dict(img_size=96, patch_size=16, drop_path_rate=0.))
     said = []
     monkeypatch.setattr(cait, 'print_log', lambda text, *, level, **_: said.append((level, text)))

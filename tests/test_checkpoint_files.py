@@ -19,8 +19,10 @@ from mmengine.config import ConfigDict
 from mmengine.runner import load_checkpoint
 
 from colonnade.backbones import XCiT
-from colonnade.weights.files import WeightsError, fetch, read_checkpoint
+from colonnade.weights.downloads import fetch
+from colonnade.weights.files import read_checkpoint
 from colonnade.weights.loading import load_weights, plan_loading
+from colonnade.weights.state_dicts import WeightsError
 
 
 @pytest.mark.parametrize('form', ['zip', 'legacy', 'pickle'])

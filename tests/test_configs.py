@@ -58,7 +58,7 @@ def test_name_says_what_it_is(leaf: Path) -> None:
     assert name, f'{leaf.stem} is not TRUNK_ARCH_SCHEDULE_DATA'
     assert model.backbone.type == TRUNKS[name['trunk']].__name__
     if name['schedule'] == 'slim':  # of no more than XCiT-N12's width and depth
-        settings = TRUNKS[name['trunk']].arch_with(model.backbone.arch)
+        settings = TRUNKS[name['trunk']].variants.resolve(model.backbone.arch)
         assert (settings['embed_dim'], settings['depth']) == (128, 12)
         assert name['arch'].startswith('nano_12')
     else:

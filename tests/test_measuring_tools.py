@@ -15,7 +15,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from rounding import check_all_rounding, doubled
 
-from colonnade.engine.benchmark.contestants import build_contestant, build_trunk, timm_module
+from colonnade.engine.benchmark.contestants import build_contestant, build_trunk
 from colonnade.tools.benchmark import Job
 from colonnade.tools.feature_agreement import correlation
 
@@ -25,14 +25,15 @@ needs_linux = pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), rea
 @needs_linux
 def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
                                  capsys: pytest.CaptureFixture[str]) -> None:
-    run_tool('benchmark', '--trunks', 'ResMLP:s12:window', '--sizes', '256', '--rounds', 2,
-             '--train', '--csv', tmp_path / 'b.csv', '--plot', tmp_path / 'b.png')
+    run_tool('benchmark', '--trunks', 'ResMLP:s12:token_mixing=window', '--sizes', '256',
+             '--rounds', 2, '--train', '--csv', tmp_path / 'b.csv', '--plot', tmp_path / 'b.png')
     printed = capsys.readouterr().out
     assert float(re.search(r'reaches (\d+) GFLOP/s', printed)[1]) > 1
     with (tmp_path / 'b.csv').open() as file:
         ours, timms = csv.DictReader(file)
     assert (ours['contestant'], timms['contestant']) == ('ours', 'timm')
-    assert re.search(r'^ResMLP:s12:window +256x256 +1 train timm ', printed, re.MULTILINE)
+    assert re.search(r'^ResMLP:s12:token_mixing=window +256x256 +1 train timm ', printed,
+                     re.MULTILINE)
     for name, ratio in (('seconds', 'time_ratio'), ('memory_mib', 'memory_ratio')):
         assert float(timms[ratio]) == pytest.approx(float(ours[name]) / float(timms[name]))
         assert float(ours[ratio]) == 1.
@@ -72,7 +73,7 @@ def test_whole_detectors_run(name: str) -> None:
 def test_both_sides_of_the_benchmark_do_the_same(trunk: str) -> None:
     backbone = build_trunk(trunk).eval()
     size = backbone.settings.get('img_size', 64)
-    timms = timm_module(backbone, size).eval()
+    timms = backbone.timm_module(size).eval()
     timms.load_state_dict({**timms.state_dict(), **backbone.state_dict()})
     job = Job(trunk, (size, size), 1, False, False, 'cpu', 1)
     images = job.images()

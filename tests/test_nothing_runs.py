@@ -24,8 +24,10 @@ from mmengine.runner import load_checkpoint
 
 from colonnade.backbones import XCiT
 from colonnade.engine.launch import read_config
-from colonnade.weights.files import WeightsError, download, read_checkpoint, trusting
+from colonnade.weights.downloads import download
+from colonnade.weights.files import read_checkpoint, trusting
 from colonnade.weights.openmmlab import is_plain_config, without_code
+from colonnade.weights.state_dicts import WeightsError
 
 HEAD = 'sem_fpn'
 
@@ -214,7 +216,7 @@ def test_all_processes_hear_of_a_failed_download(monkeypatch: pytest.MonkeyPatch
     """Those that do not download would wait for the one that does."""
     failure = 'http://127.0.0.1:9/a.pth cannot be downloaded: refused'
     monkeypatch.setenv('OMPI_COMM_WORLD_LOCAL_RANK', '1')
-    monkeypatch.setattr('colonnade.weights.files.all_gather_object',
+    monkeypatch.setattr('colonnade.weights.downloads.all_gather_object',
                         lambda mine: [failure, mine])
     with pytest.raises(WeightsError, match='cannot be downloaded: refused'):
         download('http://127.0.0.1:9/a.pth')

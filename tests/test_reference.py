@@ -56,7 +56,7 @@ class Case:
         """The trunk of the original's settings, whose LayerScale init the weights replace."""
         cls = next(cls for name, cls in TRUNKS.items() if self.name.startswith(name))
         made = self.json['constructor']
-        columns = set(next(iter(cls.arch_settings.values())))
+        columns = set(next(iter(cls.variants.rows.values())))
         arch = {key: value for key, value in made.items() if key in columns}
         return cls(arch, out_indices=self.json['out_indices'])
 

@@ -19,7 +19,7 @@ from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.engine.checks import class_heads
 from colonnade.engine.launch import read_config
 from colonnade.engine.runner import compile_parts, fuse_trunks
-from colonnade.weights.files import fetch
+from colonnade.weights.downloads import fetch
 
 NO_CLIP = 'optim_wrapper.clip_grad=None'
 

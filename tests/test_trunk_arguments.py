@@ -158,7 +158,7 @@ def test_parameters_are_timms(cls: type, arch: str) -> None:
         if name.split('.')[0] not in cls.classifier_names
     }
     assert {name: tensor.shape for name, tensor in ours.state_dict().items()} == expected
-    settings = cls.arch_settings[arch]
+    settings = cls.variants.rows[arch]
     assert (ours.embed_dim, ours.depth,
             ours.patch_size) == (settings['embed_dim'], settings['depth'], settings['patch_size'])
     assert 'num_heads' not in settings or (theirs.blocks[0].attn.num_heads

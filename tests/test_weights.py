@@ -19,10 +19,12 @@ from timm.models.xcit import Xcit, checkpoint_filter_fn
 from torch import nn
 
 from colonnade.backbones import XCiT
+from colonnade.backbones.resmlp.layouts import remap_resmlp_original
+from colonnade.backbones.xcit.layouts import remap_xcit_original
 from colonnade.necks import ColumnarPyramid
-from colonnade.weights.files import WeightsError
-from colonnade.weights.layouts import remap, remap_resmlp_original, remap_xcit_original
+from colonnade.weights.layouts import remap
 from colonnade.weights.loading import load_weights, plan_loading
+from colonnade.weights.state_dicts import WeightsError
 
 layouts = pytest.mark.parametrize('make', LAYOUTS, ids=lambda make: make.__name__)
 
@@ -97,7 +99,7 @@ def test_taps_that_end_early_leave_later_blocks() -> None:
 
 def test_published_medium_detector_has_patch_16() -> None:
     """The original config says 8, which does not fit its own weights."""
-    assert XCiT.arch_settings['medium_24_p16']['patch_size'] == 16
+    assert XCiT.variants.rows['medium_24_p16']['patch_size'] == 16
 
 
 subset = st.sets(st.integers(0, 10**6), min_size=1, max_size=8)

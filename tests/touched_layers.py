@@ -10,7 +10,7 @@ from test_backbones import ARCHS, tiny
 from torch import Tensor, nn
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.engine.benchmark.contestants import Intermediates, timm_module
+from colonnade.engine.benchmark.contestants import Intermediates
 
 IMAGE = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))  # the native grids
 
@@ -18,7 +18,7 @@ IMAGE = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))  #
 def pair(cls: type, dtype: torch.dtype = torch.float64) -> tuple[ColumnarBackbone, nn.Module]:
     """Ours and timm's with the same weights, of which none is 0 or 1."""
     ours = tiny(cls, ARCHS[cls] | dict(depth=2), out_indices=(0, 1)).to(dtype)
-    theirs = timm_module(ours, 64).to(dtype)
+    theirs = ours.timm_module(64).to(dtype)
     state = ours.state_dict()
     for value in state.values():
         if value.is_floating_point():

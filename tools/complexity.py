@@ -22,27 +22,12 @@ from mmengine.registry import MODELS
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from colonnade.backbones import CaiT, ColumnarBackbone, XCiT
-from colonnade.engine.benchmark.contestants import timm_module
+from colonnade.backbones import TRUNKS, ColumnarBackbone
 from colonnade.engine.launch import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
 NUM_PROPOSALS, NUM_DETECTIONS = 1000, 100  # what the heads of a detector see of an image
-
-# From the papers. XCiT, Table 1: millions of parameters, billions of multiply-adds at 224.
-XCIT_TABLE_1 = {
-    'nano_12': (3, {16: 0.5, 8: 2.1}), 'tiny_12': (7, {16: 1.2, 8: 4.8}),
-    'tiny_24': (12, {16: 2.3, 8: 9.2}), 'small_12': (26, {16: 4.8, 8: 18.9}),
-    'small_24': (48, {16: 9.1, 8: 36.0}), 'medium_24': (84, {16: 16.2, 8: 63.9}),
-    'large_24': (189, {16: 36.1, 8: 142.2}),
-}  # yapf: disable
-# CaiT, Table 3: millions of parameters, billions of multiply-adds at 224 and at 384.
-CAIT_TABLE_3 = {
-    'xxs24': (12.0, 2.5, 9.5), 'xxs36': (17.3, 3.8, 14.2), 'xs24': (26.6, 5.4, 19.3),
-    'xs36': (38.6, 8.1, 28.8), 's24': (46.9, 9.4, 32.2), 's36': (68.2, 13.9, 48.0),
-    's48': (89.5, 18.6, 63.8), 'm24': (185.9, 36.0, 116.1), 'm36': (270.9, 53.7, 173.3),
-}  # yapf: disable
 
 
 @dataclass(frozen=True)
@@ -151,26 +136,23 @@ def total_of(parts: list[Part]) -> Part:
 def classifier_complexity(backbone: ColumnarBackbone, img_size: int) -> tuple[int, int]:
     """Parameters and multiply-adds of the classifier that the papers list."""
     with torch.device('meta'):
-        model = timm_module(backbone, img_size, num_classes=1000).eval().requires_grad_(False)
+        model = backbone.timm_module(img_size, num_classes=1000).eval().requires_grad_(False)
     image = torch.empty(1, 3, img_size, img_size, device='meta')
     return count_parameters(model), multiply_adds(model, image)[0]
 
 
 def trunk_rows() -> Iterator[tuple[str, str, float, float]]:
     """Name, quantity, ours and the paper's, of each trunk."""
-    with torch.device('meta'):
-        for size, (millions, billions) in XCIT_TABLE_1.items():
-            for patch_size, expected in billions.items():
-                parameters, work = classifier_complexity(XCiT(f'{size}_p{patch_size}'), 224)
-                name = f'XCiT {size}_p{patch_size}'
-                yield name, 'parameters, M', parameters / 1e6, millions
-                yield name, 'multiply-adds at 224, G', work / 1e9, expected
-        for arch, (millions, *billions) in CAIT_TABLE_3.items():
-            for img_size, expected in zip((224, 384), billions, strict=True):
-                parameters, work = classifier_complexity(CaiT(arch), img_size)
-                if img_size == 224:
-                    yield f'CaiT {arch}', 'parameters, M', parameters / 1e6, millions
-                yield f'CaiT {arch}', f'multiply-adds at {img_size}, G', work / 1e9, expected
+    sizes = [(trunk, size) for trunk in TRUNKS.values() for size in trunk.published_sizes]
+    named = set()
+    for trunk, size in sizes:
+        with torch.device('meta'):
+            parameters, work = classifier_complexity(trunk(size.arch), size.img_size)
+        name = f'{trunk.__name__} {size.arch}'
+        if name not in named:
+            yield name, 'parameters, M', parameters / 1e6, size.parameters
+        yield name, f'multiply-adds at {size.img_size}, G', work / 1e9, size.multiply_adds
+        named.add(name)
 
 
 # Millions of parameters. Table 5 (Mask R-CNN): whole models; Table 6 (Semantic FPN, UperNet):

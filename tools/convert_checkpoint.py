@@ -16,9 +16,10 @@ from safetensors import SafetensorError
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.columnar import infer_trunk
 from colonnade.engine.atomic import check_writable, replacing
-from colonnade.weights.files import State, WeightsError, fetch, state_dict_of
+from colonnade.weights.downloads import fetch
 from colonnade.weights.layouts import remap
-from colonnade.weights.loading import Plan, below, plan_loading
+from colonnade.weights.loading import Plan, plan_loading
+from colonnade.weights.state_dicts import State, WeightsError, state_dict_of, without_prefix
 
 
 def build_trunk(state: State, source: str) -> ColumnarBackbone:
@@ -28,7 +29,7 @@ def build_trunk(state: State, source: str) -> ColumnarBackbone:
         WeightsError: If the state dict does not show it.
     """
     try:
-        trunk, arch = infer_trunk(below(state, 'backbone.') or state)
+        trunk, arch = infer_trunk(without_prefix(state, 'backbone.') or state)
         with torch.device('meta'):
             return trunk(arch)
     except ValueError as error:
@@ -44,7 +45,7 @@ def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
     original = state_dict_of(checkpoint, source)
     _, state = remap(original, source)
     plan = plan_loading(build_trunk(state, source), checkpoint, source)
-    if not below(state, 'backbone.'):
+    if not without_prefix(state, 'backbone.'):
         return plan
     renamed = tuple(key for key in state if key not in original)
     return replace(plan, state=state, renamed=renamed, dropped=())

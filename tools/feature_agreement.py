@@ -21,8 +21,8 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.resmlp.trunk import TOKEN_MIXING, AnySizeResBlock
+from colonnade.backbones import TRUNKS, ColumnarBackbone
+from colonnade.backbones.resmlp.trunk import TOKEN_MIXING, ResMLPBlock
 from colonnade.engine.launch import read_config
 from colonnade.engine.registries import find_class
 from colonnade.weights.loading import load_weights
@@ -86,7 +86,7 @@ def build(config: Path) -> nn.Module:
     kind = cfg.model.get('backbone', {}).get('type')
     trunk = find_class(kind, MODELS)
     if not isinstance(trunk, type) or not issubclass(trunk, ColumnarBackbone):
-        names = ', '.join(each.__name__ for each in ColumnarBackbone.__subclasses__())
+        names = ', '.join(TRUNKS)
         raise ValueError(f'the backbone of {config} must be one of {names}, got {kind}')
     try:
         model = MODELS.build(cfg.model).eval()
@@ -160,7 +160,7 @@ def main() -> None:
     native = backbone.settings.get('img_size', 224)
     print(f'{"against " + str(native):16}' + ''.join(f'{size:>8}'
                                                      for size in args.sizes) + f'{"crops":>8}')
-    blocks = [m for m in backbone.modules() if isinstance(m, AnySizeResBlock)]
+    blocks = [m for m in backbone.modules() if isinstance(m, ResMLPBlock)]
     for mixing in TOKEN_MIXING if blocks else [type(backbone).__name__]:
         for block in blocks:
             block.token_mixing = mixing

@@ -22,7 +22,8 @@ from colonnade.engine.hooks import drop_averaging
 from colonnade.engine.launch import add_launch_arguments, build_runner, load_config
 from colonnade.engine.runner import StrictRunner, compile_parts, fuse_trunks
 from colonnade.engine.tta import augment_tests
-from colonnade.weights.files import WeightsError, trusting
+from colonnade.weights.files import trusting
+from colonnade.weights.state_dicts import WeightsError
 
 AVERAGES = ('mAP', 'mAP_50', 'mAP_75')
 

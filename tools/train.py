@@ -23,7 +23,8 @@ from colonnade.engine.launch import add_launch_arguments, build_runner, load_con
 from colonnade.engine.new_classes import NewClasses
 from colonnade.engine.runner import StrictRunner, compile_parts
 from colonnade.engine.sharding import shard
-from colonnade.weights.files import WeightsError, trusting
+from colonnade.weights.files import trusting
+from colonnade.weights.state_dicts import WeightsError
 
 
 def parse_args() -> argparse.Namespace:

@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 from mmengine.logging import print_log
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
-from .files import fetch, read_checkpoint
+from .downloads import fetch
+from .files import read_checkpoint
 from .layouts import published_model
 
 #: what a config that is dumped consists of: assignments of literals and of calls of dict

@@ -8,17 +8,18 @@ from functools import partial
 from typing import Any
 
 from mmengine.logging import print_log
-from mmengine.registry import MODELS
 from timm.layers import PatchEmbed, resample_abs_pos_embed
 from timm.models.cait import Cait, LayerScaleBlock
 from torch import Tensor, nn
 
-from colonnade.weights.files import State
+from colonnade.weights.state_dicts import State
 
-from ..columnar import ColumnarBackbone
+from ..columnar import ColumnarBackbone, PublishedSize, register_trunk
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path, is_plain
+from ..variants import Variants
+from .layouts import LAYOUTS
 from .talking_heads import TALKING_HEADS, BoundedTalkingHeadAttn
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'drop_path_rate', 'layer_scale_init_value',
@@ -37,6 +38,18 @@ SIZES = {  # the paper's Tables 3 and 4; heads have 48 channels; img_size is the
     'xxs24_224': (192, 24,  4, 0.05, 1e-5, 224),
     'xxs36_224': (192, 36,  4, 0.10, 1e-5, 224),
     's24_224':   (384, 24,  8, 0.10, 1e-5, 224),
+}  # yapf: disable
+# the paper's Table 3: millions of parameters, billions of multiply-adds at 224 and at 384
+TABLE_3 = {
+    'xxs24': (12.0,   2.5,   9.5),
+    'xxs36': (17.3,   3.8,  14.2),
+    'xs24':  (26.6,   5.4,  19.3),
+    'xs36':  (38.6,   8.1,  28.8),
+    's24':   (46.9,   9.4,  32.2),
+    's36':   (68.2,  13.9,  48.0),
+    's48':   (89.5,  18.6,  63.8),
+    'm24':   (185.9, 36.0, 116.1),
+    'm36':   (270.9, 53.7, 173.3),
 }  # yapf: disable
 
 
@@ -69,7 +82,7 @@ class CaiTBlock(LayerScaleBlock):
         fold_scale(self, 'gamma_2', self.mlp.fc2)
 
 
-@MODELS.register_module()
+@register_trunk(*LAYOUTS)
 class CaiT(ColumnarBackbone):
     """CaiT's trunk without its class-attention stage, wrapping timm's modules.
 
@@ -92,13 +105,18 @@ class CaiT(ColumnarBackbone):
         attn_budget: See :class:`~.talking_heads.BoundedTalkingHeadAttn`.
     """
 
-    arch_settings = {
-        size: dict(zip(COLUMNS, row, strict=True), patch_size=16)
-        for size, row in SIZES.items()
-    }
-    arch_defaults = dict(
-        patch_size=16, drop_path_rate=0., layer_scale_init_value=1e-5, img_size=224)
-    infer_columns = ('embed_dim', 'depth', 'num_heads', 'patch_size', 'img_size')
+    variants = Variants(
+        trunk='CaiT',
+        rows={
+            size: dict(zip(COLUMNS, row, strict=True), patch_size=16)
+            for size, row in SIZES.items()
+        },
+        defaults=dict(patch_size=16, drop_path_rate=0., layer_scale_init_value=1e-5, img_size=224),
+        shown_columns=('embed_dim', 'depth', 'num_heads', 'patch_size', 'img_size'))
+    published_sizes = tuple(
+        PublishedSize(arch, img_size, parameters, multiply_adds)
+        for arch, (parameters, *row) in TABLE_3.items()
+        for img_size, multiply_adds in zip((224, 384), row, strict=True))
     classifier_names = ('cls_token', 'blocks_token_only', 'norm', 'head')
     class_attention_name = 'blocks_token_only'
 
@@ -114,7 +132,7 @@ class CaiT(ColumnarBackbone):
                 raise ValueError(f'{name} must be positive, got {value}')
         if attn_block_size and attn_budget:
             raise ValueError('attn_budget has no effect beside attn_block_size: leave one out')
-        super().__init__(self.arch_with(arch, img_size=img_size), **kwargs)
+        super().__init__(self.variants.resolve(arch, img_size=img_size), **kwargs)
         for block in self.blocks:
             block.attn.block_size, block.attn.budget = attn_block_size, attn_budget
 
@@ -136,6 +154,17 @@ class CaiT(ColumnarBackbone):
             attn_block=BoundedTalkingHeadAttn,
             num_classes=num_classes or 0,
             depth_token_only=0 if num_classes is None else 2)
+
+    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Cait:
+        row = self.settings
+        return Cait(
+            img_size=img_size,
+            patch_size=self.patch_size,
+            embed_dim=self.embed_dim,
+            depth=self.depth,
+            num_heads=row['num_heads'],
+            init_values=row['layer_scale_init_value'],
+            num_classes=num_classes)
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
@@ -162,7 +191,7 @@ class CaiT(ColumnarBackbone):
 
     def _warn_of_resizing(self, side: int) -> None:
         img_size, own = side * self.patch_size, self._native_grid[0]
-        arch = self.arch_of(self.settings | dict(img_size=img_size))
+        arch = self.variants.name_in_table(self.settings | dict(img_size=img_size))
         advice = f'img_size={img_size}' + (f' or arch={arch!r}' if arch else '')
         print_log(
             f'pos_embed of a {side} x {side} grid (images of {img_size}) is resized to {own} x '

@@ -8,6 +8,7 @@ ResMLP's cross-patch layer, which is linear in tokens and not in channels.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
 
 import torch
 from timm.models.mlp_mixer import Affine
@@ -17,7 +18,18 @@ from .layers import scaled
 
 
 class FusedError(RuntimeError):
-    """A fused trunk is to do what only an unfused one can."""
+    """What was asked for needs an unfused trunk."""
+
+
+@runtime_checkable
+class FusibleBlock(Protocol):
+    """A block whose norms and LayerScale can be folded."""
+
+    def touched_layer(self) -> str | None:
+        """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
+
+    def fuse(self) -> None:
+        """Fold what is beside linear layers into them."""
 
 
 @torch.no_grad()
@@ -78,7 +90,7 @@ class Fusible:
         if layer := self._touched_in_stem():
             yield layer
         for name, block in self.blocks.named_children():
-            if not hasattr(block, 'touched_layer'):
+            if not isinstance(block, FusibleBlock):
                 yield f'blocks.{name}'
             elif layer := block.touched_layer():
                 yield f'blocks.{name}.{layer}'

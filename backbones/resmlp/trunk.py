@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from mmengine.registry import MODELS
 from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
 from torch import Tensor, nn
 
-from colonnade.weights.files import State
+from colonnade.weights.state_dicts import State
 
-from ..columnar import ColumnarBackbone
+from ..columnar import ColumnarBackbone, register_trunk
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path
+from ..variants import Variants
+from .layouts import LAYOUTS
 from .token_mixing import Grid, Resampling, mix_resampled, mix_windows
 
 COLUMNS = ('embed_dim', 'depth', 'patch_size', 'layer_scale_init_value')
@@ -28,7 +29,7 @@ SIZES = {  # the paper's Table 1; the last column from the authors' code
 TOKEN_MIXING = ('resample', 'window')
 
 
-class AnySizeResBlock(ResBlock):
+class ResMLPBlock(ResBlock):
     """timm's ResMLP block, with the same parameters, for any grid of tokens.
 
     Attributes:
@@ -65,7 +66,7 @@ class AnySizeResBlock(ResBlock):
         return first_touched_below(self, {'norm2': NORM, 'mlp_channels': MLP})
 
     def fuse(self) -> None:
-        """Fold what follows or precedes a linear layer of channels into it, see :mod:`.kernels.folding`."""
+        """Fold what is beside a linear layer of channels into it, see :mod:`.kernels.folding`."""
         fold_norm(self.norm2, self.mlp_channels.fc1)
         self.norm2 = nn.Identity()
         fold_scale(self, 'ls2', self.mlp_channels.fc2)
@@ -80,7 +81,7 @@ class AnySizeResBlock(ResBlock):
                              or Resampling.between(native, grid, x))
 
 
-@MODELS.register_module()
+@register_trunk(*LAYOUTS)
 class ResMLP(ColumnarBackbone):
     """ResMLP's trunk without its final Affine and head, wrapping timm's modules.
 
@@ -100,12 +101,14 @@ class ResMLP(ColumnarBackbone):
             (:func:`~.token_mixing.mix_windows`).
     """
 
-    arch_settings = {
-        size: dict(zip(COLUMNS, row, strict=True), img_size=224)
-        for size, row in SIZES.items()
-    }
-    arch_defaults = dict(patch_size=16, layer_scale_init_value=1e-5, img_size=224)
-    infer_columns = ('embed_dim', 'depth', 'patch_size', 'img_size')
+    variants = Variants(
+        trunk='ResMLP',
+        rows={
+            size: dict(zip(COLUMNS, row, strict=True), img_size=224)
+            for size, row in SIZES.items()
+        },
+        defaults=dict(patch_size=16, layer_scale_init_value=1e-5, img_size=224),
+        shown_columns=('embed_dim', 'depth', 'patch_size', 'img_size'))
     stem_names = ('stem', )
     classifier_names = ('norm', 'head')
 
@@ -118,7 +121,7 @@ class ResMLP(ColumnarBackbone):
         if token_mixing not in TOKEN_MIXING:
             raise ValueError(
                 f'token_mixing must be {" or ".join(TOKEN_MIXING)}, got {token_mixing!r}')
-        super().__init__(self.arch_with(arch, img_size=img_size), **kwargs)
+        super().__init__(self.variants.resolve(arch, img_size=img_size), **kwargs)
         for index, block in enumerate(self.blocks):
             block.native = self.stem.grid_size
             block.token_mixing, block.shifted = token_mixing, index % 2 == 1
@@ -134,13 +137,23 @@ class ResMLP(ColumnarBackbone):
             embed_dim=self.embed_dim,
             num_blocks=num_blocks,
             mlp_ratio=4,
-            block_layer=partial(
-                AnySizeResBlock, init_values=self.settings['layer_scale_init_value']),
+            block_layer=partial(ResMLPBlock, init_values=self.settings['layer_scale_init_value']),
             norm_layer=Affine,
             drop_path_rate=drop_path_rate,
             num_classes=num_classes or 0)
         trunk.stem.strict_img_size, trunk.stem.dynamic_img_pad = False, True
         return trunk
+
+    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> MlpMixer:
+        return MlpMixer(
+            img_size=img_size,
+            patch_size=self.patch_size,
+            embed_dim=self.embed_dim,
+            num_blocks=self.depth,
+            mlp_ratio=4,
+            block_layer=partial(ResBlock, init_values=self.settings['layer_scale_init_value']),
+            norm_layer=Affine,
+            num_classes=num_classes)
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:

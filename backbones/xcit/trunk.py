@@ -3,29 +3,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
-from mmengine.registry import MODELS
-from timm.models.xcit import LPI, XCA, XCABlock, Xcit
+from timm.models.xcit import Xcit
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from colonnade.weights.files import State
+from colonnade.weights.state_dicts import State
 
-from ..columnar import ColumnarBackbone
-from ..kernels.folding import fold_norm, fold_scale
-from ..kernels.layers import (add, depthwise_convolution, feed_forward, gelu, scaled,
-                              stores_gradients)
-from ..kernels.norms import RunningStatsKept, normalise, repeats_alone
-from ..kernels.operators import as_image, as_tokens
-from ..kernels.untouched import (MLP, NORM, Parts, add_branch, first_touched, first_touched_below,
-                                 is_depthwise, is_drop_path, is_gelu, is_hooked, is_idle, is_linear,
-                                 is_plain)
-from .cross_covariance import AttentionWeights, cross_covariance_attention
+from ..columnar import ColumnarBackbone, PublishedSize, register_trunk
+from ..kernels.operators import as_tokens
+from ..variants import Settings, Variants
+from .layers import XCiTBlock
+from .layouts import LAYOUTS
 from .stem import first_touched_in_stem, fuse_stem, run_stem
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
@@ -39,91 +30,16 @@ SIZES = {  # the paper's Table 1; the last two columns from the authors' code
     'large_24':  (768, 24, 16, 1e-5, True),
 }  # yapf: disable
 PATCH_SIZES = (16, 8)
-
-XCA_PARTS: Parts = {
-    '': lambda module: is_plain(module, XCA),
-    'qkv': is_linear,
-    'attn_drop': is_idle,
-    'proj': is_linear,
-    'proj_drop': is_idle,
-}
-LPI_PARTS: Parts = {
-    '': lambda module: is_plain(module, LPI),
-    'conv1': is_depthwise,
-    'act': is_gelu,
-    'bn': lambda module: not is_hooked(module),
-    'conv2': is_depthwise,
-}
-
-
-class XCiTBlock(XCABlock):
-    """timm's block, with less reading and writing of memory; tokens are in channels-last order.
-
-    LayerScale is folded into the weights of the layer before it, where it costs next to nothing and
-    leaves nothing to store for gradients. Layers that are not as they were built are called, see
-    :mod:`.kernels.untouched`.
-    """
-
-    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
-        """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
-        if first_touched(self.attn, XCA_PARTS) is None and is_drop_path(self.drop_path1):
-            x = add(x, self.drop_path1(self._attend(self.norm1(x))))
-        else:
-            x = add_branch(x, self.attn(self.norm1(x)), self.gamma1, self.drop_path1)
-        if first_touched(self.local_mp, LPI_PARTS) is None and is_drop_path(self.drop_path3):
-            x = add(x, self.drop_path3(self._interact(self.norm3(x), height)))
-        else:
-            y = self.local_mp(self.norm3(x), height, width)
-            x = add_branch(x, y, self.gamma3, self.drop_path3)
-        return feed_forward(x, self.norm2, self.mlp, self.gamma2, self.drop_path2)
-
-    def _activate(self, y: Tensor) -> Tensor:
-        """GELU and norm of local patch interaction; for gradients the input alone is stored.
-
-        Not where the norm is synchronised: to run it again, the processes would have to meet again.
-        """
-        norm, image = self.local_mp.bn, as_image(y)
-        if not stores_gradients(y):
-            return as_tokens(normalise(norm, gelu(image)))
-        if not repeats_alone(norm):
-            return as_tokens(norm(F.gelu(image)))
-        return as_tokens(
-            checkpoint(
-                lambda x: norm(F.gelu(x)),
-                image,
-                use_reentrant=False,
-                preserve_rng_state=False,
-                context_fn=lambda: (nullcontext(), RunningStatsKept(norm))))
-
-    def touched_layer(self) -> str | None:
-        """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
-        return first_touched_below(self, {
-            'norm1': NORM,
-            'attn': XCA_PARTS,
-            'local_mp': LPI_PARTS,
-            'norm2': NORM,
-            'mlp': MLP,
-        })
-
-    def fuse(self) -> None:
-        """Fold what follows or precedes a linear layer into it, see :mod:`.kernels.folding`."""
-        fold_norm(self.norm1, self.attn.qkv)
-        fold_norm(self.norm2, self.mlp.fc1)
-        fold_scale(self, 'gamma1', self.attn.proj)
-        fold_scale(self, 'gamma2', self.mlp.fc2)
-        fold_scale(self, 'gamma3', self.local_mp.conv2)
-
-    def _attend(self, y: Tensor) -> Tensor:
-        """Cross-covariance attention and the first LayerScale."""
-        qkv, proj = self.attn.qkv, scaled(self.gamma1, self.attn.proj)
-        return cross_covariance_attention(
-            y, AttentionWeights(qkv.weight, qkv.bias, self.attn.temperature, *proj))
-
-    def _interact(self, y: Tensor, height: int) -> Tensor:
-        """Local patch interaction (section 3.3) and the third LayerScale."""
-        layers = self.local_mp
-        y = depthwise_convolution(y, layers.conv1.weight, layers.conv1.bias, height)
-        return depthwise_convolution(self._activate(y), *scaled(self.gamma3, layers.conv2), height)
+# the paper's Table 1: millions of parameters, billions of multiply-adds at 224 by patch size
+TABLE_1 = {
+    'nano_12':   (3,    0.5,   2.1),
+    'tiny_12':   (7,    1.2,   4.8),
+    'tiny_24':   (12,   2.3,   9.2),
+    'small_12':  (26,   4.8,  18.9),
+    'small_24':  (48,   9.1,  36.0),
+    'medium_24': (84,  16.2,  63.9),
+    'large_24':  (189, 36.1, 142.2),
+}  # yapf: disable
 
 
 def copied_input(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
@@ -131,7 +47,16 @@ def copied_input(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
     return (inputs[0].contiguous(), )
 
 
-@MODELS.register_module()
+def check_stem(settings: Settings) -> None:
+    """Raise a ValueError for a stem that cannot be built."""
+    if settings['patch_size'] not in PATCH_SIZES:
+        raise ValueError(f'patch_size must be 8 or 16, got {settings["patch_size"]}')
+    if settings['embed_dim'] % 8:
+        raise ValueError('embed_dim must be a multiple of 8 for the stem, got '
+                         f'{settings["embed_dim"]}')
+
+
+@register_trunk(*LAYOUTS)
 class XCiT(ColumnarBackbone):
     """XCiT's trunk without its class-attention stage, wrapping timm's modules.
 
@@ -143,12 +68,19 @@ class XCiT(ColumnarBackbone):
     which is no part of the trunk, normalises all its tokens).
     """
 
-    arch_settings = {
-        f'{size}_p{patch_size}': dict(zip(COLUMNS, row, strict=True), patch_size=patch_size)
-        for size, row in SIZES.items()
-        for patch_size in PATCH_SIZES
-    }
-    arch_defaults = dict(layer_scale_init_value=1.0, tokens_norm=True)
+    variants = Variants(
+        trunk='XCiT',
+        rows={
+            f'{size}_p{patch_size}': dict(zip(COLUMNS, row, strict=True), patch_size=patch_size)
+            for size, row in SIZES.items()
+            for patch_size in PATCH_SIZES
+        },
+        defaults=dict(layer_scale_init_value=1.0, tokens_norm=True),
+        check=check_stem)
+    published_sizes = tuple(
+        PublishedSize(f'{size}_p{patch_size}', 224, parameters, multiply_adds)
+        for size, (parameters, *row) in TABLE_1.items()
+        for patch_size, multiply_adds in zip(PATCH_SIZES, row, strict=True))
     class_attention_name = 'cls_attn_blocks'
 
     def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
@@ -179,15 +111,16 @@ class XCiT(ColumnarBackbone):
                 **common).apply(trunk._init_weights) for _ in range(num_blocks))
         return trunk
 
-    @classmethod
-    def check_settings(cls, settings: Mapping[str, Any]) -> None:
-        """Raise a ValueError for an architecture that cannot be built."""
-        super().check_settings(settings)
-        if settings['patch_size'] not in PATCH_SIZES:
-            raise ValueError(f'patch_size must be 8 or 16, got {settings["patch_size"]}')
-        if settings['embed_dim'] % 8:
-            raise ValueError('embed_dim must be a multiple of 8 for the stem, got '
-                             f'{settings["embed_dim"]}')
+    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Xcit:
+        row = self.settings
+        return Xcit(
+            patch_size=self.patch_size,
+            embed_dim=self.embed_dim,
+            depth=self.depth,
+            num_heads=row['num_heads'],
+            eta=row['layer_scale_init_value'],
+            tokens_norm=row['tokens_norm'],
+            num_classes=num_classes)
 
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:

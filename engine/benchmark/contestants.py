@@ -5,22 +5,19 @@ A contestant is named ``ours``, ``timm`` or, for whole detectors, ``detector`` (
 """
 from __future__ import annotations
 
-from functools import partial
+import ast
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from timm.models.cait import Cait
-from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
-from timm.models.xcit import Xcit
 from torch import Tensor, nn
 
-from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
+from colonnade.backbones import TRUNKS, ColumnarBackbone
 from colonnade.necks import ColumnarPyramid
 
-TRUNKS = {cls.__name__: cls for cls in (CaiT, ResMLP, XCiT)}
 SUFFIXES = ('', '-compiled', '-fused')
 KINDS = ('ours', 'timm')
 DETECTORS = {  # configs of mmdet, in its package
@@ -68,38 +65,30 @@ class Detect(nn.Module):
 
 
 def build_trunk(name: str) -> ColumnarBackbone:
-    """``CLASS:ARCH`` or ``ResMLP:ARCH:TOKEN_MIXING``, without stochastic depth.
+    """``CLASS:ARCH``, or ``CLASS:ARCH:ARGUMENT=VALUE``, without stochastic depth.
 
     Raises:
         ValueError: If there is no such trunk.
     """
     kind, *rest = name.split(':')
-    if kind not in TRUNKS or not 1 <= len(rest) <= (2 if kind == 'ResMLP' else 1):
-        raise ValueError(f'a trunk is named CLASS:ARCH, with {", ".join(TRUNKS)} for CLASS, and '
-                         f'ResMLP:ARCH:TOKEN_MIXING; got {name!r}')
-    mixing = dict(token_mixing=rest[1]) if len(rest) == 2 else {}
-    return TRUNKS[kind](rest[0], drop_path_rate=0., **mixing)
+    options = [option.partition('=')[::2] for option in rest[1:]]
+    if kind not in TRUNKS or not rest or not all(value for _, value in options):
+        raise ValueError(f'a trunk is named CLASS:ARCH, with {", ".join(TRUNKS)} for CLASS, or '
+                         'CLASS:ARCH:ARGUMENT=VALUE, as ResMLP:s24:token_mixing=window; '
+                         f'got {name!r}')
+    arguments = {key: parsed(value) for key, value in options}
+    try:
+        return TRUNKS[kind](rest[0], drop_path_rate=0., **arguments)
+    except TypeError as error:  # an argument that it does not have
+        raise ValueError(f'{name}: {error}') from error
 
 
-def timm_module(backbone: ColumnarBackbone,
-                img_size: int | tuple[int, int],
-                num_classes: int = 0) -> nn.Module:
-    """timm's own module of the same architecture, for images of one size if it must be."""
-    row = backbone.settings
-    common = dict(embed_dim=row['embed_dim'], patch_size=row['patch_size'], num_classes=num_classes)
-    init = row['layer_scale_init_value']
-    if isinstance(backbone, ResMLP):
-        return MlpMixer(
-            img_size=img_size,
-            num_blocks=row['depth'],
-            mlp_ratio=4,
-            block_layer=partial(ResBlock, init_values=init),
-            norm_layer=Affine,
-            **common)
-    common |= dict(depth=row['depth'], num_heads=row['num_heads'])
-    if isinstance(backbone, CaiT):
-        return Cait(img_size=img_size, init_values=init, **common)
-    return Xcit(eta=init, tokens_norm=row['tokens_norm'], **common)
+def parsed(value: str) -> Any:
+    """A value of the command line: a Python literal, or else text."""
+    try:
+        return ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return value
 
 
 def mask_rcnn(backbone: ColumnarBackbone | None, opponent: str) -> nn.Module:
@@ -130,7 +119,7 @@ def build_contestant(name: str, trunk: str, size: tuple[int, int], *, train: boo
     detects = kind in ('detector', *DETECTORS)
     model: nn.Module = Detect(mask_rcnn(backbone, kind)) if detects else backbone
     if kind == 'timm':
-        model = Intermediates(timm_module(backbone, size), backbone.out_indices)
+        model = Intermediates(backbone.timm_module(size), backbone.out_indices)
     if pyramid and not detects:
         model = nn.Sequential(model, ColumnarPyramid(backbone.embed_dim, backbone.patch_size))
     model.train(train).to(device)

@@ -1,0 +1,107 @@
+"""XCiT's block, computed with less reading and writing of memory.
+
+Shapes: ``B`` images, ``N = h w`` tokens, ``C`` width.
+"""
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from timm.models.xcit import LPI, XCA, XCABlock
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from ..kernels.folding import fold_norm, fold_scale
+from ..kernels.layers import (add, depthwise_convolution, feed_forward, gelu, scaled,
+                              stores_gradients)
+from ..kernels.norms import RunningStatsKept, normalise, repeats_alone
+from ..kernels.operators import as_image, as_tokens
+from ..kernels.untouched import (MLP, NORM, Parts, add_branch, first_touched, first_touched_below,
+                                 is_depthwise, is_drop_path, is_gelu, is_hooked, is_idle, is_linear,
+                                 is_plain)
+from .cross_covariance import AttentionWeights, cross_covariance_attention
+
+XCA_PARTS: Parts = {
+    '': lambda module: is_plain(module, XCA),
+    'qkv': is_linear,
+    'attn_drop': is_idle,
+    'proj': is_linear,
+    'proj_drop': is_idle,
+}
+LPI_PARTS: Parts = {
+    '': lambda module: is_plain(module, LPI),
+    'conv1': is_depthwise,
+    'act': is_gelu,
+    'bn': lambda module: not is_hooked(module),
+    'conv2': is_depthwise,
+}
+
+
+class XCiTBlock(XCABlock):
+    """timm's block, with less reading and writing of memory; tokens are in channels-last order.
+
+    LayerScale is folded into the weights of the layer before it, where it costs next to nothing and
+    leaves nothing to store for gradients. Layers that are not as they were built are called, see
+    :mod:`.kernels.untouched`.
+    """
+
+    def forward(self, x: Tensor, height: int, width: int) -> Tensor:
+        """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
+        if first_touched(self.attn, XCA_PARTS) is None and is_drop_path(self.drop_path1):
+            x = add(x, self.drop_path1(self._attend(self.norm1(x))))
+        else:
+            x = add_branch(x, self.attn(self.norm1(x)), self.gamma1, self.drop_path1)
+        if first_touched(self.local_mp, LPI_PARTS) is None and is_drop_path(self.drop_path3):
+            x = add(x, self.drop_path3(self._interact(self.norm3(x), height)))
+        else:
+            y = self.local_mp(self.norm3(x), height, width)
+            x = add_branch(x, y, self.gamma3, self.drop_path3)
+        return feed_forward(x, self.norm2, self.mlp, self.gamma2, self.drop_path2)
+
+    def _activate(self, y: Tensor) -> Tensor:
+        """GELU and norm of local patch interaction; for gradients the input alone is stored.
+
+        Not where the norm is synchronised: to run it again, the processes would have to meet again.
+        """
+        norm, image = self.local_mp.bn, as_image(y)
+        if not stores_gradients(y):
+            return as_tokens(normalise(norm, gelu(image)))
+        if not repeats_alone(norm):
+            return as_tokens(norm(F.gelu(image)))
+        return as_tokens(
+            checkpoint(
+                lambda x: norm(F.gelu(x)),
+                image,
+                use_reentrant=False,
+                preserve_rng_state=False,
+                context_fn=lambda: (nullcontext(), RunningStatsKept(norm))))
+
+    def touched_layer(self) -> str | None:
+        """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
+        return first_touched_below(self, {
+            'norm1': NORM,
+            'attn': XCA_PARTS,
+            'local_mp': LPI_PARTS,
+            'norm2': NORM,
+            'mlp': MLP,
+        })
+
+    def fuse(self) -> None:
+        """Fold what follows or precedes a linear layer into it, see :mod:`.kernels.folding`."""
+        fold_norm(self.norm1, self.attn.qkv)
+        fold_norm(self.norm2, self.mlp.fc1)
+        fold_scale(self, 'gamma1', self.attn.proj)
+        fold_scale(self, 'gamma2', self.mlp.fc2)
+        fold_scale(self, 'gamma3', self.local_mp.conv2)
+
+    def _attend(self, y: Tensor) -> Tensor:
+        """Cross-covariance attention and the first LayerScale."""
+        qkv, proj = self.attn.qkv, scaled(self.gamma1, self.attn.proj)
+        return cross_covariance_attention(
+            y, AttentionWeights(qkv.weight, qkv.bias, self.attn.temperature, *proj))
+
+    def _interact(self, y: Tensor, height: int) -> Tensor:
+        """Local patch interaction (section 3.3) and the third LayerScale."""
+        layers = self.local_mp
+        y = depthwise_convolution(y, layers.conv1.weight, layers.conv1.bias, height)
+        return depthwise_convolution(self._activate(y), *scaled(self.gamma3, layers.conv2), height)

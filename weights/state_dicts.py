@@ -1,0 +1,91 @@
+"""State dicts: their prefixes, and what keeps one from fitting a module."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+Shapes = dict[str, torch.Size]
+Value = TypeVar('Value')
+Problems = dict[str, dict[str, str]]  # kind -> keys, each with what is reported of it
+OTHER_SHAPE = 'of another shape'
+SHOWN = 5  # keys of a kind that an error lists
+
+
+class WeightsError(ValueError):
+    """Weights that cannot be loaded; says which file, and why."""
+
+
+def state_dict_of(checkpoint: Mapping[str, Any], source: str) -> State:
+    """The state dict in what was read: below ``state_dict`` or ``model``, or all of it.
+
+    Raises:
+        WeightsError: If there is none.
+    """
+    for wrapper in ('state_dict', 'model'):
+        if isinstance(checkpoint.get(wrapper), Mapping):
+            checkpoint = checkpoint[wrapper]
+            break
+    state = {key: value for key, value in checkpoint.items() if isinstance(value, Tensor)}
+    if not state or len(state) < len(checkpoint):
+        others = [str(key) for key in checkpoint if key not in state][:8]
+        raise WeightsError(f'{source} holds no state dict: {", ".join(others) or "nothing"} '
+                           'at the top, and no state_dict or model with tensors alone')
+    if all(key.startswith('module.') for key in state):  # saved by DistributedDataParallel
+        state = {key.removeprefix('module.'): value for key, value in state.items()}
+    return state
+
+
+def with_prefix(part: Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    """``part`` with ``prefix`` before each key."""
+    return {prefix + key: value for key, value in part.items()}
+
+
+def without_prefix(state: State, prefix: str) -> State:
+    """The part of a state dict whose keys begin with ``prefix``, without it."""
+    return {
+        key.removeprefix(prefix): value
+        for key, value in state.items() if key.startswith(prefix)
+    }
+
+
+def mismatches(state: State, required: Shapes, unused: Iterable[Shapes] = ()) -> Problems:
+    """What keeps ``state`` from fitting, by kind; empty if it fits.
+
+    Args:
+        state: Tensors to load.
+        required: All of these must be there.
+        unused: Of each of these groups, all may be there or none.
+    """
+    expected = dict(required)
+    for group in unused:
+        if any(key in state for key in group):
+            expected |= group
+    problems = {
+        'missing': {
+            key: ''
+            for key in expected if key not in state
+        },
+        'unexpected': {
+            key: ''
+            for key in state if key not in expected
+        },
+        OTHER_SHAPE: {
+            key: f' is {tuple(state[key].shape)} in the file, {tuple(shape)} in the model'
+            for key, shape in expected.items() if key in state and state[key].shape != shape
+        },
+    }
+    return {kind: keys for kind, keys in problems.items() if keys}
+
+
+def listed(problems: Problems) -> str:
+    """A line for each kind of problem, with some of the keys."""
+    lines = []
+    for kind, keys in problems.items():
+        shown = ', '.join(key + detail for key, detail in list(keys.items())[:SHOWN])
+        rest = f' and {len(keys) - SHOWN} more' if len(keys) > SHOWN else ''
+        lines.append(f'  {len(keys)} {kind}: {shown}{rest}')
+    return '\n'.join(lines)
