@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import torch
-from test_backbones import tiny
 from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
+from trunks import ARCHS, tiny
 
-from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.backbones import XCiT
 
 
 def images() -> Tensor:
@@ -36,7 +36,7 @@ def main() -> None:
     distributed.init_process_group('gloo')
     batch = images().chunk(distributed.get_world_size())[distributed.get_rank()]
     states = {}
-    for cls in (XCiT, CaiT, ResMLP):
+    for cls in ARCHS:
         plain = backbone(cls)
         replicated = DistributedDataParallel(copy.deepcopy(plain))
         step(replicated, batch)

@@ -12,24 +12,24 @@ from importlib import import_module
 import pytest
 import torch
 from rounding import check_all_rounding, doubled
-from test_backbones import TRUNKS, tiny
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.optim.swa_utils import AveragedModel
+from trunks import MAKERS, tiny
 
 from colonnade.necks import ColumnarPyramid
 
 SIZES = [(64, 64), (72, 104), (40, 56)]  # the first grid is CaiT's and ResMLP's own
 
-every_model = pytest.mark.parametrize('kind', [*TRUNKS, 'pyramid'])
+every_model = pytest.mark.parametrize('kind', [*MAKERS, 'pyramid'])
 
 
 def build(kind: str, seed: int = 0) -> nn.Module:
     """With weights of its own, in evaluation mode."""
     if kind == 'pyramid':
-        model = nn.Sequential(tiny(TRUNKS['XCiT p16']), ColumnarPyramid(32, 16))
+        model = nn.Sequential(tiny(MAKERS['XCiT of patch 16']), ColumnarPyramid(32, 16))
     else:
-        model = tiny(TRUNKS[kind])
+        model = tiny(MAKERS[kind])
     generator = torch.Generator().manual_seed(seed)
     for value in model.state_dict().values():
         if value.is_floating_point():

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_backbones import ARCHS, tiny
 from torch import nn
+from trunks import ARCHS, tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import (channel_attention, class_attention,

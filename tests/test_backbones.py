@@ -4,56 +4,14 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-import timm
 import torch
 from rounding import check_all_rounding, doubled
 from torch import nn
+from trunks import every_class_with_kernels, every_trunk, timm_model, tiny
 
-from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
+from colonnade.backbones import CaiT, ResMLP, XCiT
 
-ARCHS = {
-    XCiT: dict(embed_dim=32, depth=4, num_heads=4, patch_size=8),
-    CaiT: dict(embed_dim=32, depth=4, num_heads=4, layer_scale_init_value=0.1, img_size=64),
-    ResMLP: dict(embed_dim=32, depth=4, patch_size=8, layer_scale_init_value=0.1, img_size=64),
-}
-TRUNKS = {
-    'XCiT p8': partial(XCiT, ARCHS[XCiT]),
-    'XCiT p16': partial(XCiT, ARCHS[XCiT] | dict(patch_size=16)),
-    'CaiT p16': partial(CaiT, ARCHS[CaiT]),
-    'CaiT by blocks': partial(CaiT, ARCHS[CaiT] | dict(patch_size=8), attn_block_size=7),
-    'ResMLP resample': partial(ResMLP, ARCHS[ResMLP]),
-    'ResMLP window': partial(ResMLP, ARCHS[ResMLP], token_mixing='window'),
-}
 SIZES = [(64, 64), (64, 96), (75, 101), (16, 16), (17, 40), (16, 400), (512, 800)]
-
-every_trunk = pytest.mark.parametrize('make', TRUNKS.values(), ids=TRUNKS)
-every_class = pytest.mark.parametrize('cls', ARCHS, ids=lambda cls: cls.__name__)
-every_arch = pytest.mark.parametrize(
-    'cls, arch', [(cls, arch) for cls in ARCHS for arch in cls.variants.rows],
-    ids=lambda value: value if isinstance(value, str) else value.__name__)
-
-
-def tiny(make: type | partial = XCiT, *args: object, **kwargs: object) -> ColumnarBackbone:
-    torch.manual_seed(0)
-    if isinstance(make, type):
-        args = args or (ARCHS[make], )
-    return make(*args, **kwargs)
-
-
-def timm_model(cls: type, arch: str, **kwargs: object) -> nn.Module:
-    """timm's module of an architecture, also of those that timm has no name for."""
-    row = cls.variants.rows[arch]
-    if cls is XCiT:
-        return timm.create_model(f'xcit_{arch}_224', num_classes=0, **kwargs)
-    if cls is ResMLP:
-        name = 'big_24' if arch == 'b24' else arch[1:]
-        return timm.create_model(f'resmlp_{name}_224', num_classes=0, **kwargs)
-    return timm.create_model(
-        'cait_s24_384',
-        num_classes=0,
-        **{key: row[key]
-           for key in ('embed_dim', 'depth', 'num_heads', 'img_size')},
-        **kwargs)
 
 
 @pytest.mark.parametrize('height, width', SIZES)
@@ -146,8 +104,6 @@ def test_an_empty_batch_gives_empty_maps(make: partial, size: tuple[int, int]) -
     before = {name: value.clone() for name, value in backbone.named_buffers() if value.ndim}
     assert [tuple(m.shape) for m in backbone.train()(empty)] == shapes
     assert all(torch.equal(backbone.get_buffer(name), value) for name, value in before.items())
-    with torch.no_grad():
-        assert [tuple(m.shape) for m in backbone.eval().fuse()(empty)] == shapes
 
 
 @pytest.mark.parametrize('with_cp', [False, True])
@@ -224,3 +180,10 @@ def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert not any(name.startswith(frozen) for name in changed)
     assert bool(changed) == (frozen_stages < 4)
+
+
+@every_class_with_kernels
+@torch.no_grad()
+def test_an_empty_batch_through_a_fused_trunk(cls: type) -> None:
+    maps = tiny(cls).eval().fuse()(torch.empty(0, 3, 75, 101))
+    assert [len(m) for m in maps] == [0] * 4

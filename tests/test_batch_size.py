@@ -10,10 +10,10 @@ import torch
 from conftest import LAYOUTS, NO_WORKERS, ROOT
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper
-from test_backbones import tiny
 from test_configs import learning_rates
+from trunks import every_class, tiny
 
-from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.backbones import XCiT
 from colonnade.engine.batch_size import accumulate, base_batch_size
 
 SEGMENTER = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py'
@@ -107,7 +107,7 @@ def test_what_cannot_be_made_up(changes: dict, count: int | None, message: str) 
         accumulate(cfg, count)
 
 
-@pytest.mark.parametrize('cls', [XCiT, CaiT, ResMLP])
+@every_class
 def test_two_accumulated_images_are_a_batch_of_two(cls: type) -> None:
     """With norm statistics frozen; the loss is the mean over the images."""
     images = torch.rand(2, 3, 40, 56)

@@ -9,9 +9,9 @@ import timm
 import torch
 from mmengine.runner import load_checkpoint
 from rounding import check_all_rounding, doubled
-from test_backbones import ARCHS, tiny
 from timm.models.cait import TalkingHeadAttn
 from torch import Tensor, nn
+from trunks import ARCHS, tiny
 
 from colonnade.backbones import CaiT
 from colonnade.backbones.cait import talking_heads

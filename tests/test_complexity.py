@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT
-from test_backbones import tiny
+from trunks import tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.tools.complexity import (build, classifier_complexity, count_parameters,

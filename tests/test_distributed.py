@@ -6,8 +6,7 @@ import torch
 from conftest import run_python
 from step_in_processes import backbone, images, step
 from torch import Tensor
-
-from colonnade.backbones import CaiT, ResMLP, XCiT
+from trunks import every_class
 
 States = dict[str, dict[str, dict[str, Tensor]]]
 
@@ -29,7 +28,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> States:
     return torch.load(out, weights_only=True)
 
 
-@pytest.mark.parametrize('cls', [XCiT, CaiT, ResMLP])
+@every_class
 def test_two_processes_step_as_one_with_their_images(cls: type, states: States) -> None:
     alone = backbone(cls)
     before = {name: p.detach().clone() for name, p in alone.named_parameters()}
@@ -42,7 +41,7 @@ def test_two_processes_step_as_one_with_their_images(cls: type, states: States) 
             after[name] - before[name], expected, rtol=0, atol=1e-4 * scale, msg=name)
 
 
-@pytest.mark.parametrize('cls', [XCiT, CaiT, ResMLP])
+@every_class
 def test_sharded_parameters_step_as_replicated_ones(cls: type, states: States) -> None:
     replicated, sharded = states[cls.__name__]['ddp'], states[cls.__name__]['fsdp']
     assert sharded.keys() == {name for name, _ in backbone(cls).named_parameters()}

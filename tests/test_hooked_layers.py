@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from test_backbones import every_class, tiny
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from touched_layers import (IMAGE, bent, check_equal, every_layer, of_trunk, pair, replace_layers,
                             results)
+from trunks import every_class_with_kernels, tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.kernels.folding import FusedError
@@ -51,7 +51,7 @@ def test_a_forward_of_its_own(cls: type, name: str) -> None:
     check_equal(cls, replace)
 
 
-@every_class
+@every_class_with_kernels
 def test_hooks_on_all_modules(cls: type) -> None:
     """All of a block are called, under timm's names."""
     ours, theirs = pair(cls)
@@ -69,7 +69,7 @@ def test_hooks_on_all_modules(cls: type) -> None:
 
 
 @pytest.mark.parametrize('fused', [False, True])
-@every_class
+@every_class_with_kernels
 @torch.no_grad()
 def test_features_that_hooks_keep_stay_as_they_were(cls: type, fused: bool) -> None:
     """What follows is not written into them."""
@@ -120,7 +120,7 @@ def test_fuse_names_what_it_cannot_fold(cls: type, name: str) -> None:
     assert torch.equal(trunk(image)[-1], expected)
 
 
-@every_class
+@every_class_with_kernels
 def test_fusing_names_each_block(cls: type) -> None:
     trunk = tiny(cls).eval()
     replace_layers(trunk, nn.GELU, lambda _: nn.ReLU())
@@ -130,7 +130,7 @@ def test_fusing_names_each_block(cls: type) -> None:
         trunk.fuse()
 
 
-@every_class
+@every_class_with_kernels
 def test_fusing_leaves_hooks_of_others(cls: type) -> None:
     trunk = tiny(cls).eval()
     state, handle = trunk.state_dict(), trunk.register_load_state_dict_pre_hook(lambda *_: None)

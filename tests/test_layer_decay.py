@@ -9,8 +9,8 @@ from conftest import ROOT
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
-from test_backbones import tiny
 from torch import nn
+from trunks import every_class, tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.engine import LayerDecayConstructor
@@ -33,7 +33,7 @@ def model_of(cls: type) -> nn.Module:
         dict(backbone=tiny(cls), neck=nn.ConvTranspose2d(32, 32, 2), head=nn.Conv2d(32, 3, 1)))
 
 
-@pytest.mark.parametrize('cls', [XCiT, CaiT, ResMLP])
+@every_class
 def test_rates_fall_towards_the_stem(cls: type) -> None:
     model = model_of(cls)
     found = settings(model, layer_decay_rate=0.5)

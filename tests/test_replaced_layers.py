@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from test_backbones import ARCHS, every_class, tiny
 from timm.layers import GluMlp
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.nn.utils import spectral_norm as spectral_norm_hook
 from touched_layers import LoRA, check_equal, of_trunk, pair, replace_layers, results, shared
+from trunks import ARCHS, every_class_with_kernels, tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import mixing_rows
@@ -101,7 +101,7 @@ OF_ONE_TRUNK = [
 ]
 
 
-@every_class
+@every_class_with_kernels
 @pytest.mark.parametrize('touch', TOUCHES.values(), ids=TOUCHES)
 def test_replaced_layers(cls: type, touch: Callable) -> None:
     check_equal(cls, touch)
@@ -145,7 +145,7 @@ class Halved(Tensor):
         raise TypeError(f'{function} is not for weights of this kind')
 
 
-@every_class
+@every_class_with_kernels
 def test_weights_of_another_kind(cls: type) -> None:
     """A tensor that linear layers know, as quantised ones are; reading it is an error."""
     ours, theirs = pair(cls)
@@ -160,7 +160,7 @@ def test_weights_of_another_kind(cls: type) -> None:
 @pytest.mark.skipif(
     torch.backends.quantized.engine == 'none', reason='torch has no quantised layers here')
 @pytest.mark.parametrize('size', [(64, 64), (72, 104)])
-@every_class
+@every_class_with_kernels
 @torch.no_grad()
 def test_dynamic_quantisation(cls: type, size: tuple[int, int]) -> None:
     """Its layers, whose weight is a method, are called; maps are near to those before."""
@@ -216,7 +216,7 @@ def test_attention_with_lora_is_bounded() -> None:
 
 
 @pytest.mark.parametrize('training', [False, True])
-@every_class
+@every_class_with_kernels
 def test_touched_trunks_are_compiled(cls: type, training: bool) -> None:
     torch._dynamo.reset()
     trunk, _ = pair(cls)

@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_backbones import ARCHS, tiny
 from torch import Tensor, nn
 from torch.nn import functional as F
+from trunks import ARCHS, tiny
 
 from colonnade.backbones import ResMLP
 from colonnade.backbones.resmlp import token_mixing

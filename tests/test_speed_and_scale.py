@@ -12,10 +12,9 @@ import torch
 from conftest import LAYOUTS, METRICS, NO_WORKERS, SHORT, config, run_python
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from test_backbones import tiny
 from torch import nn
+from trunks import every_class, tiny
 
-from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.engine.checks import class_heads
 from colonnade.engine.launch import read_config
 from colonnade.engine.runner import compile_parts, fuse_trunks
@@ -101,7 +100,7 @@ def test_synchronised_norms_on_a_gpu(options: list[str], shapes: Path, tmp_path:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('cls', [XCiT, CaiT, ResMLP])
+@every_class
 def test_maps_of_a_gpu(cls: type, dtype: torch.dtype) -> None:
     """Maps and gradients are those of a CPU, to the precision."""
     on_cpu = tiny(cls).train()

@@ -9,9 +9,9 @@ import torch
 from mmcv.ops import sync_bn
 from mmengine.model.utils import convert_sync_batchnorm, revert_sync_batchnorm
 from rounding import check_rounding, doubled
-from test_backbones import ARCHS, tiny
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
+from trunks import ARCHS, tiny
 
 from colonnade.backbones import XCiT
 from colonnade.necks import ColumnarPyramid

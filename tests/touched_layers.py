@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_backbones import ARCHS, tiny
 from torch import Tensor, nn
+from trunks import ARCHS, WITH_KERNELS, tiny
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.engine.benchmark.contestants import Intermediates
@@ -80,7 +80,7 @@ def layers_of(cls: type) -> list[str]:
 
 
 every_layer = pytest.mark.parametrize(
-    'cls, name', [(cls, name) for cls in ARCHS for name in layers_of(cls)],
+    'cls, name', [(cls, name) for cls in WITH_KERNELS for name in layers_of(cls)],
     ids=lambda value: value if isinstance(value, str) else value.__name__)
 
 

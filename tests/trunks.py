@@ -1,0 +1,61 @@
+"""Small trunks of every kind that is registered, a toy among them, for tests of their contract."""
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import timm
+import torch
+import toy_trunk  # noqa: F401, registers the toy
+from torch import nn
+
+from colonnade.backbones import TRUNKS, CaiT, ColumnarBackbone, ResMLP, XCiT
+
+SMALL = dict(
+    embed_dim=32, depth=4, num_heads=4, patch_size=8, layer_scale_init_value=0.1, img_size=64)
+ARCHS = {
+    cls: {
+        column: value
+        for column, value in SMALL.items() if column in next(iter(cls.variants.rows.values()))
+    }
+    for cls in TRUNKS.values()
+}
+FORMS = {  # of trunks with several
+    'XCiT of patch 16': partial(XCiT, ARCHS[XCiT] | dict(patch_size=16)),
+    'CaiT by blocks': partial(CaiT, ARCHS[CaiT], attn_block_size=7),
+    'ResMLP by windows': partial(ResMLP, ARCHS[ResMLP], token_mixing='window'),
+}
+MAKERS = {cls.__name__: partial(cls, arch) for cls, arch in ARCHS.items()} | FORMS
+
+WITH_KERNELS = [cls for cls in ARCHS if cls.__module__.startswith('colonnade.')]
+
+every_trunk = pytest.mark.parametrize('make', MAKERS.values(), ids=MAKERS)
+every_class = pytest.mark.parametrize('cls', ARCHS, ids=lambda cls: cls.__name__)
+every_class_with_kernels = pytest.mark.parametrize(
+    'cls', WITH_KERNELS, ids=lambda cls: cls.__name__)
+every_arch = pytest.mark.parametrize(
+    'cls, arch', [(cls, arch) for cls in ARCHS for arch in cls.variants.rows],
+    ids=lambda value: value if isinstance(value, str) else value.__name__)
+
+
+def tiny(make: type | partial = XCiT, *args: object, **kwargs: object) -> ColumnarBackbone:
+    """A small trunk with the same weights every time."""
+    torch.manual_seed(0)
+    if isinstance(make, type):
+        args = args or (ARCHS[make], )
+    return make(*args, **kwargs)
+
+
+def timm_model(cls: type, arch: str, **kwargs: object) -> nn.Module:
+    """timm's module of an architecture by timm's name for it, where it has one."""
+    row = cls.variants.rows[arch]
+    if cls is XCiT:
+        return timm.create_model(f'xcit_{arch}_224', num_classes=0, **kwargs)
+    if cls is ResMLP:
+        name = 'big_24' if arch == 'b24' else arch[1:]
+        return timm.create_model(f'resmlp_{name}_224', num_classes=0, **kwargs)
+    if cls is CaiT:
+        columns = ('embed_dim', 'depth', 'num_heads', 'img_size')
+        sizes = {key: row[key] for key in columns}
+        return timm.create_model('cait_s24_384', num_classes=0, **sizes, **kwargs)
+    return cls(arch).timm_module(row.get('img_size', 224))
