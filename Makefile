@@ -1,5 +1,5 @@
 # make demo   set up, draw a small data set, train and evaluate a detector and a segmenter on it
-# make test   set up and run the tests (make test-slow: those that take minutes)
+# make test   set up and run the tests in two processes (make test-slow: those that take minutes)
 # make lint   check the style
 # make clean  remove the environment and what was built; work_dirs and data stay
 #
@@ -14,7 +14,7 @@ demo: env
 	@$(BIN)/python tools/demo.py
 
 test: env
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow -s
