@@ -3,9 +3,11 @@
 # make lint   check the style
 # make clean  remove the environment and what was built; work_dirs and data stay
 #
-# VENV is where the environment lies, PYTHON what it is made with.
+# VENV is where the environment lies, PYTHON what it is made with. COMPILED_MMCV=1, given each time or
+# exported, compiles mmcv's own operators, which takes minutes and a compiler.
 VENV ?= .venv
 PYTHON ?= python3
+COMPILED_MMCV ?=
 BIN = $(VENV)/bin
 
 .PHONY: demo test test-slow lint env clean
@@ -25,7 +27,7 @@ lint: env
 	$(BIN)/python -m yapf --diff --recursive backbones configs engine necks tests tools weights
 
 env:
-	@$(PYTHON) tools/bootstrap.py $(VENV)
+	@$(PYTHON) tools/bootstrap.py $(VENV) $(if $(filter-out 0,$(COMPILED_MMCV)),--compiled-mmcv)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis

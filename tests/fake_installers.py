@@ -24,8 +24,13 @@ fakes = Path(__file__).parent.parent
 if 'wheel' in sys.argv:
     made = 'wheel'
     folder = Path(sys.argv[sys.argv.index('--wheel-dir') + 1])
-    with zipfile.ZipFile(folder / 'onedl_mmcv-2.3.6-any.whl', 'w') as wheel:
-        wheel.writestr('mmcv/_ext.so', 'operators')
+    isolated = '--no-build-isolation' not in sys.argv
+    info = 'onedl_mmcv-2.3.6.dist-info/'
+    name = 'onedl_mmcv-2.3.6-' + ('py3-none-any.whl' if isolated else 'any.whl')
+    with zipfile.ZipFile(folder / name, 'w') as wheel:
+        wheel.writestr(info + 'METADATA', 'Name: onedl-mmcv\\nVersion: 2.3.6\\n')
+        wheel.writestr(info + 'RECORD', '')
+        wheel.writestr('mmcv/ops.py', 'operators')
 else:
     made = 'uv'
     uv = Path(sys.argv[sys.argv.index('--target') + 1], 'bin/uv')
@@ -39,10 +44,13 @@ with open(fakes / 'log', 'a') as log:
     log.write(made + ' ')
 """
 UV = """#!/bin/sh
-case "$1" in venv)
-    for venv; do :; done
-    mkdir -p "$venv/bin"
-    ln -sf "{folder}/python" "$venv/bin/python"
+for last; do :; done
+case "$1" in
+venv)
+    mkdir -p "$last/bin"
+    ln -sf "{folder}/python" "$last/bin/python" ;;
+pip)
+    case "$last" in *.whl) basename "$last" > "$(dirname "$4")/../mmcv" ;; esac
 esac
 """
 

@@ -18,13 +18,17 @@ from conftest import ROOT
 from fake_installers import write_fakes, write_program
 
 from colonnade.tools import bootstrap as tool
+from colonnade.tools import build_mmcv
 
+WHEEL = (f'onedl-mmcv-2.3.6-torchvision-{tool.digest(tool.MMCV_TOOLS)[:16]}/'
+         'onedl_mmcv-2.3.6+torchvision-py3-none-any.whl')
 CPU_WHEEL = (f'onedl-mmcv-2.3.6-torch-2.12.1+cu130-cpu-{sys.implementation.cache_tag}-'
              f'{platform.machine()}/onedl_mmcv-2.3.6-any.whl')
+COMPILED = '--compiled-mmcv'
 
 
-def start(venv: Path, cache: Path, **environ: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, ROOT / 'tools/bootstrap.py', venv],
+def start(venv: Path, cache: Path, *options: str, **environ: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, ROOT / 'tools/bootstrap.py', venv, *options],
                             env={
                                 **os.environ, 'XDG_CACHE_HOME': str(cache),
                                 **environ
@@ -35,8 +39,9 @@ def start(venv: Path, cache: Path, **environ: str) -> subprocess.Popen:
                             start_new_session=True)
 
 
-def bootstrap(venv: Path, cache: Path, **environ: str) -> subprocess.CompletedProcess:
-    process = start(venv, cache, **environ)
+def bootstrap(venv: Path, cache: Path, *options: str,
+              **environ: str) -> subprocess.CompletedProcess:
+    process = start(venv, cache, *options, **environ)
     output = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, *output)
 
@@ -59,10 +64,23 @@ def made(tmp_path: Path) -> list[str]:
 
 
 def test_no_compiler(tmp_path: Path) -> None:
-    done = bootstrap(tmp_path / 'venv', tmp_path, PATH=str(tmp_path), CXX='none')
+    done = bootstrap(tmp_path / 'venv', tmp_path, COMPILED, PATH=str(tmp_path), CXX='none')
     assert done.returncode == 1
     assert 'There is no C++ compiler' in done.stderr
     assert 'apt-get install g++' in done.stderr
+
+
+def test_no_compiler_is_needed(tmp_path: Path, fakes: dict[str, str]) -> None:
+    (tmp_path / 'bin').mkdir()
+    for program in ('basename', 'dirname', 'ln', 'mkdir'):
+        (tmp_path / 'bin' / program).symlink_to(shutil.which(program))
+    fakes = dict(fakes, FAKE_GPUS='9.0', CXX='none', PATH=str(tmp_path / 'bin'))
+    done = bootstrap(tmp_path / 'venv', tmp_path, **fakes)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / 'colonnade' / WHEEL).is_file()
+    done = bootstrap(tmp_path / 'venv', tmp_path, COMPILED, **dict(fakes, CXX=sys.executable))
+    assert done.returncode == 1
+    assert 'There is no CUDA compiler (nvcc), which COMPILED_MMCV=1 needs' in done.stderr
 
 
 def test_no_room_to_write(tmp_path: Path) -> None:
@@ -101,13 +119,23 @@ def test_a_failed_step_is_repeated(tmp_path: Path) -> None:
         assert 'no space left on device' in done.stderr
 
 
-def test_a_set_up_makes_everything_once(tmp_path: Path, fakes: dict[str, str]) -> None:
+@pytest.mark.parametrize(('options', 'wheel'), [([], WHEEL), ([COMPILED], CPU_WHEEL)])
+def test_a_set_up_makes_everything_once(tmp_path: Path, fakes: dict[str, str], options: list[str],
+                                        wheel: str) -> None:
     for venv in ('one', 'two', 'two'):
-        done = bootstrap(tmp_path / venv, tmp_path / 'cache', **fakes)
+        done = bootstrap(tmp_path / venv, tmp_path / 'cache', *options, **fakes)
         assert done.returncode == 0, done.stderr
     assert done.stdout == ''
     assert made(tmp_path) == ['uv', 'wheel']
-    assert (tmp_path / 'cache/colonnade' / CPU_WHEEL).is_file()
+    assert (tmp_path / 'cache/colonnade' / wheel).is_file()
+
+
+def test_either_mmcv_replaces_the_other(tmp_path: Path, fakes: dict[str, str]) -> None:
+    for options, wheel in [([], WHEEL), ([COMPILED], CPU_WHEEL), ([], WHEEL)]:
+        done = bootstrap(tmp_path / 'venv', tmp_path / 'cache', *options, **fakes)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / 'venv/mmcv').read_text().strip() == Path(wheel).name
+    assert made(tmp_path) == ['uv', 'wheel', 'wheel']
 
 
 def test_killed_while_uv_is_installed(tmp_path: Path, fakes: dict[str, str]) -> None:
@@ -118,7 +146,7 @@ def test_killed_while_uv_is_installed(tmp_path: Path, fakes: dict[str, str]) -> 
     done = bootstrap(tmp_path / 'venv', tmp_path / 'cache', **fakes)
     assert done.returncode == 0, done.stderr
     names = {path.name for path in (tmp_path / 'cache/colonnade').iterdir()}
-    assert names == {'lock', 'uv-0.13.8', Path(CPU_WHEEL).parent.name}
+    assert names == {'lock', 'uv-0.13.8', Path(WHEEL).parent.name}
 
 
 @pytest.mark.parametrize('mode', [0o644, 0o755], ids=['not executable', 'cut off'])
@@ -131,16 +159,19 @@ def test_a_broken_uv_is_replaced(tmp_path: Path, fakes: dict[str, str], mode: in
     assert made(tmp_path) == ['uv', 'wheel']
 
 
-def test_a_damaged_wheel_is_compiled_again(tmp_path: Path, fakes: dict[str, str]) -> None:
-    wheel = tmp_path / 'cache/colonnade' / CPU_WHEEL
-    bootstrap(tmp_path / 'one', tmp_path / 'cache', **fakes)
+@pytest.mark.parametrize(('options', 'name'), [([], WHEEL), ([COMPILED], CPU_WHEEL)])
+def test_a_damaged_wheel_is_made_again(tmp_path: Path, fakes: dict[str, str], options: list[str],
+                                       name: str) -> None:
+    wheel = tmp_path / 'cache/colonnade' / name
+    bootstrap(tmp_path / 'one', tmp_path / 'cache', *options, **fakes)
     whole = wheel.read_bytes()
-    for damaged in (whole[:-20], whole.replace(b'operators', b'0perators'), b''):
+    flipped = bytes([whole[80] ^ 1])  # in the contents of its first file
+    for damaged in (whole[:-20], whole[:80] + flipped + whole[81:], b''):
         wheel.write_bytes(damaged)
         (tmp_path / 'one/fingerprint').unlink()
-        done = bootstrap(tmp_path / 'one', tmp_path / 'cache', **fakes)
+        done = bootstrap(tmp_path / 'one', tmp_path / 'cache', *options, **fakes)
         assert done.returncode == 0, done.stderr
-        assert f'{wheel} is damaged and is compiled again' in done.stdout
+        assert f'{wheel} is damaged and is made again' in done.stdout
         assert len(wheel.read_bytes()) == len(whole)
 
 
@@ -198,10 +229,10 @@ def test_each_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ful
     monkeypatch.setattr(tool, 'disk', lambda folder: list(free).index(str(folder)))
     monkeypatch.setattr(shutil, 'disk_usage',
                         lambda folder: SimpleNamespace(free=free[str(folder)]))
-    tool.check_space(folders['venv'])
+    tool.check_space(folders['venv'], compiled=True)
     free[str(folders[full])] = 0.2e9
     with pytest.raises(tool.SetupError) as error:
-        tool.check_space(folders['venv'])
+        tool.check_space(folders['venv'], compiled=True)
     assert f'0.2 GB are free on the disk of {tmp_path / full}, ' in str(error.value)
     assert str(error.value).endswith(f'name another place with {hint}')
 
@@ -210,11 +241,13 @@ def test_one_disk_has_room_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(tool, 'UV_CACHE', tmp_path)
     monkeypatch.setattr(tool, 'disk', lambda folder: 0)
     monkeypatch.setattr(shutil, 'disk_usage', lambda folder: SimpleNamespace(free=11.9e9))
+    tool.check_space(tmp_path, compiled=False)
     with pytest.raises(tool.SetupError, match='11.9 GB are free .* 12 GB are needed'):
-        tool.check_space(tmp_path)
+        tool.check_space(tmp_path, compiled=True)
     (tmp_path / 'torch').touch()
     monkeypatch.setattr(tool, 'disk_blocks', lambda path: 6e9 / 512)
-    tool.check_space(tmp_path)  # of an environment that is there, little is made anew
+    tool.check_space(
+        tmp_path, compiled=True)  # of an environment that is there, little is made anew
 
 
 @pytest.mark.parametrize(('environ', 'kind'), [
@@ -227,14 +260,17 @@ def test_one_disk_has_room_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 ])
 def test_a_wheel_is_for_the_gpus_it_was_compiled_for(tmp_path: Path, fakes: dict[str, str],
                                                      environ: dict[str, str], kind: str) -> None:
-    done = bootstrap(tmp_path / 'venv', tmp_path, **{**fakes, 'CUDA_HOME': '/', **environ})
+    done = bootstrap(tmp_path / 'venv', tmp_path, COMPILED, **{
+        **fakes, 'CUDA_HOME': '/',
+        **environ
+    })
     assert done.returncode == 0, done.stderr
     wheels = [path.parent.name for path in tmp_path.glob('colonnade/*/*.whl')]
     assert wheels == [CPU_WHEEL.split('/')[0].replace('-cpu-', f'-{kind}-')]
 
 
 def test_forced_cuda_needs_to_know_the_gpus(tmp_path: Path, fakes: dict[str, str]) -> None:
-    done = bootstrap(tmp_path / 'venv', tmp_path, **{**fakes, 'FORCE_CUDA': '1'})
+    done = bootstrap(tmp_path / 'venv', tmp_path, COMPILED, **{**fakes, 'FORCE_CUDA': '1'})
     assert done.returncode == 1
     assert 'FORCE_CUDA=1 without a GPU needs TORCH_CUDA_ARCH_LIST' in done.stderr
 
@@ -245,7 +281,8 @@ def test_forced_cuda_needs_to_know_the_gpus(tmp_path: Path, fakes: dict[str, str
 def test_a_finished_one_is_not_repeated(tmp_path: Path) -> None:
     # the stamp names the Python that made the environment, not the one inside
     maker = Path(sys.base_prefix, 'bin', f'python3.{sys.version_info.minor}')
-    done = subprocess.run([maker, ROOT / 'tools/bootstrap.py', sys.prefix],
+    options = [COMPILED] if build_mmcv.compiled_operators() else []
+    done = subprocess.run([maker, ROOT / 'tools/bootstrap.py', sys.prefix, *options],
                           env={
                               **os.environ, 'XDG_CACHE_HOME': str(tmp_path),
                               'PATH': ''

@@ -2,10 +2,13 @@
 
     python3 tools/bootstrap.py .venv
 
-Installs uv, the pinned requirements, mmcv with its compiled operators and this project. The mmcv
-wheel is compiled once for each combination of torch, Python, mmcv and kind of GPU and kept in
-$XDG_CACHE_HOME/colonnade (~/.cache/colonnade); so is uv. TORCH_CUDA_ARCH_LIST="8.0;9.0" compiles
-for several kinds of GPU. A second run returns at once; one beside another waits for it.
+Installs uv, the pinned requirements, mmcv and this project. uv and the wheel of mmcv are kept in
+$XDG_CACHE_HOME/colonnade (~/.cache/colonnade). A second run returns at once; one beside another
+waits for it.
+
+mmcv has the operators of build_mmcv.py. With --compiled-mmcv it has its own: they are compiled once
+for each combination of torch, Python, mmcv and kind of GPU. TORCH_CUDA_ARCH_LIST="8.0;9.0" compiles
+for several kinds of GPU.
 """
 from __future__ import annotations
 
@@ -30,6 +33,9 @@ UV = 'uv==0.13.8'
 UV_CACHE = Path(os.environ.get('UV_CACHE_DIR') or CACHE.parent / 'uv')  # where uv has it, too
 MMCV = 'onedl-mmcv==2.3.6'
 GIGABYTES = {'VENV': 5.8, 'UV_CACHE_DIR': 5.8, 'TMPDIR': 0.4}  # environment, downloads, compiling
+MMCV_TOOLS = [
+    Path(__file__).resolve().with_name(f'{name}.py') for name in ('build_mmcv', 'mmcv_ext')
+]
 LOG = 'bootstrap.log'
 SCRATCH = 'scratch-'  # begins the names of folders in the cache that may be left over
 # What the compiled operators of mmcv depend on. They have CUDA where mmcv's setup.py looks for it,
@@ -90,29 +96,35 @@ def run(step: str, command: list[str | Path], advice: str, venv: Path, **environ
     return done.stdout
 
 
-def fingerprint() -> str:
+def digest(paths: list[Path], *facts: object) -> str:
+    """A number that changes with the contents of files or with other facts."""
+    content = b''.join(path.read_bytes() for path in paths)
+    return hashlib.sha256(content + ' '.join(map(str, facts)).encode()).hexdigest()
+
+
+def fingerprint(compiled: bool) -> str:
     """What the environment is made from; when this changes, it is brought up to date."""
-    content = b''.join(path.read_bytes()
-                       for path in (LOCK, ROOT / 'setup.cfg', Path(__file__).resolve()))
-    return hashlib.sha256(content + f'{sys.version} {ROOT}'.encode()).hexdigest()
+    sources = [LOCK, ROOT / 'setup.cfg', Path(__file__).resolve(), *MMCV_TOOLS]
+    return digest(sources, sys.version, ROOT, compiled)
 
 
-def is_current(venv: Path) -> bool:
+def is_current(venv: Path, compiled: bool) -> bool:
     stamp = venv / 'fingerprint'
-    return (stamp.exists() and stamp.read_text() == fingerprint()
+    return (stamp.exists() and stamp.read_text() == fingerprint(compiled)
             and (venv / 'bin/python').exists())
 
 
-def check_machine(venv: Path) -> None:
+def check_machine(venv: Path, compiled: bool) -> None:
     """Raise a SetupError for what would otherwise fail after minutes."""
     if sys.version_info < (3, 10):
         raise SetupError(f'Python 3.10 or newer is needed, this is {platform.python_version()}: '
                          'run make with PYTHON=python3.12, say.')
     if os.name != 'posix':
         raise SetupError('These targets need Linux or macOS; on Windows, use WSL.')
-    if shutil.which(os.environ.get('CXX', 'c++')) is None and shutil.which('g++') is None:
-        raise SetupError('There is no C++ compiler, and the operators of mmcv need one: install '
-                         'g++ (Debian, Ubuntu: apt-get install g++), or set CXX.')
+    compilers = os.environ.get('CXX', 'c++'), 'g++'
+    if compiled and not any(map(shutil.which, compilers)):
+        raise SetupError('There is no C++ compiler, and COMPILED_MMCV=1 needs one: do without it, '
+                         'install g++ (Debian, Ubuntu: apt-get install g++), or set CXX.')
     for folder in (venv, CACHE, UV_CACHE):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -134,10 +146,12 @@ def disk_blocks(path: Path) -> int:
         return 0
 
 
-def check_space(venv: Path) -> None:
+def check_space(venv: Path, compiled: bool) -> None:
     """Raise a SetupError if a disk has no room for all that is to be written to it."""
     there = sum(disk_blocks(path) for path in venv.rglob('*')) * 512 / 1e9
-    folders = {'VENV': venv, 'UV_CACHE_DIR': UV_CACHE, 'TMPDIR': Path(tempfile.gettempdir())}
+    folders = {'VENV': venv, 'UV_CACHE_DIR': UV_CACHE}
+    if compiled:
+        folders['TMPDIR'] = Path(tempfile.gettempdir())
     for number in {disk(folder) for folder in folders.values()}:
         names = [name for name, folder in folders.items() if disk(folder) == number]
         # what is in the environment needs no download either
@@ -205,26 +219,34 @@ def get_uv(venv: Path) -> Path:
     return home / 'bin/uv'
 
 
-def get_mmcv(venv: Path, python: Path) -> Path:
-    """The wheel of mmcv for this torch, Python and GPU, from the cache or compiled here."""
+def get_mmcv(venv: Path, python: Path, compiled: bool) -> Path:
+    """The wheel of mmcv from the cache, or built here."""
+    key = compiled_key(venv, python) if compiled else f'torchvision-{digest(MMCV_TOOLS)[:16]}'
+    folder = CACHE / f'{MMCV.replace("==", "-")}-{key}'
+    for wheel in folder.glob('*.whl'):
+        if is_intact(wheel):
+            return wheel
+        say(f'{wheel} is damaged and is made again')
+        wheel.unlink()
+    with scratch_folder() as scratch:
+        if compiled:
+            compile_mmcv(venv, python, key, scratch)
+        else:
+            run('building mmcv', [python, MMCV_TOOLS[0], scratch], ADVICE_INSTALL, venv)
+        folder.mkdir(exist_ok=True)
+        for wheel in Path(scratch).glob('*.whl'):
+            os.replace(wheel, folder / wheel.name)
+    return next(folder.glob('*.whl'))
+
+
+def compiled_key(venv: Path, python: Path) -> str:
+    """What compiled operators are for: torch, Python and GPU."""
     key = run('asking torch for its version', [python, '-c', WHEEL_KEY],
               'The installed torch does not work on this machine.', venv).strip()
     if '-sm-' in key:
         raise SetupError('FORCE_CUDA=1 without a GPU needs TORCH_CUDA_ARCH_LIST: the compute '
                          'capabilities to compile for, such as "8.0;9.0"')
-    folder = CACHE / f'{MMCV.replace("==", "-")}-{key}-{platform.machine()}'
-    for wheel in folder.glob('*.whl'):
-        if is_intact(wheel):
-            return wheel
-        say(f'{wheel} is damaged and is compiled again')
-        wheel.unlink()
-    if '-sm' in key and not (shutil.which('nvcc') or os.environ.get('CUDA_HOME')):
-        raise SetupError(
-            'There is no CUDA compiler (nvcc), which the operators of mmcv need for a GPU. '
-            'Install the CUDA toolkit and set CUDA_HOME, or do without the GPU: '
-            'CUDA_VISIBLE_DEVICES= make ...')
-    compile_mmcv(venv, python, folder)
-    return next(folder.glob('*.whl'))
+    return f'{key}-{platform.machine()}'
 
 
 def is_intact(wheel: Path) -> bool:
@@ -235,39 +257,40 @@ def is_intact(wheel: Path) -> bool:
         return False
 
 
-def compile_mmcv(venv: Path, python: Path, folder: Path) -> None:
+def compile_mmcv(venv: Path, python: Path, key: str, folder: str) -> None:
     """Compile mmcv's operators against the torch of ``venv`` and put the wheel into ``folder``."""
+    if '-sm' in key and not (shutil.which('nvcc') or os.environ.get('CUDA_HOME')):
+        raise SetupError(
+            'There is no CUDA compiler (nvcc), which COMPILED_MMCV=1 needs for a GPU. Do without '
+            'it, install the CUDA toolkit and set CUDA_HOME, or do without the GPU: '
+            'CUDA_VISIBLE_DEVICES= make ...')
     say('compiling the operators of mmcv, once: 6 to 15 minutes on two cores')
-    with scratch_folder() as scratch:
-        run('compiling mmcv', [
-            python, '-m', 'pip', 'wheel', '--no-build-isolation', '--no-deps', '--no-binary',
-            ':all:', '--no-cache-dir', '--wheel-dir', scratch, MMCV
-        ],
-            ADVICE_COMPILE,
-            venv,
-            MMCV_WITH_OPS='1',
-            MAX_JOBS=os.environ.get('MAX_JOBS', str(os.cpu_count())))
-        folder.mkdir(exist_ok=True)
-        for wheel in Path(scratch).glob('*.whl'):
-            os.replace(wheel, folder / wheel.name)
+    run('compiling mmcv', [
+        python, '-m', 'pip', 'wheel', '--no-build-isolation', '--no-deps', '--no-binary', ':all:',
+        '--no-cache-dir', '--wheel-dir', folder, MMCV
+    ],
+        ADVICE_COMPILE,
+        venv,
+        MMCV_WITH_OPS='1',
+        MAX_JOBS=os.environ.get('MAX_JOBS', str(os.cpu_count())))
 
 
-def bootstrap(venv: Path) -> None:
-    """Bring ``venv`` up to date.
+def bootstrap(venv: Path, compiled: bool) -> None:
+    """Bring ``venv`` up to date, with mmcv's own operators ``compiled`` or torchvision's.
 
     Raises:
         SetupError: If a step fails.
     """
-    if is_current(venv):
+    if is_current(venv, compiled):
         return
-    check_machine(venv)
+    check_machine(venv, compiled)
     with one_at_a_time():
-        if not is_current(venv):  # else another set-up has just made it
-            check_space(venv)
-            make_environment(venv)
+        if not is_current(venv, compiled):  # else another set-up has just made it
+            check_space(venv, compiled)
+            make_environment(venv, compiled)
 
 
-def make_environment(venv: Path) -> None:
+def make_environment(venv: Path, compiled: bool) -> None:
     stamp, python = venv / 'fingerprint', venv / 'bin/python'
     stamp.unlink(missing_ok=True)
     say(f'making {venv}; details go to {venv / LOG}')
@@ -278,18 +301,23 @@ def make_environment(venv: Path) -> None:
     say('installing torch, mmdet, mmseg and what they need: several GB the first time')
     install = [uv, 'pip', 'install', '--python', python, '--no-deps']
     run('installing packages', [*install, '-r', LOCK], ADVICE_INSTALL, venv)
-    run('installing mmcv', [*install, get_mmcv(venv, python)], ADVICE_INSTALL, venv)
+    run('installing mmcv',
+        [*install, '--reinstall-package', 'onedl-mmcv',
+         get_mmcv(venv, python, compiled)], ADVICE_INSTALL, venv)
     run('installing colonnade', [*install, '--no-build-isolation', '--editable', ROOT],
         ADVICE_INSTALL, venv)
-    stamp.write_text(fingerprint())
+    stamp.write_text(fingerprint(compiled))
 
 
 def main() -> None:
     """Make the environment; a failed step ends with what to do about it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('venv', type=Path, help='folder of the virtual environment')
+    parser.add_argument(
+        '--compiled-mmcv', action='store_true', help="compile mmcv's own operators (minutes)")
+    args = parser.parse_args()
     try:
-        bootstrap(parser.parse_args().venv.resolve())
+        bootstrap(args.venv.resolve(), args.compiled_mmcv)
     except SetupError as error:
         sys.exit(f'[setup] {error}')
 

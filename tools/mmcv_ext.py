@@ -22,8 +22,8 @@ OPERATORS = torch.ops.torchvision
 TINY = torch.finfo(torch.float32).tiny  # mmcv's focal losses take no logarithm of less
 MISSING = ("mmcv's operator {} is not in this mmcv, which was built without a compiler. Install it "
            'with its compiled operators: "make env COMPILED_MMCV=1" in a clone of Colonnade, or '
-           '"pip install --force-reinstall --no-deps --no-build-isolation --no-binary onedl-mmcv '
-           'onedl-mmcv==2.3.6" (needs a C++ compiler, for a GPU nvcc, too)')
+           '"pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir '
+           '--no-binary onedl-mmcv onedl-mmcv==2.3.6" (needs a C++ compiler, for a GPU nvcc, too)')
 
 
 def __getattr__(name: str) -> Callable[..., NoReturn]:

@@ -1,0 +1,129 @@
+"""The wheel of mmcv without compiled operators, and when it is installed."""
+from __future__ import annotations
+
+import base64
+import hashlib
+import sys
+import zipfile
+from importlib.metadata import PathDistribution
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, run_python
+from packaging.requirements import Requirement
+
+from colonnade.tools import bootstrap
+from colonnade.tools import build_mmcv as tool
+
+PLAIN = {
+    'mmcv/__init__.py': b'',
+    'onedl_mmcv-2.3.6.dist-info/METADATA': b'Name: onedl-mmcv\nVersion: 2.3.6\n\nVersion: 2.3.6\n',
+    'onedl_mmcv-2.3.6.dist-info/WHEEL': b'Tag: py3-none-any\n',
+    'onedl_mmcv-2.3.6.dist-info/RECORD': b'mmcv/__init__.py,,\n',
+}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """pip's calls; it builds a small wheel, and installs nothing."""
+    found = []
+
+    def pip(*arguments: str | Path) -> None:
+        found.append(tuple(map(str, arguments)))
+        if arguments[0] == 'wheel':
+            folder = arguments[arguments.index('--wheel-dir') + 1]
+            with zipfile.ZipFile(folder / 'onedl_mmcv-2.3.6-py3-none-any.whl', 'w') as archive:
+                for name, content in PLAIN.items():
+                    archive.writestr(name, content)
+
+    monkeypatch.setattr(tool, 'pip', pip)
+    return found
+
+
+@pytest.fixture
+def no_mmcv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is installed."""
+    monkeypatch.setattr(tool, 'compiled_operators', lambda: None)
+    monkeypatch.setattr(tool, 'other_distribution', lambda: None)
+
+
+@pytest.mark.usefixtures('calls')
+def test_wheel(tmp_path: Path) -> None:
+    wheel = tool.build(tmp_path / 'new/wheels')
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / 'site')
+        names = archive.namelist()
+    assert len(names) == len(set(names)) == len(PLAIN) + 1
+    assert (tmp_path / 'site/mmcv/_ext.py').read_bytes() == tool.EXTENSION.read_bytes()
+    installed = PathDistribution(tmp_path / 'site/onedl_mmcv-2.3.6+torchvision.dist-info')
+    assert installed.version == wheel.name.split('-')[1] == '2.3.6+torchvision'
+    assert installed.read_text('METADATA').endswith('\n\nVersion: 2.3.6\n')  # of its description
+    assert sorted(map(str, installed.files)) == sorted(names)
+    for file in installed.files:
+        if file.name != 'RECORD':
+            digest = hashlib.sha256(file.locate().read_bytes()).digest()
+            assert base64.urlsafe_b64decode(f'{file.hash.value}=') == digest
+            assert file.size == file.locate().stat().st_size
+
+
+def test_version_everywhere() -> None:
+    assert bootstrap.MMCV == f'onedl-mmcv=={tool.VERSION}'
+    assert f'    {bootstrap.MMCV}\n' in (ROOT / 'setup.cfg').read_text()
+    assert Requirement(bootstrap.MMCV).specifier.contains(tool.VERSION + tool.LABEL)
+
+
+def test_compiled_operators_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                 calls: list[tuple[str, ...]]) -> None:
+    (tmp_path / 'mmcv').mkdir()
+    monkeypatch.setattr(sys, 'path', [str(tmp_path)])
+    monkeypatch.setattr(sys, 'modules', {**sys.modules})
+    sys.modules.pop('mmcv', None)
+    (tmp_path / 'mmcv/__init__.py').touch()
+    (tmp_path / 'mmcv/_ext.py').touch()
+    assert tool.compiled_operators() is None
+    compiled = tmp_path / 'mmcv/_ext.cpython-311-x86_64-linux-gnu.so'
+    compiled.touch()
+    assert tool.install(replace=False) == (
+        f'{compiled} has the compiled operators: nothing is replaced (--replace does)')
+    assert calls == []
+    tool.install(replace=True)
+    assert [call[0] for call in calls] == ['wheel', 'install']
+
+
+@pytest.mark.usefixtures('no_mmcv')
+def test_install(calls: list[tuple[str, ...]]) -> None:
+    done = tool.install(replace=False)
+    assert done == f'installed onedl_mmcv-2.3.6+torchvision-py3-none-any.whl in {sys.prefix}'
+    assert {'--no-deps', '--force-reinstall'} < set(calls[1])
+
+
+@pytest.mark.usefixtures('no_mmcv')
+def test_another_distribution_is_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, 'other_distribution', lambda: 'mmcv-lite 2.1.0')
+    with pytest.raises(tool.BuildError, match='mmcv-lite 2.1.0 .* pip uninstall mmcv-lite'):
+        tool.install(replace=False)
+
+
+def test_a_build_that_found_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name = 'onedl_mmcv-2.3.6-cp311-cp311-linux_x86_64.whl'
+    monkeypatch.setattr(tool, 'pip', lambda *_: (tmp_path / name).touch())
+    with pytest.raises(tool.BuildError, match=f'{name} has compiled operators'):
+        tool.build_without_operators(tmp_path)
+
+
+def test_no_network(tmp_path: Path) -> None:
+    said = run_python(
+        'tools/build_mmcv.py',
+        tmp_path,
+        fail=True,
+        PIP_CONFIG_FILE='/dev/null',
+        PIP_FIND_LINKS='',
+        PIP_INDEX_URL='http://127.0.0.1:9/simple',
+        PIP_RETRIES='0')
+    assert 'does it reach a package index?' in said
+    assert 'Traceback' not in said
+
+
+@pytest.mark.parametrize('arguments', [(), ('wheels', '--install'), ('wheels', '--replace')])
+def test_arguments(arguments: tuple[str, ...]) -> None:
+    assert 'error: ' in run_python('tools/build_mmcv.py', *arguments, fail=True)
