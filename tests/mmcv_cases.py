@@ -146,6 +146,13 @@ def ms_deform_attn(seed: int,
                           *(tensor.to(dtype) for tensor in tensors))
 
 
+def point_sample(seed: int, num: int) -> list[Tensor]:
+    """Some points are outside; mmcv needs no extension for it."""
+    return with_gradients(mmcv.ops.point_sample,
+                          draw(seed, *MAPS).float(),
+                          (draw(seed, MAPS[0], num, 2) / 2 + 0.5).float())
+
+
 def gpu_cases() -> dict[str, Case]:
     """By name, what the compiled extension does on a GPU only."""
     found: dict[str, Case] = {}
@@ -172,6 +179,8 @@ def cases() -> dict[str, Case]:
     for num in (1, 70):
         for limit in (20, 1000):
             found[f'batched_nms-{num}-{limit}'] = partial(batched_nms, num, limit)
+    for num in (0, 1, 9):
+        found[f'point_sample-{num}'] = partial(point_sample, num, num)
     for seed in range(8):
         aligned, samples, num = bool(seed % 2), seed // 2 % 2 * 2, (0, 1, 5, 9)[seed // 2]
         for dtype in DTYPES if seed > 5 else DTYPES[:1]:
