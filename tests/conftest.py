@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import gc
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed import TCPStore
+from torch.multiprocessing import ProcessExitedException, start_processes
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / 'shared'  # sample images and reference outputs, where they lie beside us
@@ -70,6 +73,46 @@ def run_python(*arguments: str | Path, fail: bool = False, **environ: str) -> st
                           text=True)
     assert bool(done.returncode) == fail, done.stdout[-6000:]
     return done.stdout
+
+
+LAUNCH = ('-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', 2)  # torchrun
+TWO_PROCESSES = dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
+
+
+def run_two(script: str, *arguments: str | Path, out: Path) -> str:
+    """Run a script in two processes on the CPU, as torchrun does; returns their output.
+
+    They are forks of this one, whose imports they have. Where a GPU is, autograd cannot be forked,
+    and torchrun starts them.
+    """
+    if torch.cuda.is_available():
+        return run_python(*LAUNCH, script, *arguments, **TWO_PROCESSES)
+    store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
+    logs = [out / f'process_{rank}.txt' for rank in range(2)]
+    command = [script, *map(str, arguments)]
+    try:
+        start_processes(run_worker, (command, store.port, logs), nprocs=2, start_method='fork')
+    except ProcessExitedException as error:
+        raise AssertionError('\n'.join(log.read_text()[-6000:] for log in logs)) from error
+    return '\n'.join(log.read_text() for log in logs)
+
+
+def run_worker(rank: int, command: list[str], port: int, logs: list[Path]) -> None:
+    """What a process of ``run_two`` does, in the environment that torchrun gives it."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE='2',
+        LOCAL_WORLD_SIZE='2',
+        MASTER_ADDR='127.0.0.1',
+        MASTER_PORT=str(port),
+        TORCHELASTIC_USE_AGENT_STORE='True')
+    with logs[rank].open('w', buffering=1) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        sys.stdout = sys.stderr = log
+        sys.argv = command
+        runpy.run_path(str(ROOT / command[0]), run_name='__main__')
 
 
 latest_start = 0.

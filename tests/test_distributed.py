@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import run_python
+from conftest import run_two
 from step_in_processes import backbone, images, step
 from torch import Tensor
 from trunks import every_class
@@ -14,18 +14,9 @@ States = dict[str, dict[str, dict[str, Tensor]]]
 @pytest.fixture(scope='module')
 def states(tmp_path_factory: pytest.TempPathFactory) -> States:
     """Weights after a step of two gloo processes, by trunk and by what distributes it."""
-    out = tmp_path_factory.mktemp('step') / 'states.pth'
-    run_python(
-        '-m',
-        'torch.distributed.run',
-        '--standalone',
-        '--nproc-per-node',
-        2,
-        'tests/step_in_processes.py',
-        out,
-        OMP_NUM_THREADS='1',
-        CUDA_VISIBLE_DEVICES='')
-    return torch.load(out, weights_only=True)
+    out = tmp_path_factory.mktemp('step')
+    run_two('tests/step_in_processes.py', out / 'states.pth', out=out)
+    return torch.load(out / 'states.pth', weights_only=True)
 
 
 @every_class
