@@ -146,16 +146,30 @@ def disk_blocks(path: Path) -> int:
         return 0
 
 
+def are_linked(venv: Path) -> bool:
+    """Whether uv links packages from its cache, so that they take their space once."""
+    if disk(venv) != disk(UV_CACHE) or os.environ.get('UV_LINK_MODE') == 'copy':
+        return False
+    with tempfile.NamedTemporaryFile(dir=UV_CACHE) as file:
+        with tempfile.TemporaryDirectory(dir=venv) as folder:
+            try:
+                os.link(file.name, Path(folder, 'link'))
+            except OSError:
+                return False
+    return True
+
+
 def check_space(venv: Path, compiled: bool) -> None:
     """Raise a SetupError if a disk has no room for all that is to be written to it."""
     there = sum(disk_blocks(path) for path in venv.rglob('*')) * 512 / 1e9
     folders = {'VENV': venv, 'UV_CACHE_DIR': UV_CACHE}
     if compiled:
         folders['TMPDIR'] = Path(tempfile.gettempdir())
+    sizes = {**GIGABYTES, 'VENV': 0} if are_linked(venv) else GIGABYTES
     for number in {disk(folder) for folder in folders.values()}:
         names = [name for name, folder in folders.items() if disk(folder) == number]
         # what is in the environment needs no download either
-        needed = sum(max(GIGABYTES[name] - there, 0.4) for name in names)
+        needed = sum(max(sizes[name] - there, 0.4) for name in names)
         free = shutil.disk_usage(folders[names[0]]).free / 1e9
         if free < needed:
             places = ' and '.join(str(folders[name]) for name in names)
