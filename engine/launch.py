@@ -21,7 +21,7 @@ from torch import distributed
 
 from .data_sources import evaluators, redirect_data_root
 from .hooks import drop_absent_hooks
-from .options import Options, merge_options
+from .options import merge_options
 from .registries import known_types
 from .runner import StrictRunner
 
@@ -33,32 +33,11 @@ WRONG_SETTING = (r'\S+ is not in the \S+ registry|cfg should be a dict|type must
 RANK = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
 
 
-def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that every tool with a runner has."""
-    parser.add_argument('config', type=Path, help='config file of mmdet or mmseg')
-    parser.add_argument(
-        '--work-dir', type=Path, help='folder for logs and checkpoints (work_dirs/HEAD/CONFIG)')
-    parser.add_argument(
-        '--data-root', type=Path, help='where the data set lies, for all data sets and evaluators')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=Options,
-        metavar='KEY=VALUE',
-        help='settings that override the config, e.g. train_cfg.max_epochs=12')
-    parser.add_argument(
-        '--launcher',
-        choices=['none', 'pytorch', 'slurm', 'mpi'],
-        default='none',
-        help='what started the processes: pytorch for torchrun')
-    parser.add_argument(
-        '--trust',
-        action='store_true',
-        help='run what is pickled in weight files; only if you trust who made them')
-
-
 def load_config(args: argparse.Namespace) -> Config:
-    """The config of ``args.config`` with the options of :func:`add_launch_arguments` applied.
+    """The config of ``args.config`` with the options of the command line applied.
+
+    Args:
+        args: Of :func:`colonnade.tools.command_line.add_launch_arguments`.
 
     Raises:
         FileNotFoundError: If the config or the data root does not exist.

@@ -1,14 +1,13 @@
 """Settings of a config on the command line: ``--cfg-options KEY=VALUE``, each checked."""
 from __future__ import annotations
 
-import argparse
 import inspect
 import logging
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
@@ -32,23 +31,6 @@ BESIDE = {
     'custom_hooks': {'priority'},
     'param_scheduler': {'convert_to_iter_based'},
 }
-
-
-class Options(DictAction):
-    """mmengine's action; what is no ``KEY=VALUE`` is an error of the command line."""
-
-    def __call__(self,
-                 parser: argparse.ArgumentParser,
-                 namespace: argparse.Namespace,
-                 values: Any,
-                 option_string: str | None = None) -> None:
-        """Parse values and add them to what was given before."""
-        try:
-            super().__call__(parser, namespace, values, option_string)
-        except (ValueError, AssertionError, RecursionError):
-            wrong = next((v for v in values if '=' not in v), ' '.join(values))
-            parser.error(f'{option_string} takes KEY=VALUE, as in train_cfg.max_epochs=12, '
-                         f'got {wrong}')
 
 
 def merge_options(cfg: Config, options: dict[str, Any]) -> None:

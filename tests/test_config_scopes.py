@@ -11,7 +11,8 @@ from conftest import ROOT, run_python
 from mmengine import hub
 from mmengine.config import Config
 
-from colonnade.engine.launch import add_launch_arguments, load_config
+from colonnade.engine.launch import load_config
+from colonnade.tools.command_line import add_launch_arguments
 
 BASES = {
     'mmseg::_base_/datasets/ade20k.py': 'ADE20KDataset',
@@ -68,9 +69,9 @@ print(Config.fromfile({str(path)!r}).train_dataloader.dataset.type)
 def test_a_missing_package_is_named_and_not_installed(tmp_path: Path, run_tool: Callable,
                                                       capsys: pytest.CaptureFixture) -> None:
     path = write_config(tmp_path, 'mmrotate::_base_/datasets/dotav1.py')
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as stopped:
         run_tool('train', path)
-    said = capsys.readouterr().err
+    said = str(stopped.value)
     assert f'train: {path} cannot be read: ModuleNotFoundError: mmrotate is not' in said
     with pytest.raises(ModuleNotFoundError, match='mmrotate is not installed'):
         hub.get_config('mmrotate::_base_/datasets/dotav1.py')

@@ -14,100 +14,21 @@ compiler's memory.
 from __future__ import annotations
 
 import argparse
-import csv
-import statistics
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
-from colonnade.engine.benchmark.contestants import DETECTORS, NAMES, build_trunk
-from colonnade.engine.benchmark.measuring import (Job, matmul_peak, peak_memory, time_in_turns,
-                                                  work_of)
-
-
-@dataclass
-class Row:
-    """One contestant's numbers."""
-    trunk: str
-    height: int
-    width: int
-    batch_size: int
-    mode: str
-    contestant: str
-    seconds: float  # median
-    spread: float  # half the range
-    time_ratio: float  # of ours to this one
-    images_per_second: float
-    gflops: float  # of the products that the paper's form needs, two operations each
-    memory_mib: float
-    memory_ratio: float  # of ours to this one
-    weights_mib: float
-
-    def __str__(self) -> str:
-        return (f'{self.trunk:20} {f"{self.height}x{self.width}":>9} {self.batch_size:3} '
-                f'{self.mode:5} {self.contestant:15} {self.seconds:8.3f} ±{self.spread:6.3f} s '
-                f'{self.time_ratio:5.2f} {self.images_per_second:8.2f} {self.gflops:7.0f} '
-                f'{self.memory_mib:8.0f} MiB {self.memory_ratio:5.2f} {self.weights_mib:6.0f} MiB')
-
-
-HEADER = (f'{"trunk":20} {"size":>9} {"B":>3} {"mode":5} {"contestant":15} {"seconds":>18} '
-          f'{"ratio":>5} {"images/s":>8} {"GFLOP/s":>7} {"memory":>12} {"ratio":>5} '
-          f'{"weights":>10}')
-
-
-def measure(job: Job, names: list[str], rounds: int) -> list[Row]:
-    """A row for each contestant, the first of which the ratios are of."""
-    seconds = time_in_turns(job, names, rounds)
-    memory = {name: peak_memory(job, name) for name in names}
-    middle = {name: statistics.median(values) for name, values in seconds.items()}
-    work = job.batch_size * work_of(job) * (3 if job.train else 1)
-    rows = []
-    for name in names:
-        is_trunk = name.partition('-')[0] not in ('detector', *DETECTORS)
-        rows.append(
-            Row(job.trunk, *job.size, job.batch_size, 'train' if job.train else 'eval', name,
-                middle[name], (max(seconds[name]) - min(seconds[name])) / 2,
-                middle[names[0]] / middle[name], job.batch_size / middle[name],
-                work / middle[name] if is_trunk else float('nan'), memory[name][0],
-                memory[names[0]][0] / memory[name][0], memory[name][1]))
-    return rows
-
-
-def write_csv(rows: list[Row], path: Path) -> None:
-    with path.open('w', newline='') as file:
-        writer = csv.DictWriter(file, asdict(rows[0]).keys())
-        writer.writeheader()
-        writer.writerows(map(asdict, rows))
-
-
-def draw(rows: list[Row], path: Path) -> None:
-    """Images per second and memory against resolution (as XCiT's figures 2 and D.1)."""
-    from matplotlib.figure import Figure
-    figure = Figure((11, 4.5), layout='constrained')
-    left, right = figure.subplots(1, 2)
-    for trunk, name in dict.fromkeys((row.trunk, row.contestant) for row in rows):
-        line = [row for row in rows if (row.trunk, row.contestant) == (trunk, name)]
-        sides = [(row.height * row.width)**0.5 for row in line]
-        left.plot(sides, [row.images_per_second for row in line], 'o-', label=f'{trunk} {name}')
-        right.plot(sides, [row.memory_mib for row in line], 'o-', label=f'{trunk} {name}')
-    for axes, label in ((left, 'images per second'), (right, 'MiB above weights')):
-        axes.set(xscale='log', yscale='log', xlabel='pixels, root of height x width', ylabel=label)
-        axes.legend()
-    figure.savefig(path)
+from colonnade.tools.command_line import user_errors
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line, checked before anything is measured."""
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--trunks', nargs='+', default=['XCiT:small_12_p16'], metavar='CLASS:ARCH')
     parser.add_argument(
         '--opponents',
         nargs='+',
         default=['timm'],
-        choices=NAMES,
         metavar='NAME',
-        help=', '.join(NAMES))
+        help='timm, resnet50, swin_t, ours or detector; -compiled or -fused behind a name')
     parser.add_argument(
         '--sizes',
         nargs='+',
@@ -121,62 +42,20 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--compile', action='store_true', help='compile ours by torch.compile')
     parser.add_argument('--dtype', choices=['float32', 'bfloat16', 'float16'], default='float32')
     parser.add_argument('--rounds', type=int, default=5)
-    parser.add_argument('--threads', type=int, default=torch.get_num_threads())
+    parser.add_argument('--threads', type=int, help="of the CPU (torch's choice)")
     parser.add_argument('--csv', type=Path, help='write the rows here')
     parser.add_argument('--plot', type=Path, help='draw speed and memory against resolution here')
-    args = parser.parse_args()
-    try:
-        check(args)
-    except ValueError as error:
-        parser.exit(1, f'benchmark: {error}\n')
-    return args
-
-
-def check(args: argparse.Namespace) -> None:
-    """Raise a ValueError for what cannot be measured; sizes become pairs."""
-    detectors = [name for name in args.opponents if name.partition('-')[0] in DETECTORS]
-    if args.train and (detectors or args.fuse):
-        raise ValueError('--train is for trunks that are not fused')
-    if detectors and len(detectors) < len(args.opponents):
-        raise ValueError('detectors are compared with detectors: leave out '
-                         f'{", ".join(set(args.opponents) - set(detectors))}')
-    if args.fuse and args.compile:
-        raise ValueError('--fuse and --compile are measured one at a time')
-    args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
-        raise ValueError('memory without a GPU is read from /proc, which Linux alone has')
-    for trunk in args.trunks:
-        with torch.device('meta'):
-            build_trunk(trunk)
-    sizes = [size.split('x') for size in args.sizes]
-    args.sizes = [(int(size[0]), int(size[-1])) for size in sizes
-                  if len(size) < 3 and all(side.isdecimal() for side in size)]
-    if len(args.sizes) < len(sizes) or any(side % 16 or not side for s in args.sizes for side in s):
-        raise ValueError('--sizes must be multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got '
-                         f'{", ".join(map("x".join, sizes))}')
-    args.ours = ('detector' if detectors else 'ours') + ('-fused' if args.fuse else
-                                                         '-compiled' if args.compile else '')
+    return parser.parse_args()
 
 
 def main() -> None:
     """Measure what the command line names, and print a table."""
     args = parse_args()
-    jobs = [
-        Job(trunk, size, batch_size, args.train, args.pyramid, args.device, args.threads,
-            args.dtype) for trunk in args.trunks for size in args.sizes
-        for batch_size in args.batch_sizes
-    ]
-    print(f'{args.device}, {args.threads} threads, {args.dtype}, median of {args.rounds} rounds ± '
-          f'half their range; a product of matrices reaches {matmul_peak(jobs[0]):.0f} GFLOP/s\n'
-          f'{HEADER}')
-    rows: list[Row] = []
-    for job in jobs:
-        rows += measure(job, [args.ours, *args.opponents], args.rounds)
-        print('\n'.join(map(str, rows[-1 - len(args.opponents):])), flush=True)
-        if args.csv:
-            write_csv(rows, args.csv)
-    if args.plot:
-        draw(rows, args.plot)
+    with user_errors():
+        from colonnade.engine.benchmark.table import benchmark, check  # takes seconds
+        check(args)
+    for line in benchmark(args):
+        print(line, flush=True)
 
 
 if __name__ == '__main__':

@@ -17,13 +17,12 @@ import time
 from collections import deque
 from pathlib import Path
 
-from colonnade.tools.make_shapes import make_shapes
+from colonnade.tools.command_line import user_errors
 
 ROOT = Path(__file__).resolve().parent.parent
-TRUNKS = {  # name of the config, title
-    'xcit': ('xcit_nano_12_p16_slim_shapes', 'XCiT-N12/16'),
-    'cait': ('cait_nano_12_slim_shapes', 'CaiT of width 128 and depth 12'),
-    'resmlp': ('resmlp_nano_12_slim_shapes', 'ResMLP of width 128 and depth 12'),
+CONFIGS = {  # trunk -> name of its config, which there is for both heads
+    path.stem.partition('_')[0]: path.stem
+    for path in sorted((ROOT / 'configs/mask_rcnn').glob('*_slim_shapes.py'))
 }
 HEADS = {  # folder of the config -> name, layout of the data set
     'mask_rcnn': ('Mask R-CNN', 'coco'),
@@ -109,38 +108,44 @@ def print_table(title: str, metrics: dict[str, float], seconds: dict[str, float]
     print(f'  {"configs, checkpoints, logs":24}  {out}')
 
 
-def main() -> None:
-    """Draw, train, evaluate and print."""
+def draw(folder: Path) -> float:
+    """Draw the data set if it is not there; returns the seconds that took."""
+    if folder.exists():
+        return 0.
+    print('Drawing 800 + 100 images of shapes ...', flush=True)
+    started = time.monotonic()
+    from colonnade.engine.drawn_shapes import make_shapes  # takes seconds
+    make_shapes(folder, num_train=800, num_val=100, size=128, seed=0)
+    return time.monotonic() - started
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         '--out', type=Path, default=Path('work_dirs/demo'), help='folder for data and runs')
-    parser.add_argument('--trunk', choices=TRUNKS, default='xcit', help='what to train (xcit)')
+    parser.add_argument('--trunk', choices=CONFIGS, default='xcit', help='what to train (xcit)')
     parser.add_argument(
         '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='as in tools/train.py')
-    args = parser.parse_args()
+    return parser.parse_args()
 
-    config, title = TRUNKS[args.trunk]
-    base = args.out.resolve()
+
+def main() -> None:
+    """Draw, train, evaluate and print."""
+    args = parse_args()
+    config, base = CONFIGS[args.trunk], args.out.resolve()
     out, data = base / time.strftime('%Y%m%d-%H%M%S'), base / 'shapes'
     metrics, seconds = {}, {}
-    if not data.exists():
-        print('Drawing 800 + 100 images of shapes ...', flush=True)
-        started = time.monotonic()
-        try:
-            make_shapes(data, num_train=800, num_val=100, size=128, seed=0)
-        except OSError as error:
-            parser.exit(1, f'demo: the data set cannot be drawn: {error}\n')
-        seconds['data set'] = time.monotonic() - started
-    for head, (name, layout) in HEADS.items():
-        print(f'Training and evaluating {name} ...', flush=True)
-        started = time.monotonic()
-        try:
+    with user_errors(OSError, RuntimeError):
+        if drawing := draw(data):
+            seconds['data set'] = drawing
+        for head, (name, layout) in HEADS.items():
+            print(f'Training and evaluating {name} ...', flush=True)
+            started = time.monotonic()
             metrics |= train_and_test(ROOT / 'configs' / head / f'{config}.py', data / layout,
                                       out / head, args.cfg_options)
-        except RuntimeError as error:
-            parser.exit(1, f'demo: {error}\n')
-        seconds[name] = time.monotonic() - started
-    print_table(title, metrics, seconds, out)
+            seconds[name] = time.monotonic() - started
+    print_table(config, metrics, seconds, out)
 
 
 if __name__ == '__main__':

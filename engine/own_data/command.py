@@ -1,0 +1,159 @@
+"""What ``tools/new_config.py`` does, from its arguments to a config."""
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from pathlib import Path
+
+from mmengine.config import Config
+
+from ..atomic import write_text
+from .config import config_source, load_recipe, loads_masks, settings
+from .describe import OwnData, describe_instances, describe_label_maps
+from .files import Report, repeated
+
+LAYOUT = (('images', 'annotations'), ('training', 'validation'))  # of ADE20k
+TOOLS = Path(__file__).resolve().parents[2] / 'tools'
+
+
+def complete(args: argparse.Namespace) -> Config:
+    """Check the options, fill in what follows from others, and read the recipe.
+
+    Args:
+        args: Of ``tools/new_config.py``; changed.
+
+    Raises:
+        OSError: If a file is missing, or the one to write exists.
+        ValueError: If the options do not go together or with the recipe.
+    """
+    args.out = args.out or Path(f'{args.leaf.stem}_own.py')
+    check_options(args)
+    cfg = load_recipe(args.leaf, 'mmdet' if args.coco else 'mmseg')
+    check_batch_size(cfg, args)
+    args.classes = names_of_classes(args.classes)
+    args.images = folders_of_images(args)
+    if args.masks and len(args.masks) == 1:
+        args.masks = [args.masks[0] / LAYOUT[0][1] / split for split in LAYOUT[1]]
+    return cfg
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Whether the options go together.
+
+    Raises:
+        FileExistsError: If the file to write is there.
+        ValueError: If they do not.
+    """
+    if args.out.suffix != '.py':
+        raise ValueError(f'--out must end in .py, got {args.out}')
+    if os.path.lexists(args.out):
+        raise FileExistsError(f'{args.out} exists: name another --out')
+    for option in ('batch_size', 'gpus', 'epochs'):
+        if getattr(args, option) is not None and getattr(args, option) < 1:
+            raise ValueError(f'--{option.replace("_", "-")} must be at least 1')
+    if args.coco and (args.zero or args.suffixes or args.ignore_255):
+        raise ValueError('--zero, --suffixes and --ignore-255 are for --masks')
+    if args.masks and args.boxes:
+        raise ValueError('--boxes is for --coco')
+    for path in args.masks or ():
+        if path.is_file():
+            raise ValueError(f"{path} is a file and --masks takes folders of label maps. Instances "
+                             "in COCO's form are for --coco, with a config of a detector")
+
+
+def check_batch_size(cfg: Config, args: argparse.Namespace) -> None:
+    """Raise a ValueError if the recipe's heads need more than one image."""
+    head = cfg.model.get('decode_head')
+    pools_to_one = isinstance(head, dict) and 1 in head.get('pool_scales', ())
+    if pools_to_one and args.batch_size == args.gpus == 1:
+        raise ValueError(f'--batch-size 1 is too small: {head.type} normalises one value per image')
+
+
+def folders_of_images(args: argparse.Namespace) -> list[Path]:
+    """The folders of training and validation images.
+
+    Raises:
+        ValueError: If that is not what the command line says.
+    """
+    if args.masks and len(args.masks) == 1 and args.images is None:
+        if not (args.masks[0] / LAYOUT[0][1] / LAYOUT[1][0]).is_dir():
+            raise ValueError(f'{args.masks[0]} is not laid out as ADE20k (annotations/training, '
+                             'images/training ...): name two folders of --masks and of --images')
+        return [args.masks[0] / LAYOUT[0][0] / split for split in LAYOUT[1]]
+    if args.images is None:
+        raise ValueError('--images must name the folders of training and validation images')
+    if len(args.images) > 2 or len(args.masks or ()) > 2:
+        raise ValueError('--images and --masks take two folders, training and validation')
+    if args.masks and len(args.images) != 2:
+        raise ValueError('--images must name two folders, training and validation')
+    return args.images * (2 // len(args.images))
+
+
+def names_of_classes(given: list[str] | None) -> list[str] | None:
+    """The names themselves, or those in a file.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is no text, or if a name stands there twice, or none.
+    """
+    if given is None:
+        return None
+    names = given
+    if len(given) == 1 and os.path.isfile(given[0]):
+        try:
+            text = Path(given[0]).read_text(encoding='utf-8-sig')
+        except UnicodeDecodeError as error:
+            raise ValueError(f'--classes: {given[0]} is no text in UTF-8: {error}') from error
+        names = [line.strip() for line in text.splitlines() if line.strip()]
+    if not names or repeated(names):
+        raise ValueError(f'--classes must be names that differ, got {names}')
+    return names
+
+
+def look_at_data(cfg: Config, args: argparse.Namespace, report: Report) -> OwnData | None:
+    """What the data set is; None if it cannot be used."""
+    if args.coco:
+        return describe_instances(
+            args.coco,
+            args.images,
+            args.classes,
+            masks=loads_masks(cfg) and not args.boxes,
+            filter_cfg=cfg.train_dataloader.dataset.get('filter_cfg') or {},
+            report=report)
+    return describe_label_maps(
+        args.masks,
+        args.images,
+        args.suffixes and tuple(args.suffixes),
+        args.classes,
+        zero=args.zero,
+        ignore_255=args.ignore_255,
+        report=report)
+
+
+def write_config(cfg: Config, args: argparse.Namespace, data: OwnData) -> None:
+    """Write the config, if it is one.
+
+    Raises:
+        OSError: If it cannot be written.
+        ValueError: If it cannot be made of the recipe.
+    """
+    content = settings(
+        cfg, data, out=args.out, batch_size=args.batch_size, num_gpus=args.gpus, epochs=args.epochs)
+    write_text(args.out, config_source(args.leaf, args.out, content, data))
+    try:
+        Config.fromfile(args.out)
+    except Exception as error:  # a config is a program, and so is the recipe that it starts from
+        args.out.unlink()
+        raise ValueError(f'no config can start from {args.leaf}: {error}') from error
+
+
+def command(args: argparse.Namespace) -> str:
+    """What trains the config, from the current directory on."""
+    ours, below = TOOLS / 'train.py', Path('tools/train.py')
+    is_here = below.is_file() and ours.is_file() and below.samefile(ours)
+    train = 'tools/train.py' if is_here else '-m colonnade.tools.train'
+    config = shlex.quote(str(args.out))
+    if args.gpus == 1:
+        return f'python {train} {config}'
+    return f'torchrun --nproc-per-node {args.gpus} {train} {config} --launcher pytorch'

@@ -1,0 +1,42 @@
+"""Learning rate and weight decay of every parameter, as a config sets them."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.logging import MMLogger
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS
+
+from .hooks import QuietFilter
+from .launch import read_config
+from .options import merge_options
+
+Groups = dict[tuple[float, float], list[str]]  # rate and decay -> names of parameters
+
+
+def parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups, list[str]]:
+    """Parameters by their rate and decay, and those that are not trained.
+
+    Args:
+        config: Of a detector or segmenter.
+        options: Settings that override it.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no config of a detector or segmenter, or nothing reads an option.
+    """
+    MMLogger.get_current_instance().addFilter(QuietFilter())
+    cfg = read_config(config)
+    merge_options(cfg, options)
+    with torch.device('meta'):  # no memory for weights
+        model = MODELS.build(cfg.model)
+    optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found: Groups = {}
+    for group in optimizer.param_groups:
+        key = (group['lr'], group['weight_decay'])
+        found.setdefault(key, []).extend(names[id(p)] for p in group['params'])
+    trained = {name for members in found.values() for name in members}
+    return found, [name for name in names.values() if name not in trained]

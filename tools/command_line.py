@@ -1,0 +1,84 @@
+"""What the command lines of the tools share. Nothing here takes time to import."""
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def user_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """End the program with ``tool: message`` and status 1 on an error of the user's.
+
+    Args:
+        *kinds: Which errors these are: ValueError and OSError if not given.
+    """
+    caught = kinds or (ValueError, OSError)
+    try:
+        yield
+    except caught as error:
+        sys.exit(f'{Path(sys.argv[0]).stem}: {error}')
+
+
+def require_config(path: Path) -> None:
+    """Raise a FileNotFoundError for a config that does not exist, with the one that was meant."""
+    if path.is_file():
+        return
+    folder = path.parent if path.parent.is_dir() else None
+    names = [other.name for other in folder.glob('*.py')] if folder else []
+    near = get_close_matches(path.name, names, n=1)
+    meant = f'; did you mean {path.with_name(near[0])}?' if near else ''
+    raise FileNotFoundError(f'no config file {path}{meant}')
+
+
+class Options(argparse.Action):
+    """``KEY=VALUE ...`` as mmengine parses them; anything else is an error of the command line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(nargs='+', metavar='KEY=VALUE', **settings)
+
+    def __call__(self,
+                 parser: argparse.ArgumentParser,
+                 namespace: argparse.Namespace,
+                 values: Any,
+                 option_string: str | None = None) -> None:
+        """Parse values and add them to what was given before."""
+        from mmengine.config import DictAction
+        parse = DictAction(self.option_strings, self.dest, nargs='+')
+        try:
+            parse(parser, namespace, values, option_string)
+        except (ValueError, AssertionError, RecursionError):
+            wrong = next((v for v in values if '=' not in v), ' '.join(values))
+            parser.error(f'{option_string} takes KEY=VALUE, as in train_cfg.max_epochs=12, '
+                         f'got {wrong}')
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """A config and settings that override it."""
+    parser.add_argument('config', type=Path, help='config file of mmdet or mmseg')
+    parser.add_argument(
+        '--cfg-options',
+        action=Options,
+        help='settings that override the config, e.g. train_cfg.max_epochs=12')
+
+
+def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every tool with a runner."""
+    add_config_arguments(parser)
+    parser.add_argument(
+        '--work-dir', type=Path, help='folder for logs and checkpoints (work_dirs/HEAD/CONFIG)')
+    parser.add_argument(
+        '--data-root', type=Path, help='where the data set lies, for all data sets and evaluators')
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='what started the processes: pytorch for torchrun')
+    parser.add_argument(
+        '--trust',
+        action='store_true',
+        help='run what is pickled in weight files; only if you trust who made them')
