@@ -23,6 +23,7 @@ test-slow: env
 
 lint: env
 	$(BIN)/python -m flake8
+	$(BIN)/python -m mypy backbones engine necks tools weights
 	$(BIN)/python -m isort --check --diff .
 	$(BIN)/python -m yapf --diff --recursive backbones configs engine necks tests tools weights
 

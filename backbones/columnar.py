@@ -66,6 +66,7 @@ class ColumnarBackbone(Fusible, BaseModule):
 
     #: the architectures that there are
     variants: ClassVar[Variants]
+    is_init: bool  # mmengine's: whether init_weights() was called
     #: what the paper's table of classifiers lists
     published_sizes: ClassVar[tuple[PublishedSize, ...]] = ()
     #: children that come before the first block
@@ -211,10 +212,10 @@ class ColumnarBackbone(Fusible, BaseModule):
             FileNotFoundError: If there is no such file.
             WeightsError: If the weights cannot be fetched or read, or do not fit.
         """
-        if self._is_init:  # or a checkpoint has the weights
+        if self.is_init:  # or a checkpoint has the weights
             return
         if load_pretrained(self):
-            self._is_init = True
+            self.is_init = True
         else:
             super().init_weights()
 

@@ -94,8 +94,8 @@ def _stretch_iterations(cfg: Config, factor: int) -> None:
     for scheduler in schedulers_of(cfg):
         if not scheduler.get('by_epoch', True):
             _multiply(scheduler, COUNTS_OF_SCHEDULERS, factor)
-            if scheduler.type.startswith('Exponential'):  # by a factor in each iteration
-                scheduler.gamma **= 1 / factor
+            if scheduler['type'].startswith('Exponential'):  # by a factor in each iteration
+                scheduler['gamma'] **= 1 / factor
     for hook in hooks_of(cfg):
         counts_iterations = hook['type'] == 'CheckpointHook' and not hook.get('by_epoch', True)
         if averages_weights(hook):

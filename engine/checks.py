@@ -188,7 +188,7 @@ def head_problems(model: ConfigDict, widths: list[int], strides: list[int]) -> I
     for name in ('rpn_head', 'bbox_head', 'mask_head'):
         head = model.get(name)
         if isinstance(head, dict) and isinstance(head.get('in_channels'), int):
-            yield from differs(f'model.{name}.in_channels', head.in_channels, widths[0])
+            yield from differs(f'model.{name}.in_channels', head['in_channels'], widths[0])
             anchors = head.get('anchor_generator') or {}
             yield from differs(f'model.{name}.anchor_generator.strides', anchors.get('strides'),
                                strides)
@@ -208,5 +208,6 @@ def batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
     pools_to_one = not isinstance(head, list) and 1 in (head.get('pool_scales') or ())
     synchronised = cfg.get('launcher', 'none') != 'none' and cfg.get('sync_bn')
     if pools_to_one and cfg.train_dataloader.get('batch_size') == 1 and not synchronised:
-        yield (f'train_dataloader.batch_size is 1, and {head.type} normalises one value per image '
-               'and channel: set train_dataloader.batch_size=2 or more')
+        yield (
+            f'train_dataloader.batch_size is 1, and {head["type"]} normalises one value per image '
+            'and channel: set train_dataloader.batch_size=2 or more')

@@ -118,7 +118,8 @@ def write_split(out: Path, split: str, num_images: int, size: int, seed: int) ->
     ]
     for folder in (*folders, out / 'coco/annotations'):
         folder.mkdir(parents=True, exist_ok=True)
-    images, annotations = [], []
+    images: list[dict] = []
+    annotations: list[dict] = []
     for index in range(num_images):
         scene = draw_scene(np.random.default_rng([seed, number, index]), size)
         name = f'{index:06d}'

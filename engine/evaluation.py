@@ -93,7 +93,7 @@ def complete(metrics: dict[str, float],
         metrics: What the evaluators computed.
         evaluators: Of the test.
     """
-    absent = {}
+    absent: dict[str, float] = {}
     for evaluator in evaluators:
         if type(evaluator).__name__ not in ('CocoMetric', 'FasterCocoMetric'):
             continue

@@ -54,7 +54,8 @@ def agreement(backbone: nn.Module, images: Tensor, native: int, sizes: list[int]
         found.append(
             mean([(resized(m, r.shape[-2:]), r) for m, r in zip(maps, reference, strict=True)]))
     large = resized(images, (2 * native, 2 * native))
-    whole, pairs = backbone(large), []
+    whole = backbone(large)
+    pairs: list[tuple[Tensor, Tensor]] = []
     for top in (0, 1):
         for left in (0, 1):
             crop = large.unflatten(2, (2, -1))[:, :, top].unflatten(3, (2, -1))[:, :, :, left]

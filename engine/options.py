@@ -215,7 +215,7 @@ def names_read_from(value: Any, path: list[str]) -> set[str] | None:
         loops = (EpochBasedTrainLoop, IterBasedTrainLoop)
         return {'type', 'by_epoch'}.union(*(inspect.signature(loop).parameters for loop in loops))
     if path == ['optim_wrapper']:
-        return names_of_type(OptimWrapper, is_wrapper=True) | {'type'}
+        return (names_of_type(OptimWrapper, is_wrapper=True) or set()) | {'type'}
     return None
 
 
@@ -233,7 +233,7 @@ def names_of_type(kind: Any, *, is_wrapper: bool = False) -> set[str] | None:
     for base in kind.__mro__:
         if '__init__' not in vars(base) or base is object:
             continue
-        parameters = inspect.signature(base.__init__).parameters.values()
+        parameters = inspect.signature(vars(base)['__init__']).parameters.values()
         names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         if not any(p.kind == p.VAR_KEYWORD for p in parameters):
             return names - {'self'}

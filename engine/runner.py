@@ -114,7 +114,7 @@ class StrictRunner(Runner):
             self._check_state(checkpoint, str(source))
             self._plan(checkpoint, str(source))
             for backbone in backbones:
-                backbone.init_cfg, backbone._is_init = None, True  # the checkpoint has its weights
+                backbone.init_cfg, backbone.is_init = None, True  # the checkpoint has its weights
         for backbone in backbones:
             if backbone.pretrained:
                 backbone.init_weights()

@@ -313,7 +313,7 @@ def make_environment(venv: Path, compiled: bool) -> None:
         [uv, 'venv', '--allow-existing', '--python', sys.executable, venv],
         'Is this Python complete?', venv)
     say('installing torch, mmdet, mmseg and what they need: several GB the first time')
-    install = [uv, 'pip', 'install', '--python', python, '--no-deps']
+    install: list[str | Path] = [uv, 'pip', 'install', '--python', python, '--no-deps']
     run('installing packages', [*install, '-r', LOCK], ADVICE_INSTALL, venv)
     run('installing mmcv',
         [*install, '--reinstall-package', 'onedl-mmcv',

@@ -49,7 +49,7 @@ def run_tool(tool: str, log: Path, *arguments: str | Path, show: bool) -> None:
     with open(log, 'a') as file, subprocess.Popen(
             list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True) as process:
-        for line in process.stdout:
+        for line in process.stdout or ():
             file.write(line)
             tail.append(line)
             if show and (found := PROGRESS.search(line)):
@@ -135,7 +135,8 @@ def main() -> None:
     args = parse_args()
     config, base = CONFIGS[args.trunk], args.out.resolve()
     out, data = base / time.strftime('%Y%m%d-%H%M%S'), base / 'shapes'
-    metrics, seconds = {}, {}
+    metrics: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     with user_errors(OSError, RuntimeError):
         if drawing := draw(data):
             seconds['data set'] = drawing

@@ -90,7 +90,8 @@ def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, s
         Indices ``(m,)``, best first.
     """
     boxes, current = widened(boxes), widened(scores).clone()
-    left, found = torch.arange(len(boxes), device=boxes.device), []
+    left = torch.arange(len(boxes), device=boxes.device)
+    found: list[Tensor] = []
     while len(left):
         best = current[left].argmax()
         index = left[best]

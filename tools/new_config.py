@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 from colonnade.tools.command_line import user_errors
@@ -71,7 +72,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Check the data, list all that is wrong, and write the config if nothing is."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors='backslashreplace')  # names of files may be in any encoding
+        if isinstance(stream, TextIOWrapper):  # names of files may be in any encoding
+            stream.reconfigure(errors='backslashreplace')
     args = parse_args()
     with user_errors():
         from colonnade.engine.own_data import command  # takes seconds

@@ -94,12 +94,14 @@ def plan_loading(module: nn.Module,
     layout, state = remap(original, source)
     if adapt is not None:
         state = adapt(state)
+    trunk: Loadable | None
     if isinstance(module, Loadable):
         trunk, prefix = module, ''
         if any(key.startswith('backbone.') for key in state):
             prefix = 'backbone.'
     else:
-        trunk, prefix = getattr(module, 'backbone', None), 'backbone.'
+        backbone, prefix = getattr(module, 'backbone', None), 'backbone.'
+        trunk = backbone if isinstance(backbone, Loadable) else None
         if not any(key.startswith(prefix) for key in state):
             raise WeightsError(
                 f'{source} ({layout.name}) holds a trunk alone, and a whole model was to be loaded:'
@@ -112,7 +114,7 @@ def plan_loading(module: nn.Module,
     required = {key: value.shape for key, value in module.state_dict().items()}
     unused: list[Shapes] = []
     resized: State = {}
-    if isinstance(trunk, Loadable):
+    if trunk is not None:
         unused = [with_prefix(group, prefix) for group in trunk.unused_shapes(of_trunk)]
         resized = with_prefix(trunk.resized(of_trunk), prefix)
         state = {**state, **resized}
@@ -131,7 +133,7 @@ def plan_loading(module: nn.Module,
         dropped=tuple([key for key in state if key not in required] + dropped))
 
 
-def reason_for(problems: Problems, trunk: Any, prefix: str, of_trunk: State, *,
+def reason_for(problems: Problems, trunk: Loadable | None, prefix: str, of_trunk: State, *,
                adapted: bool) -> str:
     """Why weights do not fit, in a sentence.
 
@@ -143,7 +145,7 @@ def reason_for(problems: Problems, trunk: Any, prefix: str, of_trunk: State, *,
         adapted: Whether the file's tensors were adapted to other classes.
     """
     keys = [key for keys in problems.values() for key in keys]
-    if isinstance(trunk, Loadable) and any(key.startswith(prefix) for key in keys):
+    if trunk is not None and any(key.startswith(prefix) for key in keys):
         file, model = trunk.describe(of_trunk), trunk.describe()
         if file != model:
             return f'the file holds {file}, the model {model}.'

@@ -54,7 +54,7 @@ def fold_scale(block: nn.Module, name: str, layer: nn.Linear | nn.Conv2d) -> Non
     setattr(block, name, None)
 
 
-class Fusible:
+class Fusible(nn.Module):
     """A trunk whose blocks and stem can be fused."""
 
     fused: bool = False

@@ -37,6 +37,7 @@ class ResMLPBlock(ResBlock):
         token_mixing: See :class:`ResMLP`.
         shifted: Whether the windows are shifted, if there are windows.
     """
+    norm2: nn.Module
     native: Grid = (14, 14)
     token_mixing: str = 'resample'
     shifted: bool = False

@@ -68,7 +68,7 @@ def _run_strip(convolutions: list[nn.Sequential], img: Tensor, top: int, bottom:
         top, bottom = max(top, 0), min(bottom, height)
     x = img[:, :, top:bottom].contiguous(memory_format=torch.channels_last)
     for index, layer in enumerate(convolutions):
-        x = _convolve(*layer, x, paddings.pop(), after_gelu=index > 0)
+        x = _convolve(layer[0], layer[1], x, paddings.pop(), after_gelu=index > 0)
     return x
 
 

@@ -6,10 +6,10 @@ A contestant is named ``ours``, ``timm`` or, for whole detectors, ``detector`` (
 from __future__ import annotations
 
 import ast
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import mmdet
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
@@ -91,15 +91,15 @@ def parsed(value: str) -> Any:
         return value
 
 
-def mask_rcnn(backbone: ColumnarBackbone | None, opponent: str) -> nn.Module:
+def mask_rcnn(backbone: ColumnarBackbone, opponent: str) -> nn.Module:
     """mmdet's Mask R-CNN on our trunk and pyramid, or on a trunk of mmdet's, untrained."""
-    mmdet = Path(find_spec('mmdet').origin).parent / '.mim/configs'
+    configs = Path(mmdet.__file__).parent / '.mim/configs'
     init_default_scope('mmdet')
     if opponent in DETECTORS:
-        cfg = Config.fromfile(mmdet / DETECTORS[opponent]).model
+        cfg = Config.fromfile(configs / DETECTORS[opponent]).model
         cfg.backbone.init_cfg = None
         return MODELS.build(cfg)
-    cfg = Config.fromfile(mmdet / DETECTORS['resnet50']).model
+    cfg = Config.fromfile(configs / DETECTORS['resnet50']).model
     cfg.neck = dict(
         type='ColumnarPyramid',
         in_channels=backbone.embed_dim,

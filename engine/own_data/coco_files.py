@@ -105,15 +105,17 @@ def check_instances(ann_file: Path,
     if not os.path.isdir(folder):
         report.fault(f'--images: {folder} is no folder')
     else:
-        for image in whole['images']:
-            for text in _image_faults(image, folder):
-                report.fault(f'{ann_file}: image {image["id"]}: {text}')
+        for entry in whole['images']:
+            for text in _image_faults(entry, folder):
+                report.fault(f'{ann_file}: image {entry["id"]}: {text}')
 
     images = {image['id']: image for image in whole['images']}
     names = {category['id']: category['name'] for category in whole['categories']}
-    counts, annotated = dict.fromkeys(names.values(), 0), {}
+    counts = dict.fromkeys(names.values(), 0)
+    annotated: dict[int, set[str]] = {}
     for annotation in whole['annotations']:
-        image, name = images.get(annotation['image_id']), names.get(annotation['category_id'])
+        image = images.get(annotation['image_id'])
+        name = names.get(annotation['category_id'])
         faults = [
             f'there is no {key} {annotation[f"{key}_id"]}'
             for key, kind in (('image', 'images'), ('category', 'categories'))
@@ -184,8 +186,10 @@ def _annotation_faults(annotation: dict, image: dict | None, masks: bool,
     mask = annotation.get('segmentation')
     if not mask:
         yield 'has no segmentation (--boxes trains boxes alone)'
-    elif fault := segmentation_fault(mask, image and [image['height'], image['width']], evaluated):
-        yield fault
+    else:
+        size = [image['height'], image['width']] if image else None
+        if fault := segmentation_fault(mask, size, evaluated):
+            yield fault
 
 
 def _remarks(annotation: dict, image: dict, masks: bool) -> tuple[list[str], bool]:

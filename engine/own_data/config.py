@@ -119,7 +119,8 @@ def settings(cfg: Config,
         evaluator['ann_file'] = Source(f'data_root + {slash + data.ann_file!r}')
     if loads_masks(cfg) and not data.masks:
         _train_boxes_alone(cfg, model, datasets, evaluator)
-    train, val = (dict(dataset=dataset) for dataset in datasets)
+    train: dict[str, Any]
+    train, val = ({'dataset': dataset} for dataset in datasets)
     if batch_size:
         train = dict(batch_size=batch_size, **train)
     changes, reasons = schedule(

@@ -39,8 +39,8 @@ def describe_instances(ann_files: list[Path], images: list[Path], chosen: list[s
     Returns:
         None if they cannot be used.
     """
-    contents = [load_coco(file, report) for file in ann_files]
-    if None in contents:
+    contents = [content for file in ann_files if (content := load_coco(file, report)) is not None]
+    if len(contents) < len(ann_files):
         return None
     if masks and not any(map(_has_segmentations, contents)):
         masks = False

@@ -55,7 +55,8 @@ def _files(folder: Path, report: Report) -> list[str]:
                "--coco and a detector's config" if os.path.isfile(folder) else 'is no folder'
         report.fault(f'{folder} {what}')
         return []
-    known, names, seen = tuple(Image.registered_extensions()), [], {os.path.realpath(folder)}
+    known, seen = tuple(Image.registered_extensions()), {os.path.realpath(folder)}
+    names: list[str] = []
     walk = os.walk(
         folder, followlinks=True, onerror=lambda error: report.fault(f'cannot be read: {error}'))
     for parent, below, files in walk:

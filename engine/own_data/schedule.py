@@ -83,7 +83,7 @@ def _stretched_scheduler(scheduler: dict[str, Any], factor: float,
 def _stretched_counts(settings: dict[str, Any], keys: tuple[str, ...],
                       factor: float) -> dict[str, Any]:
     """Those of the settings that count, stretched, but for what is unset or starts at 0."""
-    changed = {}
+    changed: dict[str, Any] = {}
     for key in keys:
         value = settings.get(key)
         if isinstance(value, list):

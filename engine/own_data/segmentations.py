@@ -71,7 +71,7 @@ def decoded_counts(counts: str) -> Iterator[int]:
     Raises:
         ValueError: If that is not what the string holds.
     """
-    runs = []
+    runs: list[int] = []
     value = shift = 0
     for character in counts:
         bits = ord(character) - 48
