@@ -1,4 +1,4 @@
-"""tools/mmcv_ext.py, behind mmcv's own layers, gives what mmcv's compiled operators give."""
+"""tools/mmcv_ext, behind mmcv's own layers, gives what mmcv's compiled operators give."""
 from __future__ import annotations
 
 import importlib
@@ -201,7 +201,7 @@ def test_operators_that_are_missing() -> None:
 
 
 def test_a_module_like_others() -> None:
-    for name in ('__path__', '__wrapped__', '_anything'):
+    for name in ('__wrapped__', '_anything'):
         assert not hasattr(mmcv_ext, name)
 
 

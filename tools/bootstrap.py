@@ -33,9 +33,7 @@ UV = 'uv==0.13.8'
 UV_CACHE = Path(os.environ.get('UV_CACHE_DIR') or CACHE.parent / 'uv')  # where uv has it, too
 MMCV = 'onedl-mmcv==2.3.6'
 GIGABYTES = {'VENV': 5.8, 'UV_CACHE_DIR': 5.8, 'TMPDIR': 0.4}  # environment, downloads, compiling
-MMCV_TOOLS = [
-    Path(__file__).resolve().with_name(f'{name}.py') for name in ('build_mmcv', 'mmcv_ext')
-]
+MMCV_TOOLS = [ROOT / 'tools/build_mmcv.py', *sorted(ROOT.glob('tools/mmcv_ext/*.py'))]
 LOG = 'bootstrap.log'
 SCRATCH = 'scratch-'  # begins the names of folders in the cache that may be left over
 # What the compiled operators of mmcv depend on. They have CUDA where mmcv's setup.py looks for it,

@@ -3,7 +3,7 @@
     python -m colonnade.tools.build_mmcv --install    # into this Python's environment, with pip
     python tools/build_mmcv.py wheels                 # the wheel only, into a folder
 
-The wheel is mmcv's own code with mmcv_ext.py in it as mmcv/_ext.py. It is for every version of
+The wheel is mmcv's own code with the folder mmcv_ext in it as mmcv/_ext. It is for every version of
 Python, torch and CUDA. Its version, 2.3.6+torchvision, satisfies onedl-mmcv==2.3.6. Compiled
 operators that are installed stay, unless --replace is given.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 NAME, VERSION, LABEL = 'onedl_mmcv', '2.3.6', '+torchvision'
 RIVALS = ('mmcv', 'mmcv-lite', 'mmcv-full')  # other distributions of the package mmcv
-EXTENSION = Path(__file__).resolve().with_name('mmcv_ext.py')
+EXTENSION = Path(__file__).resolve().with_name('mmcv_ext')
 
 
 class BuildError(Exception):
@@ -64,13 +64,17 @@ def hashed(name: str, content: bytes) -> str:
     return f'{name},sha256={digest.decode()},{len(content)}\n'
 
 
-def with_extension(files: dict[str, bytes], extension: bytes) -> dict[str, bytes]:
-    """A wheel's files with ``mmcv/_ext.py``, the label in its version and a list that fits."""
+def with_extension(files: dict[str, bytes]) -> dict[str, bytes]:
+    """A wheel's files with ``mmcv/_ext``, the label in its version and a list that fits."""
     old, new = (f'{NAME}-{VERSION}{label}.dist-info/' for label in ('', LABEL))
     version = f'\nVersion: {VERSION}'.encode()
     described = files[f'{old}METADATA'].replace(version + b'\n', version + LABEL.encode() + b'\n',
                                                 1)
-    changed = {**files, f'{old}METADATA': described, 'mmcv/_ext.py': extension}
+    extension = {
+        f'mmcv/_ext/{path.name}': path.read_bytes()
+        for path in sorted(EXTENSION.glob('*.py'))
+    }
+    changed = {**files, f'{old}METADATA': described, **extension}
     del changed[f'{old}RECORD']
     changed = {name.replace(old, new): content for name, content in changed.items()}
     record = ''.join(hashed(*item) for item in changed.items()) + f'{new}RECORD,,\n'
@@ -89,7 +93,7 @@ def build(folder: Path) -> Path:
         with zipfile.ZipFile(build_without_operators(Path(scratch))) as archive:
             files = {item.filename: archive.read(item) for item in archive.infolist()}
     with zipfile.ZipFile(wheel, 'w', zipfile.ZIP_DEFLATED) as archive:
-        for name, content in with_extension(files, EXTENSION.read_bytes()).items():
+        for name, content in with_extension(files).items():
             archive.writestr(name, content)
     return wheel
 
