@@ -1,0 +1,112 @@
+"""Which folder may import which, counting what is imported within functions and by name."""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+COMMON = ('weights', 'backbones.kernels', 'backbones.variants', 'backbones.columnar')
+BENEATH = {  # room -> what it may import besides itself
+    'weights': (),
+    'backbones.kernels': (),
+    'backbones.variants': (),
+    'backbones.columnar': COMMON,
+    **dict.fromkeys(('backbones.xcit', 'backbones.cait', 'backbones.resmlp'), COMMON),
+    'backbones': ('backbones', 'weights'),  # attention_maps, and the old path of the weights
+    'necks': ('weights', 'backbones.kernels'),
+    'engine': ('engine', 'necks', 'backbones', 'weights'),
+    'engine.own_data': ('engine', ),
+    'engine.benchmark': ('engine', 'necks', 'backbones'),
+    'tools': ('engine', 'weights'),
+}  # yapf: disable
+ENTRANCES = ('engine.own_data', 'engine.benchmark')  # which the rest of their folder does not know
+FOLDERS = ('weights', 'backbones', 'necks', 'engine', 'tools')
+
+
+def modules() -> dict[str, Path]:
+    """Product modules by their names, without ``colonnade.``; a package has that of its folder."""
+    found = {}
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob('*.py')):
+        parts = path.relative_to(ROOT).with_suffix('').parts
+        found['.'.join(parts[:-1] if parts[-1] == '__init__' else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imported(name: str) -> Iterator[str]:
+    """The modules of ours that a module imports."""
+    package = name if MODULES[name].name == '__init__.py' else name.rpartition('.')[0]
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            sources, names = [node.value], []  # import_module, registries
+            if ' ' in node.value:
+                continue
+        elif isinstance(node, ast.Import):
+            sources, names = [alias.name for alias in node.names], []
+        elif isinstance(node, ast.ImportFrom):
+            parent = package.split('.')[:len(package.split('.')) - node.level + 1]
+            start = 'colonnade.' + '.'.join(parent) if node.level else ''
+            sources = ['.'.join(filter(None, (start, node.module)))]
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for source in sources:
+            source = source.removeprefix('colonnade.') if source.startswith('colonnade.') else ''
+            below = {f'{source}.{other}' for other in names} & MODULES.keys()
+            yield from below or {source} & MODULES.keys()
+
+
+def room(name: str) -> str:
+    """The longest name in the table that a module's begins with."""
+    return max((r for r in BENEATH if f'{name}.'.startswith(f'{r}.')), key=len)
+
+
+@pytest.mark.parametrize('name', MODULES)
+def test_imports_run_one_way(name: str) -> None:
+    own = room(name)
+    for other in imported(name):
+        allowed = any(f'{other}.'.startswith(f'{beneath}.') for beneath in (own, *BENEATH[own]))
+        entered = own == 'engine' and room(other) in ENTRANCES
+        assert allowed and not entered, f'{name} ({own}) imports {other} ({room(other)})'
+
+
+def test_no_circles() -> None:
+    graph = {name: set(imported(name)) - {name} for name in MODULES}
+    parents = {name: {n for n in found if not name.startswith(f'{n}.')} for name, found in
+               graph.items()}  # yapf: disable
+    assert len(list(TopologicalSorter(parents).static_order())) == len(MODULES)
+
+
+def test_no_attribute_of_ours_is_looked_for_by_name() -> None:
+    """What one module expects of another is imported, registered or a Protocol."""
+    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+    classes = [n for tree in trees.values() for n in tree.body if isinstance(n, ast.ClassDef)]
+    ours = {
+        node.name
+        for holder in (*trees.values(), *classes)
+        for node in holder.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ('hasattr', 'getattr'):
+                key = node.args[1]
+                assert not isinstance(key, ast.Constant) or key.value not in ours, (name, key.value)
+
+
+def test_configs_load_no_private_part_of_mmengine() -> None:
+    """Configs import the packages themselves; what these import, every run loads."""
+    waiting, seen = ['backbones', 'necks', 'engine'], set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += imported(name)
+    assert 'engine.sharding' in MODULES and 'engine.sharding' not in seen
+    for name in seen:
+        assert 'mmengine._' not in MODULES[name].read_text(), name
