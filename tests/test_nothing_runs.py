@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 import io
+import resource
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
 from pathlib import Path
 from threading import Thread
 from types import ModuleType, SimpleNamespace
@@ -24,6 +27,7 @@ from mmengine.runner import load_checkpoint
 
 from colonnade.backbones import XCiT
 from colonnade.engine.launch import read_config
+from colonnade.tools import convert_checkpoint
 from colonnade.weights.downloads import download
 from colonnade.weights.files import read_checkpoint, trusting
 from colonnade.weights.openmmlab import is_plain_config, without_code
@@ -39,7 +43,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'hub'))
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / 'served'))
     with ThreadingHTTPServer(('127.0.0.1', 0), handler) as running:
-        Thread(target=running.serve_forever, daemon=True).start()
+        Thread(target=running.serve_forever, args=[0.01], daemon=True).start()
         yield f'http://127.0.0.1:{running.server_port}'
         running.shutdown()
 
@@ -222,20 +226,23 @@ def test_all_processes_hear_of_a_failed_download(monkeypatch: pytest.MonkeyPatch
         download('http://127.0.0.1:9/a.pth')
 
 
+def convert_with_a_full_disk(arguments: list[str | Path]) -> None:
+    """In a process of its own: files may have 20 kB there."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+    sys.argv = ['convert_checkpoint', *map(str, arguments)]
+    convert_checkpoint.main()
+
+
 @pytest.mark.parametrize('suffix', ['pth', 'safetensors'])
-def test_a_full_disk(suffix: str, tmp_path: Path) -> None:
-    """Files may have 20 kB here."""
-    from conftest import run_python
+def test_a_full_disk(suffix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.save(original_state(), tmp_path / 'in.pth')
-    said = run_python(
-        '-c', 'import resource, signal, sys\n'
-        'from colonnade.tools.convert_checkpoint import main\n'
-        'signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n'
-        'resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n'
-        'main()',
-        tmp_path / 'in.pth',
-        tmp_path / f'out.{suffix}',
-        fail=True)
+    arguments = [tmp_path / 'in.pth', tmp_path / f'out.{suffix}']
+    process = get_context('fork').Process(target=convert_with_a_full_disk, args=[arguments])
+    process.start()
+    process.join()
+    said = capfd.readouterr().err
+    assert process.exitcode == 1, said
     assert f'convert_checkpoint: {tmp_path}/out.{suffix} cannot be written' in said
     assert 'Traceback' not in said
     assert [path.name for path in tmp_path.iterdir()] == ['in.pth']

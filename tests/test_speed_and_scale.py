@@ -137,6 +137,7 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
     ]
     if head == 'mask_rcnn':  # as a user starts them
         log = run_python(*LAUNCH, *command, **TWO_PROCESSES)
+        assert 'OneDL' not in log
     else:
         log = run_two(*command, out=tmp_path)
     printed = run_two(

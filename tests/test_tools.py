@@ -27,23 +27,22 @@ from colonnade.tools.command_line import add_launch_arguments
 from colonnade.tools.demo import train_and_test
 
 
-def test_train_resume_test(shapes: Path, tmp_path: Path) -> None:
-    """As a user starts them; tests/test_families.py has the other heads and trunks."""
+def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    """The last as a user starts it; tests/test_families.py has the other heads and trunks."""
     head = 'mask_rcnn'
-    data = ['--data-root', shapes / LAYOUTS[head]]
-    log = run_python('tools/train.py', config(head), *data, '--work-dir', tmp_path, *SHORT)
-    assert 'OneDL' not in log
+    data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path]
+    run_tool('train', config(head), *data, *SHORT, *NO_WORKERS)
     assert (tmp_path / 'iter_2.pth').is_file()
 
     longer = [*SHORT[:1], 'train_cfg.max_iters=3', *SHORT[2:]]
-    log = run_python('tools/train.py', config(head), *data, '--work-dir', tmp_path, '--resume',
-                     *longer)
+    run_tool('train', config(head), *data, '--resume', *longer, *NO_WORKERS)
+    log = latest_log(tmp_path)
     assert 'Iter(train) [3/3]' in log
     assert 'Iter(train) [2/3]' not in log
     assert (tmp_path / 'iter_3.pth').is_file()
 
-    printed = run_python('tools/test.py', config(head), tmp_path / 'iter_3.pth', *data,
-                         '--work-dir', tmp_path, '--out', tmp_path / 'm.json')
+    printed = run_python('tools/test.py', config(head), tmp_path / 'iter_3.pth', *data, '--out',
+                         tmp_path / 'm.json')
     written = json.loads((tmp_path / 'm.json').read_text())
     assert written['checkpoint'] == str(tmp_path / 'iter_3.pth')
     for metric in METRICS[head]:
@@ -51,18 +50,20 @@ def test_train_resume_test(shapes: Path, tmp_path: Path) -> None:
         assert written['metrics'][metric] >= 0
 
 
-@pytest.mark.parametrize('head, package', [('mask_rcnn', 'mmdet'), ('upernet', 'mmseg')])
-def test_under_the_libraries_own_tools(head: str, package: str, shapes: Path,
-                                       tmp_path: Path) -> None:
+def test_under_the_libraries_own_tools(shapes: Path, tmp_path: Path) -> None:
     """They have no --data-root: an environment variable says where the data are."""
-    tools = Path(find_spec(package).origin).parent / '.mim/tools'
-    work_dir, data = ['--work-dir', tmp_path / 'run'], dict(COLONNADE_SHAPES=str(shapes))
+    runs = []
+    for head, package in (('mask_rcnn', 'mmdet'), ('upernet', 'mmseg')):
+        tools = Path(find_spec(package).origin).parent / '.mim/tools'
+        work_dir = ['--work-dir', tmp_path / head]
+        train = [tools / 'train.py', config(head), *work_dir, *SHORT, *NO_WORKERS]
+        test = [tools / 'test.py', config(head), tmp_path / head / 'iter_2.pth', *work_dir]
+        runs.append([list(map(str, command)) for command in (train, test)])
 
-    run_python(tools / 'train.py', config(head), *work_dir, *SHORT, **data)
-    log = run_python(tools / 'test.py', config(head), tmp_path / 'run/iter_2.pth', *work_dir,
-                     **data)
+    run_python('tests/library_tools.py', json.dumps(runs), COLONNADE_SHAPES=str(shapes))
 
-    assert METRICS[head][0] in log
+    for head in ('mask_rcnn', 'upernet'):
+        assert METRICS[head][0] in latest_log(tmp_path / head)
 
 
 def test_the_demo_trains_and_tests_with_its_options(tmp_path: Path,

@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -180,14 +179,15 @@ def test_no_tool_runs_code_in_a_pickle(tool: str, option: str, shapes: Path, tmp
     assert not marker.exists()
 
 
-def train_pretrained(checkpoint: str, data_root: Path, work_dir: Path, **kwargs: Any) -> str:
-    """One step from pretrained weights; returns what it printed."""
+def from_pretrained(checkpoint: str, data_root: Path, work_dir: Path) -> list[str | Path]:
+    """Arguments of one training step from pretrained weights."""
     init_cfg = [
         f'model.backbone.init_cfg.{setting}'
         for setting in ('type=Pretrained', f'checkpoint={checkpoint}')
     ]
-    return run_python('tools/train.py', CONFIG, '--data-root', data_root, '--work-dir', work_dir,
-                      '--cfg-options', *SHORT, *init_cfg, **kwargs)
+    return [
+        CONFIG, '--data-root', data_root, '--work-dir', work_dir, '--cfg-options', *SHORT, *init_cfg
+    ]
 
 
 def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path) -> None:
@@ -200,15 +200,22 @@ def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path) -> None
     weights = timm.create_model('xcit_nano_12_p16_224').state_dict()
     safetensors.torch.save_file(weights, repository / 'snapshots/1/model.safetensors')
 
-    log = train_pretrained(
-        f'timm://{name}', shapes / 'ade', tmp_path / 'run', HF_HUB_CACHE=str(folder))
+    arguments = from_pretrained(f'timm://{name}', shapes / 'ade', tmp_path / 'run')
+    log = run_python('tools/train.py', *arguments, HF_HUB_CACHE=str(folder))
+    assert 'OneDL' not in log
     assert f'timm://{name}: XCiT, timm; ' in log
     assert 'random weights' not in log
 
 
-def test_wrong_weights_are_named_before_data_sets_are_built(shapes: Path, tmp_path: Path) -> None:
+def test_wrong_weights_are_named_before_data_sets_are_built(
+        shapes: Path, tmp_path: Path, run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save(original_state(), tmp_path / 'a.pth')
-    said = train_pretrained(str(tmp_path / 'a.pth'), shapes / 'ade', tmp_path / 'run', fail=True)
+    monkeypatch.setattr('mmengine.runner.Runner.build_dataloader',
+                        lambda *_, **__: pytest.fail('a data set was built'))
+    with pytest.raises(SystemExit) as stopped:
+        run_tool('train',
+                 *from_pretrained(str(tmp_path / 'a.pth'), shapes / 'ade', tmp_path / 'run'))
+    said = str(stopped.value)
     assert 'the file holds a custom XCiT of embed_dim 16, depth 3' in said
     assert 'the model XCiT nano_12_p16.' in said
     assert 'Traceback' not in said
