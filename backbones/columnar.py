@@ -1,7 +1,7 @@
 """What all columnar trunks share: taps, freezing, checkpointing, norm layers and layer depth.
 
-Shapes: ``B`` images, ``H, W`` their height and width, ``p`` patch size, ``N = h * w`` tokens of an
-``h = ceil(H / p)`` by ``w = ceil(W / p)`` grid, ``C`` embedding width.
+Shapes: ``B`` images, ``H, W`` their height and width, ``p`` patch size, ``C`` embedding width.
+There are ``N = h * w`` tokens, of a grid of ``h = ceil(H / p)`` by ``w = ceil(W / p)``.
 """
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class ColumnarBackbone(Fusible, BaseModule):
         for index, block in enumerate(self.blocks):
             x = self._checkpointed(block, x, place)
             if index in self.out_indices:
-                # mmcv's RoIAlign reads images in any other order wrongly, and without a word
+                # mmcv's compiled RoIAlign silently reads images in any other order wrongly
                 maps[index] = as_image(x, place[0]).contiguous()
         return tuple(maps[index] for index in self.out_indices)
 

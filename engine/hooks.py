@@ -122,7 +122,7 @@ class BatchSizeHook(Hook):
             'start a new schedule from its weights with --load-from')
 
     def before_train(self, runner: Runner) -> None:
-        """Say so if nothing is left to train."""
+        """Warn if nothing is left to train."""
         if runner.iter >= runner.max_iters:
             print_log(
                 f'nothing is left to train: the checkpoint is at iteration {runner.iter} of '

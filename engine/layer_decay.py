@@ -31,9 +31,9 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         paramwise_cfg: As for mmengine's, and
 
             - ``layer_decay_rate``: in (0, 1].
-            - ``flat_decay_mult``: multiplies the weight decay of all that is a vector at heart,
-              whatever its shape (biases, norms, LayerScale, ResMLP's Affine, XCA's temperature),
-              and of learned positions, unless one of ``custom_keys`` matches.
+            - ``flat_decay_mult``: multiplies the weight decay of vectors of any shape (biases,
+              norms, LayerScale, ResMLP's Affine, XCA's temperature) and of learned positions,
+              unless one of ``custom_keys`` matches.
 
     Raises:
         ValueError: If the rate is out of range, or the model's backbone knows no layers.

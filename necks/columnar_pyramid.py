@@ -99,9 +99,9 @@ class ColumnarPyramid(BaseModule):
         return levels if self.fpn is None else tuple(self.fpn(levels))
 
     def _resample(self, x: Tensor, out_stride: int) -> Tensor:
-        """One level; channels-last in between, where oneDNN is fast, but not to whoever follows.
+        """One level: computed in channels-last order, where oneDNN is fast, returned in the default.
 
-        mmcv's RoIAlign reads images in any order but the default wrongly, and without a word.
+        mmcv's compiled RoIAlign silently reads images in any other order wrongly.
         """
         level = self.get_submodule(f'stride{out_stride}')
         if not is_transformed():

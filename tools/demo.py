@@ -2,9 +2,10 @@
 
     python tools/demo.py
 
-Draws the data set, trains XCiT-N12/16, or another trunk of that width and depth, under a slim Mask
-R-CNN and a slim Semantic FPN with tools/train.py, evaluates both with tools/test.py, and prints one
-table. Pictures show truth (left) and prediction (right). Each run has a folder of its own.
+Draws the data set and trains XCiT-N12/16, or another trunk of that width and depth, with
+tools/train.py: once under a slim Mask R-CNN, once under a slim Semantic FPN. Evaluates both with
+tools/test.py and prints one table. Pictures show truth (left) and prediction (right). Each run has
+a folder of its own.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Talking-heads attention in bounded memory (Shazeer et al., arXiv 2003.02436; CaiT uses it).
 
 The heads' maps are mixed before and after the softmax. Both act on each pair of query and key, so
-blocks of queries can be computed one after the other, and no more than one block's maps exist at a
+blocks of queries can be computed one after the other. No more than one block's maps exist at a
 time. Shapes: ``B`` images, ``h`` heads, ``N`` tokens, ``d`` channels of a head, ``C = h d``.
 """
 from __future__ import annotations
@@ -43,8 +43,8 @@ def mixing_gradients(grad: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
 class TalkingHeads(Function):
     """Attention and its gradients for blocks of queries; see :func:`talking_heads`.
 
-    Nothing that is larger than the arguments lives longer than a block, and nothing else is
-    allocated while a block's maps exist, so that they take the same memory again and again.
+    Nothing that is larger than the arguments lives longer than a block. While a block's maps exist,
+    nothing else is allocated, so that those of the next block take the same memory.
     """
 
     @staticmethod

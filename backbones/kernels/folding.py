@@ -34,7 +34,7 @@ class FusibleBlock(Protocol):
 
 @torch.no_grad()
 def fold_norm(norm: nn.LayerNorm | Affine, layer: nn.Linear) -> None:
-    """Let ``layer`` do what ``norm`` before it does per channel, and ``norm`` no longer."""
+    """Move the factors and summands of ``norm`` into ``layer``, which follows it."""
     names = ('alpha', 'beta') if isinstance(norm, Affine) else ('weight', 'bias')
     scale, shift = (getattr(norm, name).flatten() for name in names)
     if layer.bias is None:

@@ -27,7 +27,7 @@ def autocast_dtype(x: Tensor) -> torch.dtype | None:
 
 
 def suits_convolution(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN's float32 convolutions are to be had for these, which no export knows."""
+    """Whether oneDNN's float32 convolution can be used (never during export)."""
     return (HAS_ONEDNN and x.device.type == 'cpu' and x.dtype == weight.dtype == torch.float32
             and autocast_dtype(x) is None and not torch.compiler.is_exporting())
 

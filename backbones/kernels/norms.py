@@ -22,7 +22,7 @@ def replace_batch_norms(module: nn.Module, norm_cfg: dict) -> None:
 
 
 def is_fixed(norm: nn.Module) -> bool:
-    """Whether it is a batch norm that multiplies and adds the same whatever the batch."""
+    """Whether it is a batch norm that acts as a fixed affine map."""
     return (is_plain(norm, *FOLDABLE) and not norm.training and norm.running_mean is not None
             and norm.weight is not None and norm.bias is not None)
 
@@ -52,7 +52,7 @@ def fold_batch_norm(conv: nn.Conv2d, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def fold_batch_norm_into(layers: nn.Sequential) -> None:
-    """Let the convolution of a pair do what both do in evaluation, and the norm nothing."""
+    """Fold the norm of a pair of convolution and norm into the convolution, for evaluation."""
     weight, bias = fold_batch_norm(*layers)
     layers[0].weight.copy_(weight)
     layers[0].bias = nn.Parameter(bias)

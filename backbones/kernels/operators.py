@@ -1,7 +1,7 @@
 """Products of tokens as operators that torch.compile calls as they are.
 
-On a CPU, torch gives matrix products of float32 to MKL, which on other makers' processors leaves
-the wider half of the vector units unused, and convolutions to oneDNN, which does not. A linear
+On a CPU, torch gives matrix products of float32 to MKL and convolutions to oneDNN. On processors
+of other makers, MKL leaves the wider half of the vector units unused; oneDNN does not. A linear
 layer is a convolution with a 1 x 1 kernel, so here it is computed as one, forward and backward.
 
 Left to itself, torch.compile would choose orders of memory in which oneDNN's convolutions are slow
@@ -116,7 +116,7 @@ def convolution_gradients(grad: Tensor, image: Tensor, weight: Tensor, padding: 
                           wanted: tuple[bool, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """Those of an image, the weights and the biases of a convolution of stride 1 that are wanted.
 
-    It is depthwise if the weights say so.
+    Weights of one input channel make it depthwise.
     """
     groups = image.shape[1] // weight.shape[1]
     return torch.ops.aten.convolution_backward(grad, image, weight, [len(weight)], [1, 1],

@@ -85,15 +85,15 @@ def matrix_of(layer: nn.Module, num_tokens: int, like: Tensor) -> Tensor:
 def mix_resampled(x: Tensor, layer: nn.Module, down: Resampling, up: Resampling) -> Tensor:
     """The layer on any grid, each native token standing for the part of the image that it covers.
 
-    With D resampling a line of tokens to the native grid and U back (bicubic, antialiased, rows sum
-    to 1, hence constant images stay constant) and w the diagonal of W, this is::
+    D resamples the tokens to the native grid and U back: bicubic, antialiased. Their rows sum to 1,
+    hence constant images stay constant. With w the diagonal of W, this is::
 
         U (W - diag(w)) D x  +  (U w) * x  +  U b
 
-    Its first term is W resized as a 4-D tensor ``(n, n, n, n)``, rows and columns, the input side
-    scaled so that the response to a constant image is the resized response of W. The second is what
-    a token says to itself, which resampling the tokens would blur. The dense ``(N, N)`` matrix is
-    never formed: besides its result, the largest temporary is one of ``(B, N, C)``.
+    The first term is W resized as a 4-D tensor ``(n, n, n, n)``. Its input side is scaled so that
+    the response to a constant image is the resized response of W. The second term is the weight of
+    a token for itself, which resampling the tokens would blur. The dense ``(N, N)`` matrix is never
+    formed: besides its result, the largest temporary is one of ``(B, N, C)``.
 
     Args:
         x: ``(B, N, C)``.

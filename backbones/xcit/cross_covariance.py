@@ -6,10 +6,10 @@ The *plain* form is the paper's: queries, keys and values of all tokens, a map `
 head from the queries and keys normalised over the tokens, and its product with the values.
 
 The *covariance* form never writes them. All that the map needs of the tokens ``y`` is ``y^T y``
-and their sum, since ``q^T k = W_q y^T y W_k^T`` plus terms of the biases, and the norms of queries
-and keys are the diagonals of the same with themselves; and map, values and output projection are
-linear in channels, so ``out = y M^T + b`` with ``M = W_proj blockdiag(A) W_v``. Two products with
-the tokens instead of four, for some products of ``(C, C)`` matrices.
+and their sum, since ``q^T k = W_q y^T y W_k^T`` plus terms of the biases. The norms of queries and
+keys are the diagonals of such products of each with itself. Map, values and output projection are
+linear in channels, so ``out = y M^T + b`` with ``M = W_proj blockdiag(A) W_v``. That makes two
+products with the tokens instead of four, at the price of some products of ``(C, C)`` matrices.
 """
 from __future__ import annotations
 
