@@ -99,7 +99,7 @@ class ColumnarPyramid(BaseModule):
         return levels if self.fpn is None else tuple(self.fpn(levels))
 
     def _resample(self, x: Tensor, out_stride: int) -> Tensor:
-        """One level: computed in channels-last order, where oneDNN is fast, returned in the default.
+        """One level; computed in channels-last order, where oneDNN is fast, given in the default.
 
         mmcv's compiled RoIAlign silently reads images in any other order wrongly.
         """
