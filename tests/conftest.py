@@ -153,7 +153,7 @@ def latest_log(work_dir: Path) -> str:
 @pytest.fixture(scope='session')
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small set of drawn shapes in both layouts."""
-    from colonnade.tools.make_shapes import make_shapes
+    from colonnade.engine.drawn_shapes import make_shapes
     out = tmp_path_factory.mktemp('data') / 'shapes'
     make_shapes(out, num_train=12, num_val=4, size=64, seed=0)
     return out
