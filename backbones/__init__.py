@@ -2,7 +2,8 @@
 from colonnade.weights.openmmlab import replace_loaders
 
 from .cait import CaiT
-from .columnar import TRUNKS, ColumnarBackbone, register_trunk
+from .columnar import ColumnarBackbone
+from .registry import TRUNKS, register_trunk
 from .resmlp import ResMLP
 from .xcit import XCiT
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
-from mmengine.registry import MODELS
 from torch import Tensor, is_grad_enabled, nn
 from torch.utils.checkpoint import checkpoint
 
-from colonnade.weights.layouts import Layout, register_layouts
 from colonnade.weights.loading import require_complete, resize_tensors
 from colonnade.weights.pretrained import load_pretrained, pretrained_of
 from colonnade.weights.state_dicts import State, WeightsError
@@ -26,15 +24,8 @@ from colonnade.weights.state_dicts import State, WeightsError
 from .kernels.folding import FusedError, Fusible, refuse_weights
 from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
 from .kernels.operators import as_image
-from .variants import Variants, resolve_out_indices
-
-
-class PublishedSize(NamedTuple):
-    """What a paper says of a variant's classifier."""
-    arch: str
-    img_size: int
-    parameters: float  # millions
-    multiply_adds: float  # billions, of one image
+from .registry import infer_trunk
+from .variants import PublishedSize, Variants, resolve_out_indices
 
 
 class ColumnarBackbone(Fusible, BaseModule):
@@ -312,40 +303,3 @@ def require_fitting(trunk: ColumnarBackbone, state_dict: State, prefix: str, *_:
     refuse_weights(trunk)
     resize_tensors(trunk, state_dict, prefix)
     require_complete(trunk, state_dict, prefix)
-
-
-Trunk = TypeVar('Trunk', bound=type[ColumnarBackbone])
-TRUNKS: dict[str, type[ColumnarBackbone]] = {}  # by the names of their classes
-
-
-def register_trunk(*layouts: Layout) -> Callable[[Trunk], Trunk]:
-    """A decorator that makes a trunk known to configs, weights, tools and tests.
-
-    Args:
-        *layouts: Of the files that hold its weights; of these, the first that fits is taken.
-
-    Raises:
-        KeyError: If there is a trunk of this name.
-    """
-
-    def register(trunk: Trunk) -> Trunk:
-        MODELS.register_module(module=trunk)
-        TRUNKS[trunk.__name__] = trunk
-        register_layouts(*layouts)
-        return trunk
-
-    return register
-
-
-def infer_trunk(state: State) -> tuple[type[ColumnarBackbone], dict[str, int]]:
-    """The trunk that a state dict under our names is of, and the columns of its table.
-
-    Raises:
-        WeightsError: If it is of none.
-    """
-    for trunk in TRUNKS.values():
-        try:
-            return trunk, trunk.infer_arch(state)
-        except (KeyError, IndexError, TypeError):
-            continue
-    raise WeightsError(f'no {" or ".join(TRUNKS)} that could be recognised')

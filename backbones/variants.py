@@ -3,9 +3,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Settings = Mapping[str, Any]  # columns of a table -> values
+
+
+class PublishedSize(NamedTuple):
+    """What a paper says of a variant's classifier."""
+    arch: str
+    img_size: int
+    parameters: float  # millions
+    multiply_adds: float  # billions, of one image
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.columnar import infer_trunk
+from colonnade.backbones.registry import infer_trunk
 from colonnade.weights.downloads import fetch
 from colonnade.weights.layouts import remap
 from colonnade.weights.loading import Plan, plan_loading

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-COMMON = ('weights', 'backbones.kernels', 'backbones.variants', 'backbones.columnar')
+COMMON = ('weights', 'backbones.kernels', 'backbones.variants', 'backbones.registry',
+          'backbones.columnar')
 BENEATH = {  # room -> what it may import besides itself
     'weights': (),
     'backbones.kernels': (),
     'backbones.variants': (),
+    'backbones.registry': ('weights', ),
     'backbones.columnar': COMMON,
     **dict.fromkeys(('backbones.xcit', 'backbones.cait', 'backbones.resmlp'), COMMON),
     'backbones': ('backbones', 'weights'),  # attention_maps, and the old path of the weights

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from colonnade.weights.state_dicts import State
 
-from ..columnar import ColumnarBackbone, PublishedSize, register_trunk
+from ..columnar import ColumnarBackbone
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path, is_plain
-from ..variants import Variants
+from ..registry import register_trunk
+from ..variants import PublishedSize, Variants
 from .layouts import LAYOUTS
 from .talking_heads import TALKING_HEADS, BoundedTalkingHeadAttn
 
@@ -156,6 +157,7 @@ class CaiT(ColumnarBackbone):
             depth_token_only=0 if num_classes is None else 2)
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Cait:
+        """timm's own module of this architecture."""
         row = self.settings
         return Cait(
             img_size=img_size,

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from colonnade.weights.state_dicts import State
 
-from ..columnar import ColumnarBackbone, register_trunk
+from ..columnar import ColumnarBackbone
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path
+from ..registry import register_trunk
 from ..variants import Variants
 from .layouts import LAYOUTS
 from .token_mixing import Grid, Resampling, mix_resampled, mix_windows
@@ -146,6 +147,7 @@ class ResMLP(ColumnarBackbone):
         return trunk
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> MlpMixer:
+        """timm's own module of this architecture."""
         return MlpMixer(
             img_size=img_size,
             patch_size=self.patch_size,

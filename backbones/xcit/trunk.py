@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from colonnade.weights.state_dicts import State
 
-from ..columnar import ColumnarBackbone, PublishedSize, register_trunk
+from ..columnar import ColumnarBackbone
 from ..kernels.operators import as_tokens
-from ..variants import Settings, Variants
+from ..registry import register_trunk
+from ..variants import PublishedSize, Settings, Variants
 from .layers import XCiTBlock
 from .layouts import LAYOUTS
 from .stem import first_touched_in_stem, fuse_stem, run_stem
@@ -112,6 +113,7 @@ class XCiT(ColumnarBackbone):
         return trunk
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Xcit:
+        """timm's own module of this architecture."""
         row = self.settings
         return Xcit(
             patch_size=self.patch_size,
