@@ -1,6 +1,7 @@
 # make demo   set up, draw a small data set, train and evaluate a detector and a segmenter on it
 # make test   set up and run the tests in two processes (make test-slow: those that take minutes)
 # make lint   check the style
+# make docs   build the pages of docs/ into build/docs; warnings are errors
 # make clean  remove the environment and what was built; work_dirs and data stay
 #
 # VENV is where the environment lies, PYTHON what it is made with. COMPILED_MMCV=1, given each time or
@@ -9,8 +10,9 @@ VENV ?= .venv
 PYTHON ?= python3
 COMPILED_MMCV ?=
 BIN = $(VENV)/bin
+GENERATOR = build/docs-generator
 
-.PHONY: demo test test-slow lint env clean
+.PHONY: demo test test-slow lint docs env clean
 
 demo: env
 	@$(BIN)/python tools/demo.py
@@ -26,6 +28,18 @@ lint: env
 	$(BIN)/python -m mypy backbones engine necks tools weights
 	$(BIN)/python -m isort --check --diff .
 	$(BIN)/python -m yapf --diff --recursive backbones configs engine necks tests tools weights
+
+# The generator stays out of the environment: its packages have a folder of their own.
+docs: env $(GENERATOR)/installed
+	PYTHONPATH=$(GENERATOR):$$PYTHONPATH $(BIN)/python -m sphinx --fail-on-warning --keep-going \
+	    --nitpicky --quiet docs build/docs
+	@echo build/docs/index.html
+
+$(GENERATOR)/installed: docs/requirements.txt | env
+	rm -rf $(GENERATOR)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --target $(GENERATOR) --requirement docs/requirements.txt
+	touch $@
 
 env:
 	@$(PYTHON) tools/bootstrap.py $(VENV) $(if $(filter-out 0,$(COMPILED_MMCV)),--compiled-mmcv)

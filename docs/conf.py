@@ -1,0 +1,31 @@
+"""Sphinx: the pages of this folder and the docstrings, see ``make docs``."""
+from __future__ import annotations
+
+import re
+
+from sphinx.application import Sphinx
+
+project = 'Colonnade'
+author = 'The Colonnade authors'
+html_theme = 'furo'
+html_title = 'Colonnade'
+extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
+myst_enable_extensions = ['deflist']
+myst_heading_anchors = 3
+exclude_patterns = ['_build']
+autodoc_typehints = 'none'  # signatures show them
+autodoc_member_order = 'bysource'
+autodoc_default_options = {'members': True, 'show-inheritance': True}
+add_module_names = False
+templates_path: list[str] = []
+# Names of other packages, and of ours that no page lists, have no page to link.
+nitpick_ignore_regex = [(r'py:.*', r'(?!colonnade\.(backbones|necks|weights)\.\w+$).*')]
+
+
+def link_files(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Let links to pages outside this folder, which GitHub shows, download them."""
+    source[0] = re.sub(r'\[([^]]+)\]\((\.\./[\w/]+\.md)\)', r'{download}`\1 <\2>`', source[0])
+
+
+def setup(app: Sphinx) -> None:
+    app.connect('source-read', link_files)
