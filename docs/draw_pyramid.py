@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from xml.sax.saxutils import quoteattr
 
 TAPS = (4, 6, 8, 12)
 LEVELS = (  # stride, side of its square, what makes it
@@ -13,12 +14,22 @@ LEVELS = (  # stride, side of its square, what makes it
 LEFT, BLOCK, STEP, TOP = 60, 28, 52, 40
 
 
+def element(name: str, content: str = '', **attributes: object) -> str:
+    pairs = (f'{key.rstrip("_").replace("_", "-")}={quoteattr(str(value))}'
+             for key, value in attributes.items())
+    return f'<{name} {" ".join(pairs)}>{content}</{name}>'
+
+
 def text(x: float, y: float, words: str, anchor: str = 'middle') -> str:
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>'
+    return element('text', words, x=x, y=y, text_anchor=anchor)
 
 
 def box(x: float, y: float, width: float, height: float, kind: str) -> str:
-    return f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="3"/>'
+    return element('rect', class_=kind, x=x, y=y, width=width, height=height, rx=3)
+
+
+def line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return element('line', x1=x1, y1=y1, x2=x2, y2=y2)
 
 
 def trunk() -> Iterator[str]:
@@ -29,7 +40,7 @@ def trunk() -> Iterator[str]:
         yield box(x, TOP, BLOCK, 60, 'tap' if number in TAPS else 'block')
         yield text(x + BLOCK / 2, TOP - 8, str(number))
         if number < 12:
-            yield f'<line x1="{x + BLOCK}" y1="{TOP + 30}" x2="{x + STEP}" y2="{TOP + 30}"/>'
+            yield line(x + BLOCK, TOP + 30, x + STEP, TOP + 30)
 
 
 def pyramid() -> Iterator[str]:
@@ -37,7 +48,7 @@ def pyramid() -> Iterator[str]:
     for index, (tap, (stride, side, layers)) in enumerate(zip(TAPS, LEVELS, strict=True)):
         start = LEFT + (tap - 1) * STEP + BLOCK / 2
         x = 110 + index * 160
-        yield f'<line x1="{start}" y1="{TOP + 60}" x2="{x}" y2="{TOP + 122}"/>'
+        yield line(start, TOP + 60, x, TOP + 122)
         yield text(x, TOP + 138, layers)
         yield box(x - side / 2, TOP + 150, side, side, 'tap')
         yield text(x, TOP + 282, f'stride {stride}')

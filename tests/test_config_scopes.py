@@ -78,10 +78,10 @@ def test_a_missing_package_is_named_and_not_installed(tmp_path: Path, run_tool: 
 
 
 @pytest.mark.parametrize('package', ['mmdet', 'mmseg'])
-def test_the_readmes_base_for_other_tools(tmp_path: Path, package: str) -> None:
+def test_the_pages_base_for_other_tools(tmp_path: Path, package: str) -> None:
     """It needs no colonnade."""
     line = next(
-        line for line in (ROOT / 'README.md').read_text().splitlines()
+        line for line in (ROOT / 'docs/configs.md').read_text().splitlines()
         if line.startswith("_base_ = __import__('mmseg')"))
     path = tmp_path / 'own.py'
     path.write_text(line.replace('mmseg', package).replace('datasets/ade20k', 'default_runtime'))

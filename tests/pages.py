@@ -1,0 +1,116 @@
+"""The pages of the project: their code blocks, sentences, links and anchors."""
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from conftest import ROOT
+
+PAGES = sorted([*ROOT.glob('*.md'), *ROOT.glob('docs/*.md'), ROOT / 'configs/README.md'])
+MOST_WORDS = 30  # in a sentence
+FENCE = re.compile(r'^( *)```(.*)\n((?:.*\n)*?)\1```$', re.MULTILINE)
+NOT_RUN = re.compile(r'<!-- not run: (.+) -->\s*$')
+ABBREVIATIONS = ('e.g.', 'i.e.', 'cf.', 'Fig.', 'Eq.')
+
+
+@dataclass
+class Block:
+    """A fenced block of a page."""
+    page: Path
+    language: str
+    code: str
+    reason: str | None  # why it is not run, in a comment above it
+    line: int
+
+    def __str__(self) -> str:
+        return f'{self.page.relative_to(ROOT)}:{self.line}'
+
+
+def blocks_of(page: Path, language: str | None = None) -> list[Block]:
+    """The fenced blocks of a page, or those in one language."""
+    text, blocks = page.read_text(), []
+    for found in FENCE.finditer(text):
+        before = text[:found.start()]
+        reason = NOT_RUN.search(before)
+        blocks.append(
+            Block(page, found[2].strip(), found[3], reason and reason[1],
+                  before.count('\n') + 1))
+    return [block for block in blocks if language in (None, block.language)]
+
+
+def commands_of(block: Block) -> list[list[str]]:
+    """The words of each command of a block in ``sh``; comments are left out."""
+    lines = block.code.replace('\\\n', ' ').splitlines()
+    words = [shlex.split(quoted_substitutions(line), comments=True) for line in lines]
+    return [command for line in words for command in split(line, '&&') if command]
+
+
+def quoted_substitutions(line: str) -> str:
+    """``$(cat FILE)`` as one word."""
+    return re.sub(r'(\$\(cat [^)"]+\))', r"'\1'", line)
+
+
+def split(words: list[str], separator: str) -> Iterator[list[str]]:
+    while separator in words:
+        at = words.index(separator)
+        yield words[:at]
+        words = words[at + 1:]
+    yield words
+
+
+def prose_of(markdown: str) -> str:
+    """The running text of a page: no code blocks, comments, tables, headings and pictures."""
+    text = re.sub(r'<!--.*?-->', '', FENCE.sub('', markdown), flags=re.DOTALL)
+    text = re.sub(r'^(\||#|!\[).*$', '', text, flags=re.MULTILINE)
+    text = re.sub(r'\[([^]]+)\]\([^)]+\)', r'\1', text)
+    return re.sub(r'^ *([-*:]|\d+\.) ', '\n', text, flags=re.MULTILINE)  # items are paragraphs
+
+
+def sentences_of(prose: str) -> Iterator[str]:
+    """The sentences of running text; code between backquotes is one word."""
+    text = re.sub(r'(`+).+?\1', 'code', prose, flags=re.DOTALL)
+    for paragraph in re.split(r'\n\s*\n', text):
+        paragraph = ' '.join(paragraph.split())
+        for short in ABBREVIATIONS:
+            paragraph = paragraph.replace(short, short.replace('.', ''))
+        yield from filter(None, re.split(r'(?<=[.!?])["*)]*\s+', paragraph))
+
+
+def long_sentences(prose: str) -> list[str]:
+    """The sentences of too many words; what has no letter or digit is no word."""
+    return [
+        sentence for sentence in sentences_of(prose) if sum(
+            bool(re.search(r'\w', word)) for word in sentence.split()) > MOST_WORDS
+    ]
+
+
+def docstrings_of(module: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring, each argument and exception a paragraph of its own."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+            text = re.sub(r'::\n\n((?: {4}.*)?\n)+', '.\n\n', text + '\n')  # code
+            text = re.sub(r'^ {4}(?=[\w*, ]+: )', '\n\n', text, flags=re.MULTILINE)
+            text = re.sub(r'^(Args|Returns|Raises|Attributes|Yields):$', '\n', text, flags=re.M)
+            text = re.sub(r'^( {4}\S.*\n)+', '', text, flags=re.M) if 'python ' in text else text
+            yield node.body[0].lineno, text
+
+
+def anchors_of(page: Path) -> set[str]:
+    """What links within a page can name: its headings, as GitHub and MyST write them."""
+    text = FENCE.sub('', page.read_text())
+    headings = re.findall(r'^#+ (.+)$', text, re.MULTILINE)
+    return {re.sub(r'[^\w -]', '', heading).strip().lower().replace(' ', '-')
+            for heading in headings}  # yapf: disable
+
+
+def links_of(page: Path) -> Iterator[str]:
+    """The targets of all links and pictures, but for those of other sites."""
+    text = FENCE.sub('', page.read_text())
+    for target in re.findall(r'\]\(([^)\s]+)\)', text):
+        if '://' not in target:
+            yield target

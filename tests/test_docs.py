@@ -1,0 +1,250 @@
+"""The pages: their commands run or are checked, links lead somewhere, sentences are short."""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import NO_WORKERS, ROOT, run_python
+from drawn_data import draw_instances
+
+from colonnade.backbones import XCiT
+from colonnade.engine.launch import read_config
+from colonnade.engine.options import merge_options
+from pages import (PAGES, Block, anchors_of, blocks_of, commands_of, docstrings_of, links_of,
+                   long_sentences, prose_of)
+
+README, TUTORIAL = ROOT / 'README.md', ROOT / 'docs/tutorial.md'
+LANGUAGES = {'sh', 'python', 'text', '{toctree}', '{eval-rst}'}
+SHORT = [
+    '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
+    'default_hooks.checkpoint.interval=1', 'train_dataloader.batch_size=2', *NO_WORKERS[:4]
+]
+TINY = {  # tool -> options behind those of the page, for runs of seconds
+    'make_shapes': ['--num-train', '4', '--num-val', '2', '--size', '64'],
+    'train': SHORT,
+    'test': ['--cfg-options', *NO_WORKERS[4:]],
+}
+ROOMS = ('backbones', 'engine', 'necks', 'tests', 'tools', 'weights')
+NOT_YET = {  # modules with docstrings that are still to be made shorter
+    'backbones/cait/talking_heads.py', 'backbones/cait/trunk.py', 'backbones/kernels/layers.py',
+    'backbones/kernels/operators.py', 'backbones/kernels/untouched.py',
+    'backbones/resmlp/token_mixing.py', 'backbones/xcit/cross_covariance.py',
+    'backbones/xcit/trunk.py', 'engine/layer_decay.py', 'tests/conftest.py', 'tools/benchmark.py',
+    'tools/complexity.py', 'tools/demo.py', 'weights/openmmlab.py'
+}  # yapf: disable
+every_page = pytest.mark.parametrize('page', PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def all_blocks(language: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks_of(page, language)]
+
+
+def test_the_readme_is_short() -> None:
+    """All that stands between blanks counts, code and tables too."""
+    assert len(README.read_text().split()) <= 1200
+
+
+@every_page
+def test_sentences_are_short(page: Path) -> None:
+    assert long_sentences(prose_of(page.read_text())) == []
+
+
+def test_sentences_of_docstrings_are_short() -> None:
+    found = {
+        str(module.relative_to(ROOT)): long
+        for room in ROOMS
+        for module in (ROOT / room).rglob('*.py')
+        for _, text in docstrings_of(module) if (long := long_sentences(text))
+    }
+    assert {name: long for name, long in found.items() if name not in NOT_YET} == {}
+    assert NOT_YET <= set(found), 'take away those that have become short'
+
+
+def test_long_sentences_are_found() -> None:
+    long = 'word ' * 31
+    for text in (long, f'Short. {long}end.', f'- item\n- {long}\n', f'`code` and ({long})'):
+        assert len(long_sentences(prose_of(text))) == 1
+    for text in ('word ' * 30, f'| {long} |', f'# {long}', f'```sh\n{long}\n```', f'`{long}`'):
+        assert long_sentences(prose_of(text)) == []
+
+
+@every_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links_of(page):
+        path, _, anchor = link.partition('#')
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors_of(target), link
+
+
+@every_page
+def test_blocks_say_what_they_are(page: Path) -> None:
+    assert {block.language for block in blocks_of(page)} <= LANGUAGES
+
+
+class Parsed(Exception):
+    """Carries the parser of a tool out of it."""
+
+
+@pytest.fixture
+def parser_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], argparse.ArgumentParser]:
+    """The parser that a tool builds."""
+
+    def stop(parser: argparse.ArgumentParser, *_: object) -> None:
+        raise Parsed(parser)
+
+    def build(tool: str) -> argparse.ArgumentParser:
+        module = import_module(f'colonnade.tools.{tool}')
+        with monkeypatch.context() as patch:
+            patch.setattr(argparse.ArgumentParser, 'parse_args', stop)
+            with pytest.raises(Parsed) as found:
+                getattr(module, 'parse_args', module.main)()
+        return found.value.args[0]
+
+    return build
+
+
+def tool_of(command: list[str]) -> tuple[str | None, list[str]]:
+    """The tool of ours that a command starts, in whatever way, and its arguments."""
+    for index, word in enumerate(command):
+        if found := re.fullmatch(r'tools/(\w+)\.py|colonnade\.tools\.(\w+)', word):
+            return found[1] or found[2], command[index + 1:]
+    return None, []
+
+
+def check_config_and_options(args: argparse.Namespace) -> None:
+    """The config is there, and its settings are read."""
+    config = getattr(args, 'config', None) or getattr(args, 'leaf', None)
+    if config is None or not str(config).startswith('configs/'):
+        return
+    cfg = read_config(ROOT / config)
+    if options := getattr(args, 'cfg_options', None):
+        merge_options(cfg, options)
+
+
+@pytest.mark.parametrize('block', all_blocks('sh'), ids=str)
+def test_commands_are_possible(block: Block, parser_of: Callable) -> None:
+    """Of our tools, options and settings exist. Others run here, or a comment says why not."""
+    targets = re.findall(r'^([\w-]+):', (ROOT / 'Makefile').read_text(), re.MULTILINE)
+    for command in commands_of(block):
+        tool, arguments = tool_of(command)
+        if tool:
+            check_config_and_options(parser_of(tool).parse_args(arguments))
+        elif command[0] == 'make':
+            assert command[1] in targets
+        elif command[:2] == ['python', '-c'] and not block.reason:
+            assert Path(run_python('-c', command[2]).strip().splitlines()[-1]).is_dir()
+        else:
+            assert block.reason or command == ['.', '.venv/bin/activate'], command
+
+
+@pytest.mark.parametrize(
+    'block', [block for block in all_blocks('python') if block.page != TUTORIAL], ids=str)
+def test_python_prints_what_the_page_says(block: Block, tmp_path: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(block.code, str(block), 'exec'), {})
+    behind = block.page.read_text().split(block.code, 1)[1]
+    if shown := re.match(r'```\n\n```text\n((?:.*\n)*?)```', behind):
+        assert printed.getvalue() == shown[1]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+          run_tool: Callable) -> Callable[[list[str]], None]:
+    """Run commands of a page in a folder that looks like the repository's, in seconds each."""
+    for folder in ('configs', 'tools'):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: list[str]) -> None:
+        tool, arguments = tool_of(command)
+        if tool:
+            arguments = [re.sub(r'\$\(cat (.+)\)', contents, word) for word in arguments]
+            options = TINY.get(tool, [])
+            if '--resume' in arguments:
+                options = [option.replace('max_iters=2', 'max_iters=3') for option in options]
+            run_tool(tool, *arguments, *options)
+
+    return run
+
+
+def contents(found: re.Match) -> str:
+    return Path(found[1]).read_text()
+
+
+def test_the_tutorial(start: Callable, tmp_path: Path) -> None:
+    """Every step, on a tiny data set."""
+    for block in blocks_of(TUTORIAL):
+        if block.language == 'sh' and not block.reason:
+            for command in commands_of(block):
+                start(command)
+    assert list(tmp_path.glob('seen/*/pictures/*.jpg'))
+    # mmengine keeps one visualizer in a process, whose folder is that of the training here
+    assert list(tmp_path.rglob('vis_data/vis_image/*.png'))
+    block, = blocks_of(TUTORIAL, 'python')
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(block.code, str(block), 'exec'), {})
+    assert 'tensor(' in printed.getvalue()
+
+
+def test_the_five_commands(start: Callable, tmp_path: Path) -> None:
+    """With the slim config and a file of weights in the place of a download."""
+    draw_instances(tmp_path)
+    (tmp_path / 'images').mkdir()
+    for split in ('train', 'val'):
+        (tmp_path / split).rename(tmp_path / 'images' / split)
+    torch.save(XCiT('nano_12_p16').state_dict(), 'trunk.pth')
+    block = blocks_of(README, 'sh')[0]
+    code = block.code.replace('small_12_p16_3x', 'nano_12_p16_slim')
+    block.code = re.sub(r'timm://\S+', 'trunk.pth', code)
+    for command in commands_of(block):
+        start(command)
+    assert len(list(tmp_path.glob('work_dirs/*/mine/*/pictures/*.jpg'))) == 2
+
+
+def test_names_of_weights_are_timms() -> None:
+    from timm import list_pretrained
+    for page in PAGES:
+        text = page.read_text()
+        for name in re.findall(r'\b((?:xcit|cait|resmlp)_\w+\.fb_\w+)', text):
+            archs = ['xxs24', 'tiny_12_p8', 'xxs24_224']  # of CaiT, XCiT
+            assert {name.replace('ARCH', arch) for arch in archs} & set(list_pretrained()), name
+
+
+def test_the_citation_is_yaml() -> None:
+    cited = yaml.safe_load((ROOT / 'CITATION.cff').read_text())
+    assert cited['license'] == 'Apache-2.0'
+    assert f"version = {cited['version']}" in (ROOT / 'setup.cfg').read_text()
+
+
+def test_the_figure_is_what_is_drawn() -> None:
+    assert (ROOT / 'docs/images/pyramid.svg').read_text() == run_python('docs/draw_pyramid.py')
+
+
+@pytest.mark.slow
+def test_the_pages_are_built(tmp_path: Path) -> None:
+    """As make docs does; its generator lies in build/ or in the environment."""
+    paths = [str(ROOT / 'build/docs-generator'), os.environ.get('PYTHONPATH', '')]
+    environ = {**os.environ, 'PYTHONPATH': os.pathsep.join(paths)}
+    python = [sys.executable, '-m', 'sphinx']
+    if subprocess.run([*python, '--version'], env=environ, capture_output=True).returncode:
+        pytest.skip('no Sphinx: run make docs once')
+    done = subprocess.run([*python, '-W', '--keep-going', '-n', '-q', ROOT / 'docs', tmp_path],
+                          env=environ,
+                          capture_output=True,
+                          text=True)
+    assert not done.returncode, done.stderr
