@@ -10,7 +10,6 @@ author = 'The Colonnade authors'
 html_theme = 'furo'
 html_title = 'Colonnade'
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
-myst_enable_extensions = ['deflist']
 myst_heading_anchors = 3
 exclude_patterns = ['_build']
 autodoc_typehints = 'none'  # signatures show them
