@@ -228,8 +228,10 @@ def test_the_citation_is_yaml() -> None:
     assert f"version = {cited['version']}" in (ROOT / 'setup.cfg').read_text()
 
 
-def test_the_figure_is_what_is_drawn() -> None:
-    assert (ROOT / 'docs/images/pyramid.svg').read_text() == run_python('docs/draw_pyramid.py')
+@pytest.mark.parametrize('name', ['pyramid', 'mixing'])
+def test_figures_are_what_is_drawn(name: str) -> None:
+    figure = ROOT / f'docs/images/{name}.svg'
+    assert figure.read_text() == run_python('docs/draw_figures.py', name)
 
 
 @pytest.mark.slow

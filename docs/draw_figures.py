@@ -1,9 +1,11 @@
-"""Draw images/pyramid.svg: a columnar trunk, its taps, and the pyramid.
+"""Draw a figure of the pages: a trunk and the pyramid, or what the trunks mix.
 
-    python docs/draw_pyramid.py > docs/images/pyramid.svg
+    python docs/draw_figures.py pyramid > docs/images/pyramid.svg
+    python docs/draw_figures.py mixing > docs/images/mixing.svg
 """
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from xml.sax.saxutils import quoteattr
 
@@ -11,6 +13,11 @@ TAPS = (4, 6, 8, 12)
 LEVELS = (  # stride, side of its square, what makes it
     (4, 112, 'transposed convolutions'), (8, 72, 'transposed convolution'),
     (16, 44, 'none'), (32, 26, 'max-pooling'))  # yapf: disable
+MATRICES = (  # trunk, its matrix, sides of the squares: not to scale
+    ('XCiT: channels of a head by channels', '48 × 48 for both images (S12)', (22, 22)),
+    ('CaiT: tokens by tokens', '1,024 × 1,024, then 4,096 × 4,096', (24, 96)),
+    ('ResMLP: tokens of its own grid', '196 × 196 for both images (S24)', (38, 38)),
+)  # yapf: disable
 LEFT, BLOCK, STEP, TOP = 60, 28, 52, 40
 
 
@@ -43,6 +50,11 @@ def trunk() -> Iterator[str]:
             yield line(x + BLOCK, TOP + 30, x + STEP, TOP + 30)
 
 
+def pyramid_below_trunk() -> Iterator[str]:
+    yield from trunk()
+    yield from pyramid()
+
+
 def pyramid() -> Iterator[str]:
     """A square for each level, below the tap that it is made from, with a line between them."""
     for index, (tap, (stride, side, layers)) in enumerate(zip(TAPS, LEVELS, strict=True)):
@@ -54,13 +66,30 @@ def pyramid() -> Iterator[str]:
         yield text(x, TOP + 282, f'stride {stride}')
 
 
+def mixing() -> Iterator[str]:
+    """The matrix of each trunk that mixes tokens or channels, for a small and a large image."""
+    for row, (name, matrix, sides) in enumerate(MATRICES):
+        y = 20 + row * 108
+        yield text(20, y + 40, name, 'start')
+        yield text(20, y + 58, matrix, 'start')
+        for column, side in enumerate(sides):
+            x = 420 + column * 170
+            yield box(x - side / 2, y + 48 - side / 2, side, side, 'tap')
+    for column, words in enumerate(('512 × 512 pixels', '1024 × 1024 pixels')):
+        yield text(420 + column * 170, 352, words)
+
+
 def main() -> None:
-    """Print the drawing; its grey and colours are readable on light and dark pages."""
+    """Print a drawing; its grey and colours are readable on light and dark pages."""
+    figures = dict(pyramid=(pyramid_below_trunk, 335), mixing=(mixing, 365))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('figure', choices=figures)
+    draw, height = figures[parser.parse_args().figure]
     style = ('text{font:13px sans-serif;fill:#888}line{stroke:#888}'
              '.block{fill:#8884;stroke:#888}.tap{fill:#3b82f6aa;stroke:#3b82f6}')
-    print('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 335" width="700" '
-          f'height="335">\n<style>{style}</style>')
-    print('\n'.join([*trunk(), *pyramid()]))
+    print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 {height}">\n'
+          f'<style>{style}</style>')
+    print('\n'.join(draw()))
     print('</svg>')
 
 
