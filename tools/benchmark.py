@@ -51,7 +51,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Measure what the command line names, and print a table."""
     args = parse_args()
-    with user_errors():
+    with user_errors('benchmark'):
         from colonnade.engine.benchmark.table import benchmark, check  # takes seconds
         check(args)
     for line in benchmark(args):

@@ -11,17 +11,18 @@ from typing import Any
 
 
 @contextmanager
-def user_errors(*kinds: type[Exception]) -> Iterator[None]:
+def user_errors(tool: str, *kinds: type[Exception]) -> Iterator[None]:
     """End the program with ``tool: message`` and status 1 on an error of the user's.
 
     Args:
+        tool: Its name.
         *kinds: Which errors these are: ValueError and OSError if not given.
     """
     caught = kinds or (ValueError, OSError)
     try:
         yield
     except caught as error:
-        sys.exit(f'{Path(sys.argv[0]).stem}: {error}')
+        sys.exit(f'{tool}: {error}')
 
 
 def require_config(path: Path) -> None:

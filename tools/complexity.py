@@ -33,7 +33,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Count what the command line names."""
     args = parse_args()
-    with user_errors():
+    with user_errors('complexity'):
         if not args.table:
             require_config(args.config)
         from colonnade.engine.complexity import model_table, published_table  # takes seconds

@@ -25,7 +25,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Read, convert, report and write as the command line says."""
     args = parse_args()
-    with user_errors():
+    with user_errors('convert_checkpoint'):
         from colonnade.engine.conversion import convert  # takes seconds
         convert(
             args.source,

@@ -138,7 +138,7 @@ def main() -> None:
     out, data = base / time.strftime('%Y%m%d-%H%M%S'), base / 'shapes'
     metrics: dict[str, float] = {}
     seconds: dict[str, float] = {}
-    with user_errors(OSError, RuntimeError):
+    with user_errors('demo', OSError, RuntimeError):
         if drawing := draw(data):
             seconds['data set'] = drawing
         for head, (name, layout) in HEADS.items():

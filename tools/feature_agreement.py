@@ -30,7 +30,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Print a row of correlations for each way of mixing tokens."""
     args = parse_args()
-    with user_errors():
+    with user_errors('feature_agreement'):
         require_config(args.config)
         from colonnade.engine.feature_agreement import agreement_table  # takes seconds
         for line in agreement_table(args.config, args.checkpoint, args.images, args.limit,

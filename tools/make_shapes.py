@@ -29,7 +29,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Write the data set that the command line asks for."""
     args = parse_args()
-    with user_errors():
+    with user_errors('make_shapes'):
         from colonnade.engine.drawn_shapes import make_shapes  # takes seconds
         make_shapes(
             args.out,

@@ -75,7 +75,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # names of files may be in any encoding
             stream.reconfigure(errors='backslashreplace')
     args = parse_args()
-    with user_errors():
+    with user_errors('new_config'):
         from colonnade.engine.own_data import command  # takes seconds
         cfg, report = command.complete(args), command.Report()
     print('reading annotations and the headers of images ...', flush=True)
@@ -87,7 +87,7 @@ def main() -> None:
     if report.num_faults:
         faults = 'fault' if report.num_faults == 1 else 'faults'
         sys.exit(f'new_config: {report.num_faults} {faults}, no config was written')
-    with user_errors():
+    with user_errors('new_config'):
         command.write_config(cfg, args, data)
     print('\n'.join((f'{len(data.classes)} classes: {", ".join(data.classes)}', *data.reasons)))
     print(f'written: {args.out}\ntrain with: {command.command(args)}')

@@ -21,7 +21,7 @@ def main() -> None:
     """Print a line for each group of parameters, and below it their names."""
     args = parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is no error
-    with user_errors():
+    with user_errors('param_groups'):
         require_config(args.config)
         from colonnade.engine.parameter_groups import parameter_groups  # takes seconds
         groups, frozen = parameter_groups(args.config, args.cfg_options or {})

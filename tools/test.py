@@ -30,14 +30,14 @@ def main() -> None:
     """Evaluate, print the metrics and write them."""
     args = parse_args()
     with ExitStack() as stack:
-        with user_errors():
+        with user_errors('test'):
             require_config(args.config)
             from colonnade.engine import evaluation  # takes seconds
             runner = stack.enter_context(evaluation.prepared_runner(args))
         from colonnade.weights import WeightsError
-        with user_errors(WeightsError, FileNotFoundError):  # of runners that load only now
+        with user_errors('test', WeightsError, FileNotFoundError):  # of runners that load only now
             metrics = runner.test()
-    with user_errors(OSError):
+    with user_errors('test', OSError):
         evaluation.report(metrics, runner, args)
 
 

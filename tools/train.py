@@ -56,12 +56,12 @@ def main() -> None:
     """Train as the command line says."""
     args = parse_args()
     with ExitStack() as stack:
-        with user_errors():
+        with user_errors('train'):
             require_config(args.config)
             from colonnade.engine.training import prepared_runner  # takes seconds
             runner = stack.enter_context(prepared_runner(args))
         from colonnade.weights import WeightsError
-        with user_errors(WeightsError, FileNotFoundError):  # of runners that load only now
+        with user_errors('train', WeightsError, FileNotFoundError):  # of runners that load only now
             runner.train()
 
 
