@@ -1,8 +1,8 @@
 """Parameters and multiply-adds of trunks, pyramids and heads.
 
-What runs is counted, product by product (torch's FlopCounterMode), on tensors without memory: the
-products of XCA (in the paper's form), talking heads, class attention and token mixing too, which
-counters that know layers alone miss. One multiply-add counts once, as in the papers.
+What runs is counted, product by product (torch's FlopCounterMode), on tensors without memory. That
+includes the products of XCA (in the paper's form), talking heads, class attention and token mixing,
+which counters of layers miss. One multiply-add counts once, as in the papers.
 """
 from __future__ import annotations
 

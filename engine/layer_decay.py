@@ -23,8 +23,8 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
     """mmengine's constructor, with a learning rate that falls from the last block to the stem.
 
     The rate of block i of a trunk of depth d is multiplied by ``layer_decay_rate ** (d - i)``, that
-    of the stem by ``layer_decay_rate ** (d + 1)``; necks and heads keep it (BEiT, arXiv 2106.08254,
-    and ViTDet, arXiv 2203.16527, fine-tune so). Parameters of equal settings share a group.
+    of the stem by ``layer_decay_rate ** (d + 1)``. Necks and heads keep it. BEiT (arXiv 2106.08254)
+    and ViTDet (arXiv 2203.16527) fine-tune so. Parameters of equal settings share a group.
 
     Args:
         optim_wrapper_cfg: As for mmengine's.

@@ -129,9 +129,9 @@ def second_of_its_own() -> float:
 def run_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Run a tool's command line in this process: ``run_tool('train', config, '--resume')``.
 
-    mmengine tells runs of a process apart by the config's name and the second they start in, and
-    gives one of the same name the other's scope and log: each has a second of its own. It lays
-    out a config with yapf six times a run, which takes half of a short run: they are not laid out.
+    mmengine tells runs of a process apart by the config's name and the second they start in. Runs
+    of one name and second would share scope and log: each has a second of its own. mmengine formats
+    a config with yapf six times a run, which takes half of a short run. Here it is left as it is.
     """
     clock = SimpleNamespace(**{**vars(time), 'time': second_of_its_own})
     for module in ('mmengine.runner.runner', 'mmengine._strategy.base'):

@@ -36,11 +36,6 @@ TINY = {  # tool -> options behind those of the page, for runs of seconds
     'test': ['--cfg-options', *NO_WORKERS[4:]],
 }
 ROOMS = ('backbones', 'engine', 'necks', 'tests', 'tools', 'weights')
-NOT_YET = {  # modules with docstrings that are still to be made shorter
-    'backbones/cait/trunk.py', 'backbones/kernels/layers.py', 'backbones/kernels/untouched.py',
-    'backbones/xcit/cross_covariance.py', 'backbones/xcit/trunk.py', 'engine/complexity.py',
-    'engine/layer_decay.py', 'tests/conftest.py', 'tools/benchmark.py', 'weights/openmmlab.py'
-}  # yapf: disable
 every_page = pytest.mark.parametrize('page', PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -65,7 +60,7 @@ def test_sentences_of_docstrings_are_short() -> None:
         for module in (ROOT / room).rglob('*.py')
         for _, text in docstrings_of(module) if (long := long_sentences(text))
     }
-    assert {name: long for name, long in found.items() if name not in NOT_YET} == {}
+    assert found == {}
 
 
 def test_long_sentences_are_found() -> None:

@@ -5,11 +5,11 @@
     python tools/benchmark.py --opponents timm timm-compiled ours-fused --csv b.csv --plot b.png
     python tools/benchmark.py --opponents resnet50 swin_t    # Mask R-CNN on our trunk and on theirs
 
-All run in turns in one process; timm's modules of a fixed size are built at the size that is
-measured. Memory is the peak above the weights (and, in training, their gradients): of the resident
-set in a process of its own, which gives freed memory back at once, or of the allocator on a GPU;
-with a first run's lasting buffers, but for what is compiled, where the first run would show the
-compiler's memory.
+All run in turns in one process. timm's modules of a fixed size are built at the size that is
+measured. Memory is the peak above the weights and, in training, their gradients. On a CPU it is
+that of the resident set, in a process of its own that returns freed memory at once. On a GPU it is
+the allocator's. Lasting buffers of a first run are counted, but not for compiled models, where they
+would include the compiler's memory.
 """
 from __future__ import annotations
 

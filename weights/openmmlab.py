@@ -1,11 +1,11 @@
 """Checkpoints that mmengine loads: without running what is in them, published models renamed.
 
-mmengine's own loaders fall back to unpickling whatever a file holds, and its runners and
-inferencers run the config that a checkpoint carries as Python. With :func:`replace_loaders`, which
-``colonnade.backbones`` calls when it is imported, neither happens: every checkpoint that mmengine,
-mmdet or mmseg load goes through :func:`~.files.read_checkpoint`, from whatever scheme
-(a path, ``http://``, ``timm://``, ``open-mmlab://``, ``torchvision://``, ``s3://`` ...). Code that
-calls ``torch.load`` itself is not changed.
+mmengine's own loaders fall back to unpickling whatever a file holds. Its runners and inferencers
+run the config that a checkpoint carries as Python. :func:`replace_loaders` prevents both;
+``colonnade.backbones`` calls it when it is imported. Every checkpoint that mmengine, mmdet or mmseg
+load then goes through :func:`~.files.read_checkpoint`. That holds for every scheme: a path,
+``http://``, ``timm://``, ``open-mmlab://``, ``torchvision://``, ``s3://`` ... Code that calls
+``torch.load`` itself is not changed.
 """
 from __future__ import annotations
 

@@ -93,13 +93,13 @@ class CaiT(ColumnarBackbone):
 
     Args:
         arch: ``xxs24``, ``xxs36``, ``xs24``, ``xs36``, ``s24``, ``s36``, ``s48``, ``m24``, ``m36``
-            or ``m48``; ``xxs24_224``, ``xxs36_224`` or ``s24_224`` for the weights published for
-            images of 224; or a dict with ``embed_dim``, ``depth``, ``num_heads`` and optionally
+            or ``m48``. For the weights published for images of 224: ``xxs24_224``, ``xxs36_224`` or
+            ``s24_224``. Or a dict with ``embed_dim``, ``depth`` and ``num_heads``, and optionally
             ``patch_size`` (16), ``drop_path_rate`` (0), ``layer_scale_init_value`` (1e-5) and
             ``img_size`` (224).
-        img_size: Side of the square images whose grid of positions the trunk keeps; weights from
-            another grid are resized to it when they are loaded, with a warning, since images of
-            their own size then see positions that were resized twice. ``None`` is the
+        img_size: Side of the square images whose grid of positions the trunk keeps. Weights from
+            another grid are resized to it when they are loaded. A warning is logged then, since
+            images of their own size see positions that were resized twice. ``None`` is the
             architecture's: 384, for m48 448, or the one in its name.
         attn_block_size: Queries whose attention maps exist at a time; ``None`` takes as many as
             ``attn_budget`` allows. The result is the same.

@@ -174,10 +174,10 @@ def feed_forward(x: Tensor, norm: nn.Module, mlp: nn.Module, scale: Tensor | Non
                  drop_path: nn.Module) -> Tensor:
     """``x + drop_path(scale * mlp(norm(x)))``; without gradients ``x`` may be overwritten.
 
-    Layers that are not as they were built are called, see :mod:`.untouched`. Otherwise, LayerScale
-    is folded into the second layer's weights where its output would be stored for gradients; where
-    there are none, blocks of tokens go through one after the other, so that hidden layers of all
-    tokens never exist together.
+    Layers that are not as they were built are called, see :mod:`.untouched`. With gradients,
+    LayerScale is folded into the second layer's weights, so that its output need not be stored.
+    Without, blocks of tokens go through one after the other: the hidden layer of all tokens never
+    exists.
 
     Args:
         x: Tokens ``(B, N, C)``.

@@ -1,9 +1,8 @@
 """Which layers a kernel may skip: those whose weights are all there is to them.
 
 Kernels read the weights of several layers and compute what these would, without calling them.
-LoRA, quantisation and the like put other layers in their place or other kinds of tensors into
-them; pruning, older weight norms and whoever looks at features hook on to them. Such layers are
-called, as in timm's blocks.
+LoRA and quantisation replace these layers or their tensors. Pruning, older weight norms and feature
+extractors put hooks on them. Such layers are called, as in timm's blocks.
 """
 from __future__ import annotations
 

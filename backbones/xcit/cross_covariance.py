@@ -2,8 +2,8 @@
 
 Shapes: ``B`` images, ``N`` tokens, ``C`` width, ``h`` heads, ``d = C / h`` head width.
 
-The *plain* form is the paper's: queries, keys and values of all tokens, a map ``(d, d)`` of each
-head from the queries and keys normalised over the tokens, and its product with the values.
+The *plain* form is the paper's. Queries, keys and values of all tokens are computed. Those of each
+head, normalised over the tokens, give a map ``(d, d)``, which is multiplied with the values.
 
 The *covariance* form never writes them. All that the map needs of the tokens ``y`` is ``y^T y``
 and their sum, since ``q^T k = W_q y^T y W_k^T`` plus terms of the biases. The norms of queries and

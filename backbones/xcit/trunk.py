@@ -63,10 +63,10 @@ class XCiT(ColumnarBackbone):
 
     Its convolutional stem gives a ``ceil`` grid and its positions are Fourier features of the grid,
     so any image of at least one patch will do. See :class:`ColumnarBackbone` for the arguments.
-    ``arch`` is one of ``{nano,tiny,small}_12_p{16,8}``, ``{tiny,small,medium,large}_24_p{16,8}``,
-    or a dict with ``embed_dim``, ``depth``, ``num_heads``, ``patch_size`` and optionally
-    ``layer_scale_init_value`` (default 1.0) and ``tokens_norm`` (default True: class attention,
-    which is no part of the trunk, normalises all its tokens).
+    ``arch`` is one of ``{nano,tiny,small}_12_p{16,8}``, ``{tiny,small,medium,large}_24_p{16,8}``.
+    Or it is a dict with ``embed_dim``, ``depth``, ``num_heads``, ``patch_size`` and optionally
+    ``layer_scale_init_value`` (1.0) and ``tokens_norm`` (True). The last one is of class attention,
+    which is no part of the trunk: whether it normalises all its tokens.
     """
 
     variants = Variants(
