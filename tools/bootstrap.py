@@ -262,6 +262,7 @@ def compiled_key(venv: Path, python: Path) -> str:
 
 
 def is_intact(wheel: Path) -> bool:
+    """Whether a wheel was written to its end and reads back."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             return archive.testzip() is None
@@ -303,6 +304,11 @@ def bootstrap(venv: Path, compiled: bool) -> None:
 
 
 def make_environment(venv: Path, compiled: bool) -> None:
+    """Make it, or bring it up to date.
+
+    Raises:
+        SetupError: If a step fails.
+    """
     stamp, python = venv / 'fingerprint', venv / 'bin/python'
     stamp.unlink(missing_ok=True)
     say(f'making {venv}; details go to {venv / LOG}')
@@ -312,6 +318,7 @@ def make_environment(venv: Path, compiled: bool) -> None:
         'Is this Python complete?', venv)
     say('installing torch, mmdet, mmseg and what they need: several GB the first time')
     install: list[str | Path] = [uv, 'pip', 'install', '--python', python, '--no-deps']
+    install.append('--compile-bytecode')  # or each start of a tool may parse thousands of files
     run('installing packages', [*install, '-r', LOCK], ADVICE_INSTALL, venv)
     run('installing mmcv',
         [*install, '--reinstall-package', 'onedl-mmcv',
