@@ -30,10 +30,10 @@ ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
     'resmlp': {'s12': 0.05, 's24': 0.1, 'b24': 0.15},
 }  # yapf: disable
 RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
-NAME = re.compile(
-    rf'(?P<trunk>{"|".join(KINDS)})_(?P<arch>\w+)_'
-    r'(?P<schedule>3x|100ep|80k|160k|slim)_(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide)?'
-)
+PARTS = (  # of a leaf's name
+    rf'(?P<trunk>{"|".join(KINDS)})', r'(?P<arch>\w+)', '(?P<schedule>3x|100ep|80k|160k|slim)',
+    '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide)?')
+NAME = re.compile('_'.join(PARTS))
 
 every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=lambda p: f'{p.parent.name}/{p.stem}')
 
