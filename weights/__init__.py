@@ -1,5 +1,16 @@
 """Weights: files read safely, their layouts recognised, and loaded strictly."""
-from .loading import load_weights
+from __future__ import annotations
+
+from typing import Any
+
 from .state_dicts import WeightsError
 
 __all__ = ['WeightsError', 'load_weights']
+
+
+def __getattr__(name: str) -> Any:
+    """``load_weights`` is imported when it is asked for, since it brings what downloads files."""
+    if name == 'load_weights':
+        from .loading import load_weights
+        return load_weights
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
