@@ -25,6 +25,7 @@ NO_WORKERS = [
     f'{split}_dataloader.{option}' for split in ('train', 'val', 'test')
     for option in ('num_workers=0', 'persistent_workers=False')
 ]
+NO_VAL = ['val_dataloader=None', 'val_evaluator=None', 'val_cfg=None']
 for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # where configs find data
     os.environ.pop(variable, None)
 

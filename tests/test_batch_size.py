@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import LAYOUTS, NO_WORKERS, ROOT
+from conftest import LAYOUTS, NO_VAL, NO_WORKERS, ROOT
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper
 from test_configs import learning_rates
@@ -137,8 +137,7 @@ def test_in_training(option: list[str], expected: str, shapes: Path, tmp_path: P
     head = 'sem_fpn'
     run_tool('train', ROOT / f'configs/{head}/xcit_nano_12_p16_slim_shapes.py', *option,
              '--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path, '--cfg-options',
-             'train_cfg.max_iters=1', 'train_dataloader.batch_size=2', 'train_cfg.val_interval=9',
-             *NO_WORKERS)
+             'train_cfg.max_iters=1', 'train_dataloader.batch_size=2', *NO_VAL, *NO_WORKERS[:2])
     said = ''.join(capfd.readouterr())
     log, = tmp_path.glob('*/*.log')
     assert expected in said + log.read_text()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LAYOUTS, NO_WORKERS, ROOT, SHORT, config, latest_log
+from conftest import LAYOUTS, NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
 from evil_pickle import write_evil
 from layouts_by_hand import TINY, original_state
 from mmdet.apis import DetInferencer
@@ -182,8 +182,8 @@ def test_trust_ends_with_its_block(tmp_path: Path) -> None:
 
 def trust(run_tool: Callable, leaf: Path, data: Path, tmp_path: Path, *options: Any) -> None:
     run_tool('train', leaf, '--data-root', data, '--work-dir', tmp_path / 'run', '--trust',
-             *options, '--cfg-options', 'train_cfg.max_iters=1', 'train_cfg.val_interval=9',
-             'train_dataloader.batch_size=2', *NO_WORKERS)
+             *options, '--cfg-options', 'train_cfg.max_iters=1', 'train_dataloader.batch_size=2',
+             *NO_VAL, *NO_WORKERS[:2])
 
 
 def test_trust_reaches_trunks_of_others(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:

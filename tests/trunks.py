@@ -23,7 +23,7 @@ ARCHS = {
 ARCHS[CaiT]['patch_size'] = 16
 FORMS = {  # of trunks with several
     'XCiT of patch 16': partial(XCiT, ARCHS[XCiT] | dict(patch_size=16)),
-    'CaiT by blocks': partial(CaiT, ARCHS[CaiT] | dict(patch_size=8), attn_block_size=7),
+    'CaiT by blocks': partial(CaiT, ARCHS[CaiT] | dict(patch_size=8), attn_block_size=17),
     'ResMLP by windows': partial(ResMLP, ARCHS[ResMLP], token_mixing='window'),
 }
 MAKERS = {cls.__name__: partial(cls, arch) for cls, arch in ARCHS.items()} | FORMS
