@@ -127,7 +127,20 @@ def second_of_its_own() -> float:
 
 
 @pytest.fixture
-def run_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def no_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of configs stay without yapf's layout; mmengine makes it six times a run."""
+    monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
+
+
+@pytest.fixture
+def no_filling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are not filled, which takes long on the meta device and does nothing there."""
+    for name in ('normal_', 'uniform_', 'erfinv_', 'clamp_', 'mul_', 'add_'):
+        monkeypatch.setattr(torch.Tensor, name, lambda self, *_, **__: self)
+
+
+@pytest.fixture
+def run_tool(monkeypatch: pytest.MonkeyPatch, no_layout: None) -> Callable[..., None]:
     """Run a tool's command line in this process: ``run_tool('train', config, '--resume')``.
 
     mmengine tells runs of a process apart by the config's name and the second they start in. Runs
@@ -137,7 +150,6 @@ def run_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     clock = SimpleNamespace(**{**vars(time), 'time': second_of_its_own})
     for module in ('mmengine.runner.runner', 'mmengine._strategy.base'):
         monkeypatch.setattr(f'{module}.time', clock)
-    monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
 
     def run(tool: str, *arguments: str | Path | int) -> None:
         monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])

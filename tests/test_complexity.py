@@ -69,6 +69,7 @@ def test_parts_make_up_the_whole(name: str) -> None:
     assert all(part.multiply_adds or part.name == 'auxiliary_head' for part in parts)
 
 
+@pytest.mark.usefixtures('no_filling')
 def test_the_papers_trunks() -> None:
     rows = list(trunk_rows())
     assert len(rows) == 14 * 2 + 9 * 3
@@ -81,6 +82,7 @@ def test_the_papers_trunks() -> None:
             assert near or abs(ours - paper) <= digit + 0.001, (name, quantity, ours, paper)
 
 
+@pytest.mark.usefixtures('no_filling')
 def test_the_papers_detectors_and_segmenters() -> None:
     rows = list(whole_model_rows())
     assert len(rows) == 24
@@ -88,6 +90,7 @@ def test_the_papers_detectors_and_segmenters() -> None:
         assert ours == paper, name
 
 
+@pytest.mark.usefixtures('no_filling')
 def test_metafiles_say_what_is_counted() -> None:
     index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
     models = [

@@ -101,6 +101,7 @@ def test_no_two_leaves_are_alike() -> None:
     assert len(contents) == len(LEAVES)
 
 
+@pytest.mark.usefixtures('no_filling')
 @every_leaf
 def test_builds_and_widths_follow_the_architecture(leaf: Path) -> None:
     cfg = Config.fromfile(leaf)
@@ -113,6 +114,7 @@ def test_builds_and_widths_follow_the_architecture(leaf: Path) -> None:
         assert set(cfg.model.decode_head.in_channels) == {model.backbone.embed_dim}
 
 
+@pytest.mark.usefixtures('no_layout')
 @every_leaf
 def test_survives_dump_and_reload(leaf: Path, tmp_path: Path) -> None:
     cfg = Config.fromfile(leaf)
@@ -120,6 +122,7 @@ def test_survives_dump_and_reload(leaf: Path, tmp_path: Path) -> None:
     assert Config.fromfile(tmp_path / 'dumped.py').to_dict() == cfg.to_dict()
 
 
+@pytest.mark.usefixtures('no_filling')
 @every_leaf
 def test_decay_keys_match_parameters(leaf: Path) -> None:
     cfg = Config.fromfile(leaf)

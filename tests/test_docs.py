@@ -17,12 +17,12 @@ import torch
 import yaml
 from conftest import NO_WORKERS, ROOT, run_python
 from drawn_data import draw_instances
+from pages import (PAGES, Block, anchors_of, blocks_of, commands_of, docstrings_of, links_of,
+                   long_sentences, prose_of)
 
 from colonnade.backbones import XCiT
 from colonnade.engine.launch import read_config
 from colonnade.engine.options import merge_options
-from pages import (PAGES, Block, anchors_of, blocks_of, commands_of, docstrings_of, links_of,
-                   long_sentences, prose_of)
 
 README, TUTORIAL = ROOT / 'README.md', ROOT / 'docs/tutorial.md'
 LANGUAGES = {'sh', 'python', 'text', '{toctree}', '{eval-rst}'}

@@ -42,8 +42,11 @@ class Case:
         self.json = json.loads((REFERENCE / f'{name}.json').read_text())
         self.arrays = np.load(REFERENCE / f'{name}.npz')
 
-    def checkpoint(self, path: Path) -> Path:
-        """The published file, in its original layout."""
+    def checkpoint(self, folder: Path) -> Path:
+        """The published file, in its original layout; ``folder`` keeps it for other tests."""
+        path = folder / self.name
+        if path.exists():
+            return path
         state = {
             key: torch.from_numpy(np.array(value))
             for key, value in self.fill.state_dict_from(self.json['keys']).items()
@@ -72,6 +75,11 @@ class Case:
         assert difference.max() <= limit * info['absmax'], (name, difference.max())
 
 
+@pytest.fixture(scope='module')
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp('weights')
+
+
 @pytest.fixture(params=[torch.float32, torch.float64], ids=['float32', 'float64'])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
@@ -81,10 +89,10 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 @cases('resmlp_*')
 @torch.no_grad()
 def test_either_token_mixing_is_the_originals_at_its_size(name: str, token_mixing: str,
-                                                          tmp_path: Path) -> None:
+                                                          weights: Path) -> None:
     case = Case(name)
     trunk = case.trunk().eval()
-    load_weights(trunk, case.checkpoint(tmp_path / 'weights'))
+    load_weights(trunk, case.checkpoint(weights))
     for block in trunk.blocks:
         block.token_mixing = token_mixing
     case.compare('block_11', trunk(case.image())[case.json['out_indices'].index(11)], 1e-5)
@@ -92,11 +100,11 @@ def test_either_token_mixing_is_the_originals_at_its_size(name: str, token_mixin
 
 @cases('cait_*')
 @torch.no_grad()
-def test_class_attention_is_the_originals(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_class_attention_is_the_originals(name: str, dtype: torch.dtype, weights: Path) -> None:
     case = Case(name)
     trunk = case.trunk().eval()
-    load_weights(trunk, case.checkpoint(tmp_path / 'weights'))
-    stage = load_class_attention(trunk, tmp_path / 'weights')
+    load_weights(trunk, case.checkpoint(weights))
+    stage = load_class_attention(trunk, case.checkpoint(weights))
     found = class_attention(trunk.to(dtype), stage.to(dtype), case.image().to(dtype))
     for layer, (maps, to_itself) in enumerate(found):
         weights = torch.cat([to_itself[..., None], maps.flatten(2)], dim=-1)
@@ -106,10 +114,10 @@ def test_class_attention_is_the_originals(name: str, dtype: torch.dtype, tmp_pat
 @cases('xcit_cls_*', 'cait_*', 'resmlp_*')
 @torch.no_grad()
 def test_classification_files_give_the_originals_maps(name: str, dtype: torch.dtype,
-                                                      tmp_path: Path) -> None:
+                                                      weights: Path) -> None:
     case = Case(name)
     trunk = case.trunk().eval()
-    load_weights(trunk, case.checkpoint(tmp_path / 'weights'))
+    load_weights(trunk, case.checkpoint(weights))
     for index, got in zip(
             case.json['out_indices'], trunk.to(dtype)(case.image().to(dtype)), strict=True):
         case.compare(f'block_{index}', got, 1e-5)
@@ -118,12 +126,12 @@ def test_classification_files_give_the_originals_maps(name: str, dtype: torch.dt
 @cases('xcit_dense_*')
 @torch.no_grad()
 def test_dense_files_give_the_originals_pyramid(name: str, dtype: torch.dtype,
-                                                tmp_path: Path) -> None:
+                                                weights: Path) -> None:
     case = Case(name)
     trunk = case.trunk()
     neck = ColumnarPyramid(trunk.embed_dim, trunk.patch_size)
     model = nn.ModuleDict(dict(backbone=trunk, neck=neck)).eval()
-    load_weights(model, case.checkpoint(tmp_path / 'weights'))
+    load_weights(model, case.checkpoint(weights))
     model.to(dtype)
     for index, got in enumerate(neck(trunk(case.image().to(dtype))), 1):
         case.compare(f'fpn{index}', got, 1e-5)
@@ -160,10 +168,10 @@ def build(head: str, arch: str = 'small_12_p16') -> nn.Module:
 @cases('[msu]*_xcit_*_p*')
 @torch.no_grad()
 def test_whole_models_give_the_originals_outputs(name: str, entrance: Callable,
-                                                 tmp_path: Path) -> None:
+                                                 weights: Path) -> None:
     case, head = Case(name), name.split('_xcit_')[0]
     model = build(head, name.split('_xcit_')[1])
-    entrance(model, str(case.checkpoint(tmp_path / 'weights')))
+    entrance(model, str(case.checkpoint(weights)))
     outputs = detector_outputs if head == 'mask_rcnn' else segmenter_outputs
     compared = {
         key
