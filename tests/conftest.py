@@ -4,6 +4,7 @@ from __future__ import annotations
 import gc
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -127,6 +128,12 @@ def second_of_its_own() -> float:
 
 
 @pytest.fixture
+def run_tool(monkeypatch: pytest.MonkeyPatch, no_layout: None) -> Callable[..., None]:
+    """See :func:`tool_runner`."""
+    return tool_runner(monkeypatch)
+
+
+@pytest.fixture
 def no_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts of configs stay without yapf's layout; mmengine makes it six times a run."""
     monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
@@ -139,8 +146,7 @@ def no_filling(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.Tensor, name, lambda self, *_, **__: self)
 
 
-@pytest.fixture
-def run_tool(monkeypatch: pytest.MonkeyPatch, no_layout: None) -> Callable[..., None]:
+def tool_runner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Run a tool's command line in this process: ``run_tool('train', config, '--resume')``.
 
     mmengine tells runs of a process apart by the config's name and the second they start in. Runs
@@ -180,3 +186,21 @@ def real_data() -> dict[str, Path]:
         if not folder.is_dir():
             pytest.skip(f'no sample images in {folder}')
     return folders
+
+
+@pytest.fixture(scope='session')
+def trained_once(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The work dir of a segmenter after two iterations; see ``trained``."""
+    work_dir = tmp_path_factory.mktemp('trained') / 'run'
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        tool_runner(monkeypatch)('train', config('sem_fpn'), '--data-root', shapes / 'ade',
+                                 '--work-dir', work_dir, *SHORT, *NO_WORKERS)
+    return work_dir
+
+
+@pytest.fixture
+def trained(trained_once: Path, tmp_path: Path) -> Path:
+    """A copy of ``trained_once`` as ``tmp_path / 'run'``, for the test to go on with."""
+    work_dir = shutil.copytree(trained_once, tmp_path / 'run')
+    (work_dir / 'last_checkpoint').write_text(str(work_dir / 'iter_2.pth'))
+    return work_dir

@@ -107,15 +107,11 @@ def code_that_makes(marker: Path) -> str:
     return f'import pathlib\npathlib.Path({str(marker)!r}).touch()\n'
 
 
-def trained(tmp_path: Path, shapes: Path, run_tool: Callable) -> dict[str, Any]:
-    run_tool('train', config(HEAD), '--data-root', shapes / LAYOUTS[HEAD], '--work-dir',
-             tmp_path / 'run', *SHORT, *NO_WORKERS)
-    return torch.load(tmp_path / 'run/iter_2.pth', weights_only=False)
-
-
-def test_resuming_does_not_run_a_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+def test_resuming_does_not_run_a_config(trained: Path, shapes: Path, tmp_path: Path,
+                                        run_tool: Callable) -> None:
     """mmengine runs meta['config'] of what it resumes from."""
-    checkpoint, marker = trained(tmp_path, shapes, run_tool), tmp_path / 'made'
+    checkpoint = torch.load(trained / 'iter_2.pth', weights_only=False)
+    marker = tmp_path / 'made'
     checkpoint['meta']['config'] = code_that_makes(marker)
     torch.save(checkpoint, tmp_path / 'evil.pth')
     run_tool('train', config(HEAD), '--data-root', shapes / LAYOUTS[HEAD], '--work-dir',

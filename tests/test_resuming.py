@@ -127,9 +127,8 @@ def test_configs_without_some_hooks(options: list[str], train: Callable, tmp_pat
     assert list(work_dir.glob('iter_*.pth'))
 
 
-def test_another_batch_does_not_go_on(train: Callable, tmp_path: Path) -> None:
-    work_dir = train(config(HEAD))
-    assert saved(work_dir / 'iter_2.pth')['meta'][BATCH] == dict(
+def test_another_batch_does_not_go_on(train: Callable, trained: Path) -> None:
+    assert saved(trained / 'iter_2.pth')['meta'][BATCH] == dict(
         images_per_iteration=2, iterations_per_step=1)
     four_images = [*LONGER[:-1], 'train_dataloader.batch_size=4']
     for arguments, options, says in (
@@ -139,7 +138,7 @@ def test_another_batch_does_not_go_on(train: Callable, tmp_path: Path) -> None:
         with pytest.raises(SystemExit, match=f'train: .*{says}.*--load-from'):
             train(config(HEAD), '--resume', *arguments, options=options)
     train(config(HEAD), '--resume', options=LONGER)
-    assert (work_dir / 'iter_3.pth').is_file()
+    assert (trained / 'iter_3.pth').is_file()
 
 
 @pytest.mark.parametrize('then, processes, images, says', [
@@ -164,15 +163,15 @@ def test_the_same_batch_of_other_processes_goes_on(processes: int, images: int,
     BatchSizeHook(images, 1).compare(dict(meta={}))  # of an older run
 
 
-def test_a_finished_run_says_so(train: Callable) -> None:
-    work_dir = train(config(HEAD))
+def test_a_finished_run_says_so(train: Callable, trained: Path) -> None:
     train(config(HEAD), '--resume')
-    assert 'nothing is left to train: the checkpoint is at iteration 2 of 2' in latest_log(work_dir)
+    assert 'nothing is left to train: the checkpoint is at iteration 2 of 2' in latest_log(trained)
 
 
 @pytest.mark.parametrize('keep', [('state_dict', ), ('state_dict', 'meta')])
-def test_weights_alone_do_not_go_on(keep: tuple[str, ...], train: Callable, tmp_path: Path) -> None:
-    checkpoint = saved(train(config(HEAD)) / 'iter_2.pth')
+def test_weights_alone_do_not_go_on(keep: tuple[str, ...], train: Callable, trained: Path,
+                                    tmp_path: Path) -> None:
+    checkpoint = saved(trained / 'iter_2.pth')
     torch.save({key: checkpoint[key] for key in keep}, tmp_path / 'converted.pth')
     with pytest.raises(
             SystemExit,
@@ -195,7 +194,7 @@ def test_two_runs_do_not_share_a_work_dir(train: Callable, tmp_path: Path) -> No
     assert {path.name[0] for path in (tmp_path / 'run').iterdir()}.isdisjoint('.')
 
 
-def test_the_log_has_no_line_for_every_parameter(train: Callable) -> None:
-    log = latest_log(train(config(HEAD)))
+def test_the_log_has_no_line_for_every_parameter(trained: Path) -> None:
+    log = latest_log(trained)
     assert 'paramwise_options' not in log
     assert '2 groups of parameters of different learning rate or weight decay' in log
