@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 from conftest import LAYOUTS, ROOT
 from mmengine.config import Config
+from trunks import ARCHS, WITH_KERNELS
 
 from colonnade.weights.files import read_checkpoint
 
-TINY = 'arch=dict(_delete_=True, embed_dim=128, depth=4, {}layer_scale_init_value=0.1)'
 TRUNKS = {
-    'xcit': '',
-    'cait': f"type='CaiT', img_size=64, {TINY.format('num_heads=4, ')}",
-    'resmlp_resample': f"type='ResMLP', img_size=64, {TINY.format('')}",
-    'resmlp_window': f"type='ResMLP', img_size=64, token_mixing='window', {TINY.format('')}",
+    cls.__name__: dict(type=cls.__name__, arch=arch | dict(embed_dim=128, patch_size=16))
+    for cls, arch in ARCHS.items() if cls in WITH_KERNELS
 }
+TRUNKS['ResMLP by windows'] = TRUNKS['ResMLP'] | dict(token_mixing='window')
 RECIPES = {'coco': 'slim_coco', 'ade': 'slim_ade20k'}
 METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
 STEPS = """
@@ -40,8 +39,9 @@ def test_trains_resumes_and_evaluates(trunk: str, head: str, real_data: dict[str
     base = ROOT / f'configs/{head}/xcit_nano_12_p16_{RECIPES[layout]}.py'
 
     def write_config(max_iters: int) -> None:
-        config.write_text(f'_base_ = {str(base)!r}\nmodel = dict(backbone=dict({TRUNKS[trunk]}))\n'
-                          f'{STEPS.format(max_iters)}')
+        arch = TRUNKS[trunk]['arch'] | dict(_delete_=True)
+        model = dict(backbone=TRUNKS[trunk] | dict(arch=arch))
+        config.write_text(f'_base_ = {str(base)!r}\nmodel = {model}\n{STEPS.format(max_iters)}')
 
     data = ('--data-root', real_data[layout], '--work-dir', work_dir)
     write_config(2)
