@@ -17,9 +17,8 @@ GENERATOR = build/docs-generator
 demo: env
 	@$(BIN)/python tools/demo.py
 
-# bytecode is kept, or every new process compiles what it imports
 test: env
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow -s
