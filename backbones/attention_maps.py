@@ -25,9 +25,15 @@ from .xcit.trunk import XCiT
 
 
 class ClassAttentionMap(NamedTuple):
-    """Where a class-attention layer's class token looks; with ``to_itself``, a head sums to 1."""
-    maps: Tensor  # (B, heads, h, w)
-    to_itself: Tensor  # (B, heads)
+    """Where a class-attention layer's class token looks.
+
+    Attributes:
+        maps: Weights of the image's tokens, ``(B, heads, h, w)``.
+        to_itself: Weight of the class token, ``(B, heads)``; with it, the weights of a head sum
+            to 1.
+    """
+    maps: Tensor
+    to_itself: Tensor
 
 
 class ClassAttentionStage(nn.Module):
@@ -89,6 +95,9 @@ def class_attention(backbone: ColumnarBackbone, stage: ClassAttentionStage,
         backbone: XCiT or CaiT, built to its last block.
         stage: Its class-attention stage, see :func:`load_class_attention`.
         img: ``(B, 3, H, W)``, normalised.
+
+    Returns:
+        Maps of each class-attention layer, first to last.
 
     Raises:
         ValueError: If the trunk was built without its last blocks.

@@ -124,10 +124,15 @@ class ColumnarBackbone(Fusible, BaseModule):
 
     @abstractmethod
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
-        """timm's own module of this architecture, whole, for images of one size if it must be."""
+        """timm's own module of this architecture: blocks and classifier.
+
+        Args:
+            img_size: For modules that are built for one size of images.
+            num_classes: Of the classifier; 0 for none.
+        """
 
     def build_classifier(self) -> nn.Module:
-        """timm's module with its classification stage, but for the head, and one block alone."""
+        """timm's module with the class-attention stage, one block and no head."""
         return self._build(1, num_classes=0)
 
     @staticmethod
@@ -185,8 +190,7 @@ class ColumnarBackbone(Fusible, BaseModule):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Let torch.compile take the blocks, one by one; arguments as for it.
 
-        What is compiled for one serves all, which takes seconds where the whole trunk takes minutes
-        (many, for images of any size).
+        One compilation serves all blocks: it takes seconds, not minutes.
         """
         for block in self.blocks:
             block.compile(*args, **kwargs)
@@ -250,7 +254,9 @@ class ColumnarBackbone(Fusible, BaseModule):
         return num_layers - 1, num_layers
 
     def unused_shapes(self, state: State) -> list[dict[str, torch.Size]]:
-        """Tensors of a classifier that are not needed here, in groups that a file has or has not.
+        """Shapes of classifier tensors that the trunk does not need, in groups.
+
+        A file has all tensors of a group, or none.
 
         Args:
             state: The file's tensors under timm's names; the classes are counted in it.
@@ -269,7 +275,7 @@ class ColumnarBackbone(Fusible, BaseModule):
         return list(groups.values())
 
     def resized(self, state: State) -> State:
-        """Tensors of a file that fit after being resized, resized; for those that need it."""
+        """Those tensors of a file that must be resized to fit, after resizing."""
         return {}
 
     def describe(self, state: State | None = None) -> str:

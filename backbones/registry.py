@@ -18,7 +18,7 @@ def register_trunk(*layouts: Layout) -> Callable[[Trunk], Trunk]:
     """A decorator that makes a trunk known to configs, weights, tools and tests.
 
     Args:
-        *layouts: Of the files that hold its weights; of these, the first that fits is taken.
+        *layouts: Layouts of files with its weights; the first that fits is used.
 
     Raises:
         KeyError: If there is a trunk of this name.
@@ -42,6 +42,6 @@ def infer_trunk(state: State) -> tuple[Any, dict[str, int]]:
     for trunk in TRUNKS.values():
         try:
             return trunk, trunk.infer_arch(state)
-        except (KeyError, IndexError, TypeError):
-            continue
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+            continue  # of another trunk
     raise WeightsError(f'no {" or ".join(TRUNKS)} that could be recognised')

@@ -25,7 +25,8 @@ class Variants:
         rows: Name of a variant -> its columns; all rows have the same.
         defaults: Columns that a custom architecture may leave out, with their values.
         shown_columns: Columns that the shapes of a state dict show.
-        check: Raises a ValueError for what this trunk cannot be, beside :meth:`resolve`'s checks.
+        check: Raises a ValueError for settings that this trunk does not support, see
+            :meth:`resolve`.
     """
     trunk: str
     rows: Mapping[str, Settings]
@@ -43,6 +44,18 @@ class Variants:
         Raises:
             ValueError: If there is no such architecture, or it cannot be built.
         """
+        given = {key: value for key, value in changes.items() if value is not None}
+        settings = self.complete(arch) | given
+        check_sizes(settings)
+        self.check(settings)
+        return settings
+
+    def complete(self, arch: str | Settings) -> dict[str, Any]:
+        """The columns of an architecture, whether it can be built or not.
+
+        Raises:
+            ValueError: If there is no such architecture, or it has other columns than the table.
+        """
         if isinstance(arch, str):
             if arch not in self.rows:
                 raise ValueError(f'{self.trunk} has no arch {arch!r}; it has '
@@ -54,9 +67,6 @@ class Variants:
         if missing or unknown:
             raise ValueError(f'a custom arch of {self.trunk} has the keys {sorted(columns)}: '
                              f'missing {sorted(missing)}, unknown {sorted(unknown)}')
-        settings |= {key: value for key, value in changes.items() if value is not None}
-        check_sizes(settings)
-        self.check(settings)
         return settings
 
     def name_in_table(self, settings: Settings) -> str | None:

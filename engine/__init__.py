@@ -1,7 +1,11 @@
-"""What the command-line tools share; configs name its constructor of optimizers."""
+"""What the command-line tools share; configs name its constructor of optimizers and its runner.
+
+Importing it registers trunks and necks too, and makes mmengine read checkpoints safely.
+"""
 from .config_scopes import use_installed_packages
 from .layer_decay import LayerDecayConstructor
+from .runner import StrictRunner
 
-__all__ = ['LayerDecayConstructor']
+__all__ = ['LayerDecayConstructor', 'StrictRunner']
 
 use_installed_packages()  # from here on, _base_ = 'mmseg::…' works

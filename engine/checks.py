@@ -115,7 +115,7 @@ def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator
     if unknown:
         yield from unknown
         return
-    settings = trunk.variants.resolve(backbone.arch)
+    settings = trunk.variants.complete(backbone.arch)
     width, stride = settings['embed_dim'], settings['patch_size']
     for key, expected, of_trunk in (('in_channels', width, 'embed_dim'), ('stride', stride,
                                                                           'patch_size')):

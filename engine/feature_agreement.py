@@ -115,17 +115,16 @@ def read_images(folder: Path, limit: int) -> Tensor:
     return torch.stack(inputs).flip(1).float()
 
 
-@torch.no_grad()
-def agreement_table(config: Path, checkpoint: str, images: Path, limit: int,
-                    sizes: list[int]) -> Iterator[str]:
-    """Lines of a table: correlations for each way of mixing tokens.
+def load(config: Path, checkpoint: str, images: Path, limit: int,
+         sizes: list[int]) -> tuple[ColumnarBackbone, Tensor]:
+    """The trunk of a trained model, and normalised images ``(B, 3, H, W)`` of equal size.
 
     Args:
         config: Of a trained model.
         checkpoint: Its weights.
         images: Folder of images.
         limit: How many of them to read.
-        sizes: Sides of images to compare with the side that the trunk is for.
+        sizes: Sides of images that are to be compared.
 
     Raises:
         FileNotFoundError: If a file or folder is missing.
@@ -140,12 +139,23 @@ def agreement_table(config: Path, checkpoint: str, images: Path, limit: int,
                          f'got {", ".join(map(str, small))}')
     pixels = read_images(images, limit)
     load_weights(model, checkpoint)
-    normalised = (pixels - model.data_preprocessor.mean) / model.data_preprocessor.std
+    return backbone, (pixels - model.data_preprocessor.mean) / model.data_preprocessor.std
+
+
+@torch.no_grad()
+def agreement_table(backbone: ColumnarBackbone, images: Tensor, sizes: list[int]) -> Iterator[str]:
+    """Lines of a table: correlations for each way of mixing tokens.
+
+    Args:
+        backbone: A trained trunk.
+        images: ``(B, 3, H, W)``, normalised.
+        sizes: Sides of images to compare with the side that the trunk is for.
+    """
     native = backbone.settings.get('img_size', 224)
     yield f'{"against " + str(native):16}' + ''.join(f'{size:>8}' for size in sizes) + '   crops'
     blocks = [m for m in backbone.modules() if isinstance(m, ResMLPBlock)]
     for mixing in TOKEN_MIXING if blocks else [type(backbone).__name__]:
         for block in blocks:
             block.token_mixing = mixing
-        values = agreement(backbone, normalised, native, sizes)
+        values = agreement(backbone, images, native, sizes)
         yield f'{mixing:16}' + ''.join(f'{value:8.3f}' for value in values)

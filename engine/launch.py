@@ -109,6 +109,8 @@ def build_runner(cfg: Config) -> Runner:
     if cfg.launcher != 'none' and get_device() == 'cpu':
         _use_gloo(cfg)
     drop_absent_hooks(cfg)
+    if (cfg.get('strategy') or {}).get('type') == 'ShardedStrategy':  # a config that a run dumped
+        import_module('colonnade.engine.sharding')
     try:
         return RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
     except (TypeError, KeyError) as error:

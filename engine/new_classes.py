@@ -69,7 +69,7 @@ def shapes_of(model: nn.Module) -> dict[str, torch.Size]:
 
 
 class NewClasses:
-    """Takes weights of a model of other classes, but for the layers that tell them apart.
+    """Takes weights of a model of other classes, except layers whose size depends on the classes.
 
     Rows of classes that both models know by name, and those of the background, are carried over.
 

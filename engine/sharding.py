@@ -43,6 +43,9 @@ def shard(cfg: Config) -> None:
     # torch's SyncBatchNorm takes GPU tensors only
     sync_bn = None if get_device() == 'cpu' else cfg.get('sync_bn')
     cfg.strategy = ConfigDict(type='ShardedStrategy', sync_bn=sync_bn)
+    # so that others can run the config that is dumped
+    cfg.setdefault('custom_imports', ConfigDict(imports=[]))
+    cfg.custom_imports.imports = [*cfg.custom_imports.imports, 'colonnade.engine.sharding']
     if cfg.optim_wrapper.get('type') == 'AmpOptimWrapper':
         cfg.optim_wrapper.use_fsdp = True
 

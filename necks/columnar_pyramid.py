@@ -23,9 +23,13 @@ class ColumnarPyramid(BaseModule):
     """Resamples maps of one stride to one stride each, as the XCiT paper's dense predictors do.
 
     Each level is a module of its own name, ``stride4`` ... ``stride32``:
-    finer by 4: transposed convolution, norm, GELU, transposed convolution; finer by 2: transposed
-    convolution; the same: identity; coarser by 2 or 4: max-pooling. Transposed convolutions have
-    kernel 2 and stride 2, and all levels keep ``in_channels``.
+
+    - finer by 4: transposed convolution, norm, GELU, transposed convolution;
+    - finer by 2: transposed convolution;
+    - the same stride: identity;
+    - coarser by 2 or 4: max-pooling.
+
+    Transposed convolutions have kernel 2 and stride 2. All levels keep ``in_channels``.
 
     Args:
         in_channels: Width ``C`` of the input maps.
@@ -84,7 +88,7 @@ class ColumnarPyramid(BaseModule):
                 deep.
 
         Returns:
-            The levels, fine to coarse: ``(B, C, h * stride // out_stride, w * stride //
+            Levels from fine to coarse, each ``(B, C, h * stride // out_stride, w * stride //
             out_stride)``, but at least one pixel high and wide; or what ``fpn`` makes of them.
 
         Raises:

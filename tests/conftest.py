@@ -45,6 +45,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the libraries end in order: some report what is frozen as leaks."""
+    gc.unfreeze()
+
+
 LAYOUTS = {'mask_rcnn': 'coco', 'sem_fpn': 'ade', 'upernet': 'ade'}  # head -> data set
 SHORT = [  # options of runs of two iterations
     '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',

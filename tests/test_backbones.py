@@ -2,15 +2,23 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from rounding import check_all_rounding, doubled
 from torch import nn
-from trunks import every_class_with_kernels, every_trunk, timm_model, tiny
+from touched_layers import pair, results
+from trunks import every_class, every_class_with_kernels, every_trunk, timm_model, tiny
 
-from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.backbones import TRUNKS, CaiT, ResMLP, XCiT
+from colonnade.weights import WeightsError, load_weights
+from colonnade.weights.layouts import LAYOUTS
 
+LAYOUTS_OF = {  # trunk -> those of its files; names begin with the trunk's
+    name: [layout for layout in LAYOUTS if layout.name.startswith(name)]
+    for name in TRUNKS
+}
 SIZES = [(64, 64), (64, 96), (75, 101), (16, 16), (17, 40), (16, 400), (512, 800)]
 
 
@@ -189,3 +197,39 @@ def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
 def test_an_empty_batch_through_a_fused_trunk(cls: type) -> None:
     maps = tiny(cls).eval().fuse()(torch.empty(0, 3, 75, 101))
     assert [len(m) for m in maps] == [0] * 4
+
+
+@pytest.mark.parametrize('training', [False, True])
+@every_class
+def test_maps_and_gradients_equal_timms(cls: type, training: bool) -> None:
+    """On images of the native grid, which all of timm's modules take."""
+    ours, theirs = pair(cls)
+    for a, b in zip(*(results(model, training=training) for model in (ours, theirs)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+@every_class
+def test_weights_load_strictly(cls: type, tmp_path: Path) -> None:
+    """Ours and timm's, whole; not if a tensor is missing, of another shape, or too many."""
+    ours = tiny(cls)
+    theirs = {**ours.timm_module(64, 5).state_dict(), **ours.state_dict()}
+    for state in (ours.state_dict(), theirs):
+        fitting = [trunk for trunk, layouts in LAYOUTS_OF.items()
+                   if any(layout.fits(state) for layout in layouts)]  # yapf: disable
+        assert fitting == [cls.__name__]
+        torch.save(state, tmp_path / 'a.pth')
+        trunk = tiny(cls)
+        for parameter in trunk.parameters():
+            parameter.data.zero_()
+        load_weights(trunk, tmp_path / 'a.pth')
+        assert all(torch.equal(value, state[key]) for key, value in trunk.state_dict().items())
+        key = 'blocks.1.norm1.' + ('alpha' if cls is ResMLP else 'weight')
+        for spoilt in (without(state, key), {**state, key: state[key][..., :3]},
+                       {**state, 'blocks.1.other': state[key]}):  # yapf: disable
+            torch.save(spoilt, tmp_path / 'b.pth')
+            with pytest.raises(WeightsError, match='blocks.1'):
+                load_weights(trunk, tmp_path / 'b.pth')
+
+
+def without(state: dict[str, torch.Tensor], key: str) -> dict[str, torch.Tensor]:
+    return {other: value for other, value in state.items() if other != key}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, config
 from mmengine.config import Config
+from mmengine.registry import MODELS
 
 from colonnade.engine.checks import check_config
 from colonnade.engine.data_sources import (categories_of, check_data, find_datasets,
@@ -69,6 +70,19 @@ def test_all_of_it_is_listed() -> None:
                 'model.neck.stride': 8
             })
     assert str(error.value).count('\n') == 3
+
+
+@pytest.mark.parametrize('kind, patch_size', [('CaiT', 12), ('ResMLP', 12)])
+def test_trunks_of_other_patches_and_images_fit(kind: str, patch_size: int) -> None:
+    """img_size stands beside arch, and 224, the table's, is no multiple of 12."""
+    cfg = read_config(config('sem_fpn'))
+    arch = dict(embed_dim=128, depth=4, patch_size=patch_size)
+    cfg.model.backbone = dict(
+        type=kind, img_size=96, arch=arch | (dict(num_heads=4) if kind == 'CaiT' else {}))
+    cfg.model.neck.update(stride=patch_size, out_strides=[3, 6, 12, 24])
+    cfg.model.decode_head.feature_strides = [3, 6, 12, 24]
+    check_config(cfg, ALL)
+    assert MODELS.build(cfg.model.backbone).settings['img_size'] == 96
 
 
 @pytest.mark.parametrize('changes', [

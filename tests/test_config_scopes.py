@@ -61,9 +61,14 @@ def test_in_a_process_that_imports_colonnade(tmp_path: Path) -> None:
         '-c', f"""
 import colonnade.engine
 from mmengine.config import Config
+from mmengine.registry import MODELS, RUNNERS
+from mmengine.runner.checkpoint import CheckpointLoader
 print(Config.fromfile({str(path)!r}).train_dataloader.dataset.type)
+print('registered:', 'XCiT' in MODELS, 'ColumnarPyramid' in MODELS, 'StrictRunner' in RUNNERS)
+print('read by', CheckpointLoader._get_checkpoint_loader('a.pth').__module__)
 """)
     assert 'ADE20KDataset' in printed
+    assert 'registered: True True True\nread by colonnade.weights.openmmlab' in printed
 
 
 def test_a_missing_package_is_named_and_not_installed(tmp_path: Path, run_tool: Callable,

@@ -13,13 +13,13 @@ from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
 from torch import nn
-from trunks import WITH_KERNELS
+from trunks import OURS
 
 from colonnade.backbones import ColumnarBackbone
 
 LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
 PUBLISHED = [leaf for leaf in LEAVES if '_slim_' not in leaf.stem]
-KINDS = {cls.__name__.lower(): cls for cls in WITH_KERNELS}
+KINDS = {cls.__name__.lower(): cls for cls in OURS}
 ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
     'xcit': {
         'nano_12_p16': 0., 'tiny_12_p16': 0., 'tiny_12_p8': 0., 'tiny_24_p16': 0.05,

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from conftest import LAYOUTS, ROOT
 from mmengine.config import Config
-from trunks import ARCHS, WITH_KERNELS
+from trunks import ARCHS, OURS
 
 from colonnade.weights.files import read_checkpoint
 
 TRUNKS = {
     cls.__name__: dict(type=cls.__name__, arch=arch | dict(embed_dim=128, patch_size=16))
-    for cls, arch in ARCHS.items() if cls in WITH_KERNELS
+    for cls, arch in ARCHS.items() if cls in OURS
 }
 TRUNKS['ResMLP by windows'] = TRUNKS['ResMLP'] | dict(token_mixing='window')
 RECIPES = {'coco': 'slim_coco', 'ade': 'slim_ade20k'}

@@ -214,3 +214,10 @@ def test_mmcv_finds_all_names_that_it_asks_for() -> None:
 def test_what_mmcv_reports() -> None:
     assert 'torchvision' in mmcv.ops.get_compiler_version()
     assert mmcv.ops.get_compiling_cuda_version().startswith('none')
+
+
+def test_scores_may_be_more_precise_than_boxes() -> None:
+    boxes, scores = torch.tensor([[0., 0, 9, 9], [0, 0, 9, 8], [20, 20, 30, 30]]), torch.rand(3)
+    for given in (scores.double(), scores.half()):
+        _, kept = mmcv.ops.nms(boxes, given, 0.5)
+        assert kept.tolist() == mmcv.ops.nms(boxes, given.float(), 0.5)[1].tolist()

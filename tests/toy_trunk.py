@@ -13,7 +13,10 @@ from colonnade.weights.layouts import Layout
 from colonnade.weights.state_dicts import State
 
 
-@register_trunk(Layout('Toy', ('patch_embed.proj.weight', 'blocks.0.attn.qkv.', 'blocks.0.mlp.')))
+@register_trunk(
+    Layout(
+        'Toy', ('patch_embed.proj.weight', 'blocks.0.attn.qkv.'),
+        without=('pos_embed', 'blocks.0.attn.proj_l', 'blocks.0.norm1.alpha')))
 class Toy(ColumnarBackbone):
     """A vision transformer without positions."""
     variants = Variants(

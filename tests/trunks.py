@@ -10,6 +10,7 @@ import toy_trunk  # noqa: F401, registers the toy
 from torch import nn
 
 from colonnade.backbones import TRUNKS, CaiT, ColumnarBackbone, ResMLP, XCiT
+from colonnade.backbones.kernels.folding import FusibleBlock
 
 SMALL = dict(
     embed_dim=32, depth=4, num_heads=4, patch_size=8, layer_scale_init_value=0.1, img_size=64)
@@ -28,7 +29,8 @@ FORMS = {  # of trunks with several
 }
 MAKERS = {cls.__name__: partial(cls, arch) for cls, arch in ARCHS.items()} | FORMS
 
-WITH_KERNELS = [cls for cls in ARCHS if cls.__module__.startswith('colonnade.')]
+OURS = [cls for cls in ARCHS if cls.__module__.startswith('colonnade.')]
+WITH_KERNELS = [cls for cls in OURS if isinstance(cls(ARCHS[cls]).blocks[0], FusibleBlock)]
 
 every_trunk = pytest.mark.parametrize('make', MAKERS.values(), ids=MAKERS)
 every_class = pytest.mark.parametrize('cls', ARCHS, ids=lambda cls: cls.__name__)

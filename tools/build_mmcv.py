@@ -148,8 +148,8 @@ def main() -> None:
         parser.error('--replace needs --install')
     try:
         print(install(args.replace) if args.install else build(args.folder))
-    except BuildError as error:
-        sys.exit(f'{error}')
+    except (BuildError, OSError) as error:
+        sys.exit(f'build_mmcv: {error}')
 
 
 if __name__ == '__main__':

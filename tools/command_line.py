@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -22,7 +23,14 @@ def user_errors(tool: str, *kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except caught as error:
+        if is_from_an_import(error):
+            raise
         sys.exit(f'{tool}: {error}')
+
+
+def is_from_an_import(error: Exception) -> bool:
+    """Whether a module failed to load: no error of the user's, and its traceback names it."""
+    return any(frame.name == '<module>' for frame in traceback.extract_tb(error.__traceback__))
 
 
 def require_config(path: Path) -> None:
@@ -71,7 +79,7 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every tool with a runner."""
     add_config_arguments(parser)
     parser.add_argument(
-        '--work-dir', type=Path, help='folder for logs and checkpoints (work_dirs/HEAD/CONFIG)')
+        '--work-dir', type=Path, help='folder for logs and checkpoints (work_dirs/FOLDER/CONFIG)')
     parser.add_argument(
         '--data-root', type=Path, help='where the data set lies, for all data sets and evaluators')
     parser.add_argument(

@@ -37,8 +37,9 @@ def main() -> None:
         if not args.table:
             require_config(args.config)
         from colonnade.engine.complexity import model_table, published_table  # takes seconds
-        for line in published_table() if args.table else model_table(args.config, args.size):
-            print(line, flush=True)
+        lines = published_table() if args.table else iter(list(model_table(args.config, args.size)))
+    for line in lines:
+        print(line, flush=True)
 
 
 if __name__ == '__main__':

@@ -32,10 +32,10 @@ def main() -> None:
     args = parse_args()
     with user_errors('feature_agreement'):
         require_config(args.config)
-        from colonnade.engine.feature_agreement import agreement_table  # takes seconds
-        for line in agreement_table(args.config, args.checkpoint, args.images, args.limit,
-                                    args.sizes):
-            print(line, flush=True)
+        from colonnade.engine.feature_agreement import agreement_table, load  # takes seconds
+        backbone, images = load(args.config, args.checkpoint, args.images, args.limit, args.sizes)
+    for line in agreement_table(backbone, images, args.sizes):
+        print(line, flush=True)
 
 
 if __name__ == '__main__':

@@ -28,14 +28,26 @@ def rename(state: State, rules: Rules) -> State:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a family of files names its tensors."""
+    """How a family of files names its tensors.
+
+    Attributes:
+        name: For messages.
+        prefixes: Each begins some key of such a file.
+        remap: A pure function from the file's keys to ours.
+        published_model: Whether such files hold whole detectors or segmenters, not trunks.
+        without: None begins any key of such a file.
+    """
     name: str
-    prefixes: tuple[str, ...]  # a file has keys that begin with each of them
-    remap: Callable[[State], State] = dict  # to our names; pure
-    published_model: bool = False  # whether it is that of published detectors or segmenters
+    prefixes: tuple[str, ...]
+    remap: Callable[[State], State] = dict
+    published_model: bool = False
+    without: tuple[str, ...] = ()
 
     def fits(self, state: State) -> bool:
-        return all(any(key.startswith(prefix) for key in state) for prefix in self.prefixes)
+        """Whether a state dict has this layout."""
+        return all(
+            any(key.startswith(prefix) for key in state)
+            for prefix in self.prefixes) and not any(key.startswith(self.without) for key in state)
 
 
 LAYOUTS: list[Layout] = []  # of trunks, see register_layouts

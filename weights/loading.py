@@ -25,13 +25,10 @@ class Loadable(Protocol):
     """A trunk that weights are fitted to; all state dicts are under the trunk's own names."""
 
     def unused_shapes(self, state: State) -> list[Shapes]:
-        """Tensors that a file may hold and the trunk does not need, in groups.
-
-        Of each group, a file has all tensors or none.
-        """
+        """Shapes of tensors that the trunk does not need; a file has all of a group, or none."""
 
     def resized(self, state: State) -> State:
-        """Those tensors of a file that have to be resized, resized."""
+        """Those tensors of a file that must be resized to fit, after resizing."""
 
     def describe(self, state: State | None = None) -> str:
         """The trunk's architecture, or that of a state dict of any trunk, for messages."""

@@ -74,6 +74,8 @@ class Fusible(nn.Module):
             raise FusedError('fuse() is for evaluation: call eval() before')
         if self.fused:
             return self
+        if not any(isinstance(block, FusibleBlock) for block in self.blocks):
+            raise FusedError(f'{type(self).__name__} cannot be fused: its blocks have no fuse()')
         if touched := list(self._touched_layers()):
             raise FusedError(
                 f'{type(self).__name__} cannot be fused with layers that are replaced, '

@@ -62,11 +62,13 @@ class XCiT(ColumnarBackbone):
     """XCiT's trunk without its class-attention stage, wrapping timm's modules.
 
     Its convolutional stem gives a ``ceil`` grid and its positions are Fourier features of the grid,
-    so any image of at least one patch will do. See :class:`ColumnarBackbone` for the arguments.
-    ``arch`` is one of ``{nano,tiny,small}_12_p{16,8}``, ``{tiny,small,medium,large}_24_p{16,8}``.
-    Or it is a dict with ``embed_dim``, ``depth``, ``num_heads``, ``patch_size`` and optionally
-    ``layer_scale_init_value`` (1.0) and ``tokens_norm`` (True). The last one is of class attention,
-    which is no part of the trunk: whether it normalises all its tokens.
+    so any image of at least one patch will do. See :class:`ColumnarBackbone` for further arguments.
+
+    Args:
+        arch: One of ``{nano,tiny,small}_12_p{16,8}``, ``{tiny,small,medium,large}_24_p{16,8}``. Or
+            a dict with ``embed_dim``, ``depth``, ``num_heads``, ``patch_size`` and optionally
+            ``layer_scale_init_value`` (1.0) and ``tokens_norm`` (True), which concerns the
+            classifier only.
     """
 
     variants = Variants(

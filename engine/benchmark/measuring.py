@@ -27,7 +27,7 @@ MIB = 2**20
 @dataclass(frozen=True)
 class Job:
     """What is measured."""
-    trunk: str  # CLASS:ARCH, and :token_mixing for ResMLP
+    trunk: str  # CLASS:ARCH or CLASS:ARCH:ARGUMENT=VALUE
     size: tuple[int, int]  # height, width
     batch_size: int
     train: bool

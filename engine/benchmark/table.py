@@ -87,6 +87,10 @@ def draw(rows: list[Row], path: Path) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Raise a ValueError for what cannot be measured; sizes become pairs."""
+    if unknown := [name for name in args.opponents if name not in NAMES]:
+        raise ValueError(f'--opponents must be among {", ".join(NAMES)}, got {", ".join(unknown)}')
+    if min(args.rounds, *args.batch_sizes) < 1:
+        raise ValueError('--rounds and --batch-sizes must be at least 1')
     detectors = [name for name in args.opponents if name.partition('-')[0] in DETECTORS]
     if args.train and (detectors or args.fuse):
         raise ValueError('--train is for trunks that are not fused')
@@ -95,8 +99,6 @@ def check(args: argparse.Namespace) -> None:
                          f'{", ".join(set(args.opponents) - set(detectors))}')
     if args.fuse and args.compile:
         raise ValueError('--fuse and --compile are measured one at a time')
-    if unknown := [name for name in args.opponents if name not in NAMES]:
-        raise ValueError(f'--opponents must be among {", ".join(NAMES)}, got {", ".join(unknown)}')
     args.threads = args.threads or torch.get_num_threads()
     args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():

@@ -20,7 +20,8 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
         offset: 1 if right and bottom are the last pixels of a box, 0 if they are its edges.
     """
     edges = torch.cat((widened(boxes[:, :2]), widened(boxes[:, 2:]) + offset), 1)
-    return OPERATORS.nms(edges, widened(scores), iou_threshold)
+    precision = torch.promote_types(edges.dtype, scores.dtype)
+    return OPERATORS.nms(edges.to(precision), scores.to(precision), iou_threshold)
 
 
 def softnms(boxes: Tensor, scores: Tensor, dets: Tensor, iou_threshold: float, sigma: float,

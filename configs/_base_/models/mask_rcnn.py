@@ -1,7 +1,6 @@
 # Mask R-CNN on XCiT-S12/16. Heads and their training are those of mmdet's mask-rcnn_r50_fpn.
 default_scope = 'mmdet'
-visualizer = dict(
-    type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer')
+visualizer = dict(type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
 
 model = dict(
     type='MaskRCNN',

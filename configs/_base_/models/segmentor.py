@@ -1,7 +1,6 @@
 # A segmenter on XCiT-S12/16 without its decode head.
 default_scope = 'mmseg'
-visualizer = dict(
-    type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer')
+visualizer = dict(type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
 
 model = dict(
     type='EncoderDecoder',
