@@ -140,9 +140,10 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
         assert 'OneDL' not in log
     else:
         log = run_two(*command, out=tmp_path)
+    dumped = tmp_path / config(head).name  # of the first run
     printed = run_two(
         'tools/test.py',
-        config(head),
+        dumped,
         tmp_path / 'iter_2.pth',
         *data,
         '--launcher',
