@@ -11,13 +11,14 @@ from xml.sax.saxutils import quoteattr
 
 TAPS = (4, 6, 8, 12)
 LEVELS = (  # stride, side of its square, what makes it
-    (4, 112, 'transposed convolutions'), (8, 72, 'transposed convolution'),
-    (16, 44, 'none'), (32, 26, 'max-pooling'))  # yapf: disable
-MATRICES = (  # trunk, its matrix, sides of the squares: not to scale
-    ('XCiT: channels of a head by channels', '48 × 48 for both images (S12)', (22, 22)),
-    ('CaiT: tokens by tokens', '1,024 × 1,024, then 4,096 × 4,096', (24, 96)),
-    ('ResMLP: tokens of its own grid', '196 × 196 for both images (S24)', (38, 38)),
+    (4, 112, '2 transposed conv.'), (8, 72, 'transposed conv.'),
+    (16, 44, 'unchanged'), (32, 26, 'max-pooling'))  # yapf: disable
+MATRICES = (  # trunk, its matrix, rows of the matrix for each image, middle of the drawing's row
+    ('XCiT: channels of a head by channels', '48 × 48 for both images (S12)', (48, 48), 30),
+    ('CaiT: tokens by tokens', '1024 × 1024, then 4096 × 4096', (1024, 4096), 140),
+    ('ResMLP: tokens of its own grid', '196 × 196 for both images (S24)', (196, 196), 250),
 )  # yapf: disable
+ROWS_PER_UNIT = 25.6  # of every matrix: they are drawn to one scale
 LEFT, BLOCK, STEP, TOP = 60, 28, 52, 40
 
 
@@ -68,20 +69,19 @@ def pyramid() -> Iterator[str]:
 
 def mixing() -> Iterator[str]:
     """The matrix of each trunk that mixes tokens or channels, for a small and a large image."""
-    for row, (name, matrix, sides) in enumerate(MATRICES):
-        y = 20 + row * 108
-        yield text(20, y + 40, name, 'start')
-        yield text(20, y + 58, matrix, 'start')
-        for column, side in enumerate(sides):
-            x = 420 + column * 170
-            yield box(x - side / 2, y + 48 - side / 2, side, side, 'tap')
+    for name, matrix, sizes, y in MATRICES:
+        yield text(20, y - 8, name, 'start')
+        yield text(20, y + 10, matrix, 'start')
+        for column, size in enumerate(sizes):
+            x, side = 420 + column * 170, size / ROWS_PER_UNIT
+            yield box(x - side / 2, y - side / 2, side, side, 'tap')
     for column, words in enumerate(('512 × 512 pixels', '1024 × 1024 pixels')):
-        yield text(420 + column * 170, 352, words)
+        yield text(420 + column * 170, 290, words)
 
 
 def main() -> None:
     """Print a drawing; its grey and colours are readable on light and dark pages."""
-    figures = dict(pyramid=(pyramid_below_trunk, 335), mixing=(mixing, 365))
+    figures = dict(pyramid=(pyramid_below_trunk, 335), mixing=(mixing, 305))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('figure', choices=figures)
     draw, height = figures[parser.parse_args().figure]

@@ -186,7 +186,7 @@ def test_the_tutorial(start: Callable, tmp_path: Path) -> None:
                 start(command)
     assert list(tmp_path.glob('seen/*/pictures/*.jpg'))
     # mmengine keeps one visualizer in a process, whose folder is that of the training here
-    assert list(tmp_path.rglob('vis_data/vis_image/*.png'))
+    assert list(tmp_path.glob('segment/*/vis_data/vis_image/*.png'))
     block, = blocks_of(TUTORIAL, 'python')
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(block.code, str(block), 'exec'), {})
@@ -205,7 +205,7 @@ def test_the_five_commands(start: Callable, tmp_path: Path) -> None:
     block.code = re.sub(r'timm://\S+', 'trunk.pth', code)
     for command in commands_of(block):
         start(command)
-    assert len(list(tmp_path.glob('work_dirs/*/mine/*/pictures/*.jpg'))) == 2
+    assert len(list(tmp_path.glob('run/*/pictures/*.jpg'))) == 2
 
 
 def test_names_of_weights_are_timms() -> None:
