@@ -65,7 +65,7 @@ def split(words: list[str], separator: str) -> Iterator[list[str]]:
 def prose_of(markdown: str) -> str:
     """The running text of a page: no code blocks, comments, tables, headings and pictures."""
     text = re.sub(r'<!--.*?-->', '', FENCE.sub('', markdown), flags=re.DOTALL)
-    text = re.sub(r'^(\||#|!\[).*$', '', text, flags=re.MULTILINE)
+    text = re.sub(r'^ *(\||#|!\[).*$', '', text, flags=re.MULTILINE)
     text = re.sub(r'\[([^]]+)\]\([^)]+\)', r'\1', text)
     return re.sub(r'^ *([-*:]|\d+\.) ', '\n', text, flags=re.MULTILINE)  # items are paragraphs
 
