@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from sphinx.application import Sphinx
 
@@ -22,8 +23,14 @@ nitpick_ignore_regex = [(r'py:.*', r'(?!colonnade\.(backbones|necks|weights)\.\w
 
 
 def link_files(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Let links to pages outside this folder, which GitHub shows, download them."""
-    source[0] = re.sub(r'\[([^]]+)\]\((\.\./[\w/]+\.md)\)', r'{download}`\1 <\2>`', source[0])
+    """Bring in pages from outside this folder; links to others, which GitHub shows, download them."""
+    outside = re.fullmatch(r'```{include} (.+)\n```\n', source[0])
+    text = Path(app.srcdir, outside[1]).read_text() if outside else source[0]
+    if outside:  # its links start one folder higher
+        text = re.sub(r'\]\((?!\w+:)([^)]+)\)', r'](../\1)', text).replace('](../docs/', '](')
+    for name in ('CONTRIBUTING', 'CHANGELOG'):
+        text = text.replace(f'](../{name}.md)', f']({name.lower()}.md)')
+    source[0] = re.sub(r'\[([^]]+)\]\((\.\./[\w/]+\.md)\)', r'{download}`\1 <\2>`', text)
 
 
 def setup(app: Sphinx) -> None:
