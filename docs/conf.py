@@ -14,6 +14,7 @@ extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
 myst_heading_anchors = 3
 exclude_patterns = ['_build']
 autodoc_typehints = 'none'  # signatures show them
+napoleon_use_ivar = True  # else attributes of dataclasses are described twice
 autodoc_member_order = 'bysource'
 autodoc_default_options = {'members': True, 'show-inheritance': True}
 add_module_names = False
@@ -23,7 +24,7 @@ nitpick_ignore_regex = [(r'py:.*', r'(?!colonnade\.(backbones|necks|weights)\.\w
 
 
 def link_files(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Bring in pages from outside this folder; links to others, which GitHub shows, download them."""
+    """Include pages of the root; links to other files, which GitHub shows, download them."""
     outside = re.fullmatch(r'```{include} (.+)\n```\n', source[0])
     text = Path(app.srcdir, outside[1]).read_text() if outside else source[0]
     if outside:  # its links start one folder higher
