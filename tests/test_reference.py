@@ -14,14 +14,15 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 from torch import Tensor, nn
+from trunks import OURS
 
-from colonnade.backbones import CaiT, ColumnarBackbone, ResMLP, XCiT
+from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.attention_maps import class_attention, load_class_attention
 from colonnade.necks import ColumnarPyramid
 from colonnade.weights.loading import load_weights
 
 REFERENCE = SHARED / 'reference'
-TRUNKS = {'xcit': XCiT, 'cait': CaiT, 'resmlp': ResMLP}
+KINDS = {cls.__name__.lower(): cls for cls in OURS}
 RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
 
 
@@ -57,7 +58,7 @@ class Case:
 
     def trunk(self) -> ColumnarBackbone:
         """The trunk of the original's settings, whose LayerScale init the weights replace."""
-        cls = next(cls for name, cls in TRUNKS.items() if self.name.startswith(name))
+        cls = next(cls for name, cls in KINDS.items() if self.name.startswith(name))
         made = self.json['constructor']
         columns = set(next(iter(cls.variants.rows.values())))
         arch = {key: value for key, value in made.items() if key in columns}

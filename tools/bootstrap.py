@@ -203,7 +203,7 @@ def scratch_folder() -> tempfile.TemporaryDirectory:
 def runs(program: Path) -> bool:
     try:
         return subprocess.run([program, '--version'], capture_output=True).returncode == 0
-    except OSError:  # not there, not executable, or in part
+    except OSError:  # missing, not executable, or incomplete
         return False
 
 
@@ -220,7 +220,7 @@ def get_uv(venv: Path) -> Path:
             if not runs(new / 'bin/uv'):
                 raise SetupError(f'The uv that pip installed does not run in {CACHE}: if programs '
                                  'may not run there, name another place with XDG_CACHE_HOME=...')
-            # never in part: one step takes a broken one away, one brings the new one
+            # atomically: one step takes a broken one away, one brings the new one
             if home.exists() and not runs(home / 'bin/uv'):
                 os.replace(home, old)
             try:
