@@ -15,9 +15,9 @@ from .data_sources import categories_of, classes_of, find_datasets, paths_of
 from .options import names_of_type
 from .registries import find_class
 
-#: parts of a model whose ``num_classes`` are the data set's
 #: heads whose classes are not the data set's: borders, words
 OTHER_CLASSES = ('STDCHead', 'GroundingDINOHead', 'ATSSVLFusionHead', 'SideAdapterCLIPHead')
+#: parts of a model whose ``num_classes`` are the data set's
 CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head')
 
 
