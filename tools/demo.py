@@ -147,7 +147,7 @@ def main() -> None:
             metrics |= train_and_test(ROOT / 'configs' / head / f'{config}.py', data / layout,
                                       out / head, args.cfg_options)
             seconds[name] = time.monotonic() - started
-    print_table(config, metrics, seconds, out)
+    print_table(config.removesuffix('_slim_shapes'), metrics, seconds, out)
 
 
 if __name__ == '__main__':
