@@ -22,7 +22,7 @@ from torch import distributed
 from .data_sources import evaluators, redirect_data_root
 from .hooks import drop_absent_hooks
 from .options import merge_options
-from .registries import known_types
+from .registries import find_class, known_types
 from .runner import StrictRunner
 
 LIBRARIES = ('mmdet', 'mmseg')
@@ -49,6 +49,7 @@ def load_config(args: argparse.Namespace) -> Config:
         redirect_data_root(cfg, args.data_root)
     if args.cfg_options is not None:
         merge_options(cfg, args.cfg_options)
+    check_metrics(cfg)
     if args.work_dir is not None:
         cfg.work_dir = str(args.work_dir)
     elif 'work_dir' not in cfg:
@@ -99,6 +100,14 @@ def use_faster_coco_eval(cfg: Config) -> None:
                 evaluator.type = 'FasterCocoMetric'
 
 
+def check_metrics(cfg: Config) -> None:
+    """Raise a ValueError for metrics that are not known; runners look for them after training."""
+    for evaluator in evaluators(cfg):
+        kind = evaluator.get('type')
+        if isinstance(kind, str) and find_class(kind, METRICS) is None:
+            raise ValueError(f'an evaluator of the config cannot be built: {unknown_type(kind)}')
+
+
 def build_runner(cfg: Config) -> Runner:
     """The runner that the config asks for, also for several processes without a GPU.
 
@@ -123,12 +132,15 @@ def build_runner(cfg: Config) -> Runner:
 def explained(text: str) -> str:
     """What a registry says of a type that it does not know, with the one that was meant."""
     name, found, _ = text.partition(' is not in the ')
-    if not found:
-        return text
+    return unknown_type(name) if found else text
+
+
+def unknown_type(name: str) -> str:
+    """That a type is not known, and the one that was meant."""
     types = {known.lower(): known for known in known_types()}
     near = [types[low] for low in get_close_matches(name.lower(), types, n=3, cutoff=0.7)]
-    return f'the type {name} is not known' + (f'; did you mean {" or ".join(near)}?'
-                                              if near else '')
+    meant = f'; did you mean {" or ".join(near)}?' if near else ''
+    return f'the type {name} is not known{meant}'
 
 
 @contextmanager

@@ -174,6 +174,7 @@ def run_train(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments
     ('train_cfg.max_iters=two', "train_cfg.max_iters: it is a number, 500, got 'two'"),
     ('model.neck.fpn.out_channel=7', 'did you mean model.neck.fpn.out_channels?'),
     ('model.backbone.arch=nano', "XCiT has no arch 'nano'"),
+    ('val_evaluator.type=IoUMetrik', 'the type IoUMetrik is not known; did you mean IoUMetric'),
 ])
 def test_the_tools_say_it_in_a_line(option: str, says: str, shapes: Path, tmp_path: Path,
                                     run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
