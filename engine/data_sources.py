@@ -20,9 +20,9 @@ PATH_KEYS = ('data_root', 'ann_file', 'data_prefix')  # of data sets
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 
 
-def evaluators(cfg: Config) -> Iterator[ConfigDict]:
+def evaluators(cfg: Config, keys: tuple[str, ...] = EVALUATORS) -> Iterator[ConfigDict]:
     """The metrics of validation and test."""
-    for key in EVALUATORS:
+    for key in keys:
         found = cfg.get(key) or []
         yield from found if isinstance(found, list) else [found]
 

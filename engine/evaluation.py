@@ -20,7 +20,7 @@ from .atomic import check_writable, write_json
 from .checks import check_config
 from .data_sources import check_data
 from .hooks import drop_averaging
-from .launch import build_runner, load_config
+from .launch import build_runner, check_metrics, load_config
 from .runner import StrictRunner, compile_parts, fuse_trunks
 from .tta import augment_tests
 
@@ -38,6 +38,7 @@ def testing_config(args: argparse.Namespace) -> Config:
         ValueError: If the config, the options and the data do not fit each other.
     """
     cfg = load_config(args)
+    check_metrics(cfg, 'test_evaluator')
     drop_averaging(cfg)
     cfg.load_from, cfg.resume = args.checkpoint, False
     check_data(cfg, ('test_dataloader', ))

@@ -22,7 +22,7 @@ from torch import distributed
 from .data_sources import evaluators, redirect_data_root
 from .hooks import drop_absent_hooks
 from .options import merge_options
-from .registries import find_class, known_types
+from .registries import known_types
 from .runner import StrictRunner
 
 LIBRARIES = ('mmdet', 'mmseg')
@@ -49,7 +49,6 @@ def load_config(args: argparse.Namespace) -> Config:
         redirect_data_root(cfg, args.data_root)
     if args.cfg_options is not None:
         merge_options(cfg, args.cfg_options)
-    check_metrics(cfg)
     if args.work_dir is not None:
         cfg.work_dir = str(args.work_dir)
     elif 'work_dir' not in cfg:
@@ -70,8 +69,8 @@ def read_config(path: Path) -> Config:
         raise FileNotFoundError(f'no config file {path}')
     try:
         cfg = Config.fromfile(path)
-    except (SyntaxError, NameError, TypeError, KeyError, AttributeError, ImportError,
-            OSError) as error:
+    except (SyntaxError, NameError, TypeError, KeyError, AttributeError, ImportError, OSError,
+            ValueError) as error:
         raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
     if cfg.get('default_scope') not in LIBRARIES or 'model' not in cfg:
         raise ValueError(f'{path} is no config of a detector or segmenter: it has no model, or no '
@@ -100,12 +99,18 @@ def use_faster_coco_eval(cfg: Config) -> None:
                 evaluator.type = 'FasterCocoMetric'
 
 
-def check_metrics(cfg: Config) -> None:
-    """Raise a ValueError for metrics that are not known; runners look for them after training."""
-    for evaluator in evaluators(cfg):
+def check_metrics(cfg: Config, key: str) -> None:
+    """Raise a ValueError for metrics that mmengine's registry would not find, data once loaded.
+
+    Args:
+        cfg: Of a detector or segmenter.
+        key: ``val_evaluator`` or ``test_evaluator``.
+    """
+    for evaluator in evaluators(cfg, (key, )):
         kind = evaluator.get('type')
-        if isinstance(kind, str) and find_class(kind, METRICS) is None:
-            raise ValueError(f'an evaluator of the config cannot be built: {unknown_type(kind)}')
+        with METRICS.switch_scope_and_registry(evaluator.get('_scope_')) as registry:
+            if isinstance(kind, str) and registry.get(kind) is None:
+                raise ValueError(f'{key} cannot be built: {unknown_type(kind)}')
 
 
 def build_runner(cfg: Config) -> Runner:

@@ -18,7 +18,7 @@ from .batch_size import accumulate, batch_size, enable_auto_scale_lr
 from .checks import check_config
 from .data_sources import check_data
 from .hooks import BatchSizeHook
-from .launch import build_runner, load_config, sole_run
+from .launch import build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
 from .runner import StrictRunner, compile_parts
 
@@ -34,6 +34,7 @@ def training_config(args: argparse.Namespace) -> Config:
         ValueError: If the config, the options and the data do not fit each other.
     """
     cfg = load_config(args)
+    check_metrics(cfg, 'val_evaluator')
     check_data(cfg, ('train_dataloader', 'val_dataloader'))
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
     set_start(cfg, args.resume, args.load_from, args.new_classes)

@@ -10,11 +10,12 @@ import pytest
 from conftest import ROOT, config
 from mmengine.config import Config
 from mmengine.registry import MODELS
+from mmseg.evaluation import IoUMetric
 
 from colonnade.engine.checks import check_config
 from colonnade.engine.data_sources import (categories_of, check_data, find_datasets,
                                            redirect_data_root)
-from colonnade.engine.launch import read_config
+from colonnade.engine.launch import check_metrics, read_config
 
 RECIPES = [
     path for path in sorted((ROOT / 'configs').glob('[!_]*/*.py'))
@@ -202,6 +203,7 @@ def test_unknown_settings_of_a_config_file(shapes: Path, tmp_path: Path, run_too
     ('_base_ = "nowhere.py"', 'cannot be read'),
     ('model = dict(', 'cannot be read: SyntaxError'),
     ('a = b', 'cannot be read: NameError'),
+    ('raise ValueError("set DATA")', 'cannot be read: ValueError: set DATA'),
     ('a = 1', 'is no config of a detector or segmenter'),
     ('model = dict()\ndefault_scope = "mmpretrain"', 'is no config of a detector or segmenter'),
     ('custom_imports = dict(imports=["no_such_module"])', 'cannot be read: ImportError'),
@@ -210,6 +212,16 @@ def test_files_that_are_no_configs(text: str, says: str, tmp_path: Path, run_too
                                    capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / 'own.py').write_text(text)
     assert says in run_train(run_tool, capsys, tmp_path / 'own.py')
+
+
+@pytest.mark.parametrize('kind', ['IoUMetric', 'mmseg.IoUMetric', 'mmdet.CocoMetric', IoUMetric])
+def test_metrics_that_mmengine_finds(kind: str | type) -> None:
+    """Also of another library, and as a class; those of tests are not looked at before training."""
+    cfg = read_config(config('sem_fpn'))
+    cfg.merge_from_dict({'val_evaluator.type': kind, 'test_evaluator.type': 'Unknown'})
+    check_metrics(cfg, 'val_evaluator')
+    with pytest.raises(ValueError, match='test_evaluator cannot be built: the type Unknown is not'):
+        check_metrics(cfg, 'test_evaluator')
 
 
 # where the data lie

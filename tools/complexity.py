@@ -37,7 +37,7 @@ def main() -> None:
         if not args.table:
             require_config(args.config)
         from colonnade.engine.complexity import model_table, published_table  # takes seconds
-        lines = published_table() if args.table else iter(list(model_table(args.config, args.size)))
+        lines = published_table() if args.table else list(model_table(args.config, args.size))
     for line in lines:
         print(line, flush=True)
 
