@@ -12,7 +12,7 @@ import sys
 from io import TextIOWrapper
 from pathlib import Path
 
-from colonnade.tools.command_line import user_errors
+from colonnade.tools.command_line import require_config, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -76,6 +76,7 @@ def main() -> None:
             stream.reconfigure(errors='backslashreplace')
     args = parse_args()
     with user_errors('new_config'):
+        require_config(args.leaf)
         from colonnade.engine.own_data import command  # takes seconds
         cfg, report = command.complete(args), command.Report()
     print('reading annotations and the headers of images ...', flush=True)

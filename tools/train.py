@@ -61,7 +61,7 @@ def main() -> None:
             from colonnade.engine.training import prepared_runner  # takes seconds
             runner = stack.enter_context(prepared_runner(args))
         from colonnade.weights import WeightsError
-        with user_errors('train', WeightsError, FileNotFoundError):  # of runners that load only now
+        with user_errors('train', WeightsError, FileNotFoundError):  # some runners load only now
             runner.train()
 
 
