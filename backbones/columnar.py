@@ -43,7 +43,8 @@ class ColumnarBackbone(Fusible, BaseModule):
             four taps: blocks 4, 6, 8, 12 of 12, 8, 12, 16, 24 of 24, and in these proportions.
         drop_path_rate: Stochastic depth, the same for every block (as the papers train). ``None``
             is the architecture's rate if its table has one, else 0.
-        frozen_stages: ``-1`` freezes nothing, ``0`` the stem, ``n`` also the first n blocks.
+        frozen_stages: ``-1`` freezes nothing, ``0`` the stem, ``n`` also the first n blocks; the
+            number of all blocks freezes the whole trunk.
         norm_eval: Keep batch normalisation layers in evaluation mode while training.
         with_cp: Recompute each block in the backward pass instead of storing its activations.
         norm_cfg: Type and options of the batch normalisation layers; ``None`` is ``type='BN'``.
@@ -62,6 +63,8 @@ class ColumnarBackbone(Fusible, BaseModule):
     published_sizes: ClassVar[tuple[PublishedSize, ...]] = ()
     #: children that come before the first block
     stem_names: tuple[str, ...] = ('patch_embed', 'pos_embed')
+    #: children that come after the last block
+    tail_names: tuple[str, ...] = ()
     #: children of timm's module that classification alone needs
     classifier_names: tuple[str, ...] = ('cls_token', 'cls_attn_blocks', 'norm', 'head')
     #: the child with the class-attention blocks, if timm's module has any
@@ -95,7 +98,7 @@ class ColumnarBackbone(Fusible, BaseModule):
         self.frozen_stages = frozen_stages
 
         trunk = self._build(num_blocks, drop_path_rate=drop_path_rate)
-        for name in (*self.stem_names, 'blocks'):
+        for name in (*self.stem_names, 'blocks', *self.tail_names):
             setattr(self, name, getattr(trunk, name))
         if not any(is_batch_norm(module) for module in self.modules()):
             self._warn_of_no_effect(norm_cfg=norm_cfg, norm_eval=norm_eval)
@@ -148,6 +151,13 @@ class ColumnarBackbone(Fusible, BaseModule):
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         """Tokens ``(B, N, C)`` through one block."""
 
+    def _to_map(self, x: Tensor, place: tuple) -> Tensor:
+        """Tokens ``(B, N, C)`` behind a tapped block as a map ``(B, C, h, w)`` in default order.
+
+        mmcv's compiled RoIAlign silently reads images in any other order wrongly.
+        """
+        return as_image(x, place[0]).contiguous()
+
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """Maps of the tapped blocks, as the blocks give them (no final norm).
 
@@ -172,8 +182,7 @@ class ColumnarBackbone(Fusible, BaseModule):
         for index, block in enumerate(self.blocks):
             x = self._checkpointed(block, x, place)
             if index in self.out_indices:
-                # mmcv's compiled RoIAlign silently reads images in any other order wrongly
-                maps[index] = as_image(x, place[0]).contiguous()
+                maps[index] = self._to_map(x, place)
         return tuple(maps[index] for index in self.out_indices)
 
     def _checkpointed(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
@@ -299,8 +308,10 @@ class ColumnarBackbone(Fusible, BaseModule):
     def _frozen_parts(self) -> Iterator[nn.Module | nn.Parameter]:
         if self.frozen_stages < 0:
             return
-        for name in self.stem_names:
-            yield getattr(self, name)
+        tail = self.tail_names if self.frozen_stages == len(self.blocks) else ()
+        for name in (*self.stem_names, *tail):
+            if (part := getattr(self, name)) is not None:
+                yield part
         yield from self.blocks[:self.frozen_stages]
 
 
