@@ -3,11 +3,12 @@ from colonnade.weights.openmmlab import replace_loaders
 
 from .cait import CaiT
 from .columnar import ColumnarBackbone
+from .plain_vit import PlainViT
 from .registry import TRUNKS, register_trunk
 from .resmlp import ResMLP
 from .xcit import XCiT
 
-__all__ = ['TRUNKS', 'CaiT', 'ColumnarBackbone', 'ResMLP', 'XCiT', 'register_trunk']
+__all__ = ['TRUNKS', 'CaiT', 'ColumnarBackbone', 'PlainViT', 'ResMLP', 'XCiT', 'register_trunk']
 
 # mmengine then reads checkpoints without running what is in them; see weights/openmmlab.py
 replace_loaders()

@@ -67,6 +67,8 @@ class ColumnarBackbone(Fusible, BaseModule):
     tail_names: tuple[str, ...] = ()
     #: children of timm's module that classification alone needs
     classifier_names: tuple[str, ...] = ('cls_token', 'cls_attn_blocks', 'norm', 'head')
+    #: whether maps are those behind the final norm
+    tap_norm: bool = False
     #: the child with the class-attention blocks, if timm's module has any
     class_attention_name: str | None = None
 
@@ -124,6 +126,15 @@ class ColumnarBackbone(Fusible, BaseModule):
         Raises:
             KeyError: If the tensors that show them are not there.
         """
+
+    @classmethod
+    def arguments_for(cls, state: State) -> dict[str, Any]:
+        """Arguments that build the trunk of a state dict under our names.
+
+        Raises:
+            LookupError, ValueError: If the state dict does not show them.
+        """
+        return dict(arch=cls.infer_arch(state))
 
     @abstractmethod
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
@@ -280,8 +291,12 @@ class ColumnarBackbone(Fusible, BaseModule):
             if top == 'blocks' and int(rest[0]) >= len(self.blocks):
                 groups.setdefault(rest[0], {})[key] = value.shape
             elif top in self.classifier_names:
-                groups.setdefault('head' if top == 'head' else '', {})[key] = value.shape
+                groups.setdefault('head' if top.startswith('head') else '', {})[key] = value.shape
         return list(groups.values())
+
+    def renamed(self, state: State) -> State:
+        """A file's tensors under the trunk's names, where these depend on the architecture."""
+        return state
 
     def resized(self, state: State) -> State:
         """Those tensors of a file that must be resized to fit, after resizing."""

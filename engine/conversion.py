@@ -26,9 +26,10 @@ def build_trunk(state: State, source: str) -> ColumnarBackbone:
         WeightsError: If the state dict does not show it.
     """
     try:
-        trunk, arch = infer_trunk(without_prefix(state, 'backbone.') or state)
+        of_trunk = without_prefix(state, 'backbone.') or state
+        trunk, _ = infer_trunk(of_trunk)
         with torch.device('meta'):
-            return trunk(arch)
+            return trunk(**trunk.arguments_for(of_trunk))
     except ValueError as error:
         raise WeightsError(f'{source} shows no trunk that could be built: {error}') from error
 

@@ -14,7 +14,7 @@ from torch.nn.utils import spectral_norm as spectral_norm_hook
 from touched_layers import LoRA, check_equal, of_trunk, pair, replace_layers, results, shared
 from trunks import ARCHS, every_class_with_kernels, tiny
 
-from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.backbones import CaiT, PlainViT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import mixing_rows
 
 
@@ -37,7 +37,7 @@ def on_weights(touch: Callable[[nn.Module], Any]) -> Callable[[nn.Module], None]
     """Do it to all linear layers and convolutions."""
 
     def run(trunk: nn.Module) -> None:
-        for module in shared(trunk.named_modules()):
+        for module in shared(trunk, trunk.named_modules()):
             if isinstance(module, (nn.Linear, nn.Conv2d)):
                 touch(module)
 
@@ -174,7 +174,8 @@ def test_dynamic_quantisation(cls: type, size: tuple[int, int]) -> None:
     for a, b in zip(quantised(image), trunk(image), strict=True):
         assert not torch.equal(a, b)
         assert (a - b).abs().max() < 0.1 * b.abs().max()
-    assert called == set(layers) and len(called) == 2 * {XCiT: 4, CaiT: 6, ResMLP: 3}[cls]
+    of_a_block = {XCiT: 4, CaiT: 6, ResMLP: 3, PlainViT: 4}[cls]
+    assert called == set(layers) and len(called) == 2 * of_a_block
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ def pair(cls: type, dtype: torch.dtype = torch.float64) -> tuple[ColumnarBackbon
         if value.is_floating_point():
             value.add_(torch.rand_like(value) * 0.1)
     theirs.load_state_dict({**theirs.state_dict(), **state})
+    theirs.stem_names = ours.stem_names
     return ours, Intermediates(theirs, (0, 1))
 
 
@@ -31,11 +32,11 @@ def of_trunk(model: nn.Module) -> nn.Module:
     return getattr(model, 'trunk', model)
 
 
-def shared(named: Iterable[tuple[str, Any]]) -> list[Any]:
-    """Of modules or parameters, those that ours and timm's both have, in one order."""
+def shared(trunk: nn.Module, named: Iterable[tuple[str, Any]]) -> list[Any]:
+    """Of a trunk's modules or parameters, those that ours and timm's both have, in one order."""
     return [
         value for name, value in sorted(named, key=lambda item: item[0])
-        if name.startswith(('patch_embed', 'stem', 'pos_embed', 'blocks.'))
+        if name.startswith((*trunk.stem_names, 'blocks.'))
     ]
 
 
@@ -49,7 +50,8 @@ def results(model: nn.Module, *, training: bool, seed: int = 0) -> list[Tensor]:
     if not training:
         return maps
     sum((m * m.detach().cos()).mean() for m in maps).backward()
-    gradients = [p.grad for p in shared(of_trunk(model).named_parameters()) if p.requires_grad]
+    trunk = of_trunk(model)
+    gradients = [p.grad for p in shared(trunk, trunk.named_parameters()) if p.requires_grad]
     return [m.detach() for m in maps] + gradients
 
 
@@ -75,7 +77,7 @@ def layers_of(cls: type) -> list[str]:
         trunk = tiny(cls, ARCHS[cls] | dict(depth=2))
     return [
         name for name, module in trunk.named_modules()
-        if name.startswith(('patch_embed', 'stem', 'pos_embed', 'blocks.1'))
+        if name.startswith((*trunk.stem_names, 'blocks.1'))
     ]
 
 
@@ -105,7 +107,7 @@ class LoRA(nn.Module):
 
 
 def replace_layers(trunk: nn.Module, kind: type, make: Callable[[nn.Module], nn.Module]) -> None:
-    for parent in shared(trunk.named_modules()):
+    for parent in shared(trunk, trunk.named_modules()):
         for name, child in list(parent.named_children()):
             if type(child) is kind:
                 setattr(parent, name, make(child))

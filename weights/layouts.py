@@ -32,13 +32,13 @@ class Layout:
 
     Attributes:
         name: For messages.
-        prefixes: Each begins some key of such a file.
+        prefixes: Each begins some key of such a file; of a tuple of several, one does.
         remap: A pure function from the file's keys to ours.
         published_model: Whether such files hold whole detectors or segmenters, not trunks.
         without: None begins any key of such a file.
     """
     name: str
-    prefixes: tuple[str, ...]
+    prefixes: tuple[str | tuple[str, ...], ...]
     remap: Callable[[State], State] = dict
     published_model: bool = False
     without: tuple[str, ...] = ()

@@ -27,6 +27,9 @@ class Loadable(Protocol):
     def unused_shapes(self, state: State) -> list[Shapes]:
         """Shapes of tensors that the trunk does not need; a file has all of a group, or none."""
 
+    def renamed(self, state: State) -> State:
+        """A file's tensors under the trunk's names, where these depend on the architecture."""
+
     def resized(self, state: State) -> State:
         """Those tensors of a file that must be resized to fit, after resizing."""
 
@@ -106,6 +109,10 @@ def plan_loading(module: nn.Module,
 
     of_trunk = without_prefix(state, prefix)
     dropped = [key for key in state if module is trunk and not key.startswith(prefix)]
+    if trunk is not None:
+        others = {key: value for key, value in state.items() if not key.startswith(prefix)}
+        of_trunk = trunk.renamed(of_trunk)
+        state = with_prefix(of_trunk, prefix) | others
     if module is trunk:
         state, prefix = of_trunk, ''
     required = {key: value.shape for key, value in module.state_dict().items()}

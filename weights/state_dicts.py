@@ -20,12 +20,12 @@ class WeightsError(ValueError):
 
 
 def state_dict_of(checkpoint: Mapping[str, Any], source: str) -> State:
-    """The state dict in what was read: below ``state_dict`` or ``model``, or all of it.
+    """The state dict in what was read: below ``state_dict``, ``model`` or ``module``, or all of it.
 
     Raises:
         WeightsError: If there is none.
     """
-    for wrapper in ('state_dict', 'model'):
+    for wrapper in ('state_dict', 'model', 'module'):
         if isinstance(checkpoint.get(wrapper), Mapping):
             checkpoint = checkpoint[wrapper]
             break

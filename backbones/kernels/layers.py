@@ -13,7 +13,8 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from .operators import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
-from .untouched import MLP, add_branch, first_touched, is_drop_path, is_plain, is_token_norm
+from .untouched import (MLP, add_branch, all_are_called, first_touched, is_drop_path, is_plain,
+                        is_token_norm)
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available()
 
@@ -46,7 +47,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def call_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """``layer(x)``, by :func:`linear` if its weights are all there is to it."""
-    return linear(x, layer.weight, layer.bias) if is_plain(layer, nn.Linear) else layer(x)
+    if is_plain(layer, nn.Linear) and not all_are_called():
+        return linear(x, layer.weight, layer.bias)
+    return layer(x)
 
 
 def linear_per_image(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

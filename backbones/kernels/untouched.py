@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from timm.layers import DropPath, Mlp
+from timm.layers import DropPath, LayerNorm, Mlp, RmsNorm
 from timm.models.mlp_mixer import Affine
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
@@ -61,13 +61,13 @@ def is_drop_path(module: nn.Module) -> bool:
 
 def is_token_norm(module: nn.Module) -> bool:
     """Whether it normalises each token by itself."""
-    return is_plain(module, nn.LayerNorm, Affine, nn.Identity)
+    return is_plain(module, nn.LayerNorm, LayerNorm, RmsNorm, Affine, nn.Identity)
 
 
 def is_affine(module: nn.Module) -> bool:
     """Whether it is a norm with factors and summands that can be folded into another layer."""
-    return is_plain(module, nn.LayerNorm, Affine) and all(tensor is not None
-                                                          for tensor in module._parameters.values())
+    return is_plain(module, nn.LayerNorm, LayerNorm, Affine) and all(
+        tensor is not None for tensor in module._parameters.values())
 
 
 def is_convolution(module: nn.Module, *, stride: int) -> bool:
@@ -97,14 +97,16 @@ MLP: Parts = {
 }
 
 
-def first_touched(module: nn.Module, parts: Parts) -> str | None:
-    """The first part of a module that must be called; None if a kernel may skip them all.
+def all_are_called() -> bool:
+    """Whether no layer may be skipped: under hooks on all modules, or transforms of torch.func."""
+    return bool(all_modules._global_forward_hooks or all_modules._global_forward_pre_hooks
+                or all_modules._global_backward_hooks or all_modules._global_backward_pre_hooks
+                or is_transformed())
 
-    Under a hook on all modules, or a transform of ``torch.func``, all must be called.
-    """
-    if (all_modules._global_forward_hooks or all_modules._global_forward_pre_hooks
-            or all_modules._global_backward_hooks or all_modules._global_backward_pre_hooks
-            or is_transformed()):
+
+def first_touched(module: nn.Module, parts: Parts) -> str | None:
+    """The first part of a module that must be called; None if a kernel may skip them all."""
+    if all_are_called():
         return next(iter(parts))
     children = module._modules  # several times as fast as getattr
     for name, check in parts.items():

@@ -33,14 +33,14 @@ NAMES = [
 class Intermediates(nn.Module):
     """timm's trunk, giving the maps of some blocks."""
 
-    def __init__(self, trunk: nn.Module, indices: tuple[int, ...]) -> None:
+    def __init__(self, trunk: nn.Module, indices: tuple[int, ...], *, norm: bool = False) -> None:
         super().__init__()
-        self.trunk, self.indices = trunk, list(indices)
+        self.trunk, self.indices, self.norm = trunk, list(indices), norm
 
     def forward(self, img: Tensor) -> list[Tensor]:
         """Maps ``(B, C, h, w)``."""
         return self.trunk.forward_intermediates(
-            img, indices=self.indices, intermediates_only=True, norm=False)
+            img, indices=self.indices, intermediates_only=True, norm=self.norm)
 
 
 class Detect(nn.Module):
@@ -119,7 +119,8 @@ def build_contestant(name: str, trunk: str, size: tuple[int, int], *, train: boo
     detects = kind in ('detector', *DETECTORS)
     model: nn.Module = Detect(mask_rcnn(backbone, kind)) if detects else backbone
     if kind == 'timm':
-        model = Intermediates(backbone.timm_module(size), backbone.out_indices)
+        model = Intermediates(
+            backbone.timm_module(size), backbone.out_indices, norm=backbone.tap_norm)
     if pyramid and not detects:
         model = nn.Sequential(model, ColumnarPyramid(backbone.embed_dim, backbone.patch_size))
     model.train(train).to(device)

@@ -1,0 +1,163 @@
+"""Which of timm's vision transformers there are, their sizes and what is known of their weights."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+import timm
+import torch
+from timm.models import get_pretrained_cfg, list_models, list_pretrained
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
+
+from ..variants import Settings, Variants, check_sizes
+
+MODULES = ('vision_transformer', 'deit', 'eva')  # of timm, with the models that are supported
+SIZES = ('embed_dim', 'depth', 'num_heads', 'patch_size', 'img_size')
+DEFAULT_MODEL = 'vit_base_patch16_224'  # what a dict changes that names no model
+SHOWN = (  # of each family some, for tables and messages; all models of MODULES are supported
+    'vit_small_patch16_dinov3',
+    'vit_base_patch16_dinov3',
+    'vit_small_patch14_dinov2',
+    'vit_base_patch14_reg4_dinov2',
+    'deit3_small_patch16_224',
+    'deit3_base_patch16_224',
+    'deit_small_distilled_patch16_224',
+    'vit_small_patch16_224',
+    'vit_base_patch16_224',
+    'vit_base_patch16_clip_224',
+    'vit_base_patch16_siglip_512',
+    'eva02_small_patch14_336',
+    'eva02_base_patch14_448',
+    'vit_pe_spatial_base_patch16_512',
+    'vit_base_patch16_rope_mixed_ape_224',
+)
+#: in names of weights whose authors normalise the maps of intermediate blocks
+NORMALISED = ('dinov2', 'dinov3', '.dino', 'tipsv2', 'lingbot', 'eupe')
+
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of the channels
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is asked of a model of timm's."""
+    sizes: Settings
+    arguments: frozenset[str]  # that its class takes
+
+
+@cache
+def known_models() -> frozenset[str]:
+    """Names of the models that are supported, without tags."""
+    return frozenset(name for module in MODULES for name in list_models(module=module))
+
+
+@cache
+def look_up(name: str) -> Model:
+    """One of :func:`known_models`; it is built without memory for weights."""
+    with torch.device('meta'):
+        built = timm.create_model(name)
+    patch_size, grid = built.patch_embed.patch_size[0], built.patch_embed.grid_size[0]
+    heads = (layer.num_heads for layer in built.blocks[0].modules() if hasattr(layer, 'num_heads'))
+    sizes = (built.embed_dim, len(built.blocks), next(heads), patch_size, grid * patch_size)
+    kind = Eva if isinstance(built, Eva) else VisionTransformer
+    return Model(
+        dict(zip(SIZES, sizes, strict=True)),
+        frozenset(inspect.signature(kind.__init__).parameters) - {'self', 'device', 'dtype'})
+
+
+class ShownModels(Mapping[str, Settings]):
+    """The models of :data:`SHOWN` and their sizes, which are looked up when they are needed."""
+
+    def __getitem__(self, name: str) -> Settings:
+        if name not in SHOWN:
+            raise KeyError(name)
+        return dict(model=name, **look_up(name).sizes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SHOWN)
+
+    def __len__(self) -> int:
+        return len(SHOWN)
+
+
+class TimmModels(Variants):
+    """timm's models by name, with a tag or without, or with some arguments changed."""
+
+    def resolve(self, arch: str | Settings, **changes: Any) -> dict[str, Any]:
+        """See :meth:`.Variants.resolve`."""
+        given = {key: value for key, value in changes.items() if value is not None}
+        settings = self.complete(arch)
+        if given:
+            named = dict(model=settings['model']) if isinstance(arch, str) else arch
+            settings = self.complete({**named, **given})
+        check_sizes(settings)
+        return settings
+
+    def complete(self, arch: str | Settings) -> dict[str, Any]:
+        """See :meth:`.Variants.complete`. The grid of positions is the model's, or img_size's."""
+        if isinstance(arch, str):
+            arch = dict(model=self._named(arch))
+        custom = 'model' not in arch
+        model = look_up(DEFAULT_MODEL if custom else self._named(arch['model']))
+        required = {'embed_dim', 'depth', 'num_heads'} if custom else set()
+        missing, unknown = required - set(arch), set(arch) - model.arguments - {'model'}
+        if missing or unknown:
+            raise ValueError(
+                f'a custom arch of {self.trunk} has the keys model (a name of timm\'s), '
+                f'{", ".join(SIZES)} and other arguments of timm\'s class: missing '
+                f'{sorted(missing)}, unknown {sorted(unknown)}')
+        settings = {'model': DEFAULT_MODEL, **model.sizes, **arch}
+        if 'img_size' not in arch:
+            grid = model.sizes['img_size'] // model.sizes['patch_size']
+            settings['img_size'] = grid * settings['patch_size']
+        return settings
+
+    def describe(self, settings: Settings) -> str:
+        """The sizes that the shapes of a state dict show; many models share them."""
+        sizes = ', '.join(f'{column} {settings[column]}' for column in self.shown_columns)
+        return f'a {self.trunk} of {sizes}'
+
+    def _named(self, arch: str) -> str:
+        """A model's name without its tag, if timm has both."""
+        name, _, tag = arch.partition('.')
+        known = known_models()
+        if name not in known:
+            near = get_close_matches(name, known, n=3)
+            meant = f'; did you mean {", ".join(near)}?' if near else ''
+            raise ValueError(f'{self.trunk} has no arch {arch!r}; it has {", ".join(SHOWN)}, all '
+                             f'others of timm\'s {", ".join(MODULES)}, or takes a dict{meant}')
+        if tag and arch not in list_pretrained():
+            tags = ', '.join(each.partition('.')[2] for each in list_pretrained(f'{name}.*'))
+            raise ValueError(f'{arch!r}: timm has the weights {tags or "none"} of {name}')
+        return name
+
+
+def weights_of(arch: str | Settings, checkpoint: str | None) -> str:
+    """The name by which weights are known: timm's with its tag, as far as it is given."""
+    if checkpoint is not None and checkpoint.startswith('timm://'):
+        return checkpoint.removeprefix('timm://')
+    return arch if isinstance(arch, str) else arch.get('model', '')
+
+
+def are_normalised(weights: str) -> bool:
+    """Whether the authors of weights apply the final norm to maps of intermediate blocks."""
+    return any(part in weights for part in NORMALISED)
+
+
+def normalisation_of(weights: str) -> Normalisation | None:
+    """How images must be normalised for weights; None if it is not known.
+
+    Returns:
+        Mean and standard deviation of red, green and blue, for values of 0 to 255. Without a tag,
+        they are known if all weights of the model agree.
+    """
+    names = [weights] if '.' in weights else list_pretrained(f'{weights}.*')
+    found = {(cfg.mean, cfg.std) for name in names if (cfg := get_pretrained_cfg(name))}
+    if len(found) != 1:
+        return None
+    mean, std = found.pop()
+    return tuple(255 * value for value in mean), tuple(255 * value for value in std)

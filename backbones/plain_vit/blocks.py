@@ -1,0 +1,93 @@
+"""Blocks of timm's vision transformers, with less reading and writing of memory."""
+from __future__ import annotations
+
+from timm.layers import DropPath, LayerScale
+from timm.models.eva import EvaBlock
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+
+from ..kernels.folding import fold_norm, fold_scale
+from ..kernels.layers import add, feed_forward
+from ..kernels.untouched import (MLP, NORM, Parts, add_branch, all_are_called, first_touched_below,
+                                 is_drop_path, is_linear, is_plain)
+from .attention import KINDS, Grid, SelfAttention
+
+ATTENTION: Parts = {
+    '': lambda module: is_plain(module, SelfAttention),
+    'qkv': lambda module: is_plain(module, nn.Linear),
+    'gate': lambda module: module is None,
+    'proj': is_linear,
+}
+
+
+class PlainBlock(nn.Module):
+    """A pre-norm block of timm's, ``Block`` or ``EvaBlock``, with its parameters and their names.
+
+    Attributes:
+        index: Its place in the trunk; rotary positions may differ from block to block.
+    """
+
+    def __init__(self, block: Block | EvaBlock, index: int) -> None:
+        super().__init__()
+        for name, child in block.named_children():
+            self.add_module(name, SelfAttention(child) if name == 'attn' else child)
+        for name, parameter in block._parameters.items():  # LayerScale of EVA's, or None
+            self.register_parameter(name, parameter)
+        self.index = index
+
+    def forward(self, x: Tensor, grid: Grid | None = None, rope: Tensor | None = None) -> Tensor:
+        """``(B, P + N, C)`` to ``(B, P + N, C)``; arguments as for :class:`.SelfAttention`."""
+        attended = self.attn(self.norm1(x), grid, rope)
+        fits, scale = self._scale(1)
+        if not fits:
+            x = x + self.drop_path1(self.ls1(attended))
+        elif is_plain(self.attn, SelfAttention) and is_drop_path(self.drop_path1):
+            x = add(x, self.drop_path1(attended), scale)
+        else:
+            x = add_branch(x, attended, scale, self.drop_path1)
+        fits, scale = self._scale(2)
+        if not fits:
+            return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
+        return feed_forward(x, self.norm2, self.mlp, scale, self.drop_path2)
+
+    def touched_layer(self) -> str | None:
+        """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
+        parts = {'norm1': NORM, 'attn': ATTENTION, 'norm2': NORM, 'mlp': MLP}
+        if name := first_touched_below(self, parts):
+            return name
+        return next((f'ls{number}' for number in (1, 2) if not self._scale(number)[0]), None)
+
+    def fuse(self) -> None:
+        """Fold what follows or precedes a linear layer into it, see :mod:`..kernels.folding`."""
+        self.attn.join_biases()
+        fold_norm(self.norm1, self.attn.qkv)
+        fold_norm(self.norm2, self.mlp.fc1)
+        for number, layer in ((1, self.attn.proj), (2, self.mlp.fc2)):
+            if isinstance(getattr(self, f'ls{number}', None), LayerScale):
+                fold_scale(getattr(self, f'ls{number}'), 'gamma', layer)
+                setattr(self, f'ls{number}', nn.Identity())
+            elif getattr(self, f'gamma_{number}', None) is not None:
+                fold_scale(self, f'gamma_{number}', layer)
+
+    def _scale(self, number: int) -> tuple[bool, Tensor | None]:
+        """Whether LayerScale is a factor and nothing else, and the factor ``(C)`` or None."""
+        layer = getattr(self, f'ls{number}', None)
+        if layer is None:
+            return True, getattr(self, f'gamma_{number}', None)
+        if all_are_called():
+            return False, None
+        if is_plain(layer, LayerScale):
+            return True, layer.gamma
+        return is_plain(layer, nn.Identity), None
+
+
+def adapted(block: nn.Module, index: int, drop_path_rate: float) -> nn.Module:
+    """A block of timm's as :class:`PlainBlock` if it can be, with one rate of stochastic depth."""
+    for parent in list(block.modules()):
+        for name, _ in parent.named_children():
+            if name.startswith('drop_path'):
+                drops = drop_path_rate > 0
+                setattr(parent, name, DropPath(drop_path_rate) if drops else nn.Identity())
+    if type(block) in (Block, EvaBlock) and type(block.attn) in KINDS:
+        return PlainBlock(block, index)
+    return block

@@ -1,0 +1,281 @@
+"""Plain vision transformers: An Image is Worth 16x16 Words (arXiv 2010.11929) and what followed."""
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import timm
+import torch
+from mmengine.logging import print_log
+from timm.layers import resample_abs_pos_embed, resample_patch_embed
+from timm.models import group_parameters
+from torch import Tensor, nn
+
+from colonnade.weights.pretrained import pretrained_of
+from colonnade.weights.state_dicts import Shapes, State
+
+from ..columnar import ColumnarBackbone
+from ..registry import register_trunk
+from ..variants import resolve_out_indices
+from .architectures import (Normalisation, ShownModels, TimmModels, are_normalised,
+                            normalisation_of, weights_of)
+from .attention import Grid
+from .blocks import PlainBlock, adapted
+from .layouts import LAYOUTS, with_layer_scale_modules
+from .recognition import EVA_BIASES, find_model, is_zero
+
+PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
+
+
+@register_trunk(*LAYOUTS)
+class PlainViT(ColumnarBackbone):
+    """timm's ``VisionTransformer`` and ``Eva``: DeiT, MAE, CLIP, DINO, DINOv2, DINOv3 and others.
+
+    Images are padded with zeros at the bottom and right to whole patches. Learned positions are
+    resized to the image's grid, bicubic and antialiased, as timm does for images of any size;
+    rotary ones are computed for it. Prefix tokens (class, distillation, registers) go through the
+    blocks and are not in the maps. See :class:`ColumnarBackbone` for further arguments.
+
+    Args:
+        arch: A name of timm's, with the tag of its weights or without
+            (``vit_small_patch16_dinov3``, ``vit_base_patch16_224.mae``). Or a dict with
+            ``embed_dim``, ``depth``, ``num_heads`` and optionally other arguments of timm's
+            ``VisionTransformer``. With ``model``, a name, it changes arguments of that model.
+        img_size: Side of the square images whose grid of positions the trunk keeps; ``None`` is
+            the model's. Weights from another grid are resized to it when they are loaded.
+        patch_size: Side of the patches. Other ones than the model's (``None``) have weights
+            resampled when they are loaded, as FlexiViT (arXiv 2212.08013) does.
+        tap_norm: Whether the final norm is applied to each map. ``None`` does what the authors of
+            the weights do: yes for DINO, DINOv2, DINOv3 and TIPSv2, no for all others. They are
+            known by ``arch``, or by ``timm://NAME.TAG`` in ``init_cfg``.
+        return_prefix_tokens: Give a pair for each map: itself and the prefix tokens
+            ``(B, P, C)``.
+        window_size: Side in tokens of the windows that most blocks attend within (ViTDet, arXiv
+            2203.16527); prefix tokens are seen by all tokens and see all. ``None`` is no windows.
+        global_blocks: With windows, the blocks that attend to all tokens; negative numbers count
+            from the last. ``None`` takes the last of each quarter, as ViTDet.
+
+    Raises:
+        ValueError: If the model has no final norm for ``tap_norm``, or no attention that windows
+            are known for.
+    """
+
+    variants = TimmModels(
+        trunk='PlainViT',
+        rows=ShownModels(),
+        defaults={},
+        shown_columns=('embed_dim', 'depth', 'patch_size'))
+    stem_names = ('patch_embed', *PREFIX_TOKENS, 'pos_embed', 'norm_pre', 'rope')
+    classifier_names: tuple[str, ...] = ('norm', 'fc_norm', 'attn_pool', 'head', 'head_dist')
+
+    def __init__(self,
+                 arch: str | Mapping[str, Any] = 'vit_small_patch16_dinov3',
+                 *,
+                 img_size: int | None = None,
+                 patch_size: int | None = None,
+                 tap_norm: bool | None = None,
+                 return_prefix_tokens: bool = False,
+                 window_size: int | None = None,
+                 global_blocks: Sequence[int] | None = None,
+                 init_cfg: dict | list[dict] | None = None,
+                 **kwargs: Any) -> None:
+        settings = self.variants.resolve(arch, img_size=img_size, patch_size=patch_size)
+        checkpoint = (pretrained_of(init_cfg) or {}).get('checkpoint')
+        self.weights_name = weights_of(arch, checkpoint)
+        self.tap_norm = are_normalised(self.weights_name) if tap_norm is None else tap_norm
+        if self.tap_norm:
+            self.tail_names = ('norm', )
+            self.classifier_names = tuple(set(self.classifier_names) - {'norm'})
+        super().__init__(settings, init_cfg=init_cfg, **kwargs)
+        if self.tap_norm and isinstance(self.norm, nn.Identity):
+            raise ValueError(f'{settings["model"]} has no final norm: tap_norm must be False')
+        self.return_prefix_tokens = return_prefix_tokens
+        self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
+        self._set_windows(window_size, global_blocks)
+
+    def _set_windows(self, window_size: int | None, global_blocks: Sequence[int] | None) -> None:
+        if window_size is None:
+            if global_blocks is not None:
+                raise ValueError('global_blocks has no effect without window_size')
+            return
+        if window_size < 1:
+            raise ValueError(f'window_size must be positive, got {window_size}')
+        if global_blocks is None:
+            global_blocks = [(self.depth * quarter) // 4 - 1 for quarter in (1, 2, 3, 4)]
+        elif global_blocks:
+            global_blocks = resolve_out_indices(global_blocks, self.depth)
+        for index, block in enumerate(self.blocks):
+            if index in global_blocks:
+                continue
+            if not isinstance(block, PlainBlock):
+                raise ValueError(f'window_size is not for the blocks of {self.settings["model"]}')
+            block.attn.window_size = window_size
+
+    def _timm(self, num_classes: int, **changes: Any) -> nn.Module:
+        arguments = {key: value for key, value in self.settings.items() if key != 'model'}
+        return timm.create_model(
+            self.settings['model'],
+            num_classes=num_classes,
+            dynamic_img_size=True,
+            dynamic_img_pad=True,
+            **arguments | changes)
+
+    def _build(self,
+               num_blocks: int,
+               *,
+               drop_path_rate: float = 0.,
+               num_classes: int | None = None) -> nn.Module:
+        trunk = self._timm(num_classes or 0)
+        for name in self.stem_names:
+            if not hasattr(trunk, name):
+                setattr(trunk, name, None)
+        trunk.blocks = nn.ModuleList(
+            adapted(block, index, drop_path_rate)
+            for index, block in enumerate(list(trunk.blocks)[:num_blocks]))
+        if (frequencies := getattr(trunk.rope, 'freqs', None)) is not None:
+            trunk.rope.freqs = nn.Parameter(frequencies.detach()[:, :num_blocks].clone())
+        self._group_matcher = trunk.group_matcher(coarse=False)
+        return trunk
+
+    def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
+        """timm's own module of this architecture, which takes images of any size."""
+        return self._timm(num_classes, img_size=img_size)
+
+    @classmethod
+    def infer_arch(cls, state: State) -> dict[str, int]:
+        """Width, depth and patch size that a state dict under timm's names shows."""
+        if not LAYOUTS[-1].fits(state):
+            raise KeyError(LAYOUTS[-1].name)
+        weight = state['patch_embed.proj.weight']
+        depth = len({key.split('.')[1] for key in state if key.startswith('blocks.')})
+        return dict(embed_dim=len(weight), depth=depth, patch_size=weight.shape[-1])
+
+    @classmethod
+    def arguments_for(cls, state: State) -> dict[str, Any]:
+        """What builds the trunk of a state dict, which is one of timm's models."""
+        sizes = cls.infer_arch(state)
+        return dict(
+            arch=find_model(state, sizes),
+            patch_size=sizes['patch_size'],
+            tap_norm='norm.weight' in state)
+
+    def renamed(self, state: State) -> State:
+        """DeiT-III's LayerScale under timm's names, which depend on the model."""
+        return with_layer_scale_modules(state) if hasattr(self.blocks[0], 'ls1') else state
+
+    def unused_shapes(self, state: State) -> list[Shapes]:
+        """Also a classifier that timm's module does not have, and biases that are all 0."""
+        groups = super().unused_shapes(state)
+        known = {key for group in groups for key in group}
+        others = {
+            key: value.shape
+            for key, value in state.items()
+            if key.split('.')[0] in self.classifier_names and key not in known
+        }
+        return [*groups, others, self._zero_biases(state)]
+
+    def _zero_biases(self, state: State) -> Shapes:
+        """Those of queries and values, which timm leaves out of most DINOv3 models."""
+        biases = {key: value for key, value in state.items() if key.endswith(EVA_BIASES)}
+        needed = any(name.endswith(EVA_BIASES) for name, _ in self.named_parameters())
+        if needed or not all(map(is_zero, biases.values())):
+            return {}
+        return {key: value.shape for key, value in biases.items()}
+
+    def resized(self, state: State) -> State:
+        """Patches and positions of other sizes, and frequencies of more blocks than there are."""
+        found = {}
+        key, own = 'patch_embed.proj.weight', self.patch_embed.proj.weight.shape
+        weight = state.get(key)
+        if weight is not None and weight.shape != own and weight.shape[:2] == own[:2]:
+            found[key] = resample_patch_embed(weight, list(own[2:]))
+        positions = state.get('pos_embed')
+        if positions is not None and self.pos_embed is not None:
+            if (resized := self._resized_positions(positions)) is not None:
+                found['pos_embed'] = resized
+        frequencies = state.get('rope.freqs')
+        if frequencies is not None and frequencies.shape[1] > len(self.blocks):
+            found['rope.freqs'] = frequencies[:, :len(self.blocks)]
+        return found
+
+    def _resized_positions(self, positions: Tensor) -> Tensor | None:
+        """A file's positions on the trunk's grid; None if they are on it, or of no square grid."""
+        if positions.ndim != 3 or positions.shape == self.pos_embed.shape:
+            return None
+        count = positions.shape[1] - self._embedded_prefix
+        side, own = math.isqrt(max(count, 0)), self.patch_embed.grid_size
+        if side**2 != count or positions.shape[2] != self.embed_dim:
+            return None
+        print_log(
+            f'pos_embed of a {side} x {side} grid is resized to {own[0]} x {own[1]}, and from '
+            f'there to that of each image. To keep them, write img_size={side * self.patch_size}',
+            logger='current',
+            level=logging.WARNING)
+        return self._resample(positions, (side, side), own)
+
+    def _resample(self, positions: Tensor, old_grid: Grid, new_grid: Grid) -> Tensor:
+        return resample_abs_pos_embed(
+            positions, list(new_grid), list(old_grid), num_prefix_tokens=self._embedded_prefix)
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens before those of the grid."""
+        tokens = (getattr(self, name) for name in PREFIX_TOKENS)
+        return sum(token.shape[1] for token in tokens if token is not None)
+
+    @property
+    def _embedded_prefix(self) -> int:
+        """How many of the prefix tokens have learned positions: all or none."""
+        return self.pos_embed.shape[1] - math.prod(self.patch_embed.grid_size)
+
+    def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
+        x = self.patch_embed(img)  # (B, h, w, C)
+        grid = tuple(x.shape[1:3])
+        x = x.flatten(1, 2)
+        tokens = [getattr(self, name) for name in PREFIX_TOKENS]
+        prefix = [token.expand(len(x), -1, -1) for token in tokens if token is not None]
+        positions = self.pos_embed
+        if positions is not None:
+            if grid != self.patch_embed.grid_size:
+                positions = self._resample(positions, self.patch_embed.grid_size, grid)
+            if not self._embedded_prefix:
+                x, positions = x + positions, None
+        x = torch.cat((*prefix, x), dim=1)
+        if positions is not None:
+            x = x + positions
+        rope = None if self.rope is None else self.rope.get_embed(shape=list(grid))
+        return self.norm_pre(x), (grid, rope)
+
+    def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
+        if not self._blocks_are_plain:
+            return block(x)
+        grid, rope = place
+        if rope is not None and rope.ndim == 4:  # of each block
+            rope = rope[block.index]
+        return block(x, grid, rope)
+
+    def _to_map(self, x: Tensor, place: tuple) -> Tensor | tuple[Tensor, Tensor]:
+        if self.tap_norm:
+            x = self.norm(x)
+        count = self.num_prefix_tokens
+        map_ = x[:, count:].mT.contiguous().unflatten(2, place[0])
+        return (map_, x[:, :count]) if self.return_prefix_tokens else map_
+
+    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
+        """As :meth:`.ColumnarBackbone.get_layer_depth`, by timm's groups of parameters."""
+        name, last = param_name.removeprefix(prefix), self.depth + 1
+        if not param_name.startswith(prefix):
+            return last, last + 1
+        return min(self._layers.get(name, last), last), last + 1
+
+    @cached_property
+    def _layers(self) -> dict[str, int]:
+        return group_parameters(self, self._group_matcher, reverse=True)
+
+    @property
+    def normalisation(self) -> Normalisation | None:
+        """Mean and deviation of the images that the weights are for, if they are known."""
+        return normalisation_of(self.weights_name)
