@@ -64,7 +64,7 @@ def test_hooks_on_all_modules(cls: type) -> None:
         handle.remove()
         called.append(
             {name
-             for name in seen if name and name.startswith(('blocks', 'patch', 'st'))})
+             for name in seen if name and name.startswith(('blocks', 'patch_embed', 'st'))})
     assert called[0] == called[1] and len(called[0]) > 15
 
 

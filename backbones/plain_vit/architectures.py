@@ -18,6 +18,11 @@ from ..variants import Settings, Variants, check_sizes
 
 MODULES = ('vision_transformer', 'deit', 'eva')  # of timm, with the models that are supported
 SIZES = ('embed_dim', 'depth', 'num_heads', 'patch_size', 'img_size')
+#: arguments of timm's classes that a trunk sets itself, or does without
+NOT_TAKEN = {
+    'self', 'device', 'dtype', 'num_classes', 'dynamic_img_size', 'dynamic_img_pad', 'drop_rate',
+    'pos_drop_rate', 'patch_drop_rate', 'drop_path_rate'
+}
 DEFAULT_MODEL = 'vit_base_patch16_224'  # what a dict changes that names no model
 SHOWN = (  # of each family some, for tables and messages; all models of MODULES are supported
     'vit_small_patch16_dinov3',
@@ -66,7 +71,7 @@ def look_up(name: str) -> Model:
     kind = Eva if isinstance(built, Eva) else VisionTransformer
     return Model(
         dict(zip(SIZES, sizes, strict=True)),
-        frozenset(inspect.signature(kind.__init__).parameters) - {'self', 'device', 'dtype'})
+        frozenset(inspect.signature(kind.__init__).parameters) - NOT_TAKEN)
 
 
 class ShownModels(Mapping[str, Settings]):
