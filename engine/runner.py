@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.necks import ColumnarPyramid
+from colonnade.necks import Pyramid
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.openmmlab import without_code
@@ -36,13 +36,13 @@ def log_batch_norms(model: nn.Module, logger: logging.Logger) -> None:
         logger.info('batch normalisation: each process by itself')
 
 
-def parts_of_ours(model: nn.Module) -> list[ColumnarBackbone | ColumnarPyramid]:
+def parts_of_ours(model: nn.Module) -> list[ColumnarBackbone | Pyramid]:
     """The trunks and pyramids of a model.
 
     Raises:
         ValueError: If there are none.
     """
-    parts = [m for m in model.modules() if isinstance(m, (ColumnarBackbone, ColumnarPyramid))]
+    parts = [m for m in model.modules() if isinstance(m, (ColumnarBackbone, Pyramid))]
     if not parts:
         raise ValueError('the model has no trunk and no pyramid of colonnade')
     return parts

@@ -1,4 +1,5 @@
 """Necks between a columnar trunk and a dense predictor."""
 from .columnar_pyramid import ColumnarPyramid
+from .pyramid import Pyramid
 
-__all__ = ['ColumnarPyramid']
+__all__ = ['ColumnarPyramid', 'Pyramid']

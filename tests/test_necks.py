@@ -32,6 +32,17 @@ def test_levels_have_their_strides(stride: int, size: tuple[int, int]) -> None:
         assert list(level.shape) == [2, 8, *expected]
 
 
+@pytest.mark.parametrize('size', SIZES)
+def test_levels_of_patches_of_14(size: tuple[int, int]) -> None:
+    maps = maps_of(size, 14)
+    neck = ColumnarPyramid(8, 14, (3.5, 7, 14, 28))
+    assert [name for name, _ in neck.named_children()
+            ] == ['stride3_5', 'stride7', 'stride14', 'stride28']
+    for level, factor in zip(neck(maps), (4, 2, 1, 0.5), strict=True):
+        expected = [max(1, int(s * factor)) for s in maps[0].shape[-2:]]
+        assert list(level.shape) == [2, 8, *expected]
+
+
 @pytest.mark.parametrize('fpn', [None, dict(type='mmdet.FPN', out_channels=6, num_outs=5)])
 @pytest.mark.parametrize('stride', [8, 16])
 def test_an_empty_batch_gives_empty_levels(stride: int, fpn: dict | None) -> None:
@@ -97,7 +108,7 @@ def test_norm_cfg() -> None:
 
 
 @pytest.mark.parametrize('kwargs, message', [
-    (dict(stride=7), r'stride 7 must be among \[1, 3, 7, 14, 28\], got 4'),
+    (dict(stride=7), r'stride 7 must be among \[1.75, 3.5, 7, 14, 28\], got 4'),
     (dict(out_strides=(2, 8)), r'must be among \[4, 8, 16, 32, 64\], got 2'),
     (dict(out_strides=(8, 4)), r'out_strides must increase, got \(8, 4\)'),
     (dict(out_strides=()), 'out_strides must increase'),

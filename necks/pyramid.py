@@ -1,0 +1,131 @@
+"""What pyramids share: levels named by their strides, and the layers from one stride to another.
+
+Shapes: ``B`` images, ``C`` channels, ``h, w`` the trunk's grid.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from mmcv.cnn import build_norm_layer
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from colonnade.backbones.kernels.untouched import is_transformed
+from colonnade.weights.loading import require_complete
+
+Stride = int | float  # in pixels; a patch of 14 has levels of stride 3.5
+
+
+class Pyramid(BaseModule):
+    """Levels of several strides, made from maps of one stride.
+
+    A subclass adds a module for each of ``out_strides`` by :meth:`add_level`.
+
+    Args:
+        in_channels: Width ``C`` of the input maps.
+        stride: Stride of the input maps in pixels: the trunk's patch size.
+        out_strides: Strides of the levels, increasing.
+        init_cfg: See :class:`mmengine.model.BaseModule`.
+
+    Raises:
+        ValueError: If the strides do not increase.
+    """
+
+    def __init__(self,
+                 in_channels: int,
+                 stride: int,
+                 out_strides: Sequence[Stride],
+                 *,
+                 init_cfg: dict | list[dict] | None = None) -> None:
+        super().__init__(init_cfg=init_cfg)
+        self.in_channels = in_channels
+        self.stride = stride
+        self.out_strides = tuple(out_strides)
+        if not self.out_strides or list(self.out_strides) != sorted(set(self.out_strides)):
+            raise ValueError(f'out_strides must increase, got {self.out_strides}')
+        self.register_load_state_dict_pre_hook(require_complete)
+
+    def add_level(self, out_stride: Stride, layers: Sequence[nn.Module]) -> None:
+        """Add the level of a stride; a layer that is the only one stands for itself."""
+        alone = layers[0] if layers else nn.Identity()
+        self.add_module(level_name(out_stride), nn.Sequential(*layers) if layers[1:] else alone)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Let torch.compile take levels of several layers that do not pool; arguments as for it.
+
+        Pooling and most necks on top would be compiled anew for odd and even sizes.
+        """
+        for level in self.children():
+            if isinstance(level, nn.Sequential) and not isinstance(level[0], MaxPool):
+                level.compile(*args, **kwargs)
+
+    def resample(self, x: Tensor, out_stride: Stride) -> Tensor:
+        """One level; computed in channels-last order, where oneDNN is fast, given in the default.
+
+        mmcv's compiled RoIAlign silently reads images in any other order wrongly.
+        """
+        return self.get_submodule(level_name(out_stride))(channels_last(x)).contiguous()
+
+
+class MaxPool(nn.Module):
+    """Max-pooling with ``kernel_size`` as stride; a smaller map gives one pixel, not an error."""
+
+    def __init__(self, kernel_size: int) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, h, w)`` to ``(B, C, h // kernel_size, w // kernel_size)``."""
+        kernel = [min(self.kernel_size, size) for size in x.shape[-2:]]
+        return F.max_pool2d(x, kernel, kernel)
+
+    def extra_repr(self) -> str:
+        return f'kernel_size={self.kernel_size}'
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """``x`` in channels-last order, unless a transform of ``torch.func`` forbids it."""
+    return x if is_transformed() else x.contiguous(memory_format=torch.channels_last)
+
+
+def level_name(out_stride: Stride) -> str:
+    """The module of a level: ``stride4``, ``stride3_5``."""
+    return f'stride{out_stride:g}'.replace('.', '_')
+
+
+def strides_around(stride: int, *factors: float) -> list[Stride]:
+    """``stride`` times each factor; whole numbers are ints."""
+    return [int(s) if s == int(s) else s for s in (stride * factor for factor in factors)]
+
+
+def resampling_layers(stride: int, out_stride: Stride, widths: tuple[int, int, int],
+                      norm_cfg: dict) -> list[nn.Module]:
+    """The layers that take maps from ``stride`` to ``out_stride``.
+
+    Args:
+        stride: Of the input.
+        out_stride: Of the output, within a factor 4 of ``stride``.
+        widths: Of the input, and behind the first and second transposed convolution.
+        norm_cfg: The norm between two transposed convolutions.
+
+    Raises:
+        ValueError: If ``out_stride`` is not reached from ``stride``.
+    """
+
+    def upsample(step: int) -> nn.Module:
+        return nn.ConvTranspose2d(widths[step], widths[step + 1], kernel_size=2, stride=2)
+
+    if out_stride * 4 == stride:
+        return [upsample(0), build_norm_layer(norm_cfg, widths[1])[1], nn.GELU(), upsample(1)]
+    if out_stride * 2 == stride:
+        return [upsample(0)]
+    if out_stride == stride:
+        return []
+    if out_stride in (stride * 2, stride * 4):
+        return [MaxPool(int(out_stride // stride))]
+    reachable = strides_around(stride, 1 / 4, 1 / 2, 1, 2, 4)
+    raise ValueError(f'out_strides of maps at stride {stride} must be among {reachable}, '
+                     f'got {out_stride}')
