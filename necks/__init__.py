@@ -1,5 +1,11 @@
 """Necks between a columnar trunk and a dense predictor."""
-from .columnar_pyramid import ColumnarPyramid
-from .pyramid import Pyramid
+from colonnade.weights.layouts import register_layouts
 
-__all__ = ['ColumnarPyramid', 'Pyramid']
+from .columnar_pyramid import ColumnarPyramid
+from .layouts import LAYOUTS
+from .pyramid import Pyramid
+from .simple_pyramid import SimplePyramid
+
+__all__ = ['ColumnarPyramid', 'Pyramid', 'SimplePyramid']
+
+register_layouts(*LAYOUTS)
