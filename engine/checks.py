@@ -1,15 +1,18 @@
 """Do the parts of a config fit each other and the data? Asked before anything is loaded."""
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.necks import ColumnarPyramid, Pyramid, SimplePyramid
 
 from .data_sources import categories_of, classes_of, find_datasets, paths_of
 from .options import names_of_type
@@ -101,11 +104,17 @@ def trunk_of(model: ConfigDict) -> type[ColumnarBackbone] | None:
     return trunk if isinstance(trunk, type) and issubclass(trunk, ColumnarBackbone) else None
 
 
+def pyramid_of(model: ConfigDict) -> type[Pyramid] | None:
+    """The class of a model's neck, if it is one of ours."""
+    neck = model.get('neck')
+    pyramid = find_class(neck.get('type'), MODELS) if isinstance(neck, dict) else None
+    return pyramid if isinstance(pyramid, type) and issubclass(pyramid, Pyramid) else None
+
+
 def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator[str]:
     """Widths, strides and numbers of maps that trunk, pyramid and heads do not agree on."""
-    backbone, neck = model.backbone, model.get('neck')
-    is_pyramid = isinstance(neck, dict) and neck.get('type') == 'ColumnarPyramid'
-    if not is_pyramid or 'arch' not in backbone:
+    backbone, neck, pyramid = model.backbone, model.get('neck'), pyramid_of(model)
+    if pyramid is None or 'arch' not in backbone:
         return
     kind = trunk.__name__
     unknown = [
@@ -123,12 +132,14 @@ def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator
             found = neck.get(key, 'not set')
             yield (f'model.neck.{key} is {found}, and {of_trunk} of {kind} '
                    f'{backbone.arch} is {expected}: set model.neck.{key}={expected}')
-    strides = list(neck.get('out_strides') or (4, 8, 16, 32))
+    defaults = inspect.signature(pyramid).parameters.values()
+    settings = {parameter.name: parameter.default for parameter in defaults} | neck
+    strides = list(settings['out_strides'] or SimplePyramid.default_strides(stride))
     taps = backbone.get('out_indices')
-    if taps is not None and len(taps) != len(strides):
+    if pyramid is ColumnarPyramid and taps is not None and len(taps) != len(strides):
         yield (f'model.backbone.out_indices has {len(taps)} blocks, and model.neck.out_strides '
                f'{len(strides)} strides')
-    yield from head_problems(model, *levels_of(neck, strides))
+    yield from head_problems(model, *levels_of(pyramid, settings, strides))
 
 
 def unknown_settings(model: ConfigDict, part: str) -> Iterator[str]:
@@ -144,31 +155,48 @@ def unknown_settings(model: ConfigDict, part: str) -> Iterator[str]:
             yield f'model.{part} ({settings.type}) has no setting {key}{meant}'
 
 
-def levels_of(neck: ConfigDict, strides: list[int]) -> tuple[list[int], list[int]]:
-    """Widths and strides of the levels that heads get; empty if a neck on top is not known."""
-    fpn = neck.get('fpn')
+def levels_of(pyramid: type[Pyramid], settings: dict[str, Any],
+              strides: list[float]) -> tuple[list[int], list[float]]:
+    """Widths and strides of the levels that heads get; empty if a neck on top is not known.
+
+    A simple pyramid has the settings of an FPN itself.
+    """
+    width = settings['in_channels']
+    fpn = settings if pyramid is SimplePyramid else settings.get('fpn')
     if fpn is None:
-        return [neck.get('in_channels')] * len(strides), strides
-    if fpn.get('type') != 'FPN':
+        return [width] * len(strides), strides
+    if fpn is not settings and fpn.get('type') != 'FPN':
         return [], []
     number = fpn.get('num_outs', len(strides))
     strides = strides[fpn.get('start_level', 0):]
     strides += [strides[-1] * 2**(index + 1) for index in range(number - len(strides))]
-    return [fpn.get('out_channels', neck.get('in_channels'))] * number, strides[:number]
+    return [fpn.get('out_channels', width)] * number, strides[:number]
 
 
-def head_problems(model: ConfigDict, widths: list[int], strides: list[int]) -> Iterator[str]:
+def strides_for_fpn_head(strides: list[float]) -> list[float]:
+    """The ``feature_strides`` with which mmseg's FPNHead doubles each level often enough.
+
+    It rounds differences of logarithms down, which are a bit too small for strides such as 3.5 and
+    28. Their proportions alone count.
+    """
+    steps = [np.log2(stride) - np.log2(strides[0]) for stride in strides]
+    if all(int(step) == round(step) for step in steps):
+        return strides
+    return [4 * 2**round(step) for step in steps]
+
+
+def head_problems(model: ConfigDict, widths: list[int], strides: list[float]) -> Iterator[str]:
     """Levels that heads expect otherwise than the pyramid gives them."""
     if not widths:
         return
 
-    def differs(name: str, found: Any, expected: Any) -> Iterator[str]:
-        if isinstance(found, (list, tuple)) and not all(isinstance(v, int) for v in found):
-            return  # YOLACT's strides are fractions
+    gives = 'the pyramid gives'
+
+    def differs(name: str, found: Any, expected: Any, reason: str = gives) -> Iterator[str]:
         if found is not None and found != expected:
             found, expected = (list(v) if isinstance(v, tuple) else v for v in (found, expected))
             if found != expected:
-                yield f'{name} is {found}, and the pyramid gives {expected}: set {name}={expected}'
+                yield f'{name} is {found}, and {reason} {expected}: set {name}={expected}'
 
     for name in ('decode_head', 'auxiliary_head'):
         heads = model.get(name) or []
@@ -183,15 +211,18 @@ def head_problems(model: ConfigDict, widths: list[int], strides: list[int]) -> I
             expected = [widths[i] for i in chosen] if several else widths[chosen]
             yield from differs(f'{where}.in_channels', head.get('in_channels'), expected)
             if several and 'feature_strides' in head:
-                yield from differs(f'{where}.feature_strides', head.feature_strides,
-                                   [strides[i] for i in chosen])
+                used = [strides[i] for i in chosen]
+                needed = strides_for_fpn_head(used)
+                reason = gives if needed == used else 'FPNHead, which rounds logarithms down, needs'
+                yield from differs(f'{where}.feature_strides', head.feature_strides, needed, reason)
     for name in ('rpn_head', 'bbox_head', 'mask_head'):
         head = model.get(name)
         if isinstance(head, dict) and isinstance(head.get('in_channels'), int):
             yield from differs(f'model.{name}.in_channels', head['in_channels'], widths[0])
-            anchors = head.get('anchor_generator') or {}
-            yield from differs(f'model.{name}.anchor_generator.strides', anchors.get('strides'),
-                               strides)
+            found = (head.get('anchor_generator') or {}).get('strides') or strides
+            # others are fractions, as YOLACT's, or pairs
+            if {type(stride) for stride in found} <= {int, *map(type, strides)}:
+                yield from differs(f'model.{name}.anchor_generator.strides', found, strides)
     for name in ('bbox_roi_extractor', 'mask_roi_extractor'):
         extractor = (model.get('roi_head') or {}).get(name)
         if isinstance(extractor, dict):

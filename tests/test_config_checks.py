@@ -62,6 +62,31 @@ def test_what_does_not_fit_is_named(head: str, key: str, value: Any, says: str) 
         checked(config(head), **{key: value})
 
 
+def with_simple_pyramid(**settings: Any) -> Config:
+    cfg = read_config(config('mask_rcnn'))
+    neck = dict(type='SimplePyramid', in_channels=128, stride=16, out_channels=64) | settings
+    cfg.model.neck = Config(dict(a=neck)).a
+    cfg.model.backbone.out_indices = [-1]
+    return cfg
+
+
+def test_a_simple_pyramid_fits() -> None:
+    check_config(with_simple_pyramid(), ALL)
+
+
+@pytest.mark.parametrize('settings, says', [
+    (dict(in_channels=64), 'embed_dim of XCiT nano_12_p16 is 128: set model.neck.in_channels=128'),
+    (dict(stride=8), 'patch_size of XCiT nano_12_p16 is 16: set model.neck.stride=16'),
+    (dict(out_channels=256), 'rpn_head.in_channels is 64, and the pyramid gives 256'),
+    (dict(num_outs=4), r'anchor_generator.strides=\[4, 8, 16, 32\]'),
+    (dict(out_strides=[8, 16, 32]), r'anchor_generator.strides=\[8, 16, 32, 64, 128\]'),
+    (dict(fpn=dict(type='FPN')), r'model.neck \(SimplePyramid\) has no setting fpn'),
+])
+def test_a_simple_pyramid_that_does_not_fit(settings: dict, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        check_config(with_simple_pyramid(**settings), ALL)
+
+
 def test_all_of_it_is_listed() -> None:
     with pytest.raises(ValueError) as error:
         checked(

@@ -1,0 +1,115 @@
+"""Patches of 14 pixels: levels of stride 3.5, 7, 14 and 28, under the heads of mmdet and mmseg."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import LAYOUTS, NO_WORKERS, SHORT, config
+from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
+from mmdet.models.task_modules import AnchorGenerator
+from mmengine.config import Config
+from mmengine.registry import MODELS, init_default_scope
+from numpy.testing import assert_allclose
+from trunks import ARCHS
+
+from colonnade.backbones import CaiT, ResMLP
+from colonnade.engine.checks import check_config
+
+STRIDES = [3.5, 7, 14, 28]
+TRUNKS = {
+    cls: dict(type=cls.__name__, arch=ARCHS[cls] | dict(patch_size=14, img_size=56))
+    for cls in (ResMLP, CaiT)
+}
+COLUMNAR = dict(type='ColumnarPyramid', in_channels=32, stride=14, out_strides=STRIDES)
+NECKS = {
+    'ColumnarPyramid': COLUMNAR | dict(fpn=dict(type='FPN', out_channels=64, num_outs=5)),
+    'SimplePyramid': dict(type='SimplePyramid', in_channels=32, stride=14, out_channels=64),
+}
+
+
+def detector(trunk: type, neck: str) -> Config:
+    cfg = Config.fromfile(config('mask_rcnn'))
+    cfg.model.backbone, cfg.model.neck = TRUNKS[trunk], NECKS[neck]
+    cfg.model.data_preprocessor.pad_size_divisor = 28
+    cfg.model.rpn_head.anchor_generator.strides = [*STRIDES, 56]
+    for name in ('bbox_roi_extractor', 'mask_roi_extractor'):
+        cfg.model.roi_head[name].update(featmap_strides=STRIDES, finest_scale=49)
+    return cfg
+
+
+def segmenter(trunk: type, feature_strides: list[float] | None = None) -> Config:
+    cfg = Config.fromfile(config('sem_fpn'))
+    cfg.model.backbone = TRUNKS[trunk]
+    cfg.model.neck = COLUMNAR | dict(fpn=dict(type='FPN', out_channels=64, num_outs=4))
+    cfg.model.decode_head.feature_strides = feature_strides or [4, 8, 16, 32]
+    return cfg
+
+
+def run(cfg: Config, head: str, shapes: Path, out: Path, run_tool: Callable) -> None:
+    """Train two iterations, and predict."""
+    cfg.dump(out / 'own.py')
+    run_tool('train', out / 'own.py', '--data-root', shapes / LAYOUTS[head], '--work-dir',
+             out / 'run', *SHORT, *NO_WORKERS)
+    assert (out / 'run/iter_2.pth').is_file()
+
+
+@pytest.mark.parametrize('trunk, neck', [(ResMLP, 'ColumnarPyramid'), (CaiT, 'SimplePyramid')])
+def test_mask_rcnn(trunk: type, neck: str, shapes: Path, tmp_path: Path,
+                   run_tool: Callable) -> None:
+    run(detector(trunk, neck), 'mask_rcnn', shapes, tmp_path, run_tool)
+
+
+@pytest.mark.parametrize('trunk', TRUNKS)
+def test_semantic_fpn(trunk: type, shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    run(segmenter(trunk), 'sem_fpn', shapes, tmp_path, run_tool)
+
+
+def test_anchors_and_regions_are_in_pixels_of_the_image() -> None:
+    """Of levels that hold, in each cell, the place of its centre."""
+    sizes = [(int(56 // stride), int(56 // stride)) for stride in STRIDES]
+    anchors = AnchorGenerator(
+        strides=STRIDES, ratios=[1.], scales=[4]).grid_priors(
+            sizes, device='cpu')
+    for of_level, stride, size in zip(anchors, STRIDES, sizes, strict=True):
+        left = (of_level[:, 0] + of_level[:, 2]) / 2
+        assert_allclose(sorted(set(left.tolist())), np.arange(size[1]) * stride, atol=1e-4)
+
+    levels = [(torch.arange(size[1]) + 0.5).mul(stride).expand(1, 1, *size)
+              for stride, size in zip(STRIDES, sizes, strict=True)]
+    roi_layer = dict(type='RoIAlign', output_size=2, sampling_ratio=0)
+    extractor = SingleRoIExtractor(roi_layer, 1, featmap_strides=STRIDES, finest_scale=14)
+    boxes = torch.tensor([[0., 4, 4, 24, 20], [0., 8, 8, 44, 48]])  # of the first and second level
+    found = extractor(levels, boxes)
+    assert extractor.map_roi_levels(boxes, 4).tolist() == [0, 1]
+    assert_allclose(found[:, 0, 0], [[9., 19.], [17., 35.]], atol=1e-4)
+
+
+@pytest.mark.parametrize('make, key, value, says', [
+    (detector, 'rpn_head.anchor_generator.strides', [4, 8, 16, 32, 64
+                                                     ], r'strides=\[3.5, 7, 14, 28, 56\]'),
+    (detector, 'roi_head.mask_roi_extractor.featmap_strides', [4, 8, 16, 32],
+     r'featmap_strides=\[3.5, 7, 14, 28\]'),
+    (segmenter, 'decode_head.feature_strides', STRIDES,
+     r'FPNHead, which rounds logarithms down, needs \[4, 8, 16, 32\]: set .*=\[4, 8, 16, 32\]'),
+    (segmenter, 'decode_head.feature_strides', [8, 16, 32, 64], r'set .*=\[4, 8, 16, 32\]'),
+])
+def test_what_does_not_fit_is_named(make: Callable, key: str, value: Any, says: str) -> None:
+    cfg = make(ResMLP, 'ColumnarPyramid') if make is detector else make(ResMLP)
+    check_config(cfg, ())
+    cfg.merge_from_dict({f'model.{key}': value})
+    with pytest.raises(ValueError, match=says):
+        check_config(cfg, ())
+
+
+def test_fpn_head_doubles_each_level_often_enough() -> None:
+    """mmseg's head upsamples the last level twice, not three times, with the strides themselves."""
+    init_default_scope('mmseg')
+    doublings = []
+    for cfg in (segmenter(ResMLP), segmenter(ResMLP, STRIDES)):
+        head = MODELS.build(cfg.model.decode_head)
+        doublings.append([len(scale_head) // 2 for scale_head in head.scale_heads])
+    assert doublings == [[0, 1, 2, 3], [0, 1, 2, 2]]
