@@ -125,7 +125,7 @@ def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator
         yield from unknown
         return
     settings = trunk.variants.complete(backbone.arch)
-    width, stride = settings['embed_dim'], settings['patch_size']
+    width, stride = settings['embed_dim'], backbone.get('patch_size') or settings['patch_size']
     for key, expected, of_trunk in (('in_channels', width, 'embed_dim'), ('stride', stride,
                                                                           'patch_size')):
         if neck.get(key) != expected:

@@ -16,13 +16,13 @@ from mmengine.registry import MODELS, init_default_scope
 from numpy.testing import assert_allclose
 from trunks import ARCHS
 
-from colonnade.backbones import CaiT, ResMLP
+from colonnade.backbones import CaiT, PlainViT, ResMLP
 from colonnade.engine.checks import check_config
 
 STRIDES = [3.5, 7, 14, 28]
 TRUNKS = {
     cls: dict(type=cls.__name__, arch=ARCHS[cls] | dict(patch_size=14, img_size=56))
-    for cls in (ResMLP, CaiT)
+    for cls in (ResMLP, CaiT, PlainViT)
 }
 COLUMNAR = dict(type='ColumnarPyramid', in_channels=32, stride=14, out_strides=STRIDES)
 NECKS = {
@@ -57,7 +57,8 @@ def run(cfg: Config, head: str, shapes: Path, out: Path, run_tool: Callable) -> 
     assert (out / 'run/iter_2.pth').is_file()
 
 
-@pytest.mark.parametrize('trunk, neck', [(ResMLP, 'ColumnarPyramid'), (CaiT, 'SimplePyramid')])
+@pytest.mark.parametrize('trunk, neck', [(ResMLP, 'ColumnarPyramid'), (CaiT, 'SimplePyramid'),
+                                         (PlainViT, 'SimplePyramid')])
 def test_mask_rcnn(trunk: type, neck: str, shapes: Path, tmp_path: Path,
                    run_tool: Callable) -> None:
     run(detector(trunk, neck), 'mask_rcnn', shapes, tmp_path, run_tool)
@@ -113,3 +114,12 @@ def test_fpn_head_doubles_each_level_often_enough() -> None:
         head = MODELS.build(cfg.model.decode_head)
         doublings.append([len(scale_head) // 2 for scale_head in head.scale_heads])
     assert doublings == [[0, 1, 2, 3], [0, 1, 2, 2]]
+
+
+def test_patches_that_are_set_beside_the_architecture() -> None:
+    cfg = detector(PlainViT, 'SimplePyramid')
+    cfg.model.backbone.update(arch=ARCHS[PlainViT], patch_size=14)
+    check_config(cfg, ())
+    cfg.model.backbone.patch_size = None
+    with pytest.raises(ValueError, match='patch_size of PlainViT .* is 8: set model.neck.stride=8'):
+        check_config(cfg, ())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from trunks import ARCHS, tiny
 
-from colonnade.backbones import ResMLP, XCiT
+from colonnade.backbones import PlainViT, ResMLP
 from colonnade.necks import SimplePyramid
 from colonnade.weights.layouts import remap
 from colonnade.weights.loading import load_weights
@@ -244,16 +244,23 @@ def test_a_file_of_detectron2_loads_into_a_mask_rcnn(tmp_path: Path) -> None:
 
 
 def test_trunk_and_pyramid_of_such_a_file(tmp_path: Path) -> None:
-    trunk = XCiT(ARCHS[XCiT] | dict(patch_size=16))
+    """A plain ViT without a class token; pre-training left a position for one."""
+    arch = ARCHS[PlainViT] | dict(patch_size=16, class_token=False, global_pool='avg')
+    trunk = tiny(PlainViT, arch, window_size=2)
     state = vitdet_state(trunk.state_dict())
+    positions = state['backbone.net.pos_embed']
+    state['backbone.net.pos_embed'] = torch.cat([torch.rand(1, 1, WIDTH), positions], dim=1)
     parts = {key: value for key, value in state.items() if key.startswith('backbone.')}
     torch.save(parts, tmp_path / 'a.pth')
-    model = nn.ModuleDict(
-        dict(backbone=tiny(XCiT, trunk.settings), neck=SimplePyramid(WIDTH, 16, OUT)))
-    assert not load_weights(model, tmp_path / 'a.pth').dropped
+    model = nn.ModuleDict(dict(backbone=trunk, neck=SimplePyramid(WIDTH, 16, OUT)))
+
+    plan = load_weights(model, tmp_path / 'a.pth')
+
+    assert not plan.dropped and not plan.resized
     torch.save(state, tmp_path / 'all.pth')
-    plan = load_weights(tiny(XCiT, trunk.settings), tmp_path / 'all.pth')
+    plan = load_weights(PlainViT(arch), tmp_path / 'all.pth')
     assert set(plan.state) == set(trunk.state_dict())
+    assert torch.equal(plan.state['pos_embed'], positions)
 
 
 @pytest.mark.parametrize('num_positions', [9, 10])
