@@ -5,8 +5,6 @@ Shapes: ``B`` images, ``P`` prefix tokens (class and registers), ``N = h w`` tok
 """
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from timm.layers import Attention, AttentionRope, apply_rot_embed_cat
 from timm.models.eva import EvaAttention
@@ -14,17 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.layers import call_linear, linear
-from ..kernels.untouched import is_plain
+from ..kernels.untouched import all_are_called, is_plain
+from .windows import Grid, Heads, attend_in_windows
 
 KINDS = (Attention, AttentionRope, EvaAttention)
-Grid = tuple[int, int]
-
-
-class Heads(NamedTuple):
-    """Queries, keys and values, each ``(B, heads, tokens, d)``."""
-    query: Tensor
-    key: Tensor
-    value: Tensor
 
 
 class SelfAttention(nn.Module):
@@ -66,8 +57,7 @@ class SelfAttention(nn.Module):
         heads = self._heads(x)
         prefix = 0 if grid is None else x.shape[1] - grid[0] * grid[1]
         if rope is not None:
-            query, key = (self._rotated(part, rope, prefix) for part in heads[:2])
-            heads = Heads(query, key, heads.value)
+            heads = self._rotated(heads, rope, prefix)
         if self.num_key_heads < self.num_heads:  # queries share keys and values
             repeats = self.num_heads // self.num_key_heads
             key, value = (part.repeat_interleave(repeats, dim=1) for part in heads[1:])
@@ -109,73 +99,28 @@ class SelfAttention(nn.Module):
             return linear(x, self.qkv.weight, bias)
         return self.qkv(x) + bias
 
-    def _rotated(self, x: Tensor, rope: Tensor, prefix: int) -> Tensor:
-        """Queries or keys with the rotary positions of the grid's tokens."""
-        rotated = apply_rot_embed_cat(x[:, :, prefix:], rope, half=self.rotate_half).to(x.dtype)
-        return torch.cat((x[:, :, :prefix], rotated), dim=2) if prefix else rotated
+    def _rotated(self, heads: Heads, rope: Tensor, prefix: int) -> Heads:
+        """Queries and keys with the rotary positions of the grid's tokens.
 
+        Without gradients, they are written over: head by head, which saves memory.
+        """
+        if self._is_alone(heads.query):
+            for part in (heads.query, heads.key):
+                positions = rope.expand(part.shape[1], -1, -1)
+                for tokens, position in zip(part[:, :, prefix:].unbind(1), positions, strict=True):
+                    tokens.copy_(apply_rot_embed_cat(tokens, position, half=self.rotate_half))
+            return heads
+        return Heads(
+            self._rotated_copy(heads.query, rope, prefix),
+            self._rotated_copy(heads.key, rope, prefix), heads.value)
 
-def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float = 0.) -> Tensor:
-    """Attention of each token to those of its window and to the prefix tokens; theirs to all.
+    def _rotated_copy(self, x: Tensor, rope: Tensor, prefix: int) -> Tensor:
+        rotated = apply_rot_embed_cat(x[:, :, prefix:], rope, half=self.rotate_half)
+        return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)
 
-    Windows begin at the top left; those at the bottom and right may hold fewer tokens. ViTDet
-    (arXiv 2203.16527, section 3) has windows without prefix tokens, and attends to zeros there.
-
-    Args:
-        heads: Of all tokens, prefix tokens first, each ``(B, heads, P + N, d)``.
-        grid: ``(h, w)``.
-        window_size: Side of the windows, in tokens.
-        dropout: Share of the attention weights that are set to 0.
-
-    Returns:
-        ``(B, heads, P + N, d)``.
-    """
-    sides = min(window_size, grid[0]), min(window_size, grid[1])
-    prefix = heads.query.shape[2] - grid[0] * grid[1]
-    windows = [split(part[:, :, prefix:], grid, sides) for part in heads]
-    count = len(windows[0]) // max(len(heads.query), 1)
-    if prefix:
-        for index in (1, 2):  # keys and values
-            tokens = heads[index][:, :, :prefix].repeat_interleave(count, dim=0)
-            windows[index] = torch.cat((tokens, windows[index]), dim=2)
-    mask = real_keys(grid, sides, prefix, heads.query.device)
-    if mask is not None:
-        mask = mask.repeat(len(heads.query), 1)[:, None, None]
-    attended = F.scaled_dot_product_attention(*windows, attn_mask=mask, dropout_p=dropout)
-    out = join(attended, grid, sides)
-    if not prefix:
-        return out
-    of_prefix = F.scaled_dot_product_attention(
-        heads.query[:, :, :prefix], heads.key, heads.value, dropout_p=dropout)
-    return torch.cat((of_prefix, out), dim=2)
-
-
-def padding(grid: Grid, sides: Grid) -> Grid:
-    """Rows and columns that are missing at the bottom and right for whole windows."""
-    return -grid[0] % sides[0], -grid[1] % sides[1]
-
-
-def split(x: Tensor, grid: Grid, sides: Grid) -> Tensor:
-    """``(B, heads, N, d)`` to windows ``(B windows, heads, tokens of a window, d)``."""
-    x = x.unflatten(2, grid)
-    down, right = padding(grid, sides)
-    if down or right:
-        x = F.pad(x, (0, 0, 0, right, 0, down))
-    x = x.unflatten(3, (-1, sides[1])).unflatten(2, (-1, sides[0]))
-    return x.permute(0, 2, 4, 1, 3, 5, 6).flatten(4, 5).flatten(0, 2)
-
-
-def join(windows: Tensor, grid: Grid, sides: Grid) -> Tensor:
-    """The inverse of :func:`split`."""
-    rows, columns = (-(-size // side) for size, side in zip(grid, sides, strict=True))
-    x = windows.unflatten(0, (-1, rows, columns)).unflatten(4, sides)
-    x = x.permute(0, 3, 1, 4, 2, 5, 6).flatten(4, 5).flatten(2, 3)
-    return x[:, :, :grid[0], :grid[1]].flatten(2, 3)
-
-
-def real_keys(grid: Grid, sides: Grid, prefix: int, device: torch.device) -> Tensor | None:
-    """Which keys of each window are no padding, ``(windows, P + tokens of a window)``."""
-    if not any(padding(grid, sides)):
-        return None
-    real = split(torch.ones(1, 1, grid[0] * grid[1], 1, device=device), grid, sides)[:, 0, :, 0]
-    return F.pad(real, (prefix, 0), value=1.).bool()
+    def _is_alone(self, x: Tensor) -> bool:
+        """Whether nobody else needs queries and keys: no gradients, hooks or compiler."""
+        return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or x.is_meta
+                    or all_are_called() or not is_plain(self.qkv, nn.Linear)
+                    or not is_plain(self.q_norm, nn.Identity)
+                    or not is_plain(self.k_norm, nn.Identity))

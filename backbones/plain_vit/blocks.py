@@ -10,7 +10,8 @@ from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..kernels.untouched import (MLP, NORM, Parts, add_branch, all_are_called, first_touched_below,
                                  is_drop_path, is_linear, is_plain)
-from .attention import KINDS, Grid, SelfAttention
+from .attention import KINDS, SelfAttention
+from .windows import Grid
 
 ATTENTION: Parts = {
     '': lambda module: is_plain(module, SelfAttention),

@@ -22,10 +22,10 @@ from ..registry import register_trunk
 from ..variants import resolve_out_indices
 from .architectures import (Normalisation, ShownModels, TimmModels, are_normalised,
                             normalisation_of, weights_of)
-from .attention import Grid
 from .blocks import PlainBlock, adapted
 from .layouts import LAYOUTS, with_layer_scale_modules
 from .recognition import EVA_BIASES, find_model, is_zero
+from .windows import Grid
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
 
@@ -115,13 +115,16 @@ class PlainViT(ColumnarBackbone):
             block.attn.window_size = window_size
 
     def _timm(self, num_classes: int, **changes: Any) -> nn.Module:
-        arguments = {key: value for key, value in self.settings.items() if key != 'model'}
-        return timm.create_model(
-            self.settings['model'],
-            num_classes=num_classes,
-            dynamic_img_size=True,
-            dynamic_img_pad=True,
-            **arguments | changes)
+        arguments = {key: value for key, value in self.settings.items() if key != 'model'} | changes
+        try:
+            return timm.create_model(
+                self.settings['model'],
+                num_classes=num_classes,
+                dynamic_img_size=True,
+                dynamic_img_pad=True,
+                **arguments)
+        except AssertionError as error:
+            raise ValueError(f'timm cannot build {self.settings}: {error}') from error
 
     def _build(self,
                num_blocks: int,

@@ -1,0 +1,88 @@
+"""Attention within windows of a grid of tokens.
+
+Shapes: ``B`` images, ``P`` prefix tokens, ``N = h w`` tokens of the grid, ``d`` channels of a head.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Grid = tuple[int, int]
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values, each ``(B, heads, tokens, d)``."""
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float = 0.) -> Tensor:
+    """Attention of each token to those of its window and to the prefix tokens; theirs to all.
+
+    Windows begin at the top left; those at the bottom and right may hold fewer tokens. ViTDet
+    (arXiv 2203.16527, section 3) has no prefix tokens, and fills the last windows with zeros.
+    Without gradients one row of windows is computed after the other, which saves memory.
+
+    Args:
+        heads: Of all tokens, prefix tokens first, each ``(B, heads, P + N, d)``.
+        grid: ``(h, w)``.
+        window_size: Side of the windows, in tokens.
+        dropout: Share of the attention weights that are set to 0.
+
+    Returns:
+        ``(B, heads, P + N, d)``.
+    """
+    prefix = heads.query.shape[2] - grid[0] * grid[1]
+    key, value = heads.key[:, :, :prefix], heads.value[:, :, :prefix]
+    in_grid = [part[:, :, prefix:].unflatten(2, grid) for part in heads]
+    at_once = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    rows = []
+    for row in parts_of(grid[0], window_size, at_once=at_once):
+        columns = []
+        for column in parts_of(grid[1], window_size, at_once=True):
+            region = [part[:, :, row, column] for part in in_grid]
+            sides = min(window_size, region[0].shape[2]), min(window_size, region[0].shape[3])
+            windows = Heads(*(split(part, sides) for part in region))
+            if prefix:
+                windows = with_prefix_tokens(windows, key, value)
+            out = F.scaled_dot_product_attention(*windows, dropout_p=dropout)
+            columns.append(join(out, sides, region[0].shape[2:4]))
+        rows.append(torch.cat(columns, dim=3))
+    out = torch.cat(rows, dim=2).flatten(2, 3)
+    if not prefix:
+        return out
+    of_prefix = F.scaled_dot_product_attention(
+        heads.query[:, :, :prefix], heads.key, heads.value, dropout_p=dropout)
+    return torch.cat((of_prefix, out), dim=2)
+
+
+def parts_of(size: int, side: int, *, at_once: bool) -> list[slice]:
+    """Parts of a side of the grid: whole windows, at once or one by one, and what is left."""
+    whole = size - size % side
+    step = max(whole, 1) if at_once else side
+    parts = [slice(start, start + step) for start in range(0, whole, step)]
+    return parts if whole == size else [*parts, slice(whole, size)]
+
+
+def with_prefix_tokens(windows: Heads, key: Tensor, value: Tensor) -> Heads:
+    """Windows ``(B windows, heads, tokens, d)`` whose keys and values begin with prefix tokens."""
+    count = len(windows.key) // max(len(key), 1)
+    key, value = (part.repeat_interleave(count, dim=0) for part in (key, value))
+    return Heads(windows.query, torch.cat((key, windows.key), dim=2),
+                 torch.cat((value, windows.value), dim=2))
+
+
+def split(x: Tensor, sides: Grid) -> Tensor:
+    """``(B, heads, h, w, d)`` to windows ``(B windows, heads, tokens of a window, d)``."""
+    x = x.unflatten(3, (-1, sides[1])).unflatten(2, (-1, sides[0]))
+    return x.permute(0, 2, 4, 1, 3, 5, 6).flatten(4, 5).flatten(0, 2)
+
+
+def join(windows: Tensor, sides: Grid, size: Grid) -> Tensor:
+    """The inverse of :func:`split`, for a region of size ``(h, w)``."""
+    x = windows.unflatten(0, (-1, size[0] // sides[0], size[1] // sides[1])).unflatten(4, sides)
+    return x.permute(0, 3, 1, 4, 2, 5, 6).flatten(4, 5).flatten(2, 3)
