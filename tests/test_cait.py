@@ -180,7 +180,8 @@ def test_positions_that_are_resized_are_warned_of(entrance: str, tmp_path: Path,
     monkeypatch.setitem(CaiT.variants.rows, 'tiny_96',
                         ARCHS[CaiT] | dict(img_size=96, patch_size=16, drop_path_rate=0.))
     said = []
-    monkeypatch.setattr(positions, 'print_log', lambda text, *, level, **_: said.append((level, text)))
+    monkeypatch.setattr(positions, 'print_log', lambda text, *, level, **_: said.append(
+        (level, text)))
     other, trunk = tiny(CaiT, img_size=96), tiny(CaiT)
     if entrance == 'load_state_dict':
         trunk.load_state_dict(other.state_dict())

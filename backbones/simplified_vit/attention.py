@@ -120,5 +120,5 @@ def split_heads(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Values weighted by the softmax of queries and keys: each ``(B, h, N, d)``, to ``(B, N, C)``."""
+    """Values weighted by the softmax over keys; each is ``(B, h, N, d)``, the sum ``(B, N, C)``."""
     return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)

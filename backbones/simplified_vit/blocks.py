@@ -92,7 +92,8 @@ class PlainBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
         attended = self.attn(self.norm1(x))
-        if is_plain(self.attn, PlainAttention) and is_drop_path(self.drop_path1):
+        unseen = is_plain(self.attn, PlainAttention) and is_plain(self.attn.proj, nn.Linear)
+        if unseen and is_drop_path(self.drop_path1):
             x = add(x, self.drop_path1(attended))
         else:
             x = add_branch(x, attended, None, self.drop_path1)

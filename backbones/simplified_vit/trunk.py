@@ -35,12 +35,13 @@ STUDY = {  # of patch 4 and images of 32
 DEFAULTS = dict(img_size=224, block='parallel', centring=False)
 
 
-def table() -> dict[str, Settings]:
+def table() -> dict[str, Any]:
     """The rows of all variants, by name."""
     rows = {
         f'{name}_p{patch_size}':
         dict(zip(COLUMNS, size, strict=True), patch_size=patch_size, **DEFAULTS)
-        for name, size in SIZES.items() for patch_size in (16, 8)
+        for name, size in SIZES.items()
+        for patch_size in (16, 8)
     }
     study = {
         name: dict(zip(COLUMNS, size, strict=True), **DEFAULTS | dict(patch_size=4, img_size=32))
