@@ -6,9 +6,13 @@ from .columnar import ColumnarBackbone
 from .plain_vit import PlainViT
 from .registry import TRUNKS, register_trunk
 from .resmlp import ResMLP
+from .simplified_vit import SimplifiedViT
 from .xcit import XCiT
 
-__all__ = ['TRUNKS', 'CaiT', 'ColumnarBackbone', 'PlainViT', 'ResMLP', 'XCiT', 'register_trunk']
+__all__ = [
+    'TRUNKS', 'CaiT', 'ColumnarBackbone', 'PlainViT', 'ResMLP', 'SimplifiedViT', 'XCiT',
+    'register_trunk'
+]
 
 # mmengine then reads checkpoints without running what is in them; see weights/openmmlab.py
 replace_loaders()

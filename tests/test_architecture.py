@@ -10,14 +10,16 @@ import pytest
 from conftest import ROOT
 
 COMMON = ('weights', 'backbones.kernels', 'backbones.variants', 'backbones.registry',
-          'backbones.columnar')
+          'backbones.columnar', 'backbones.positions')
 BENEATH = {  # room -> what it may import besides itself
     'weights': (),
     'backbones.kernels': (),
     'backbones.variants': (),
     'backbones.registry': ('weights', ),
     'backbones.columnar': COMMON,
-    **dict.fromkeys(('backbones.xcit', 'backbones.cait', 'backbones.resmlp'), COMMON),
+    'backbones.positions': COMMON,
+    **dict.fromkeys(('backbones.xcit', 'backbones.cait', 'backbones.resmlp',
+                     'backbones.simplified_vit'), COMMON),
     'backbones': ('backbones', 'weights'),  # attention_maps, and the old path of the weights
     'necks': ('weights', 'backbones.kernels'),
     'engine': ('engine', 'necks', 'backbones', 'weights'),

@@ -19,7 +19,7 @@ from colonnade.backbones import ColumnarBackbone
 
 LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
 PUBLISHED = [leaf for leaf in LEAVES if '_slim_' not in leaf.stem]
-KINDS = {cls.__name__.lower(): cls for cls in OURS}
+KINDS = {cls.__module__.split('.')[2]: cls for cls in OURS}  # by their folders
 ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
     'xcit': {
         'nano_12_p16': 0., 'tiny_12_p16': 0., 'tiny_12_p8': 0., 'tiny_24_p16': 0.05,
@@ -28,6 +28,7 @@ ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
     },
     'cait': {'xxs24': 0.05, 'xs24': 0.05, 's24': 0.1, 's36': 0.2},
     'resmlp': {'s12': 0.05, 's24': 0.1, 'b24': 0.15},
+    'simplified_vit': {'tiny_12_p16': 0., 'small_12_p16': 0.05},
 }  # yapf: disable
 RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
 PARTS = (  # of a leaf's name

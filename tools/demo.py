@@ -22,7 +22,7 @@ from colonnade.tools.command_line import user_errors
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = {  # trunk -> name of its config, which there is for both heads
-    path.stem.partition('_')[0]: path.stem
+    path.stem.partition('_nano_12')[0]: path.stem
     for path in sorted((ROOT / 'configs/mask_rcnn').glob('*_slim_shapes.py'))
 }
 HEADS = {  # folder of the config -> name, layout of the data set

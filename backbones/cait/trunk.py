@@ -1,23 +1,21 @@
 """CaiT: Going deeper with Image Transformers (arXiv 2103.17239)."""
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from mmengine.logging import print_log
-from timm.layers import PatchEmbed, resample_abs_pos_embed
+from timm.layers import PatchEmbed
 from timm.models.cait import Cait, LayerScaleBlock
 from torch import Tensor, nn
 
 from colonnade.weights.state_dicts import State
 
-from ..columnar import ColumnarBackbone
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path, is_plain
+from ..positions import LearnedPositions
 from ..registry import register_trunk
 from ..variants import PublishedSize, Variants
 from .layouts import LAYOUTS
@@ -84,7 +82,7 @@ class CaiTBlock(LayerScaleBlock):
 
 
 @register_trunk(*LAYOUTS)
-class CaiT(ColumnarBackbone):
+class CaiT(LearnedPositions):
     """CaiT's trunk without its class-attention stage, wrapping timm's modules.
 
     Images are padded with zeros at the bottom and right to whole patches. The learned positions are
@@ -180,32 +178,6 @@ class CaiT(ColumnarBackbone):
             patch_size=patch_size,
             img_size=patch_size * math.isqrt(state['pos_embed'].shape[1]))
 
-    def resized(self, state: State) -> State:
-        """The positions of a file, if it has others than the trunk's square grid; warns then."""
-        positions = state.get('pos_embed')
-        if positions is None or positions.ndim != 3 or positions.shape == self.pos_embed.shape:
-            return {}
-        side = math.isqrt(positions.shape[1])
-        if side**2 != positions.shape[1] or positions.shape[2] != self.embed_dim:
-            return {}
-        self._warn_of_resizing(side)
-        return dict(pos_embed=resample_positions(positions, (side, side), self._native_grid))
-
-    def _warn_of_resizing(self, side: int) -> None:
-        img_size, own = side * self.patch_size, self._native_grid[0]
-        arch = self.variants.name_in_table(self.settings | dict(img_size=img_size))
-        advice = f'img_size={img_size}' + (f' or arch={arch!r}' if arch else '')
-        print_log(
-            f'pos_embed of a {side} x {side} grid (images of {img_size}) is resized to {own} x '
-            f'{own} (images of {own * self.patch_size}): features of images of {img_size} are no '
-            f'longer those of the file. To keep them, write {advice}',
-            logger='current',
-            level=logging.WARNING)
-
-    def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        grid = self.patch_embed.dynamic_feat_size(img.shape[-2:])
-        return self.patch_embed(img) + self._positions(grid), grid  # (B, N, C)
-
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         return block(x)
 
@@ -214,19 +186,3 @@ class CaiT(ColumnarBackbone):
         for block in blocks:
             cls_token = block(x, cls_token)
         return cls_token
-
-    @property
-    def _native_grid(self) -> tuple[int, int]:
-        return self.patch_embed.grid_size
-
-    def _positions(self, grid: tuple[int, int]) -> Tensor:
-        """``(1, N, C)``."""
-        if grid == self._native_grid:
-            return self.pos_embed
-        return resample_positions(self.pos_embed, self._native_grid, grid)
-
-
-def resample_positions(positions: Tensor, old_grid: tuple[int, int],
-                       new_grid: tuple[int, int]) -> Tensor:
-    """Learned positions ``(1, h w, C)`` on another grid; bicubic, antialiased."""
-    return resample_abs_pos_embed(positions, list(new_grid), list(old_grid), num_prefix_tokens=0)

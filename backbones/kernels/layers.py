@@ -173,9 +173,13 @@ def scaled(scale: Tensor | None, layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, 
     return layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)), layer.bias * scale
 
 
-def feed_forward(x: Tensor, norm: nn.Module, mlp: nn.Module, scale: Tensor | None,
-                 drop_path: nn.Module) -> Tensor:
-    """``x + drop_path(scale * mlp(norm(x)))``; without gradients ``x`` may be overwritten.
+def feed_forward(x: Tensor,
+                 norm: nn.Module | None,
+                 mlp: nn.Module,
+                 scale: Tensor | None,
+                 drop_path: nn.Module,
+                 given: Tensor | None = None) -> Tensor:
+    """``x + drop_path(scale * mlp(norm(given)))``; without gradients ``x`` may be overwritten.
 
     Layers that are not as they were built are called, see :mod:`.untouched`. With gradients,
     LayerScale is folded into the second layer's weights, so that its output need not be stored.
@@ -184,19 +188,25 @@ def feed_forward(x: Tensor, norm: nn.Module, mlp: nn.Module, scale: Tensor | Non
 
     Args:
         x: Tokens ``(B, N, C)``.
-        norm: What comes before.
+        norm: What comes before; ``None`` is nothing.
         mlp: timm's module with ``fc1``, GELU and ``fc2``.
         scale: LayerScale ``(C)``; ``None`` is 1.
         drop_path: Stochastic depth.
+        given: What the branch gets, tokens of the same shape; ``None`` is ``x``.
     """
-    if (first_touched(mlp, MLP) is not None or not is_token_norm(norm)
+    given = x if given is None else given
+    if (first_touched(mlp, MLP) is not None or not (norm is None or is_token_norm(norm))
             or not is_drop_path(drop_path)):
-        return add_branch(x, mlp(norm(x)), scale, drop_path)
+        return add_branch(x, mlp(_normalised(given, norm)), scale, drop_path)
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or drop_path.training:
-        hidden = linear(norm(x), mlp.fc1.weight, mlp.fc1.bias)
+        hidden = linear(_normalised(given, norm), mlp.fc1.weight, mlp.fc1.bias)
         return add(x, drop_path(gelu_linear(hidden, *scaled(scale, mlp.fc2))))
-    for tokens in x.split(BLOCK, dim=1):
-        hidden = linear(norm(tokens), mlp.fc1.weight, mlp.fc1.bias)
+    for tokens, source in zip(x.split(BLOCK, dim=1), given.split(BLOCK, dim=1), strict=True):
+        hidden = linear(_normalised(source, norm), mlp.fc1.weight, mlp.fc1.bias)
         out = gelu_linear(hidden, mlp.fc2.weight, mlp.fc2.bias)
         tokens.add_(out) if scale is None else tokens.addcmul_(out, scale)
     return x
+
+
+def _normalised(x: Tensor, norm: nn.Module | None) -> Tensor:
+    return x if norm is None else norm(x)

@@ -1,0 +1,320 @@
+"""What SimplifiedViT alone has: shaped attention, gains, counts, files of three kinds of blocks."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import timm
+import torch
+from rounding import check_all_rounding, doubled
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from touched_layers import LoRA, bent
+from trunks import ARCHS, tiny
+
+from colonnade.backbones import SimplifiedViT
+from colonnade.backbones.kernels.operators import BLOCK
+from colonnade.backbones.simplified_vit.attention import ShapedAttention
+from colonnade.backbones.simplified_vit.blocks import (BLOCKS, ParallelBlock, PlainBlock,
+                                                       SequentialBlock)
+from colonnade.weights.layouts import layout_of
+from colonnade.weights.loading import plan_loading
+
+WIDTH, HEADS, TOKENS = 32, 4, 50
+SIMPLIFIED = ('parallel', 'sequential')
+
+every_block = pytest.mark.parametrize('block', BLOCKS)
+every_simplified = pytest.mark.parametrize('block', SIMPLIFIED)
+
+
+def trunk(block: str, **kwargs: Any) -> SimplifiedViT:
+    """A small one, whose weights are at no special point."""
+    made = tiny(SimplifiedViT, ARCHS[SimplifiedViT] | dict(depth=2), block=block,
+                out_indices=(0, 1), **kwargs)  # yapf: disable
+    return filled(made)
+
+
+def filled(module: Any) -> Any:
+    torch.manual_seed(1)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return module
+
+
+def shaped(attn: ShapedAttention, x: Tensor) -> Tensor:
+    """The paper's equation 13 as it is written, head by head."""
+    tokens, heads = x.shape[1], []
+    query, key = F.linear(x, attn.qk.weight, attn.qk.bias).chunk(2, dim=-1)
+    parts = (part.chunk(attn.num_heads, dim=-1) for part in (x, query, key))
+    for head, (x_h, query_h, key_h) in enumerate(zip(*parts, strict=True)):
+        matrix = attn.alpha[head] * torch.eye(tokens, dtype=x.dtype)
+        logits = query_h @ key_h.mT / query_h.shape[-1]**0.5
+        matrix = matrix + attn.beta[head] * logits.softmax(dim=-1)
+        if attn.gamma is not None:
+            matrix = matrix - attn.gamma[head] / tokens
+        heads.append(matrix @ x_h)
+    return torch.cat(heads, dim=-1)
+
+
+def written_out(block: nn.Module, x: Tensor) -> Tensor:
+    if isinstance(block, ParallelBlock):
+        x = block.norm(x)
+        return shaped(block.attn, x) + block.mlp(x)
+    y = shaped(block.attn, block.norm1(x))
+    return y + block.mlp(y)
+
+
+def results(function: Callable, module: nn.Module, x: Tensor) -> list[Tensor]:
+    """What a function of tokens gives, and all gradients."""
+    module.zero_grad()
+    x = x.clone().requires_grad_()
+    out = function(x)
+    (out * out.detach().cos()).sum().backward()
+    return [out.detach(), x.grad, *(p.grad.clone() for p in module.parameters())]
+
+
+@pytest.mark.parametrize('centring', [False, True])
+@pytest.mark.parametrize('kind', [ParallelBlock, SequentialBlock])
+def test_blocks_are_what_the_paper_writes(kind: type, centring: bool) -> None:
+    block = filled(kind(WIDTH, HEADS, centring=centring).double())
+    x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
+    for a, b in zip(
+            results(block, block, x), results(partial(written_out, block), block, x), strict=True):
+        torch.testing.assert_close(a, b)
+    x = torch.randn(1, BLOCK + 10, WIDTH, dtype=torch.float64)
+    before = x.clone()
+    with torch.no_grad():  # the MLP runs in blocks of tokens
+        torch.testing.assert_close(block(x), written_out(block, x))
+    assert torch.equal(x, before)
+
+
+def test_plain_blocks_are_timms() -> None:
+    ours = filled(PlainBlock(WIDTH, HEADS).double())
+    theirs = Block(WIDTH, HEADS, qkv_bias=True, norm_layer=partial(nn.LayerNorm, eps=1e-6)).double()
+    merged = {name: value for name, value in ours.state_dict().items()
+              if name.split('.')[1] not in ('qk', 'v')}  # yapf: disable
+    for part in ('weight', 'bias'):
+        layers = [getattr(ours.attn.qk, part), getattr(ours.attn.v, part)]
+        merged[f'attn.qkv.{part}'] = torch.cat(layers)
+    theirs.load_state_dict(merged)
+    x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
+    for a, b in zip(results(ours, ours, x)[:2], results(theirs, theirs, x)[:2], strict=True):
+        torch.testing.assert_close(a, b)
+    for name in ('norm1', 'attn.proj', 'mlp.fc1', 'norm2'):
+        own, timms = (block.get_submodule(name).weight.grad for block in (ours, theirs))
+        torch.testing.assert_close(own, timms)
+
+
+@pytest.mark.parametrize('init, gains', [
+    ('dynamic', [(1, 0), (1 / 2, 1 / 2), (1 / 3, 2 / 3), (1 / 4, 3 / 4)]),
+    ('inverse_dynamic', [(0, 1), (1 / 2, 1 / 2), (2 / 3, 1 / 3), (3 / 4, 1 / 4)]),
+    ((0.5, 0.5), [(0.5, 0.5)] * 4),
+    ((1, 0), [(1, 0)] * 4),
+    ([0, 1], [(0, 1)] * 4),
+])
+@pytest.mark.parametrize('centring', [False, True])
+def test_attention_starts_as_its_gains_say(init: Any, gains: list, centring: bool) -> None:
+    """Queries are zero: each token is alpha of itself and beta of the mean, or alpha alone."""
+    backbone = tiny(SimplifiedViT, init=init, centring=centring)
+    x = torch.randn(2, TOKENS, WIDTH)
+    for block, (alpha, beta) in zip(backbone.blocks, gains, strict=True):
+        assert torch.allclose(block.attn.alpha, torch.tensor(float(alpha)))
+        assert torch.allclose(block.attn.beta, torch.tensor(float(beta)))
+        expected = alpha * x + (0 if centring else beta * x.mean(dim=1, keepdim=True))
+        torch.testing.assert_close(block.attn(x), expected, rtol=1e-5, atol=1e-6)
+        keys = block.attn.qk.weight[WIDTH:]
+        assert keys.std().item() == pytest.approx(0.02, rel=0.2)
+
+
+def test_dynamic_is_the_default() -> None:
+    default, named = tiny(SimplifiedViT), tiny(SimplifiedViT, init='dynamic')
+    assert all(torch.equal(a, b) for a, b in zip(default.parameters(), named.parameters(),
+                                                 strict=True))  # yapf: disable
+
+
+@pytest.mark.parametrize('arch, plain, simplified', [
+    ('study_96_8', 358186, 209210),
+    ('study_128_8', 629130, 364954),
+    ('study_128_12', 927370, 531106),
+])
+def test_counts_of_the_study(arch: str, plain: int, simplified: int) -> None:
+    """Ours where both have a part; by the formula what the study alone has.
+
+    The study has another MLP than ratio 4, and gains of whole blocks instead of heads. Its
+    classifier is a class token, a norm, a linear layer and a head of ten classes.
+    """
+    with torch.device('meta'):
+        trunks = {block: SimplifiedViT(arch, block=block) for block in ('plain', 'parallel')}
+    width, depth = trunks['plain'].embed_dim, trunks['plain'].depth
+    classifier = width + 2 * width + width**2 + width + 10 * width + 10
+    feed_forward = width**2 // 2 + 5 * width // 2  # with a norm
+    for block, published in (('plain', plain), ('parallel', simplified)):
+        backbone = trunks[block]
+        count = sum(p.numel() for p in backbone.patch_embed.parameters()) + classifier
+        count += backbone.pos_embed.numel()
+        for module in backbone.blocks:
+            layers = [layer for layer in module.attn.modules() if isinstance(layer, nn.Linear)]
+            count += sum(p.numel() for layer in layers for p in layer.parameters())
+            gains = [name for name, _ in module.attn.named_parameters(recurse=False)]
+            count += len(gains) + feed_forward
+        assert (len(backbone.blocks), count) == (depth, published), block
+
+
+class Largest(TorchDispatchMode):
+    """Watches how large the results of operators are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, function: Callable, types: object, args: tuple = (),
+                           kwargs: dict | None = None) -> Any:  # yapf: disable
+        out = function(*args, **kwargs or {})
+        for tensor in out if isinstance(out, tuple) else (out, ):
+            if isinstance(tensor, Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return out
+
+
+@every_block
+def test_no_tensor_has_all_pairs_of_tokens(block: str) -> None:
+    """64 x 64 tokens, forward and backward; the image is the largest."""
+    backbone = tiny(SimplifiedViT, block=block, out_indices=(0, ))
+    with Largest() as largest:
+        backbone(torch.randn(1, 3, 512, 512))[0].sum().backward()
+    assert largest.numel == 3 * 512 * 512 < 4096**2
+
+
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(block='serial'), "block must be parallel, sequential, plain, got 'serial'"),
+    (dict(init='static'), r"'dynamic', 'inverse_dynamic' or a pair \(alpha, beta\) .* 'static'"),
+    (dict(init=(1, 0, 0)), r'or a pair \(alpha, beta\) .* got \(1, 0, 0\)'),
+    (dict(init=0.5), r'or a pair \(alpha, beta\) .* got 0.5'),
+    (dict(block='plain', init=(1, 0)), "init has no effect beside block='plain'"),
+    (dict(block='plain', centring=True), "centring has no effect beside block='plain'"),
+    (dict(img_size=100), 'img_size must be a multiple of patch_size 8, got 100'),
+])
+def test_wrong_arguments(kwargs: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny(SimplifiedViT, **kwargs)
+
+
+@every_block
+@pytest.mark.parametrize('other', [*BLOCKS, 'centred'])
+def test_files_say_what_blocks_they_have(block: str, other: str) -> None:
+    """A file of other blocks, or with another centring, is refused by name."""
+    backbone = trunk(block)
+    kinds = dict(block='parallel', centring=True) if other == 'centred' else dict(block=other)
+    state = trunk(**kinds).state_dict()
+    assert layout_of(state).name == 'SimplifiedViT'
+    assert SimplifiedViT.infer_arch(state) == dict(
+        embed_dim=32, depth=2, patch_size=8, img_size=64, centring=other == 'centred',
+        block='parallel' if other == 'centred' else other)  # yapf: disable
+    if block == other:
+        assert plan_loading(backbone, state, 'a.pth').resized == ()
+        return
+    with pytest.raises(ValueError, match=f'the file holds .*block {kinds["block"]}, centring'):
+        plan_loading(backbone, state, 'a.pth')
+
+
+def test_files_of_vision_transformers_are_of_another_kind() -> None:
+    with torch.device('meta'):
+        state = timm.create_model('vit_tiny_patch16_224').state_dict()
+    layout = layout_of(state)
+    assert layout is None or not layout.name.startswith('SimplifiedViT')
+    with pytest.raises(KeyError):
+        SimplifiedViT.infer_arch(state)
+
+
+def test_positions_of_another_grid_are_resized() -> None:
+    backbone, finer = trunk('parallel'), trunk('parallel', img_size=96)
+    backbone.load_state_dict(finer.state_dict())
+    assert backbone.pos_embed.shape == (1, 64, 32)
+    assert backbone.pos_embed.mean().item() == pytest.approx(finer.pos_embed.mean().item(), abs=.01)
+
+
+@every_simplified
+def test_stochastic_depth_leaves_attention_alone(block: str) -> None:
+    """A dropped MLP leaves what attention gives."""
+    module = filled(BLOCKS[block](WIDTH, HEADS, drop_path=0.5)).train()
+    x = torch.randn(64, 8, WIDTH)
+    with torch.no_grad():
+        norm = module.norm if block == 'parallel' else module.norm1
+        attended, out = module.attn(norm(x)), module(x)
+    kept = (out - attended).abs().amax(dim=(1, 2)) < 1e-6
+    assert 10 < kept.sum() < 54
+
+
+def hooked(backbone: SimplifiedViT, name: str) -> None:
+    backbone.get_submodule(name).register_forward_hook(lambda _, __, out: bent(out))
+
+
+def names_of_layers() -> Iterator[tuple[str, str]]:
+    for block in BLOCKS:
+        for name, _ in trunk(block).blocks[1].named_modules():
+            yield block, f'blocks.1.{name}' if name else 'blocks.1'
+
+
+@pytest.mark.parametrize('block, name', names_of_layers())
+def test_hooks_are_called(block: str, name: str) -> None:
+    """In training as in evaluation; and what they saw is not written into."""
+    backbone, kept = trunk(block).double(), []
+    image = torch.randn(1, 3, 40, 56, dtype=torch.float64)
+    with torch.no_grad():
+        before = backbone(image)[1]
+    hooked(backbone, name)
+    backbone.get_submodule(name).register_forward_hook(lambda _, __, out: kept.append(
+        (out, out.clone())))
+    found = backbone(image)[1]
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(image)[1], found)
+    assert not torch.allclose(found, before)
+    assert all(torch.equal(seen, then) for seen, then in kept)
+
+
+@every_block
+def test_replaced_layers_are_called(block: str) -> None:
+    """LoRA whose second matrix is zero changes nothing; then it does."""
+    backbone, image = trunk(block).double(), torch.randn(1, 3, 40, 56, dtype=torch.float64)
+    before = backbone(image)[1]
+    attn = backbone.blocks[1].attn
+    attn.qk = LoRA(attn.qk)
+    up = attn.qk.up.data.clone()
+    attn.qk.up.data.zero_()
+    torch.testing.assert_close(backbone(image)[1], before)
+    attn.qk.up.data.copy_(up)
+    assert not torch.allclose(backbone(image)[1], before)
+
+
+@every_block
+def test_under_autocast(block: str) -> None:
+    """Near to float32; maps in float32, since the gains are."""
+    backbone, image = trunk(block), torch.randn(1, 3, 40, 56)
+    exact = backbone(image)[1]
+    with torch.autocast('cpu', torch.bfloat16):
+        found = backbone(image)[1]
+    found.sum().backward()
+    assert found.dtype == torch.float32
+    assert (found - exact).abs().max() < 0.05 * exact.abs().max()
+    assert all(p.grad.isfinite().all() for p in backbone.parameters())
+
+
+@pytest.mark.parametrize('training', [False, True])
+@every_block
+def test_compiled_once_for_all_blocks_and_sizes(block: str, training: bool) -> None:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend('aot_eager')
+    plain, model = (trunk(block).train(training) for _ in range(2))
+    model.compile(backend=counter, dynamic=True, fullgraph=True)
+    counts = set()
+    for size in ((80, 96), (112, 48)):
+        image = torch.randn(2, 3, *size)
+        with torch.set_grad_enabled(training):
+            check_all_rounding(model(image), plain(image), doubled(plain)(image.double()))
+        counts.add(counter.frame_count)
+    assert len(counts) == 1 and 0 not in counts

@@ -1,0 +1,37 @@
+"""The script that compares trunks from scratch trains, goes on, prints and draws."""
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import pytest
+from conftest import NO_WORKERS, ROOT
+
+OPTIONS = ['train_dataloader.batch_size=2', *NO_WORKERS]
+
+
+def test_the_study(shapes: Path, tmp_path: Path, run_tool: Callable,
+                   monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    started = []
+
+    def run(tool: str, log: Path, *arguments: object, show: bool) -> None:
+        started.append(log.parent.name)
+        run_tool(tool.removesuffix('.py'), *arguments)
+
+    monkeypatch.setattr('colonnade.tools.demo.run_tool', run)
+    command = [tmp_path / 'runs', '--shapes', shapes, '--trunks', 'xcit', 'parallel', '--seeds', 3,
+               '--iterations', 2, '--interval', 1, '--plot', tmp_path / 'a.png',
+               '--cfg-options', *OPTIONS]  # yapf: disable
+    for _ in range(2):
+        script = str(ROOT / 'docs/study_simplified_vit.py')
+        monkeypatch.setattr(sys, 'argv', [script, *map(str, command)])
+        runpy.run_path(script, run_name='__main__')
+
+    assert started == ['shapes_xcit_p16_seed3', 'shapes_parallel_p16_seed3']
+    printed = capsys.readouterr().out.splitlines()
+    assert '| trunk | parameters | mIoU, shapes |' in printed
+    assert sum(line.startswith('| parallel | 2,086,624 | ') for line in printed) == 2
+    assert cv2.imread(str(tmp_path / 'a.png')).std() > 1
