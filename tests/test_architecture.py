@@ -19,7 +19,7 @@ BENEATH = {  # room -> what it may import besides itself
     'backbones.columnar': COMMON,
     'backbones.positions': COMMON,
     **dict.fromkeys(('backbones.xcit', 'backbones.cait', 'backbones.resmlp',
-                     'backbones.simplified_vit'), COMMON),
+                     'backbones.simplified_vit', 'backbones.plain_vit'), COMMON),
     'backbones': ('backbones', 'weights'),  # attention_maps, and the old path of the weights
     'necks': ('weights', 'backbones.kernels'),
     'engine': ('engine', 'necks', 'backbones', 'weights'),

@@ -16,6 +16,7 @@ from torch import nn
 from trunks import OURS
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.necks.pyramid import Pyramid
 
 LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
 PUBLISHED = [leaf for leaf in LEAVES if '_slim_' not in leaf.stem]
@@ -29,14 +30,21 @@ ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
     'cait': {'xxs24': 0.05, 'xs24': 0.05, 's24': 0.1, 's36': 0.2},
     'resmlp': {'s12': 0.05, 's24': 0.1, 'b24': 0.15},
     'simplified_vit': {'tiny_12_p16': 0., 'small_12_p16': 0.05},
+    'plain_vit': dict.fromkeys(('vit_small_patch16_dinov3', 'vit_base_patch16_dinov3',
+                                'vit_small_patch14_dinov2', 'deit3_small_patch16_224',
+                                'vit_base_patch16_siglip_512'), 0.1),
 }  # yapf: disable
 RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
-PARTS = (  # of a leaf's name
-    rf'(?P<trunk>{"|".join(KINDS)})', r'(?P<arch>\w+)', '(?P<schedule>3x|100ep|80k|160k|slim)',
+PARTS = (  # of a leaf's name; plain ViTs have timm's names
+    rf'(?:(?P<trunk>{"|".join(KINDS)})_)?(?P<arch>\w+)', '(?P<schedule>3x|100ep|80k|160k|slim)',
     '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide)?')
 NAME = re.compile('_'.join(PARTS))
 
 every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=lambda p: f'{p.parent.name}/{p.stem}')
+
+
+def name_of(trunk: str, arch: str) -> str:
+    return arch if trunk == 'plain_vit' else f'{trunk}_{arch}'
 
 
 def build(cfg: Config) -> nn.Module:
@@ -50,7 +58,7 @@ def test_there_are_leaves_for_each_head() -> None:
     for head, recipe in RECIPES.items():
         for trunk, archs in ARCHS.items():
             for arch in archs:
-                assert (head, f'{trunk}_{arch}_{recipe}') in names
+                assert (head, f'{name_of(trunk, arch)}_{recipe}') in names
         for trunk in KINDS:  # of the demo
             assert any(other == head and leaf.startswith(f'{trunk}_nano_12')
                        and leaf.endswith('_slim_shapes') for other, leaf in names)
@@ -61,13 +69,14 @@ def test_name_says_what_it_is(leaf: Path) -> None:
     cfg, name = Config.fromfile(leaf), NAME.fullmatch(leaf.stem)
     model = cfg.model
     assert name, f'{leaf.stem} is not TRUNK_ARCH_SCHEDULE_DATA'
-    assert model.backbone.type == KINDS[name['trunk']].__name__
+    trunk = name['trunk'] or 'plain_vit'
+    assert model.backbone.type == KINDS[trunk].__name__
     if name['schedule'] == 'slim':  # of no more than XCiT-N12's width and depth
-        settings = KINDS[name['trunk']].variants.resolve(model.backbone.arch)
+        settings = KINDS[trunk].variants.resolve(model.backbone.arch)
         assert (settings['embed_dim'], settings['depth']) == (128, 12)
         assert name['arch'].startswith('nano_12')
     else:
-        assert model.backbone.arch == name['arch']
+        assert model.backbone.arch.replace('.', '_') == name['arch']
         decays = cfg.optim_wrapper.get('constructor') == 'LayerDecayConstructor'
         assert decays == (name['variant'] in ('_lld', '_lsj'))
         averages = [hook for hook in cfg.get('custom_hooks', []) if hook.type == 'EMAHook']
@@ -75,7 +84,7 @@ def test_name_says_what_it_is(leaf: Path) -> None:
         assert (model.test_cfg.get('mode') == 'slide') == (name['variant'] == '_slide')
         resizes = [step.type for step in cfg.train_dataloader.dataset.pipeline]
         assert ('RandomResize' in resizes and 'Pad' in resizes) == (name['variant'] == '_lsj')
-        expected = ARCHS.get(name['trunk'], {}).get(name['arch'], model.backbone.drop_path_rate)
+        expected = ARCHS.get(trunk, {}).get(name['arch'], model.backbone.drop_path_rate)
         if leaf.parent.name == 'sem_fpn' and name['arch'].startswith('medium_24'):
             expected = 0.2  # as published
         assert model.backbone.drop_path_rate == expected
@@ -108,7 +117,7 @@ def test_builds_and_widths_follow_the_architecture(leaf: Path) -> None:
     cfg = Config.fromfile(leaf)
     model, neck = build(cfg), cfg.model.neck
     assert isinstance(model.backbone, ColumnarBackbone)
-    assert type(model.neck).__name__ == 'ColumnarPyramid'
+    assert isinstance(model.neck, Pyramid)
     assert neck.in_channels == model.backbone.embed_dim
     assert neck.stride == model.backbone.patch_size
     if leaf.parent.name == 'sem_fpn' and leaf in PUBLISHED:  # an FPN as wide as the trunk

@@ -1,0 +1,8 @@
+_base_ = '../_base_/sem_fpn_slim_shapes.py'
+
+# as wide and deep as XCiT-N12
+model = dict(
+    backbone=dict(
+        type='PlainViT',
+        img_size=128,
+        arch=dict(_delete_=True, embed_dim=128, depth=12, num_heads=4)))
