@@ -18,7 +18,7 @@ from torch import Tensor, is_grad_enabled, nn
 from torch.utils.checkpoint import checkpoint
 
 from colonnade.weights.loading import require_complete, resize_tensors
-from colonnade.weights.pretrained import load_pretrained, pretrained_of
+from colonnade.weights.pretrained import load_pretrained, pretrained_of, timm_name_of
 from colonnade.weights.state_dicts import State, WeightsError
 
 from .kernels.folding import FusedError, Fusible, refuse_weights
@@ -135,6 +135,11 @@ class ColumnarBackbone(Fusible, BaseModule):
             LookupError, ValueError: If the state dict does not show them.
         """
         return dict(arch=cls.infer_arch(state))
+
+    @classmethod
+    def weights_name(cls, arch: str | Mapping[str, Any], init_cfg: dict | list[dict] | None) -> str:
+        """timm's name of the weights that a config asks for, or nothing."""
+        return timm_name_of(init_cfg)
 
     @abstractmethod
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:

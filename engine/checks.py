@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -9,10 +10,12 @@ from typing import Any
 
 import numpy as np
 from mmengine.config import Config, ConfigDict
+from mmengine.logging import print_log
 from mmengine.registry import MODELS
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.necks import ColumnarPyramid, Pyramid, SimplePyramid
+from colonnade.weights.pretrained import normalisation_of
 
 from .data_sources import categories_of, classes_of, find_datasets, paths_of
 from .options import names_of_type
@@ -41,6 +44,25 @@ def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> None:
     if problems:
         raise ValueError('the config does not fit together:\n' + '\n'.join(f'  {problem}'
                                                                            for problem in problems))
+    warn_of_normalisation(cfg.model, trunk)
+
+
+def warn_of_normalisation(model: ConfigDict, trunk: type[ColumnarBackbone]) -> None:
+    """Warn if images are normalised otherwise than the trunk's weights need, as timm lists it."""
+    backbone, found = model.backbone, model.get('data_preprocessor') or {}
+    name = trunk.weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
+    expected = normalisation_of(name)
+    given = [found.get('mean'), found.get('std')]
+    if expected is None or np.shape(given) != np.shape(expected):
+        return  # or images have other channels
+    if np.allclose(np.array(given), expected, atol=0.5):
+        return
+    mean, std = (', '.join(f'{value:.2f}' for value in values) for values in expected)
+    print_log(
+        f'images are normalised with mean {given[0]} and std {given[1]}, and the weights {name} '
+        f'are for mean [{mean}] and std [{std}]: set these in model.data_preprocessor',
+        logger='current',
+        level=logging.WARNING)
 
 
 def class_heads(value: Any, name: str = 'model') -> Iterator[tuple[str, dict[str, Any]]]:

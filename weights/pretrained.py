@@ -6,14 +6,42 @@ from typing import Any
 
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
+from timm.models import get_pretrained_cfg, list_pretrained
 
 from .loading import load_weights
+
+Normalisation = tuple[list[float], list[float]]  # mean and deviation of each channel
 
 
 def pretrained_of(init_cfg: dict | list[dict] | None) -> dict[str, Any] | None:
     """The ``type='Pretrained'`` part of an ``init_cfg``."""
     init_cfgs = init_cfg if isinstance(init_cfg, list) else [init_cfg or {}]
     return next((cfg for cfg in init_cfgs if cfg.get('type') == 'Pretrained'), None)
+
+
+def timm_name_of(init_cfg: dict | list[dict] | None) -> str:
+    """NAME of ``timm://NAME`` in an ``init_cfg``, or nothing."""
+    scheme, separator, name = str((pretrained_of(init_cfg)
+                                   or {}).get('checkpoint')).partition('://')
+    return name if separator and scheme == 'timm' else ''
+
+
+def normalisation_of(name: str) -> Normalisation | None:
+    """How images are normalised for weights of timm's; None if it is not known.
+
+    Args:
+        name: A model's name, with the tag of the weights or without. Without one, it is known what
+            all weights of the model have in common.
+
+    Returns:
+        Mean and standard deviation of red, green and blue, of values from 0 to 255.
+    """
+    names = [name] if '.' in name else list_pretrained(f'{name}.*') if name else []
+    found = {(cfg.mean, cfg.std) for each in names if (cfg := get_pretrained_cfg(each))}
+    if len(found) != 1:
+        return None
+    mean, std = ([255 * value for value in values] for values in found.pop())
+    return mean, std
 
 
 def load_pretrained(module: BaseModule) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import timm
 import torch
-from timm.models import get_pretrained_cfg, list_models, list_pretrained
+from timm.models import list_models, list_pretrained
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 
@@ -43,8 +43,6 @@ SHOWN = (  # of each family some, for tables and messages; all models of MODULES
 )
 #: in names of weights whose authors normalise the maps of intermediate blocks
 NORMALISED = ('dinov2', 'dinov3', '.dino', 'tipsv2', 'lingbot', 'eupe')
-
-Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of the channels
 
 
 @dataclass(frozen=True)
@@ -141,28 +139,6 @@ class TimmModels(Variants):
         return name
 
 
-def weights_of(arch: str | Settings, checkpoint: str | None) -> str:
-    """The name by which weights are known: timm's with its tag, as far as it is given."""
-    if checkpoint is not None and checkpoint.startswith('timm://'):
-        return checkpoint.removeprefix('timm://')
-    return arch if isinstance(arch, str) else arch.get('model', '')
-
-
 def are_normalised(weights: str) -> bool:
     """Whether the authors of weights apply the final norm to maps of intermediate blocks."""
     return any(part in weights for part in NORMALISED)
-
-
-def normalisation_of(weights: str) -> Normalisation | None:
-    """How images must be normalised for weights; None if it is not known.
-
-    Returns:
-        Mean and standard deviation of red, green and blue, for values of 0 to 255. Without a tag,
-        they are known if all weights of the model agree.
-    """
-    names = [weights] if '.' in weights else list_pretrained(f'{weights}.*')
-    found = {(cfg.mean, cfg.std) for name in names if (cfg := get_pretrained_cfg(name))}
-    if len(found) != 1:
-        return None
-    mean, std = found.pop()
-    return tuple(255 * value for value in mean), tuple(255 * value for value in std)

@@ -14,14 +14,12 @@ from timm.layers import resample_abs_pos_embed, resample_patch_embed
 from timm.models import group_parameters
 from torch import Tensor, nn
 
-from colonnade.weights.pretrained import pretrained_of
 from colonnade.weights.state_dicts import Shapes, State
 
 from ..columnar import ColumnarBackbone
 from ..registry import register_trunk
 from ..variants import resolve_out_indices
-from .architectures import (Normalisation, ShownModels, TimmModels, are_normalised,
-                            normalisation_of, weights_of)
+from .architectures import ShownModels, TimmModels, are_normalised
 from .blocks import PlainBlock, adapted
 from .layouts import LAYOUTS, with_layer_scale_modules
 from .recognition import EVA_BIASES, find_model, is_zero
@@ -83,9 +81,9 @@ class PlainViT(ColumnarBackbone):
                  init_cfg: dict | list[dict] | None = None,
                  **kwargs: Any) -> None:
         settings = self.variants.resolve(arch, img_size=img_size, patch_size=patch_size)
-        checkpoint = (pretrained_of(init_cfg) or {}).get('checkpoint')
-        self.weights_name = weights_of(arch, checkpoint)
-        self.tap_norm = are_normalised(self.weights_name) if tap_norm is None else tap_norm
+        if tap_norm is None:
+            tap_norm = are_normalised(self.weights_name(arch, init_cfg))
+        self.tap_norm = tap_norm
         if self.tap_norm:
             self.tail_names = ('norm', )
             self.classifier_names = tuple(set(self.classifier_names) - {'norm'})
@@ -164,6 +162,12 @@ class PlainViT(ColumnarBackbone):
             arch=find_model(state, sizes),
             patch_size=sizes['patch_size'],
             tap_norm='norm.weight' in state)
+
+    @classmethod
+    def weights_name(cls, arch: str | Mapping[str, Any], init_cfg: dict | list[dict] | None) -> str:
+        """timm's name of the weights, with their tag if the config says it."""
+        name = arch if isinstance(arch, str) else arch.get('model', '')
+        return super().weights_name(arch, init_cfg) or name
 
     def renamed(self, state: State) -> State:
         """DeiT-III's LayerScale under timm's names, which depend on the model."""
@@ -277,8 +281,3 @@ class PlainViT(ColumnarBackbone):
     @cached_property
     def _layers(self) -> dict[str, int]:
         return group_parameters(self, self._group_matcher, reverse=True)
-
-    @property
-    def normalisation(self) -> Normalisation | None:
-        """Mean and deviation of the images that the weights are for, if they are known."""
-        return normalisation_of(self.weights_name)
