@@ -99,8 +99,10 @@ def check_sizes(settings: Settings) -> None:
                          f'got {img_size}')
 
 
-def resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple[int, ...]:
-    """Non-negative indices of the tapped blocks, shallow to deep.
+def resolve_out_indices(out_indices: Sequence[int] | None,
+                        depth: int,
+                        name: str = 'out_indices') -> tuple[int, ...]:
+    """Non-negative indices of the tapped blocks, shallow to deep; errors call them ``name``.
 
     Raises:
         ValueError: If there is none, one is out of range, or they don't go from shallow to deep.
@@ -110,9 +112,9 @@ def resolve_out_indices(out_indices: Sequence[int] | None, depth: int) -> tuple[
         return tuple(max(index, 0) for index in defaults)
     wrong = [index for index in out_indices if not -depth <= index < depth]
     if wrong or not out_indices:
-        raise ValueError(f'out_indices must be block numbers in {-depth} ... {depth - 1}, '
+        raise ValueError(f'{name} must be block numbers in {-depth} ... {depth - 1}, '
                          f'got {tuple(out_indices)}')
     resolved = tuple(index % depth for index in out_indices)
     if list(resolved) != sorted(resolved):
-        raise ValueError(f'out_indices must go from shallow to deep, got {tuple(out_indices)}')
+        raise ValueError(f'{name} must go from shallow to deep, got {tuple(out_indices)}')
     return resolved

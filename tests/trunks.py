@@ -9,7 +9,8 @@ import torch
 import toy_trunk  # noqa: F401, registers the toy
 from torch import nn
 
-from colonnade.backbones import TRUNKS, CaiT, ColumnarBackbone, ResMLP, SimplifiedViT, XCiT
+from colonnade.backbones import (TRUNKS, CaiT, ColumnarBackbone, PlainViT, ResMLP, SimplifiedViT,
+                                 XCiT)
 from colonnade.backbones.kernels.folding import FusibleBlock
 
 SMALL = dict(
@@ -26,6 +27,12 @@ FORMS = {  # of trunks with several
     'XCiT of patch 16': partial(XCiT, ARCHS[XCiT] | dict(patch_size=16)),
     'CaiT by blocks': partial(CaiT, ARCHS[CaiT] | dict(patch_size=8), attn_block_size=17),
     'ResMLP by windows': partial(ResMLP, ARCHS[ResMLP], token_mixing='window'),
+    'PlainViT of DINOv3 by windows':
+    partial(
+        PlainViT,
+        ARCHS[PlainViT] | dict(model='vit_small_patch16_dinov3'),
+        window_size=3,
+        global_blocks=(1, )),
     'SimplifiedViT in sequence':
     partial(SimplifiedViT, ARCHS[SimplifiedViT], block='sequential', centring=True),
     'SimplifiedViT of plain blocks': partial(SimplifiedViT, ARCHS[SimplifiedViT], block='plain'),

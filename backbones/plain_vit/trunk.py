@@ -104,7 +104,7 @@ class PlainViT(ColumnarBackbone):
         if global_blocks is None:
             global_blocks = [(self.depth * quarter) // 4 - 1 for quarter in (1, 2, 3, 4)]
         elif global_blocks:
-            global_blocks = resolve_out_indices(global_blocks, self.depth)
+            global_blocks = resolve_out_indices(global_blocks, self.depth, 'global_blocks')
         for index, block in enumerate(self.blocks):
             if index in global_blocks:
                 continue

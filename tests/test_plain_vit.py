@@ -1,0 +1,331 @@
+"""PlainViT: timm's vision transformers of every family, at any size and by windows."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from mmengine.config import Config
+from rounding import check_all_rounding, doubled
+from timm.models import group_parameters
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from colonnade.backbones import PlainViT
+from colonnade.backbones.plain_vit.blocks import PlainBlock
+from colonnade.backbones.plain_vit.windows import Heads, attend_in_windows
+from colonnade.engine.benchmark.contestants import Intermediates
+from colonnade.engine.checks import check_config
+
+TINY = dict(embed_dim=48, depth=3, num_heads=2)
+DINOV3, DEIT3 = 'vit_small_patch16_dinov3', 'deit3_small_patch16_224'
+MODELS = {  # of every kind of block, prefix and positions -> number of prefix tokens
+    DEIT3: 1,
+    'vit_small_patch16_224': 1,
+    'deit_small_distilled_patch16_224': 2,
+    'vit_small_patch14_dinov2': 1,
+    'vit_giant_patch14_dinov2': 1,
+    'vit_base_patch14_reg4_dinov2': 5,
+    'vit_base_patch14_reg1_tipsv2': 2,
+    'vit_base_patch16_radio_v3': 8,
+    'vit_base_patch16_clip_quickgelu_224': 1,
+    'vit_base_patch16_siglip_512': 0,
+    'beit3_base_patch16_224': 1,
+    'aimv2_large_patch14_224': 0,
+    DINOV3: 5,
+    'vit_small_plus_patch16_dinov3': 5,
+    'vit_base_patch16_sapiens2': 9,
+    'eva_giant_patch14_224': 1,
+    'eva02_small_patch14_336': 1,
+    'eva02_base_patch14_448': 1,
+    'vit_pe_core_base_patch16_224': 1,
+    'vit_pe_spatial_base_patch16_512': 1,
+    'vit_betwixt_patch16_rope_reg4_gap_256': 4,
+    'vit_base_patch16_rope_mixed_ape_224': 1,
+}
+OTHER_BLOCKS = ('vit_base_patch16_rpn_224', 'vit_pwee_patch16_reg1_gap_256',
+                'vit_base_patch16_18x2_224', 'vit_dlittle_patch16_reg1_gap_256',
+                'eva02_enormous_patch14_clip_224')
+
+
+def tiny(model: str = DINOV3, **kwargs: object) -> PlainViT:
+    """A small trunk with three taps, in double precision; no weight is 0 or 1."""
+    torch.manual_seed(0)
+    arch = dict(model=model, **TINY)
+    if model == 'vit_base_patch16_sapiens2':
+        arch |= dict(num_kv_heads=(1, 2, 1), img_size=64)
+    trunk = PlainViT(arch, **dict(out_indices=(0, 1, 2)) | kwargs).double()
+    for parameter in trunk.parameters():
+        parameter.data += torch.rand_like(parameter) * 0.1
+    return trunk
+
+
+def pair(model: str, **kwargs: object) -> tuple[PlainViT, Intermediates]:
+    """Ours and timm's with the same weights."""
+    ours = tiny(model, **kwargs)
+    theirs = ours.timm_module(ours.settings['img_size']).double()
+    state = theirs.state_dict()
+    for key, value in ours.state_dict().items():  # frequencies of fewer blocks
+        state[key] = torch.cat(
+            (value, state[key][:, value.shape[1]:]), 1) if '.freqs' in key else value
+    theirs.load_state_dict(state)
+    return ours.eval(), Intermediates(theirs.eval(), ours.out_indices, norm=ours.tap_norm)
+
+
+def gradients(model: nn.Module, maps: list[Tensor]) -> dict[str, Tensor]:
+    sum((m * m.detach().cos()).mean() for m in maps).backward()
+    named = getattr(model, 'trunk', model).named_parameters()
+    return {name: p.grad for name, p in named if p.grad is not None}
+
+
+@pytest.mark.parametrize('model', [*MODELS, *OTHER_BLOCKS])
+def test_maps_and_gradients_equal_timms(model: str) -> None:
+    """At sizes of whole patches and others, one patch among them."""
+    ours, theirs = pair(model)
+    assert ours.num_prefix_tokens == MODELS.get(model, ours.num_prefix_tokens)
+    assert isinstance(ours.blocks[0], PlainBlock) == (model in MODELS)
+    native = (ours.settings['img_size'], ) * 2
+    for size in ((75, 101), (ours.patch_size, ) * 2, native):
+        image = torch.randn(2, 3, *size, dtype=torch.float64)
+        with torch.no_grad():
+            for a, b in zip(ours(image), theirs(image), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+        if size != native:
+            found = gradients(ours, ours(image))
+            expected = gradients(theirs, theirs(image))
+            assert set(found) == {name for name, _ in ours.named_parameters()}
+            for name, gradient in found.items():
+                torch.testing.assert_close(gradient, expected[name], rtol=1e-7, atol=1e-10)
+        ours.zero_grad()
+        theirs.zero_grad()
+
+
+@pytest.mark.parametrize('model', [DINOV3, DEIT3, 'eva02_base_patch14_448'])
+def test_rounding_is_timms(model: str) -> None:
+    ours, theirs = pair(model)
+    image = torch.randn(1, 3, 75, 101)
+    with torch.no_grad():
+        exact = theirs(image.double())
+        check_all_rounding(ours.float()(image), theirs.float()(image), exact)
+
+
+@pytest.mark.parametrize('model, normalised', [
+    (DINOV3, True),
+    ('vit_small_patch14_dinov2', True),
+    ('vit_base_patch16_224.dino', True),
+    ('vit_base_patch16_224.mae', False),
+    (DEIT3, False),
+    ('vit_base_patch16_siglip_512', False),
+])
+def test_which_maps_are_normalised(model: str, normalised: bool) -> None:
+    with torch.device('meta'):
+        assert PlainViT(model).tap_norm == normalised
+        other = PlainViT(model, tap_norm=not normalised)
+    assert hasattr(other, 'norm') != normalised
+
+
+def test_the_weights_of_init_cfg_say_what_is_normalised() -> None:
+    with torch.device('meta'):
+        init_cfg = dict(type='Pretrained', checkpoint='timm://vit_base_patch16_224.dino')
+        assert PlainViT('vit_base_patch16_224', init_cfg=init_cfg).tap_norm
+
+
+def test_prefix_tokens_beside_the_maps() -> None:
+    ours, theirs = pair(DINOV3, return_prefix_tokens=True)
+    image = torch.randn(2, 3, 40, 56).double()
+    expected = theirs.trunk.forward_intermediates(
+        image, indices=[0, 1, 2], intermediates_only=True, norm=True, return_prefix_tokens=True)
+    for pairs in zip(ours(image), expected, strict=True):
+        for a, b in zip(*pairs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+def mask_of(grid: tuple[int, int], window_size: int, prefix: int) -> Tensor:
+    """Which tokens see which: those of their window and prefix tokens, and these see all."""
+    row = torch.arange(grid[0]).repeat_interleave(grid[1]) // window_size
+    column = torch.arange(grid[1]).repeat(grid[0]) // window_size
+    window = torch.cat((torch.full((prefix, ), -1), row * 1000 + column))
+    same = window[:, None] == window
+    return same | (window == -1) | (window[:, None] == -1)
+
+
+@pytest.mark.parametrize('window_size', [1, 4, 7])
+@pytest.mark.parametrize('grid', [(7, 9), (8, 8), (3, 20), (1, 1), (14, 14)])
+@pytest.mark.parametrize('prefix', [0, 1, 5])
+def test_windows_are_masked_attention(prefix: int, grid: tuple[int, int], window_size: int) -> None:
+    torch.manual_seed(0)
+    shape = (2, 3, prefix + grid[0] * grid[1], 4)
+    heads = Heads(*(torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(3)))
+    expected = F.scaled_dot_product_attention(*heads, attn_mask=mask_of(grid, window_size, prefix))
+    found = attend_in_windows(heads, grid, window_size)
+    torch.testing.assert_close(found, expected)
+    with torch.no_grad():
+        torch.testing.assert_close(attend_in_windows(heads, grid, window_size), expected)
+    weight = torch.randn(shape, dtype=torch.float64)
+    for a, b in zip(
+            *(torch.autograd.grad(out, heads, weight) for out in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize('model', [DINOV3, DEIT3, 'vit_base_patch16_siglip_512'])
+def test_a_block_by_windows_is_timms_with_a_mask(model: str) -> None:
+    """Rotary positions too: those of the whole image."""
+    ours, theirs = pair(model, window_size=2, global_blocks=(1, 2), out_indices=(0, 1, 2))
+    image, grid = torch.randn(1, 3, 75, 101).double(), (5, 7)
+    mask = mask_of(grid, 2, ours.num_prefix_tokens)
+    layer = theirs.trunk.blocks[0].attn
+    layer.forward = lambda x, of=layer.forward, **given: of(x, **given | dict(attn_mask=mask))
+    for a, b in zip(ours(image), theirs(image), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+def test_all_blocks_global_is_no_windows() -> None:
+    windows, plain = (tiny(**kwargs) for kwargs in (
+        dict(window_size=2, global_blocks=(0, 1, -1)), {}))  # yapf: disable
+    image = torch.randn(1, 3, 64, 64).double()
+    for a, b in zip(windows(image), plain(image), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize('depth, last_of_quarters', [(12, {2, 5, 8, 11}), (24, {5, 11, 17, 23})])
+def test_global_blocks_are_vitdets(depth: int, last_of_quarters: set[int]) -> None:
+    with torch.device('meta'):
+        trunk = PlainViT(dict(TINY, depth=depth), window_size=14)
+    of_all = {i for i, block in enumerate(trunk.blocks) if block.attn.window_size is None}
+    assert of_all == last_of_quarters
+    assert {block.attn.window_size for block in trunk.blocks} == {None, 14}
+
+
+def test_memory_by_windows_is_linear() -> None:
+    """Nothing that a windowed block stores for gradients grows with the square of the tokens."""
+    stored = {}
+    for side in (256, 512):
+        trunk, sizes = tiny(DEIT3, window_size=4, global_blocks=(), out_indices=(0, )), []
+        with torch.autograd.graph.saved_tensors_hooks(
+                lambda t, to=sizes: to.append(t) or t, lambda t: t):
+            trunk(torch.randn(1, 3, side, side).double())[0].sum().backward()
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in sizes}
+        stored[side] = sum(storages.values())
+    assert stored[512] < 4.2 * stored[256]
+
+
+@pytest.mark.parametrize('model', [DINOV3, DEIT3, 'vit_base_patch16_rope_mixed_ape_224'])
+def test_early_taps_keep_no_block_behind(model: str) -> None:
+    ours, theirs = pair(model, out_indices=(0, 1))
+    assert len(ours.blocks) == 2
+    image = torch.randn(1, 3, 48, 48).double()
+    for a, b in zip(ours(image), theirs(image), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+def test_a_frozen_trunk_stores_nothing() -> None:
+    """For probes: no parameter gets a gradient, and there is no graph."""
+    trunk = tiny(frozen_stages=3).train()
+    assert not any(p.requires_grad for p in trunk.parameters())
+    assert not any(module.training for module in (*trunk.blocks.children(), trunk.norm))
+    assert not any(m.requires_grad for m in trunk(torch.randn(1, 3, 32, 32).double()))
+
+
+@pytest.mark.parametrize('model', [DINOV3, 'deit_small_distilled_patch16_224',
+                                   'vit_base_patch16_rope_mixed_ape_224'])  # yapf: disable
+def test_layers_are_timms_groups(model: str) -> None:
+    ours, theirs = pair(model)
+    layers = group_parameters(theirs.trunk, theirs.trunk.group_matcher(), reverse=True)
+    for name, _ in ours.named_parameters():
+        depth, number = ours.get_layer_depth(f'backbone.{name}', prefix='backbone.')
+        assert depth == min(layers[name], 4) and number == 5
+    assert ours.get_layer_depth('neck.stride4.weight', prefix='backbone.') == (4, 5)
+
+
+@pytest.mark.parametrize('kwargs', [{}, dict(window_size=2)])
+@pytest.mark.parametrize('model', [DINOV3, DEIT3, 'eva02_base_patch14_448'])
+def test_half_precision(model: str, kwargs: dict) -> None:
+    """As far from double precision as timm's, of which some parts are wider."""
+    ours, image = tiny(model, **kwargs).float().eval(), torch.randn(2, 3, 60, 84)
+    with torch.no_grad():
+        exact = doubled(ours)(image.double())
+        with torch.autocast('cpu', torch.bfloat16):
+            mixed = ours(image)
+        half = ours.bfloat16()(image.bfloat16())
+    for maps in (mixed, half):
+        for a, b in zip(maps, exact, strict=True):
+            assert (a - b).abs().max() < 0.06 * b.abs().max()
+
+
+@pytest.mark.parametrize('training', [False, True])
+@pytest.mark.parametrize('kwargs', [{}, dict(window_size=3)])
+def test_compiled_for_any_size(kwargs: dict, training: bool) -> None:
+    torch._dynamo.reset()
+    trunk = tiny(**kwargs).train(training)
+    expected = {}
+    sizes = ((64, 64), (75, 101), (96, 50))
+    with torch.set_grad_enabled(training):
+        for size in sizes:
+            torch.manual_seed(1)
+            expected[size] = trunk(torch.randn(1, 3, *size).double())
+        trunk.compile(backend='eager', dynamic=True)
+        for size in sizes:
+            torch.manual_seed(1)
+            for a, b in zip(trunk(torch.randn(1, 3, *size).double()), expected[size], strict=True):
+                torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize('model', [DINOV3, DEIT3, 'eva_giant_patch14_224'])
+def test_fused_maps_are_the_same(model: str) -> None:
+    """EVA's biases and LayerScale of both kinds among what is folded."""
+    trunk, image = tiny(model).eval(), torch.randn(1, 3, 60, 84).double()
+    with torch.no_grad():
+        expected = trunk(image)
+        for a, b in zip(trunk.fuse()(image), expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+
+
+def test_attention_dropout_of_an_arch() -> None:
+    trunk = PlainViT(dict(TINY, attn_drop_rate=0.5), window_size=2, global_blocks=(2, ))
+    image = torch.randn(1, 3, 64, 64)
+    torch.manual_seed(1)
+    once, again = trunk.train()(image), trunk(image)
+    assert not torch.equal(once[0], again[0])
+    assert torch.equal(trunk.eval()(image)[-1], trunk(image)[-1])
+
+
+@pytest.mark.parametrize('make, message', [
+    (lambda: PlainViT('vit_smal_patch16_dinov3'), f'did you mean {DINOV3}'),
+    (lambda: PlainViT(f'{DINOV3}.lvd'), f'timm has the weights lvd1689m of {DINOV3}'),
+    (lambda: PlainViT('swin_tiny_patch4_window7_224'), 'PlainViT has no arch'),
+    (lambda: PlainViT(dict(embed_dim=48, depth=3)), r"missing \['num_heads'\]"),
+    (lambda: PlainViT(dict(TINY, patch_drop_rate=0.1)), r"unknown \['patch_drop_rate'\]"),
+    (lambda: PlainViT(dict(model=DINOV3, init_value=1)), r"unknown \['init_value'\]"),
+    (lambda: PlainViT(dict(TINY, num_heads=5)), 'embed_dim must be a multiple of num_heads'),
+    (lambda: PlainViT(dict(model='vit_base_patch16_sapiens2', depth=3)), 'timm cannot build'),
+    (lambda: PlainViT(DINOV3, img_size=100), 'img_size must be a multiple of patch_size 16'),
+    (lambda: tiny('eva02_base_patch14_448', tap_norm=True), 'has no final norm'),
+    (lambda: tiny(window_size=0), 'window_size must be positive, got 0'),
+    (lambda: tiny(global_blocks=(0, )), 'global_blocks has no effect without window_size'),
+    (lambda: tiny(window_size=2, global_blocks=(3, )), 'global_blocks must be block numbers'),
+    (lambda: tiny(OTHER_BLOCKS[1], window_size=2, global_blocks=()), 'window_size is not for'),
+])
+def test_wrong_arguments(make: Callable, message: str) -> None:
+    with torch.device('meta'), pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize('mean, checkpoint, warned', [
+    (127.5, None, False),
+    (120., None, True),
+    (120., 'timm://vit_base_patch16_siglip_512.v2_webli', True),
+    (120., 'timm://vit_base_patch16_224.mae', True),
+    (120., 'file.pth', True),
+])
+def test_images_normalised_for_other_weights(mean: float, checkpoint: str | None, warned: bool,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    said = []
+    monkeypatch.setattr('colonnade.engine.checks.print_log', lambda text, **_: said.append(text))
+    backbone = dict(type='PlainViT', arch='vit_base_patch16_siglip_512')
+    if checkpoint:
+        backbone['init_cfg'] = dict(type='Pretrained', checkpoint=checkpoint)
+    preprocessor = dict(mean=[mean] * 3, std=[127.5] * 3)
+    check_config(Config(dict(model=dict(backbone=backbone, data_preprocessor=preprocessor))), ())
+    assert bool(said) == warned
+    if warned:
+        assert 'set these in model.data_preprocessor' in said[0]
