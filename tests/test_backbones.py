@@ -173,7 +173,8 @@ def test_an_image_without_a_batch(make: partial) -> None:
 @every_trunk
 def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
     backbone = tiny(make, frozen_stages=frozen_stages, drop_path_rate=0.1)
-    frozen = (*backbone.stem_names, *(f'blocks.{i}.' for i in range(frozen_stages)))
+    tail = backbone.tail_names if frozen_stages == 4 else ()
+    frozen = (*backbone.stem_names, *(f'blocks.{i}.' for i in range(frozen_stages)), *tail)
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     optimizer = torch.optim.SGD((p for p in backbone.parameters() if p.requires_grad), lr=1.) \
         if frozen_stages < 4 else None

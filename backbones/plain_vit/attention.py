@@ -72,6 +72,11 @@ class SelfAttention(nn.Module):
             out = out * call_linear(self.gate, x).sigmoid()
         return self.proj_drop(call_linear(self.proj, out))
 
+    def init_non_persistent_buffers(self) -> None:
+        """Fill what no file holds, as timm's modules do: biases of EVA's keys."""
+        if self.q_bias is not None:
+            self.k_bias.zero_()
+
     @torch.no_grad()
     def join_biases(self) -> None:
         """Give the layer of queries, keys and values the biases that EVA keeps apart from it."""

@@ -93,6 +93,7 @@ class PlainViT(ColumnarBackbone):
         self.return_prefix_tokens = return_prefix_tokens
         self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
         self._set_windows(window_size, global_blocks)
+        self.register_load_state_dict_post_hook(fill_buffers)
 
     def _set_windows(self, window_size: int | None, global_blocks: Sequence[int] | None) -> None:
         if window_size is None:
@@ -281,3 +282,13 @@ class PlainViT(ColumnarBackbone):
     @cached_property
     def _layers(self) -> dict[str, int]:
         return group_parameters(self, self._group_matcher, reverse=True)
+
+
+def fill_buffers(trunk: PlainViT, _: Any) -> None:
+    """A hook behind loading: compute what no file holds, for trunks that were built without memory.
+
+    These are frequencies of rotary positions, and the keys' biases of EVA, which are 0.
+    """
+    for module in trunk.modules():
+        if hasattr(module, 'init_non_persistent_buffers'):
+            module.init_non_persistent_buffers()
