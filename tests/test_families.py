@@ -17,6 +17,11 @@ TRUNKS = {
     for cls, arch in ARCHS.items() if cls in OURS
 }
 TRUNKS['ResMLP by windows'] = TRUNKS['ResMLP'] | dict(token_mixing='window')
+TRUNKS['DINOv3 by windows'] = dict(
+    type='PlainViT',
+    arch=TRUNKS['PlainViT']['arch'] | dict(model='vit_small_patch16_dinov3'),
+    window_size=3,
+    global_blocks=(1, ))
 RECIPES = {'coco': 'slim_coco', 'ade': 'slim_ade20k'}
 METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
 STEPS = """
