@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from touched_layers import LoRA, bent
 from trunks import ARCHS, tiny
@@ -22,6 +24,7 @@ from colonnade.backbones.kernels.operators import BLOCK
 from colonnade.backbones.simplified_vit.attention import ShapedAttention
 from colonnade.backbones.simplified_vit.blocks import (BLOCKS, ParallelBlock, PlainBlock,
                                                        SequentialBlock)
+from colonnade.weights.files import read_checkpoint
 from colonnade.weights.layouts import layout_of
 from colonnade.weights.loading import plan_loading
 
@@ -222,6 +225,18 @@ def test_files_say_what_blocks_they_have(block: str, other: str) -> None:
         plan_loading(backbone, state, 'a.pth')
 
 
+@every_block
+def test_files_are_converted(block: str, tmp_path: Path, run_tool: Callable,
+                             capsys: pytest.CaptureFixture[str]) -> None:
+    state = trunk(block).state_dict()
+    torch.save(dict(model=state), tmp_path / 'a.pth')
+    run_tool('convert_checkpoint', tmp_path / 'a.pth', tmp_path / 'b.pth')
+    assert ': SimplifiedViT; ' in capsys.readouterr().out
+    written = read_checkpoint(tmp_path / 'b.pth')['state_dict']
+    assert all(torch.equal(written.pop(key), value) for key, value in state.items())
+    assert not written
+
+
 def test_files_of_vision_transformers_are_of_another_kind() -> None:
     with torch.device('meta'):
         state = timm.create_model('vit_tiny_patch16_224').state_dict()
@@ -274,6 +289,18 @@ def test_hooks_are_called(block: str, name: str) -> None:
     with torch.no_grad():
         torch.testing.assert_close(backbone(image)[1], found)
     assert not torch.allclose(found, before)
+    assert all(torch.equal(seen, then) for seen, then in kept)
+
+
+@every_block
+def test_hooks_on_all_modules_keep_what_they_saw(block: str) -> None:
+    backbone, kept, image = trunk(block), [], torch.randn(1, 3, 40, 56)
+    handle = register_module_forward_hook(lambda _, __, out: kept.append((out, out.clone()))
+                                          if isinstance(out, Tensor) else None)
+    with torch.no_grad():
+        backbone(image)
+    handle.remove()
+    assert len(kept) > 10
     assert all(torch.equal(seen, then) for seen, then in kept)
 
 
