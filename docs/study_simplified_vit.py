@@ -31,6 +31,8 @@ TRUNKS: dict[str, dict[str, Any]] = {
     'sequential': dict(type='SimplifiedViT', img_size=128, block='sequential'),
     'parallel_identity': dict(
         type='SimplifiedViT', img_size=128, block='parallel', init=(1., 0.)),
+    'parallel_centred': dict(
+        type='SimplifiedViT', img_size=128, block='parallel', init=(1., 1.), centring=True),
 }  # yapf: disable
 Curve = list[tuple[int, float]]  # iteration, mIoU
 

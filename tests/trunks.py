@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import timm
@@ -57,6 +58,14 @@ def tiny(make: type | partial = XCiT, *args: object, **kwargs: object) -> Column
     if isinstance(make, type):
         args = args or (ARCHS[make], )
     return make(*args, **kwargs)
+
+
+def randomised(module: Any) -> Any:
+    """A module whose weights are at no special point, the same every time."""
+    torch.manual_seed(1)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return module
 
 
 def timm_model(cls: type, arch: str, **kwargs: object) -> nn.Module:

@@ -11,7 +11,7 @@ from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 from ..kernels.layers import add, feed_forward
-from ..kernels.untouched import add_branch, is_drop_path, is_plain
+from ..kernels.untouched import add_branch, all_are_called, is_drop_path, is_plain
 from .attention import PlainAttention, ShapedAttention
 
 EPS = 1e-6  # of all norms, as in vision transformers
@@ -46,7 +46,8 @@ class ParallelBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
         x = self.norm(x)
-        return feed_forward(own(self.attn, x), None, self.mlp, None, self.drop_path, given=x)
+        mixed = call_attention(self.attn, x)
+        return feed_forward(mixed, None, self.mlp, None, self.drop_path, given=x)
 
 
 class SequentialBlock(nn.Module):
@@ -71,7 +72,8 @@ class SequentialBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
-        return feed_forward(own(self.attn, self.norm1(x)), None, self.mlp, None, self.drop_path)
+        mixed = call_attention(self.attn, self.norm1(x))
+        return feed_forward(mixed, None, self.mlp, None, self.drop_path)
 
 
 class PlainBlock(nn.Module):
@@ -92,7 +94,7 @@ class PlainBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
         attended = self.attn(self.norm1(x))
-        unseen = is_plain(self.attn, PlainAttention) and is_plain(self.attn.proj, nn.Linear)
+        unseen = is_unseen(self.attn, PlainAttention) and is_unseen(self.attn.proj, nn.Linear)
         if unseen and is_drop_path(self.drop_path1):
             x = add(x, self.drop_path1(attended))
         else:
@@ -111,7 +113,12 @@ def stochastic_depth(rate: float) -> nn.Module:
     return DropPath(rate) if rate else nn.Identity()
 
 
-def own(attention: nn.Module, x: Tensor) -> Tensor:
-    """``attention(x)``, which may be overwritten: a copy of what hooks may keep."""
+def is_unseen(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether nobody but its caller sees what a module gives, which may be overwritten then."""
+    return is_plain(module, kind) and not all_are_called()
+
+
+def call_attention(attention: nn.Module, x: Tensor) -> Tensor:
+    """``attention(x)``, or a copy if others see it: what is returned may be overwritten."""
     attended = attention(x)
-    return attended if is_plain(attention, ShapedAttention) else attended.clone()
+    return attended if is_unseen(attention, ShapedAttention) else attended.clone()

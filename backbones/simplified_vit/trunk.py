@@ -160,5 +160,14 @@ class SimplifiedViT(LearnedPositions):
             block=block,
             centring='blocks.0.attn.gamma' in state)
 
+    @classmethod
+    def arguments_for(cls, state: State) -> dict[str, Any]:
+        """See :meth:`.ColumnarBackbone.arguments_for`.
+
+        No shape of plain blocks depends on the number of heads: one head stands for any.
+        """
+        gains = state.get('blocks.0.attn.alpha')
+        return dict(arch=dict(cls.infer_arch(state), num_heads=1 if gains is None else len(gains)))
+
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         return block(x)
