@@ -13,8 +13,8 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from .operators import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
-from .untouched import (MLP, add_branch, all_are_called, first_touched, is_drop_path, is_plain,
-                        is_token_norm)
+from .untouched import (MLP, add_branch, all_are_called, first_touched, is_drop_path, is_gated_mlp,
+                        is_plain, is_token_norm)
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available()
 
@@ -189,21 +189,27 @@ def feed_forward(x: Tensor,
     Args:
         x: Tokens ``(B, N, C)``.
         norm: What comes before; ``None`` is nothing.
-        mlp: timm's module with ``fc1``, GELU and ``fc2``.
+        mlp: timm's module with ``fc1``, GELU and ``fc2``, or with gates.
         scale: LayerScale ``(C)``; ``None`` is 1.
         drop_path: Stochastic depth.
         given: What the branch gets, tokens of the same shape; ``None`` is ``x``.
     """
     given = x if given is None else given
-    if (first_touched(mlp, MLP) is not None or not (norm is None or is_token_norm(norm))
-            or not is_drop_path(drop_path)):
-        return add_branch(x, mlp(_normalised(given, norm)), scale, drop_path)
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or drop_path.training:
+    beside = is_drop_path(drop_path) and (norm is None or is_token_norm(norm))
+    known = beside and first_touched(mlp, MLP) is None
+    whole = torch.is_grad_enabled() or torch.compiler.is_compiling() or drop_path.training
+    if known and whole:
         hidden = linear(_normalised(given, norm), mlp.fc1.weight, mlp.fc1.bias)
         return add(x, drop_path(gelu_linear(hidden, *scaled(scale, mlp.fc2))))
+    if whole or not (known or beside and is_gated_mlp(mlp)):
+        return add_branch(x, mlp(_normalised(given, norm)), scale, drop_path)
     for tokens, source in zip(x.split(BLOCK, dim=1), given.split(BLOCK, dim=1), strict=True):
-        hidden = linear(_normalised(source, norm), mlp.fc1.weight, mlp.fc1.bias)
-        out = gelu_linear(hidden, mlp.fc2.weight, mlp.fc2.bias)
+        source = _normalised(source, norm)
+        if known:
+            hidden = linear(source, mlp.fc1.weight, mlp.fc1.bias)
+            out = gelu_linear(hidden, mlp.fc2.weight, mlp.fc2.bias)
+        else:
+            out = mlp(source)
         tokens.add_(out) if scale is None else tokens.addcmul_(out, scale)
     return x
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from timm.layers import DropPath, LayerNorm, Mlp, RmsNorm
+from timm.layers import DropPath, GluMlp, LayerNorm, Mlp, RmsNorm, SwiGLU
 from timm.models.mlp_mixer import Affine
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
@@ -68,6 +68,13 @@ def is_affine(module: nn.Module) -> bool:
     """Whether it is a norm with factors and summands that can be folded into another layer."""
     return is_plain(module, nn.LayerNorm, LayerNorm, Affine) and all(
         tensor is not None for tensor in module._parameters.values())
+
+
+def is_gated_mlp(module: nn.Module) -> bool:
+    """Whether it is timm's MLP with gates, of layers that take each token by itself."""
+    layers = (nn.Linear, nn.SiLU, nn.Dropout, nn.Identity, nn.LayerNorm, LayerNorm, RmsNorm)
+    return (is_plain(module, GluMlp, SwiGLU) and not all_are_called()
+            and all(is_plain(layer, *layers) for layer in module.children()))
 
 
 def is_convolution(module: nn.Module, *, stride: int) -> bool:
