@@ -69,6 +69,18 @@ def test_whole_detectors_run(name: str) -> None:
     assert [sample.pred_instances.bboxes.shape[1] for sample in samples] == [4, 4]
 
 
+@torch.no_grad()
+def test_patches_of_14_have_a_pyramid_too() -> None:
+    model = build_contestant(
+        'ours',
+        'PlainViT:vit_small_patch14_dinov2', (56, 84),
+        train=False,
+        pyramid=True,
+        device='cpu')
+    levels = model(torch.rand(1, 3, 56, 84))
+    assert [tuple(level.shape[2:]) for level in levels] == [(16, 24), (8, 12), (4, 6), (2, 3)]
+
+
 @pytest.mark.parametrize('trunk', ['XCiT:nano_12_p16', 'CaiT:xxs24', 'ResMLP:s12'])
 @torch.no_grad()
 def test_both_sides_of_the_benchmark_do_the_same(trunk: str) -> None:

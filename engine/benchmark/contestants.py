@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from colonnade.backbones import TRUNKS, ColumnarBackbone
 from colonnade.necks import ColumnarPyramid
+from colonnade.necks.pyramid import strides_around
 
 SUFFIXES = ('', '-compiled', '-fused')
 KINDS = ('ours', 'timm')
@@ -64,6 +65,13 @@ class Detect(nn.Module):
         return self.detector(img, samples, mode='predict')
 
 
+def pyramid_for(backbone: ColumnarBackbone, **options: Any) -> dict[str, Any]:
+    """The config of a pyramid of strides 4 to 32, or around a patch that does not reach these."""
+    stride = backbone.patch_size
+    strides = (4, 8, 16, 32) if stride in (8, 16) else strides_around(stride, 1 / 4, 1 / 2, 1, 2)
+    return dict(in_channels=backbone.embed_dim, stride=stride, out_strides=strides, **options)
+
+
 def build_trunk(name: str) -> ColumnarBackbone:
     """``CLASS:ARCH``, or ``CLASS:ARCH:ARGUMENT=VALUE``, without stochastic depth.
 
@@ -100,11 +108,8 @@ def mask_rcnn(backbone: ColumnarBackbone, opponent: str) -> nn.Module:
         cfg.backbone.init_cfg = None
         return MODELS.build(cfg)
     cfg = Config.fromfile(configs / DETECTORS['resnet50']).model
-    cfg.neck = dict(
-        type='ColumnarPyramid',
-        in_channels=backbone.embed_dim,
-        stride=backbone.patch_size,
-        fpn=dict(type='FPN', out_channels=256, num_outs=5))
+    fpn = dict(type='FPN', out_channels=256, num_outs=5)
+    cfg.neck = pyramid_for(backbone, type='ColumnarPyramid', fpn=fpn)
     cfg.backbone.init_cfg = None
     detector = MODELS.build(cfg)
     detector.backbone = backbone
@@ -122,7 +127,7 @@ def build_contestant(name: str, trunk: str, size: tuple[int, int], *, train: boo
         model = Intermediates(
             backbone.timm_module(size), backbone.out_indices, norm=backbone.tap_norm)
     if pyramid and not detects:
-        model = nn.Sequential(model, ColumnarPyramid(backbone.embed_dim, backbone.patch_size))
+        model = nn.Sequential(model, ColumnarPyramid(**pyramid_for(backbone)))
     model.train(train).to(device)
     if suffix == 'fused':
         backbone.fuse()
