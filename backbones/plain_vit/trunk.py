@@ -21,7 +21,7 @@ from ..registry import register_trunk
 from ..variants import resolve_out_indices
 from .architectures import ShownModels, TimmModels, are_normalised
 from .blocks import PlainBlock, adapted
-from .layouts import LAYOUTS, with_layer_scale_modules
+from .layouts import ALIGNED_CORNERS, LAYOUTS, part_of, resampling_of, with_layer_scale_modules
 from .recognition import EVA_BIASES, find_model, is_zero
 from .windows import Grid
 
@@ -159,9 +159,13 @@ class PlainViT(ColumnarBackbone):
     def arguments_for(cls, state: State) -> dict[str, Any]:
         """What builds the trunk of a state dict, which is one of timm's models."""
         sizes = cls.infer_arch(state)
+        positions = state.get('pos_embed')
+        # prefix tokens are fewer than what the next larger grid has more
+        side = None if positions is None else math.isqrt(positions.shape[1])
         return dict(
             arch=find_model(state, sizes),
             patch_size=sizes['patch_size'],
+            img_size=side and side * sizes['patch_size'],
             tap_norm='norm.weight' in state)
 
     @classmethod
@@ -172,18 +176,22 @@ class PlainViT(ColumnarBackbone):
 
     def renamed(self, state: State) -> State:
         """DeiT-III's LayerScale under timm's names, which depend on the model."""
-        return with_layer_scale_modules(state) if hasattr(self.blocks[0], 'ls1') else state
+        of_deit3 = LAYOUTS[-1].fits(state) and hasattr(self.blocks[0], 'ls1')
+        return with_layer_scale_modules(state) if of_deit3 else state
 
     def unused_shapes(self, state: State) -> list[Shapes]:
-        """Also a classifier that timm's module does not have, and biases that are all 0."""
-        groups = super().unused_shapes(state)
-        known = {key for group in groups for key in group}
+        """Each part of a classifier, also one that timm's module lacks; biases that are all 0."""
+        groups: dict[str, Shapes] = {}
+        for group in super().unused_shapes(state):
+            for key, shape in group.items():
+                groups.setdefault(part_of(key), {})[key] = shape
+        known = {key for group in groups.values() for key in group}
         others = {
             key: value.shape
             for key, value in state.items()
-            if key.split('.')[0] in self.classifier_names and key not in known
+            if part_of(key) in self.classifier_names and key not in known
         }
-        return [*groups, others, self._zero_biases(state)]
+        return [*groups.values(), others, self._zero_biases(state)]
 
     def _zero_biases(self, state: State) -> Shapes:
         """Those of queries and values, which timm leaves out of most DINOv3 models."""
@@ -198,15 +206,18 @@ class PlainViT(ColumnarBackbone):
         found = {}
         key, own = 'patch_embed.proj.weight', self.patch_embed.proj.weight.shape
         weight = state.get(key)
-        if weight is not None and weight.shape != own and weight.shape[:2] == own[:2]:
-            found[key] = resample_patch_embed(weight, list(own[2:]))
+        model = self.settings['model']
+        if weight is not None and weight.ndim == 4 and weight.shape[:2] == own[:2]:
+            if weight.shape != own:
+                found[key] = resample_patch_embed(weight, list(own[2:]), **resampling_of(model))
         positions = state.get('pos_embed')
         if positions is not None and self.pos_embed is not None:
             if (resized := self._resized_positions(positions)) is not None:
                 found['pos_embed'] = resized
         frequencies = state.get('rope.freqs')
-        if frequencies is not None and frequencies.shape[1] > len(self.blocks):
-            found['rope.freqs'] = frequencies[:, :len(self.blocks)]
+        if frequencies is not None and frequencies.ndim > 1:
+            if frequencies.shape[1] > len(self.blocks):
+                found['rope.freqs'] = frequencies[:, :len(self.blocks)]
         return found
 
     def _resized_positions(self, positions: Tensor) -> Tensor | None:
@@ -222,11 +233,18 @@ class PlainViT(ColumnarBackbone):
             f'there to that of each image. To keep them, write img_size={side * self.patch_size}',
             logger='current',
             level=logging.WARNING)
-        return self._resample(positions, (side, side), own)
+        model = self.settings['model']
+        options = resampling_of(model) | dict(align_corners=model in ALIGNED_CORNERS or None)
+        return self._resample(positions, (side, side), own, **options)
 
-    def _resample(self, positions: Tensor, old_grid: Grid, new_grid: Grid) -> Tensor:
+    def _resample(self, positions: Tensor, old_grid: Grid, new_grid: Grid,
+                  **options: Any) -> Tensor:
         return resample_abs_pos_embed(
-            positions, list(new_grid), list(old_grid), num_prefix_tokens=self._embedded_prefix)
+            positions,
+            list(new_grid),
+            list(old_grid),
+            num_prefix_tokens=self._embedded_prefix,
+            **options)
 
     @property
     def num_prefix_tokens(self) -> int:
