@@ -110,15 +110,14 @@ def dinov3(state: State, zero: bool = True) -> State:
                    (r'(blocks.*\.mlp)\.fc2\b', r'\1.w3' if 'blocks.0.mlp.fc1_g.bias' in state else
                     r'\1.fc2'))  # yapf: disable
     file = {key: value for key, value in file.items() if not key.endswith(('q_bias', 'v_bias'))}
-    for index in range(DEPTH):
-        bias = torch.zeros(3 * WIDTH) if zero else torch.rand(3 * WIDTH)
-        file[f'blocks.{index}.attn.qkv.bias'] = bias
-        mask = torch.ones(3 * WIDTH)
-        mask[WIDTH:2 * WIDTH] = 0
-        file[f'blocks.{index}.attn.qkv.bias_mask'] = mask
-    file['rope_embed.periods'] = torch.rand(WIDTH // 8)
-    file['mask_token'] = torch.rand(1, WIDTH)
-    return file | {f'local_cls_norm.{name}': torch.rand(WIDTH) for name in ('weight', 'bias')}
+    width = state['cls_token'].shape[-1]
+    for key in [key for key in state if key.endswith('.attn.qkv.weight')]:
+        bias = key.replace('weight', 'bias')
+        file[bias] = (torch.zeros if zero else torch.rand)(3 * width)
+        file[f'{bias}_mask'] = torch.ones(3, width).index_fill(0, torch.tensor(1), 0).flatten()
+    file['rope_embed.periods'] = torch.rand(16)
+    file['mask_token'] = torch.rand(1, width)
+    return file | {f'local_cls_norm.{name}': torch.rand(width) for name in ('weight', 'bias')}
 
 
 def layer_scale_as_parameters(state: State) -> State:

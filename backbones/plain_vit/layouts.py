@@ -1,13 +1,12 @@
 """How files of plain vision transformers name their tensors.
 
 timm's own functions rename the authors' names. They are given a stand-in for the model, so that
-tensors keep their sizes; :meth:`.PlainViT.resized` resizes them.
+tensors keep their sizes; :mod:`.resizing` resizes them.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 from timm.models import eva, vision_transformer
 
@@ -17,8 +16,6 @@ from colonnade.weights.state_dicts import State, WeightsError, without_prefix
 #: begins of keys that tell timm's other trunks, which have some names in common
 OTHER_TRUNKS = ('blocks.0.attn.proj_l.', 'blocks.0.norm1.alpha', 'blocks.0.attn.temperature',
                 'blocks.0.attn.qk.')
-#: RADIO's whose positions timm resamples so that the corners of the grids meet
-ALIGNED_CORNERS = ('vit_base_patch16_radio_v3', 'vit_huge_patch16_radio_v3')
 MASKS = ('mask_token', 'decoder_')  # MAE's, for pre-training alone
 
 
@@ -80,12 +77,6 @@ def part_of(key: str) -> str:
     """The child of a trunk, or the block, that a tensor belongs to."""
     parts = key.split('.')
     return '.'.join(parts[:1 + (parts[0] == 'blocks')])
-
-
-def resampling_of(model: str) -> dict[str, Any]:
-    """How timm resamples patches and positions of a model's files, if not by its defaults."""
-    bilinear = 'flexi' in model or 'radio' in model
-    return dict(interpolation='bilinear', antialias=False) if bilinear else {}
 
 
 def without_pretraining(state: State) -> State:

@@ -32,7 +32,8 @@ def find_model(state: State, sizes: Settings) -> str:
         ValueError: If it is of none.
     """
     names = (*SHOWN, *sorted(known_models() - set(SHOWN)))
-    for form in (state, without_zero_biases(state), with_layer_scale_modules(state)):
+    without_biases = {key: value for key, value in state.items() if key not in zero_biases(state)}
+    for form in (state, without_biases, with_layer_scale_modules(state)):
         shapes, norm = shapes_of(form), 'norm.weight' in form
         alike = [name for name in names
                  if shapes_of_model(name) == shapes and has_norm(name) >= norm]  # yapf: disable
@@ -86,14 +87,9 @@ def shapes_of(state: State) -> Shapes:
     return shapes
 
 
-def without_zero_biases(state: State) -> State:
-    """A state dict without :data:`EVA_BIASES` of 0, which most of timm's DINOv3 models lack."""
-    return {
-        key: value
-        for key, value in state.items() if not (key.endswith(EVA_BIASES) and is_zero(value))
-    }
-
-
-def is_zero(value: torch.Tensor) -> bool:
-    """Whether a tensor of a file is 0; of a model without memory, it is not."""
-    return not value.is_meta and not value.any()
+def zero_biases(state: State) -> Shapes:
+    """Shapes of :data:`EVA_BIASES` if they all are 0: most of timm's DINOv3 models lack them."""
+    biases = {key: value for key, value in state.items() if key.endswith(EVA_BIASES)}
+    if any(value.is_meta or value.any() for value in biases.values()):
+        return {}
+    return {key: value.shape for key, value in biases.items()}
