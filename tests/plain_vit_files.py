@@ -287,7 +287,7 @@ FILES = {
     'RADIO': File('vit_base_patch16_radio_v3', 'RADIO', radio, 'state_dict'),
     'Sapiens2': File('vit_base_patch16_sapiens2', 'Sapiens2', sapiens2,
                      sizes=dict(num_kv_heads=[2, 1, 2])),
-    'I-JEPA': File('vit_huge_patch14_gap_224', 'timm or ours',
+    'I-JEPA': File('vit_base_patch16_gap_224', 'timm or ours',
                    partial(with_prefix, prefix='module.'), 'encoder'),
 }  # yapf: disable
 IN_TIMM = [

@@ -83,8 +83,17 @@ def test_a_changed_stem_is_refused(file: File) -> None:
     state = file.state()
     keys = [key for key in state if key.endswith(STEM) and not key.startswith('decoder_')]
     for spoilt in (without(state, keys[0]), state | {keys[-1]: state[keys[-1]][None]}):
-        with pytest.raises(WeightsError, match='does not fit|none of the|the file lacks'):
+        with pytest.raises(WeightsError, match='does not fit|none of the|cannot be renamed'):
             plan_loading(file.one_trunk, spoilt, 'test')
+
+
+def test_what_timm_needs_to_rename_is_named() -> None:
+    file = FILES['DINOv2 with registers']
+    with pytest.raises(WeightsError, match=r'^a.pth \(PlainViT, DINOv2\) .*: it lacks pos_embed$'):
+        plan_loading(file.one_trunk, without(file.state(), 'pos_embed'), 'a.pth')
+    state = file.state() | {'patch_embed.proj.weight': torch.rand(WIDTH, 3 * 14**2)}
+    with pytest.raises(WeightsError, match='a.pth .* a tensor has an unknown shape'):
+        plan_loading(file.one_trunk, state, 'a.pth')
 
 
 def test_biases_are_not_dropped_from_dinov3() -> None:

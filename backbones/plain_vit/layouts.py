@@ -45,9 +45,9 @@ def renamed_by(function: Callable, state: State) -> State:
     try:
         return function(dict(state), STAND_IN)
     except KeyError as error:
-        raise WeightsError(f'the file lacks {error.args[0]}') from error
+        raise WeightsError(f'it lacks {error.args[0]}') from error
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise WeightsError(f'a tensor of the file has an unknown shape: {error}') from error
+        raise WeightsError(f'a tensor has an unknown shape: {error}') from error
 
 
 def remap_vit(state: State) -> State:
@@ -102,11 +102,12 @@ LAYOUTS = (
     Layout('PlainViT, DINOv2', ('mask_token', 'patch_embed.proj.weight', 'blocks.0.ls1.'),
            remap_vit),
     Layout('PlainViT, TIPSv2', ('vision_encoder.mask_token', ), remap_vit),
-    Layout('PlainViT, Perception Encoder', ('visual.conv1.weight', 'visual.attn_pool.probe'),
+    Layout('PlainViT, CLIP', ('visual.conv1.weight', 'visual.class_embedding'), remap_vit,
+           without=('visual.attn_pool.', 'visual.transformer.resblocks.0.ls_')),
+    Layout('PlainViT, Perception Encoder', ('visual.conv1.weight', 'visual.transformer.'),
            remap_eva),
     Layout('PlainViT, Perception Encoder', ('conv1.weight', 'transformer.resblocks.0.'),
            remap_eva, without=('visual.', )),
-    Layout('PlainViT, CLIP', ('visual.class_embedding', 'visual.conv1.weight'), remap_vit),
     Layout('PlainViT, OpenCLIP', ('visual.trunk.patch_embed.', ), remap_openclip),
     Layout('PlainViT, EVA-CLIP', ('visual.patch_embed.', 'visual.pos_embed'), remap_eva),
     Layout('PlainViT, EVA', ('patch_embed.proj.weight', ('blocks.0.mlp.w1.', 'blocks.0.mlp.w12.',
