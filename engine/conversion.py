@@ -30,7 +30,7 @@ def build_trunk(state: State, source: str) -> ColumnarBackbone:
         trunk, _ = infer_trunk(of_trunk)
         with torch.device('meta'):
             return trunk(**trunk.arguments_for(of_trunk))
-    except ValueError as error:
+    except (LookupError, ValueError) as error:
         raise WeightsError(f'{source} shows no trunk that could be built: {error}') from error
 
 

@@ -74,13 +74,17 @@ def fetch_from_timm(name: str) -> State:
     if name not in known:
         near = ', '.join(get_close_matches(name, known, n=4)) or 'timm.list_pretrained() lists them'
         raise WeightsError(f'timm publishes no weights {name}: {near}?')
-    repository = get_pretrained_cfg(name).hf_hub_id
-    cached = try_to_load_from_cache(repository, 'model.safetensors')
+    published = get_pretrained_cfg(name)
+    repository = published.hf_hub_id
+    if repository is None:  # the file is at its authors' site alone
+        return read_checkpoint(download(published.url))
+    filename = [published.hf_hub_filename] if published.hf_hub_filename else []
+    cached = try_to_load_from_cache(repository, *filename or ['model.safetensors'])
     if isinstance(cached, str):
         return read_checkpoint(cached)
     try:
         if not getproxies():  # the hub's client would retry for most of a minute
             socket.getaddrinfo(urlparse(ENDPOINT).hostname, 443)
-        return load_state_dict_from_hf(repository, weights_only=True)
+        return load_state_dict_from_hf(repository, *filename, weights_only=True)
     except (OSError, RuntimeError, HfHubHTTPError) as error:
         raise WeightsError(f'timm://{name} cannot be downloaded: {error}') from error

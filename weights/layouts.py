@@ -72,10 +72,13 @@ def remap(state: State, source: str) -> tuple[Layout, State]:
     """The layout of a state dict, and its tensors under our names.
 
     Raises:
-        WeightsError: If no layout fits.
+        WeightsError: If no layout fits, or tensors that must be there to be renamed are not.
     """
     if layout := layout_of(state):
-        return layout, layout.remap(state)
+        try:
+            return layout, layout.remap(state)
+        except WeightsError as error:
+            raise WeightsError(f'{source} ({layout.name}) cannot be renamed: {error}') from error
     names = ', '.join(dict.fromkeys(layout.name for layout in (*LAYOUTS, WHOLE_MODEL)))
     raise WeightsError(f'{source} has none of the known layouts ({names}); its keys are like '
                        f'{", ".join(list(state)[:4])}')

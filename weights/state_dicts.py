@@ -12,6 +12,8 @@ Shapes = dict[str, torch.Size]
 Value = TypeVar('Value')
 Problems = dict[str, dict[str, str]]  # kind -> keys, each with what is reported of it
 OTHER_SHAPE = 'of another shape'
+#: what files have their tensors below; 'module' is DeepSpeed's, 'encoder' I-JEPA's
+WRAPPERS = ('state_dict', 'model', 'module', 'encoder')
 SHOWN = 5  # keys of a kind that an error lists
 
 
@@ -20,12 +22,12 @@ class WeightsError(ValueError):
 
 
 def state_dict_of(checkpoint: Mapping[str, Any], source: str) -> State:
-    """The state dict in what was read: below ``state_dict``, ``model`` or ``module``, or all of it.
+    """The state dict in what was read: below one of :data:`WRAPPERS`, or all of it.
 
     Raises:
         WeightsError: If there is none.
     """
-    for wrapper in ('state_dict', 'model', 'module'):
+    for wrapper in WRAPPERS:
         if isinstance(checkpoint.get(wrapper), Mapping):
             checkpoint = checkpoint[wrapper]
             break

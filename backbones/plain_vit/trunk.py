@@ -1,7 +1,6 @@
 """Plain vision transformers: An Image is Worth 16x16 Words (arXiv 2010.11929) and what followed."""
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -9,8 +8,7 @@ from typing import Any
 
 import timm
 import torch
-from mmengine.logging import print_log
-from timm.layers import resample_abs_pos_embed, resample_patch_embed
+from timm.layers import resample_abs_pos_embed
 from timm.models import group_parameters
 from torch import Tensor, nn
 
@@ -21,8 +19,9 @@ from ..registry import register_trunk
 from ..variants import resolve_out_indices
 from .architectures import ShownModels, TimmModels, are_normalised
 from .blocks import PlainBlock, adapted
-from .layouts import LAYOUTS, with_layer_scale_modules
-from .recognition import EVA_BIASES, find_model, is_zero
+from .layouts import LAYOUTS, part_of, with_layer_scale_modules
+from .recognition import EVA_BIASES, find_model, zero_biases
+from .resizing import first_frequencies, resized_patches, resized_positions
 from .windows import Grid
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
@@ -159,9 +158,13 @@ class PlainViT(ColumnarBackbone):
     def arguments_for(cls, state: State) -> dict[str, Any]:
         """What builds the trunk of a state dict, which is one of timm's models."""
         sizes = cls.infer_arch(state)
+        positions = state.get('pos_embed')
+        # prefix tokens are fewer than what the next larger grid has more
+        side = None if positions is None else math.isqrt(positions.shape[1])
         return dict(
             arch=find_model(state, sizes),
             patch_size=sizes['patch_size'],
+            img_size=side and side * sizes['patch_size'],
             tap_norm='norm.weight' in state)
 
     @classmethod
@@ -172,57 +175,31 @@ class PlainViT(ColumnarBackbone):
 
     def renamed(self, state: State) -> State:
         """DeiT-III's LayerScale under timm's names, which depend on the model."""
-        return with_layer_scale_modules(state) if hasattr(self.blocks[0], 'ls1') else state
+        of_deit3 = LAYOUTS[-1].fits(state) and hasattr(self.blocks[0], 'ls1')
+        return with_layer_scale_modules(state) if of_deit3 else state
 
     def unused_shapes(self, state: State) -> list[Shapes]:
-        """Also a classifier that timm's module does not have, and biases that are all 0."""
-        groups = super().unused_shapes(state)
-        known = {key for group in groups for key in group}
+        """Each part of a classifier, also one that timm's module lacks; biases that are all 0."""
+        groups: dict[str, Shapes] = {}
+        for group in super().unused_shapes(state):
+            for key, shape in group.items():
+                groups.setdefault(part_of(key), {})[key] = shape
+        known = {key for group in groups.values() for key in group}
         others = {
             key: value.shape
             for key, value in state.items()
-            if key.split('.')[0] in self.classifier_names and key not in known
+            if part_of(key) in self.classifier_names and key not in known
         }
-        return [*groups, others, self._zero_biases(state)]
-
-    def _zero_biases(self, state: State) -> Shapes:
-        """Those of queries and values, which timm leaves out of most DINOv3 models."""
-        biases = {key: value for key, value in state.items() if key.endswith(EVA_BIASES)}
         needed = any(name.endswith(EVA_BIASES) for name, _ in self.named_parameters())
-        if needed or not all(map(is_zero, biases.values())):
-            return {}
-        return {key: value.shape for key, value in biases.items()}
+        return [*groups.values(), others, {} if needed else zero_biases(state)]
 
     def resized(self, state: State) -> State:
         """Patches and positions of other sizes, and frequencies of more blocks than there are."""
-        found = {}
-        key, own = 'patch_embed.proj.weight', self.patch_embed.proj.weight.shape
-        weight = state.get(key)
-        if weight is not None and weight.shape != own and weight.shape[:2] == own[:2]:
-            found[key] = resample_patch_embed(weight, list(own[2:]))
-        positions = state.get('pos_embed')
-        if positions is not None and self.pos_embed is not None:
-            if (resized := self._resized_positions(positions)) is not None:
-                found['pos_embed'] = resized
-        frequencies = state.get('rope.freqs')
-        if frequencies is not None and frequencies.shape[1] > len(self.blocks):
-            found['rope.freqs'] = frequencies[:, :len(self.blocks)]
-        return found
-
-    def _resized_positions(self, positions: Tensor) -> Tensor | None:
-        """A file's positions on the trunk's grid; None if they are on it, or of no square grid."""
-        if positions.ndim != 3 or positions.shape == self.pos_embed.shape:
-            return None
-        count = positions.shape[1] - self._embedded_prefix
-        side, own = math.isqrt(max(count, 0)), self.patch_embed.grid_size
-        if side**2 != count or positions.shape[2] != self.embed_dim:
-            return None
-        print_log(
-            f'pos_embed of a {side} x {side} grid is resized to {own[0]} x {own[1]}, and from '
-            f'there to that of each image. To keep them, write img_size={side * self.patch_size}',
-            logger='current',
-            level=logging.WARNING)
-        return self._resample(positions, (side, side), own)
+        model = self.settings['model']
+        found = resized_patches(state, self.patch_embed.proj.weight, model)
+        if self.pos_embed is not None:
+            found |= resized_positions(state, self.pos_embed, self.patch_embed, model)
+        return found | first_frequencies(state, len(self.blocks))
 
     def _resample(self, positions: Tensor, old_grid: Grid, new_grid: Grid) -> Tensor:
         return resample_abs_pos_embed(

@@ -1,0 +1,231 @@
+"""Weights of PlainViT: each published layout loads as timm loads it, strictly, at other sizes."""
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from layouts_by_hand import TINY, TINY_CAIT, State, cait_state, timm_state
+from plain_vit_files import DEPTH, FILES, SIDE, WIDTH, File
+from torch import nn
+
+from colonnade.backbones import CaiT, PlainViT, XCiT
+from colonnade.backbones.plain_vit import resizing
+from colonnade.necks import ColumnarPyramid
+from colonnade.weights.layouts import LAYOUTS, remap
+from colonnade.weights.loading import load_weights, plan_loading
+from colonnade.weights.state_dicts import WeightsError, with_prefix
+
+every_file = pytest.mark.parametrize('file', FILES.values(), ids=FILES)
+STEM = ('cls_token', 'pos_embed', 'class_embedding', 'patch_embed.proj.bias', 'storage_tokens',
+        'reg_token', 'conv1.weight')  # yapf: disable
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """Levels and texts of what a trunk logs."""
+    lines: list[tuple[int, str]] = []
+    monkeypatch.setattr(resizing, 'print_log', lambda text, *, level, **_: lines.append(
+        (level, text)))
+    return lines
+
+
+def equal(got: State, expected: State) -> bool:
+    """Whether all tensors of ``got`` are in ``expected``, bit for bit."""
+    return all(torch.equal(value, expected[key]) for key, value in got.items())
+
+
+@every_file
+def test_a_file_loads_as_timm_loads_it(file: File) -> None:
+    trunk, state = file.one_trunk, file.state()
+    assert {layout.name.split(',')[0] for layout in LAYOUTS if layout.fits(state)} == {'PlainViT'}
+
+    plan = plan_loading(trunk, file.content(), 'test')
+
+    assert plan.layout == f'PlainViT, {file.layout}'
+    assert plan.state.keys() == trunk.state_dict().keys()
+    assert plan.resized == ()
+    assert equal(plan.state, file.by_timm() if file.timm_reads else state)
+    assert state.keys() == file.state().keys() and equal(state, file.state())
+
+
+def without(state: State, *keys: str) -> State:
+    return {key: value for key, value in state.items() if key not in keys}
+
+
+@every_file
+def test_a_changed_block_is_refused(file: File) -> None:
+    """The last, by which no layout is recognised. Errors have our names."""
+    trunk, state = file.one_trunk, file.state()
+    keys = [
+        key for key in state
+        if f's.{DEPTH - 1}.' in key and not any(part in key for part in ('.B.', 'qkv.bias'))
+    ]
+    reshaped, renamed, dropped, joined = keys[0], *keys[-3:]
+    spoilt = without(state, renamed, dropped)
+    spoilt |= {
+        reshaped: state[reshaped][None],
+        f'{renamed}s': state[renamed],
+        f'{joined}.more': torch.zeros(1)
+    }
+    with pytest.raises(WeightsError) as caught:
+        plan_loading(trunk, spoilt, 'test')
+    before, after = (trunk.renamed(remap(each, '')[1]) for each in (state, spoilt))
+    differing = before.keys() ^ after.keys()
+    assert len(differing) == 4
+    assert all(key in str(caught.value) for key in differing)
+    assert f'1 of another shape: blocks.{DEPTH - 1}.' in str(caught.value)
+
+
+@every_file
+def test_a_changed_stem_is_refused(file: File) -> None:
+    state = file.state()
+    keys = [key for key in state if key.endswith(STEM) and not key.startswith('decoder_')]
+    for spoilt in (without(state, keys[0]), state | {keys[-1]: state[keys[-1]][None]}):
+        with pytest.raises(WeightsError, match='does not fit|none of the|cannot be renamed'):
+            plan_loading(file.one_trunk, spoilt, 'test')
+
+
+def test_what_timm_needs_to_rename_is_named() -> None:
+    file = FILES['DINOv2 with registers']
+    with pytest.raises(WeightsError, match=r'^a.pth \(PlainViT, DINOv2\) .*: it lacks pos_embed$'):
+        plan_loading(file.one_trunk, without(file.state(), 'pos_embed'), 'a.pth')
+    state = file.state() | {'patch_embed.proj.weight': torch.rand(WIDTH, 3 * 14**2)}
+    with pytest.raises(WeightsError, match='a.pth .* a tensor has an unknown shape'):
+        plan_loading(file.one_trunk, state, 'a.pth')
+
+
+def test_biases_are_not_dropped_from_dinov3() -> None:
+    content = FILES['DINOv3, biases'].content()
+    with pytest.raises(WeightsError, match='6 unexpected: blocks.0.attn.q_bias'):
+        plan_loading(FILES['DINOv3'].trunk(), content, 'test')
+    del content['blocks.1.attn.qkv.bias_mask']
+    with pytest.raises(WeightsError, match='blocks.1.attn.qkv.bias has biases of keys'):
+        plan_loading(FILES['DINOv3, biases'].trunk(), content, 'test')
+
+
+def test_biases_of_0_are_dropped() -> None:
+    plan = plan_loading(FILES['DINOv3'].trunk(), FILES['DINOv3'].content(), 'test')
+    assert 'blocks.1.attn.q_bias' in plan.dropped
+
+
+def test_a_classifier_may_have_other_parts() -> None:
+    """As SigLIP's trunk with and without its pooling; of each part a file has all or nothing."""
+    pooled = FILES['timm vit_base_patch16_siglip_512']
+    alone = FILES['timm vit_base_patch16_siglip_gap_512']
+    plan = plan_loading(alone.one_trunk, pooled.content(), 'test')
+    assert 'attn_pool.latent' in plan.dropped
+    assert plan_loading(pooled.one_trunk, alone.content(), 'test').state
+    for file, key in ((pooled, 'attn_pool.latent'), (FILES['EVA'], 'fc_norm.bias')):
+        with pytest.raises(WeightsError, match=f'1 missing: {key}'):
+            plan_loading(file.one_trunk, without(file.state(), key), 'test')
+
+
+def test_the_final_norm_is_needed_behind_taps() -> None:
+    state, trunk = FILES['DINO'].state(), FILES['DINO'].trunk(tap_norm=True)
+    assert torch.equal(
+        plan_loading(trunk, state, 'test').state['norm.weight'], state['norm.weight'])
+    with pytest.raises(WeightsError, match='1 missing: norm.bias'):
+        plan_loading(trunk, without(state, 'norm.bias'), 'test')
+
+
+@pytest.mark.parametrize('prefix', ['', 'module.'])
+@pytest.mark.parametrize('wrapper', [None, 'model', 'module', 'state_dict'])
+def test_wrappers(prefix: str, wrapper: str | None, tmp_path: Path) -> None:
+    file, trunk = FILES['PE core'], FILES['PE core'].trunk()
+    state = with_prefix(file.state(), prefix)
+    torch.save({wrapper: state, 'epoch': 1} if wrapper else state, tmp_path / 'a.pth')
+    load_weights(trunk, tmp_path / 'a.pth')
+    assert equal(trunk.state_dict(), file.by_timm())
+
+
+@pytest.mark.parametrize('name', ['DINOv2 with registers', 'DeiT-III', 'EVA-02', 'Sapiens2'])
+def test_ours_loads_alone_and_from_a_whole_model(name: str) -> None:
+    ours = FILES[name].trunk()
+    alone = plan_loading(FILES[name].one_trunk, ours.state_dict(), 'test')
+    assert (alone.layout, alone.renamed) == ('PlainViT, timm or ours', ())
+    assert equal(alone.state, ours.state_dict())
+    model = nn.ModuleDict(dict(backbone=ours, neck=ColumnarPyramid(WIDTH, 16)))
+    model['decode_head'] = nn.Linear(2, 2)
+    plan = plan_loading(FILES[name].one_trunk, model.state_dict(), 'test')
+    assert plan.layout == 'whole model, ours'
+    assert equal(plan.state, ours.state_dict())
+    assert 'decode_head.weight' in plan.dropped
+
+
+def test_blocks_behind_the_last_tap_are_left() -> None:
+    for file in FILES.values():
+        plan = plan_loading(file.trunk(out_indices=(0, 1)), file.content(), 'test')
+        assert {key.split('.')[1] for key in plan.state if key.startswith('blocks.')} == {'0', '1'}
+        assert any(key.startswith(f'blocks.{DEPTH - 1}.') for key in plan.dropped)
+        if 'rope.freqs' in plan.state:
+            assert plan.resized == ('rope.freqs', )
+            assert torch.equal(plan.state['rope.freqs'], file.state()['rope.freqs'][:, :2])
+    cut = FILES['DINOv3'].trunk(out_indices=(1, )).state_dict()
+    assert plan_loading(FILES['DINOv3'].trunk(out_indices=(0, )), cut, 'test').dropped
+
+
+RESIZED = {
+    name: FILES[name]
+    for name in ('DINOv2', 'DINOv2 with registers', 'DeiT distilled', 'EVA', 'EVA-02', 'RADIO')
+} | {
+    'FlexiViT': File('flexivit_small', '', dict)
+}
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize('name', RESIZED)
+def test_positions_are_resized_as_by_timm(name: str, dtype: torch.dtype, said: list) -> None:
+    file = RESIZED[name]
+    state = {key: value.to(dtype) for key, value in file.state().items()}
+    own = file.arch['img_size']
+    plan = plan_loading(file.trunk(img_size=own // SIDE * 5), dict(state), 'test')
+    assert plan.resized == ('pos_embed', )
+    (level, text), = said
+    assert level == logging.WARNING and 'of a 3 x 3 grid is resized to 5 x 5' in text
+    assert text.endswith(f'To keep them, write img_size={own}')
+    assert plan.state['pos_embed'].dtype == dtype
+    expected = file.by_timm(state, img_size=own // SIDE * 5)
+    assert torch.equal(plan.state['pos_embed'].float(), expected['pos_embed'])
+
+
+@pytest.mark.parametrize('name', RESIZED)
+def test_patches_are_resampled_as_by_timm(name: str, said: list) -> None:
+    file = RESIZED[name]
+    size = 16 if file.arch['img_size'] == 14 * SIDE else 8
+    trunk = file.trunk(patch_size=size, img_size=size * SIDE)
+    plan = plan_loading(trunk, file.content(), 'test')
+    assert plan.resized == ('patch_embed.proj.weight', ) and not said
+    assert equal(plan.state, file.by_timm(patch_size=size, img_size=size * SIDE))
+
+
+def test_a_whole_model_of_another_size(said: list) -> None:
+    model = nn.ModuleDict(dict(backbone=FILES['DINOv2'].trunk(img_size=70)))
+    model.load_state_dict(with_prefix(FILES['DINOv2'].trunk().state_dict(), 'backbone.'))
+    (_, text), = said
+    assert text.endswith('from there to that of each image. To keep them, write img_size=42')
+    assert model.backbone.pos_embed.shape == (1, 26, WIDTH)
+
+
+def test_positions_of_no_square_grid_are_refused() -> None:
+    content = FILES['DINOv2'].content()
+    content['pos_embed'] = torch.rand(1, 1 + 7, WIDTH)
+    with pytest.raises(WeightsError, match=r'pos_embed is \(1, 8, 16\) in the file'):
+        plan_loading(FILES['DINOv2'].one_trunk, content, 'test')
+
+
+@pytest.mark.parametrize('make, state, file, model', [
+    (lambda: PlainViT('vit_small_patch14_dinov2'), FILES['DINO'].state,
+     'a PlainViT of embed_dim 16, depth 3, patch_size 16',
+     'a PlainViT of embed_dim 384, depth 12, patch_size 14.'),
+    (FILES['DINO'].trunk, timm_state, 'a custom XCiT of', 'a PlainViT of'),
+    (FILES['DeiT-III'].trunk, cait_state, 'a custom CaiT of', 'a PlainViT of'),
+    (lambda: XCiT(TINY), FILES['DINO'].state, 'a PlainViT of', 'a custom XCiT of'),
+    (lambda: CaiT(TINY_CAIT), FILES['DeiT-III'].state, 'a PlainViT of', 'a custom CaiT of'),
+])  # yapf: disable
+def test_the_error_names_both_trunks(make: type, state: type, file: str, model: str) -> None:
+    with pytest.raises(WeightsError) as caught:
+        plan_loading(make(), state(), 'a.pth')
+    assert f'the file holds {file}' in str(caught.value)
+    assert f'the model {model}' in str(caught.value)
