@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import timm
 import torch
 from timm.layers import resample_abs_pos_embed
-from timm.models import group_parameters
+from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 
 from colonnade.weights.state_dicts import Shapes, State
@@ -18,6 +18,7 @@ from ..columnar import ColumnarBackbone
 from ..registry import register_trunk
 from ..variants import resolve_out_indices
 from .architectures import ShownModels, TimmModels, are_normalised
+from .attention import SelfAttention
 from .blocks import PlainBlock, adapted
 from .layouts import LAYOUTS, part_of, with_layer_scale_modules
 from .recognition import EVA_BIASES, find_model, zero_biases
@@ -252,13 +253,13 @@ class PlainViT(ColumnarBackbone):
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """As :meth:`.ColumnarBackbone.get_layer_depth`, by timm's groups of parameters."""
         name, last = param_name.removeprefix(prefix), self.depth + 1
-        if not param_name.startswith(prefix):
-            return last, last + 1
-        return min(self._layers.get(name, last), last), last + 1
-
-    @cached_property
-    def _layers(self) -> dict[str, int]:
-        return group_parameters(self, self._group_matcher, reverse=True)
+        if param_name.startswith(prefix):
+            if re.match(self._group_matcher['stem'], name):
+                return 0, last + 1
+            (pattern, _), *_ = self._group_matcher['blocks']
+            if block := re.match(pattern, name):
+                return int(block[1]) + 1, last + 1
+        return last, last + 1
 
 
 def fill_buffers(trunk: PlainViT, _: Any) -> None:
@@ -266,6 +267,8 @@ def fill_buffers(trunk: PlainViT, _: Any) -> None:
 
     These are frequencies of rotary positions, and the keys' biases of EVA, which are 0.
     """
+    if trunk.rope is not None:
+        trunk.rope.init_non_persistent_buffers()
     for module in trunk.modules():
-        if hasattr(module, 'init_non_persistent_buffers'):
+        if isinstance(module, (SelfAttention, EvaAttention)):
             module.init_non_persistent_buffers()
