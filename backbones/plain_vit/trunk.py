@@ -256,9 +256,10 @@ class PlainViT(ColumnarBackbone):
         if param_name.startswith(prefix):
             if re.match(self._group_matcher['stem'], name):
                 return 0, last + 1
-            (pattern, _), *_ = self._group_matcher['blocks']
-            if block := re.match(pattern, name):
-                return int(block[1]) + 1, last + 1
+            for pattern, with_the_former in self._group_matcher['blocks']:
+                if found := re.match(pattern, name):
+                    number = len(self.blocks) if with_the_former else int(found[1]) + 1
+                    return number, last + 1
         return last, last + 1
 
 
