@@ -16,7 +16,8 @@ from colonnade.weights.state_dicts import State
 @register_trunk(
     Layout(
         'Toy', ('patch_embed.proj.weight', 'blocks.0.attn.qkv.'),
-        without=('pos_embed', 'cls_token', 'blocks.0.attn.proj_l', 'blocks.0.norm1.alpha')))
+        without=('pos_embed', 'cls_token', 'reg_token', 'blocks.0.attn.proj_l',
+                 'blocks.0.norm1.alpha')))
 class Toy(ColumnarBackbone):
     """A vision transformer without positions."""
     variants = Variants(
