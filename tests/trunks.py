@@ -23,7 +23,8 @@ ARCHS = {
     }
     for cls in TRUNKS.values()
 }
-ARCHS[CaiT]['patch_size'] = 16
+for quadratic in (CaiT, PlainViT, SimplifiedViT):
+    ARCHS[quadratic]['patch_size'] = 16
 FORMS = {  # of trunks with several
     'XCiT of patch 16': partial(XCiT, ARCHS[XCiT] | dict(patch_size=16)),
     'CaiT by blocks': partial(CaiT, ARCHS[CaiT] | dict(patch_size=8), attn_block_size=17),
@@ -31,7 +32,7 @@ FORMS = {  # of trunks with several
     'PlainViT of DINOv3 by windows':
     partial(
         PlainViT,
-        ARCHS[PlainViT] | dict(model='vit_small_patch16_dinov3'),
+        ARCHS[PlainViT] | dict(model='vit_small_patch16_dinov3', patch_size=8),
         window_size=3,
         global_blocks=(1, )),
     'SimplifiedViT in sequence':
