@@ -121,5 +121,6 @@ def test_patches_that_are_set_beside_the_architecture() -> None:
     cfg.model.backbone.update(arch=ARCHS[PlainViT], patch_size=14)
     check_config(cfg, ())
     cfg.model.backbone.patch_size = None
-    with pytest.raises(ValueError, match='patch_size of PlainViT .* is 8: set model.neck.stride=8'):
+    with pytest.raises(
+            ValueError, match='patch_size of PlainViT .* is 16: set model.neck.stride=16'):
         check_config(cfg, ())

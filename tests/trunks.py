@@ -23,7 +23,7 @@ ARCHS = {
     }
     for cls in TRUNKS.values()
 }
-for quadratic in (CaiT, PlainViT, SimplifiedViT):
+for quadratic in (CaiT, PlainViT):
     ARCHS[quadratic]['patch_size'] = 16
 FORMS = {  # of trunks with several
     'XCiT of patch 16': partial(XCiT, ARCHS[XCiT] | dict(patch_size=16)),
