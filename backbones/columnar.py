@@ -141,6 +141,12 @@ class ColumnarBackbone(Fusible, BaseModule):
         """timm's name of the weights that a config asks for, or nothing."""
         return timm_name_of(init_cfg)
 
+    @classmethod
+    def implied(cls, arch: str | Mapping[str, Any],
+                init_cfg: dict | list[dict] | None) -> dict[str, Any]:
+        """Arguments that follow from the weights, by name, if a config does not say them."""
+        return {}
+
     @abstractmethod
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
         """timm's own module of this architecture: blocks and classifier.

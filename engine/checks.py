@@ -44,23 +44,35 @@ def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> None:
     if problems:
         raise ValueError('the config does not fit together:\n' + '\n'.join(f'  {problem}'
                                                                            for problem in problems))
-    warn_of_normalisation(cfg.model, trunk)
 
 
-def warn_of_normalisation(model: ConfigDict, trunk: type[ColumnarBackbone]) -> None:
+def settle_trunk(model: ConfigDict) -> None:
+    """Write into a config what follows from the weights' name, for those who read it without."""
+    if (trunk := trunk_of(model)) is not None:
+        backbone = model.backbone
+        if 'arch' not in backbone:
+            return
+        for key, value in trunk.implied(backbone.arch, backbone.get('init_cfg')).items():
+            if backbone.get(key) is None:
+                backbone[key] = value
+
+
+def warn_of_normalisation(model: ConfigDict) -> None:
     """Warn if images are normalised otherwise than the trunk's weights need, as timm lists it."""
+    if (trunk := trunk_of(model)) is None:
+        return
     backbone, found = model.backbone, model.get('data_preprocessor') or {}
     name = trunk.weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
     expected = normalisation_of(name)
-    given = [found.get('mean'), found.get('std')]
-    if expected is None or np.shape(given) != np.shape(expected):
+    given = [found.get(key) for key in ('mean', 'std')]
+    if expected is None or not all(isinstance(v, (list, tuple)) and len(v) == 3 for v in given):
         return  # or images have other channels
-    if np.allclose(np.array(given), expected, atol=0.5):
+    if np.allclose(given, expected, atol=0.5):
         return
-    mean, std = (', '.join(f'{value:.2f}' for value in values) for values in expected)
+    mean, std = ([round(value, 3) for value in values] for values in expected)
     print_log(
         f'images are normalised with mean {given[0]} and std {given[1]}, and the weights {name} '
-        f'are for mean [{mean}] and std [{std}]: set these in model.data_preprocessor',
+        f'are for mean {mean} and std {std}: set these in model.data_preprocessor',
         logger='current',
         level=logging.WARNING)
 
@@ -157,6 +169,9 @@ def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator
     defaults = inspect.signature(pyramid).parameters.values()
     settings = {parameter.name: parameter.default for parameter in defaults} | neck
     strides = list(settings['out_strides'] or SimplePyramid.default_strides(stride))
+    if backbone.get('return_prefix_tokens'):
+        yield (f'model.backbone.return_prefix_tokens is True, and {neck.type} takes maps alone: '
+               'set it to False')
     taps = backbone.get('out_indices')
     if pyramid is ColumnarPyramid and taps is not None and len(taps) != len(strides):
         yield (f'model.backbone.out_indices has {len(taps)} blocks, and model.neck.out_strides '
@@ -242,8 +257,8 @@ def head_problems(model: ConfigDict, widths: list[int], strides: list[float]) ->
         if isinstance(head, dict) and isinstance(head.get('in_channels'), int):
             yield from differs(f'model.{name}.in_channels', head['in_channels'], widths[0])
             found = (head.get('anchor_generator') or {}).get('strides') or strides
-            # others are fractions, as YOLACT's, or pairs
-            if {type(stride) for stride in found} <= {int, *map(type, strides)}:
+            # others are pairs, or fractions of no pyramid of ours, as YOLACT's
+            if all(isinstance(stride, (int, float)) and stride % 0.25 == 0 for stride in found):
                 yield from differs(f'model.{name}.anchor_generator.strides', found, strides)
     for name in ('bbox_roi_extractor', 'mask_roi_extractor'):
         extractor = (model.get('roi_head') or {}).get(name)

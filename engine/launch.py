@@ -19,6 +19,7 @@ from mmengine.registry import METRICS, RUNNERS, init_default_scope
 from mmengine.runner import Runner
 from torch import distributed
 
+from .checks import settle_trunk, warn_of_normalisation
 from .data_sources import evaluators, redirect_data_root
 from .hooks import drop_absent_hooks
 from .options import merge_options
@@ -125,13 +126,16 @@ def build_runner(cfg: Config) -> Runner:
     drop_absent_hooks(cfg)
     if (cfg.get('strategy') or {}).get('type') == 'ShardedStrategy':  # a config that a run dumped
         import_module('colonnade.engine.sharding')
+    settle_trunk(cfg.model)
     try:
-        return RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
+        runner = RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
     except (TypeError, KeyError) as error:
         text = str(error.args[0]) if error.args else ''
         if not re.match(WRONG_SETTING, text):
             raise
         raise ValueError(f'a part of the config cannot be built: {explained(text)}') from error
+    warn_of_normalisation(cfg.model)
+    return runner
 
 
 def explained(text: str) -> str:

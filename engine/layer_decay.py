@@ -8,6 +8,8 @@ from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
 FLAT = 'colonnade_flat'  # attribute of parameters that were split
+#: positions, tokens and frequencies, which are vectors at heart
+FLAT_NAMES = ('.pos_embed', '.reg_token', '.rope.freqs')
 
 
 @runtime_checkable
@@ -32,8 +34,8 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
 
             - ``layer_decay_rate``: in (0, 1].
             - ``flat_decay_mult``: multiplies the weight decay of vectors of any shape (biases,
-              norms, LayerScale, ResMLP's Affine, XCA's temperature) and of learned positions,
-              unless one of ``custom_keys`` matches.
+              norms, LayerScale, ResMLP's Affine, XCA's temperature), learned positions, tokens and
+              rotary frequencies, unless one of ``custom_keys`` matches.
 
     Raises:
         ValueError: If the rate is out of range, or the model's backbone knows no layers.
@@ -81,7 +83,7 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
     def _is_flat(self, name: str, parameter: nn.Parameter) -> bool:
         if any(key in name for key in self.paramwise_cfg.get('custom_keys', {})):
             return False
-        return name.endswith('.pos_embed') or getattr(parameter, FLAT, is_vector(parameter))
+        return name.endswith(FLAT_NAMES) or getattr(parameter, FLAT, is_vector(parameter))
 
 
 def is_vector(parameter: nn.Parameter) -> bool:

@@ -67,6 +67,9 @@ class Pyramid(BaseModule):
 
         mmcv's compiled RoIAlign silently reads images in any other order wrongly.
         """
+        if not isinstance(x, Tensor):
+            raise ValueError(f'{type(self).__name__} takes maps, got {type(x).__name__}: the '
+                             "trunk's return_prefix_tokens must be False")
         return self.get_submodule(level_name(out_stride))(channels_last(x)).contiguous()
 
 

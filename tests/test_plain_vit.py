@@ -2,20 +2,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
+from mmengine.config import ConfigDict
+from mmengine.runner import load_checkpoint
 from rounding import check_all_rounding, doubled
 from timm.models import group_parameters
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
 from colonnade.backbones import PlainViT
 from colonnade.backbones.plain_vit.blocks import PlainBlock
 from colonnade.backbones.plain_vit.windows import Heads, attend_in_windows
+from colonnade.engine import LayerDecayConstructor
 from colonnade.engine.benchmark.contestants import Intermediates
-from colonnade.engine.checks import check_config
+from colonnade.engine.checks import settle_trunk, warn_of_normalisation
+from colonnade.weights import WeightsError, load_weights
 
 TINY = dict(embed_dim=48, depth=3, num_heads=2)
 DINOV3, DEIT3 = 'vit_small_patch16_dinov3', 'deit3_small_patch16_224'
@@ -237,7 +242,20 @@ def test_layers_are_timms_groups(model: str) -> None:
     assert ours.get_layer_depth('neck.stride4.weight', prefix='backbone.') == (4, 5)
 
 
-@pytest.mark.parametrize('kwargs', [{}, dict(window_size=2)])
+def test_tokens_and_frequencies_can_be_spared_decay() -> None:
+    model = nn.ModuleDict(dict(backbone=tiny('vit_base_patch16_rope_mixed_ape_224')))
+    model['backbone'].reg_token = nn.Parameter(torch.zeros(1, 4, 48))
+    optimizer = dict(optimizer=dict(type='AdamW', lr=1., weight_decay=0.1))
+    constructor = LayerDecayConstructor(optimizer, dict(flat_decay_mult=0.))
+    groups = constructor(model).optimizer.param_groups
+    free = {id(p) for group in groups if not group['weight_decay'] for p in group['params']}
+    parameters = dict(model['backbone'].named_parameters())
+    assert {id(parameters[name]) for name in ('reg_token', 'cls_token', 'pos_embed', 'rope.freqs')
+            } <= free  # yapf: disable
+    assert id(parameters['blocks.0.mlp.fc1.weight']) not in free
+
+
+@pytest.mark.parametrize('kwargs', [{}, dict(window_size=2, global_blocks=())])
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'eva02_base_patch14_448'])
 def test_half_precision(model: str, kwargs: dict) -> None:
     """As far from double precision as timm's, of which some parts are wider."""
@@ -253,7 +271,7 @@ def test_half_precision(model: str, kwargs: dict) -> None:
 
 
 @pytest.mark.parametrize('training', [False, True])
-@pytest.mark.parametrize('kwargs', [{}, dict(window_size=3)])
+@pytest.mark.parametrize('kwargs', [{}, dict(window_size=3, global_blocks=(2, ))])
 def test_compiled_for_any_size(kwargs: dict, training: bool) -> None:
     torch._dynamo.reset()
     trunk = tiny(**kwargs).train(training)
@@ -280,6 +298,56 @@ def test_fused_maps_are_the_same(model: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize('name', ['attn', 'attn.proj', 'attn.proj_drop', 'norm1', 'mlp.fc2'])
+@torch.no_grad()
+def test_what_hooks_keep_is_not_written_over(name: str) -> None:
+    """In blocks without LayerScale, too."""
+    trunk, kept = tiny('vit_small_patch16_224').eval(), []
+    layer = trunk.blocks[0].get_submodule(name)
+    layer.register_forward_hook(lambda _, given, out: kept.extend(
+        (x, x.clone()) for x in (*given[:1], out)))
+    trunk(torch.randn(1, 3, 40, 56).double())
+    assert all(torch.equal(a, b) for a, b in kept) and len(kept) == 2
+
+
+def test_weights_assigned_to_a_trunk_without_memory() -> None:
+    trunk, image = tiny().eval(), torch.randn(1, 3, 40, 56).double()
+    with torch.device('meta'):
+        empty = tiny().eval()
+    empty.load_state_dict(trunk.state_dict(), assign=True)
+    for a, b in zip(empty(image), trunk(image), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_windows_are_compiled_once() -> None:
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    trunk = tiny(window_size=2, global_blocks=()).eval()
+    trunk.compile(backend=counter, dynamic=True)
+    counts = []
+    for size in ((64, 64), (75, 101), (96, 50), (33, 200), (130, 60)):
+        with torch.no_grad():
+            trunk(torch.randn(1, 3, *size).double())
+        counts.append(counter.frame_count)
+    assert counts[1] == counts[-1]
+
+
+def test_a_model_says_that_its_maps_were_normalised(tmp_path: Path) -> None:
+    """Its config does, for tools that forget init_cfg; else loading is refused."""
+    weights = dict(type='Pretrained', checkpoint='timm://vit_small_patch16_224.dino')
+    arch = dict(model='vit_small_patch16_224', **TINY)
+    model = ConfigDict(backbone=dict(type='PlainViT', arch=arch, init_cfg=weights))
+    settle_trunk(model)
+    assert model.backbone.tap_norm is True
+    whole = nn.ModuleDict(dict(backbone=PlainViT(arch, init_cfg=weights)))
+    torch.save(dict(state_dict=whole.state_dict()), tmp_path / 'a.pth')
+    other = nn.ModuleDict(dict(backbone=PlainViT(arch)))
+    for load in (load_weights, load_checkpoint):
+        with pytest.raises(WeightsError, match='norm'):
+            load(other, str(tmp_path / 'a.pth'))
+    load_weights(other['backbone'], tmp_path / 'a.pth')  # a trunk takes what it needs
+
+
 def test_attention_dropout_of_an_arch() -> None:
     trunk = PlainViT(dict(TINY, attn_drop_rate=0.5), window_size=2, global_blocks=(2, ))
     image = torch.randn(1, 3, 64, 64)
@@ -291,7 +359,7 @@ def test_attention_dropout_of_an_arch() -> None:
 
 @pytest.mark.parametrize('make, message', [
     (lambda: PlainViT('vit_smal_patch16_dinov3'), f'did you mean {DINOV3}'),
-    (lambda: PlainViT(f'{DINOV3}.lvd'), f'timm has the weights lvd1689m of {DINOV3}'),
+    (lambda: PlainViT(f'{DINOV3}.lvd'), f'of {DINOV3} it has lvd1689m'),
     (lambda: PlainViT('swin_tiny_patch4_window7_224'), 'PlainViT has no arch'),
     (lambda: PlainViT(dict(embed_dim=48, depth=3)), r"missing \['num_heads'\]"),
     (lambda: PlainViT(dict(TINY, patch_drop_rate=0.1)), r"unknown \['patch_drop_rate'\]"),
@@ -300,7 +368,18 @@ def test_attention_dropout_of_an_arch() -> None:
     (lambda: PlainViT(dict(model='vit_base_patch16_sapiens2', depth=3)), 'timm cannot build'),
     (lambda: PlainViT(DINOV3, img_size=100), 'img_size must be a multiple of patch_size 16'),
     (lambda: tiny('eva02_base_patch14_448', tap_norm=True), 'has no final norm'),
-    (lambda: tiny(window_size=0), 'window_size must be positive, got 0'),
+    (lambda: tiny(window_size=0), 'window_size must be a positive whole number, got 0'),
+    (lambda: tiny(window_size='14'), "positive whole number, got '14'"),
+    (lambda: tiny(window_size=2), 'window_size has no effect on 3 blocks'),
+    (lambda: tiny(window_size=2, global_blocks=1), 'global_blocks must be a list'),
+    (lambda: tiny(patch_size=0), 'patch_size must be a positive whole number, got 0'),
+    (lambda: tiny(img_size=(64, 96)), r'img_size must be a positive whole number, got \(64, 96\)'),
+    (lambda: PlainViT(5), "must be a name of timm's or a dict, got 5"),
+    (lambda: PlainViT(dict(TINY, act_layer='gelux')), "timm cannot build .*'gelux'"),
+    (lambda: PlainViT(dict(TINY, embed_dim='64')), "embed_dim must be a positive .*'64'"),
+    (lambda: PlainViT(dict(TINY, model='eva02_tiny_patch14_336', use_post_norm=True)),
+     'rotary positions are not for'),
+    (lambda: PlainViT(DINOV3, init_cfg='timm://x'), r'init_cfg must be dict\(type='),
     (lambda: tiny(global_blocks=(0, )), 'global_blocks has no effect without window_size'),
     (lambda: tiny(window_size=2, global_blocks=(3, )), 'global_blocks must be block numbers'),
     (lambda: tiny(OTHER_BLOCKS[1], window_size=2, global_blocks=()), 'window_size is not for'),
@@ -316,6 +395,8 @@ def test_wrong_arguments(make: Callable, message: str) -> None:
     (120., 'timm://vit_base_patch16_siglip_512.v2_webli', True),
     (120., 'timm://vit_base_patch16_224.mae', True),
     (120., 'file.pth', True),
+    (120., 'timm://vit_base_patch16_224.nonsense', False),
+    ((120., ), None, False),
 ])
 def test_images_normalised_for_other_weights(mean: float, checkpoint: str | None, warned: bool,
                                              monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,8 +405,8 @@ def test_images_normalised_for_other_weights(mean: float, checkpoint: str | None
     backbone = dict(type='PlainViT', arch='vit_base_patch16_siglip_512')
     if checkpoint:
         backbone['init_cfg'] = dict(type='Pretrained', checkpoint=checkpoint)
-    preprocessor = dict(mean=[mean] * 3, std=[127.5] * 3)
-    check_config(Config(dict(model=dict(backbone=backbone, data_preprocessor=preprocessor))), ())
+    preprocessor = dict(mean=[mean] * 3 if isinstance(mean, float) else mean, std=[127.5] * 3)
+    warn_of_normalisation(ConfigDict(backbone=backbone, data_preprocessor=preprocessor))
     assert bool(said) == warned
     if warned:
         assert 'set these in model.data_preprocessor' in said[0]

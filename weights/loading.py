@@ -119,7 +119,10 @@ def plan_loading(module: nn.Module,
     unused: list[Shapes] = []
     resized: State = {}
     if trunk is not None:
-        unused = [with_prefix(group, prefix) for group in trunk.unused_shapes(of_trunk)]
+        unused = [
+            with_prefix(group, prefix) for group in trunk.unused_shapes(of_trunk)
+            if module is trunk or all(key.startswith('blocks.') for key in group)
+        ]
         resized = with_prefix(trunk.resized(of_trunk), prefix)
         state = {**state, **resized}
     if problems := mismatches(state, required, unused):

@@ -14,7 +14,13 @@ Normalisation = tuple[list[float], list[float]]  # mean and deviation of each ch
 
 
 def pretrained_of(init_cfg: dict | list[dict] | None) -> dict[str, Any] | None:
-    """The ``type='Pretrained'`` part of an ``init_cfg``."""
+    """The ``type='Pretrained'`` part of an ``init_cfg``.
+
+    Raises:
+        ValueError: If it is a name alone.
+    """
+    if isinstance(init_cfg, str):
+        raise ValueError(f"init_cfg must be dict(type='Pretrained', checkpoint={init_cfg!r})")
     init_cfgs = init_cfg if isinstance(init_cfg, list) else [init_cfg or {}]
     return next((cfg for cfg in init_cfgs if cfg.get('type') == 'Pretrained'), None)
 
@@ -36,7 +42,8 @@ def normalisation_of(name: str) -> Normalisation | None:
     Returns:
         Mean and standard deviation of red, green and blue, of values from 0 to 255.
     """
-    names = [name] if '.' in name else list_pretrained(f'{name}.*') if name else []
+    published = list_pretrained()
+    names = [each for each in published if name in (each, each.partition('.')[0])]
     found = {(cfg.mean, cfg.std) for each in names if (cfg := get_pretrained_cfg(each))}
     if len(found) != 1:
         return None

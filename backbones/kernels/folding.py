@@ -70,12 +70,12 @@ class Fusible(nn.Module):
             FusedError: If the trunk is in training mode, or layers are not as they were built, see
                 :mod:`.untouched`; nothing is changed then.
         """
+        if not any(isinstance(block, FusibleBlock) for block in self.blocks):
+            raise FusedError(f'{type(self).__name__} cannot be fused: its blocks have no fuse()')
         if self.training:
             raise FusedError('fuse() is for evaluation: call eval() before')
         if self.fused:
             return self
-        if not any(isinstance(block, FusibleBlock) for block in self.blocks):
-            raise FusedError(f'{type(self).__name__} cannot be fused: its blocks have no fuse()')
         if touched := list(self._touched_layers()):
             raise FusedError(
                 f'{type(self).__name__} cannot be fused with layers that are replaced, '

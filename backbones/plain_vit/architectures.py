@@ -97,15 +97,21 @@ class TimmModels(Variants):
         if given:
             named = dict(model=settings['model']) if isinstance(arch, str) else arch
             settings = self.complete({**named, **given})
+        for column in SIZES:
+            least = 0 if column == 'depth' else 1  # check_sizes() has words for that
+            if type(settings[column]) is not int or settings[column] < least:
+                raise ValueError(f'{column} must be a positive whole number, '
+                                 f'got {settings[column]!r}')
         check_sizes(settings)
         return settings
 
     def complete(self, arch: str | Settings) -> dict[str, Any]:
         """See :meth:`.Variants.complete`. The grid of positions is the model's, or img_size's."""
-        if isinstance(arch, str):
-            arch = dict(model=self._named(arch))
+        if not isinstance(arch, Mapping):
+            arch = dict(model=arch)
         custom = 'model' not in arch
-        model = look_up(DEFAULT_MODEL if custom else self._named(arch['model']))
+        name = DEFAULT_MODEL if custom else self._named(arch['model'])
+        model = look_up(name)
         required = {'embed_dim', 'depth', 'num_heads'} if custom else set()
         missing, unknown = required - set(arch), set(arch) - model.arguments - {'model'}
         if missing or unknown:
@@ -113,7 +119,7 @@ class TimmModels(Variants):
                 f'a custom arch of {self.trunk} has the keys model (a name of timm\'s), '
                 f'{", ".join(SIZES)} and other arguments of timm\'s class: missing '
                 f'{sorted(missing)}, unknown {sorted(unknown)}')
-        settings = {'model': DEFAULT_MODEL, **model.sizes, **arch}
+        settings = {**model.sizes, **arch, 'model': name}
         if 'img_size' not in arch:
             grid = model.sizes['img_size'] // model.sizes['patch_size']
             settings['img_size'] = grid * settings['patch_size']
@@ -126,16 +132,20 @@ class TimmModels(Variants):
 
     def _named(self, arch: str) -> str:
         """A model's name without its tag, if timm has both."""
+        if not isinstance(arch, str):
+            raise ValueError(f'arch of {self.trunk} must be a name of timm\'s or a dict, '
+                             f'got {arch!r}')
         name, _, tag = arch.partition('.')
         known = known_models()
         if name not in known:
             near = get_close_matches(name, known, n=3)
             meant = f'; did you mean {", ".join(near)}?' if near else ''
-            raise ValueError(f'{self.trunk} has no arch {arch!r}; it has {", ".join(SHOWN)}, all '
-                             f'others of timm\'s {", ".join(MODULES)}, or takes a dict{meant}')
+            raise ValueError(f'{self.trunk} has no arch {arch!r}{meant}; it has '
+                             f'{", ".join(SHOWN)}, all others of timm\'s {", ".join(MODULES)}, or '
+                             'takes a dict')
         if tag and arch not in list_pretrained():
             tags = ', '.join(each.partition('.')[2] for each in list_pretrained(f'{name}.*'))
-            raise ValueError(f'{arch!r}: timm has the weights {tags or "none"} of {name}')
+            raise ValueError(f'timm has no weights {arch!r}; of {name} it has {tags or "none"}')
         return name
 
 

@@ -123,6 +123,11 @@ class SelfAttention(nn.Module):
         rotated = apply_rot_embed_cat(x[:, :, prefix:], rope, half=self.rotate_half)
         return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)
 
+    def is_unseen(self) -> bool:
+        """Whether nobody else has what this layer gives: no hook on it or on its last layers."""
+        return (is_plain(self, SelfAttention) and is_plain(self.proj, nn.Linear)
+                and is_plain(self.proj_drop, nn.Dropout, nn.Identity))
+
     def _is_alone(self, x: Tensor) -> bool:
         """Whether nobody else needs queries and keys: no gradients, hooks or compiler."""
         return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or x.is_meta

@@ -42,7 +42,7 @@ class PlainBlock(nn.Module):
         fits, scale = self._scale(1)
         if not fits:
             x = x + self.drop_path1(self.ls1(attended))
-        elif is_plain(self.attn, SelfAttention) and is_drop_path(self.drop_path1):
+        elif self.attn.is_unseen() and is_drop_path(self.drop_path1):
             x = add(x, self.drop_path1(attended), scale)
         else:
             x = add_branch(x, attended, scale, self.drop_path1)

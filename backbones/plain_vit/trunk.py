@@ -12,7 +12,7 @@ from timm.layers import resample_abs_pos_embed
 from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 
-from colonnade.weights.state_dicts import Shapes, State
+from colonnade.weights.state_dicts import Shapes, State, WeightsError
 
 from ..columnar import ColumnarBackbone
 from ..registry import register_trunk
@@ -82,7 +82,7 @@ class PlainViT(ColumnarBackbone):
                  **kwargs: Any) -> None:
         settings = self.variants.resolve(arch, img_size=img_size, patch_size=patch_size)
         if tap_norm is None:
-            tap_norm = are_normalised(self.weights_name(arch, init_cfg))
+            tap_norm = self.implied(arch, init_cfg)['tap_norm']
         self.tap_norm = tap_norm
         if self.tap_norm:
             self.tail_names = ('norm', )
@@ -92,7 +92,10 @@ class PlainViT(ColumnarBackbone):
             raise ValueError(f'{settings["model"]} has no final norm: tap_norm must be False')
         self.return_prefix_tokens = return_prefix_tokens
         self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
+        if self.rope is not None and not self._blocks_are_plain:
+            raise ValueError(f'rotary positions are not for the blocks of {settings}')
         self._set_windows(window_size, global_blocks)
+        self.register_load_state_dict_pre_hook(require_norm)
         self.register_load_state_dict_post_hook(fill_buffers)
 
     def _set_windows(self, window_size: int | None, global_blocks: Sequence[int] | None) -> None:
@@ -100,10 +103,15 @@ class PlainViT(ColumnarBackbone):
             if global_blocks is not None:
                 raise ValueError('global_blocks has no effect without window_size')
             return
-        if window_size < 1:
-            raise ValueError(f'window_size must be positive, got {window_size}')
+        if type(window_size) is not int or window_size < 1:
+            raise ValueError(f'window_size must be a positive whole number, got {window_size!r}')
         if global_blocks is None:
             global_blocks = [(self.depth * quarter) // 4 - 1 for quarter in (1, 2, 3, 4)]
+            if self.depth <= 4:
+                raise ValueError(f'window_size has no effect on {self.depth} blocks, which all are '
+                                 'global: name others as global_blocks')
+        elif not isinstance(global_blocks, Sequence):
+            raise ValueError(f'global_blocks must be a list of blocks, got {global_blocks!r}')
         elif global_blocks:
             global_blocks = resolve_out_indices(global_blocks, self.depth, 'global_blocks')
         for index, block in enumerate(self.blocks):
@@ -122,8 +130,8 @@ class PlainViT(ColumnarBackbone):
                 dynamic_img_size=True,
                 dynamic_img_pad=True,
                 **arguments)
-        except AssertionError as error:
-            raise ValueError(f'timm cannot build {self.settings}: {error}') from error
+        except (AssertionError, KeyError, TypeError) as error:
+            raise ValueError(f'timm cannot build {self.settings}: {error!r}') from error
 
     def _build(self,
                num_blocks: int,
@@ -174,6 +182,12 @@ class PlainViT(ColumnarBackbone):
         name = arch if isinstance(arch, str) else arch.get('model', '')
         return super().weights_name(arch, init_cfg) or name
 
+    @classmethod
+    def implied(cls, arch: str | Mapping[str, Any],
+                init_cfg: dict | list[dict] | None) -> dict[str, Any]:
+        """Whether the authors of the weights apply the final norm to each map."""
+        return dict(tap_norm=are_normalised(cls.weights_name(arch, init_cfg)))
+
     def renamed(self, state: State) -> State:
         """DeiT-III's LayerScale under timm's names, which depend on the model."""
         of_deit3 = LAYOUTS[-1].fits(state) and hasattr(self.blocks[0], 'ls1')
@@ -222,7 +236,7 @@ class PlainViT(ColumnarBackbone):
         grid = tuple(x.shape[1:3])
         x = x.flatten(1, 2)
         tokens = [getattr(self, name) for name in PREFIX_TOKENS]
-        prefix = [token.expand(len(x), -1, -1) for token in tokens if token is not None]
+        prefix = [token.expand(x.shape[0], -1, -1) for token in tokens if token is not None]
         positions = self.pos_embed
         if positions is not None:
             if grid != self.patch_embed.grid_size:
@@ -263,11 +277,27 @@ class PlainViT(ColumnarBackbone):
         return last, last + 1
 
 
+def require_norm(trunk: PlainViT, state_dict: State, prefix: str, *_: Any) -> None:
+    """A hook before loading: a model that was trained with the final norm is loaded with it.
+
+    Raises:
+        WeightsError: If the trunk has none, and the file of a whole model has it.
+    """
+    if prefix and not trunk.tap_norm and f'{prefix}norm.weight' in state_dict:
+        raise WeightsError('the maps of this model were normalised: set '
+                           f'model.{prefix}tap_norm=True')
+
+
 def fill_buffers(trunk: PlainViT, _: Any) -> None:
     """A hook behind loading: compute what no file holds, for trunks that were built without memory.
 
     These are frequencies of rotary positions, and the keys' biases of EVA, which are 0.
     """
+    device = next(trunk.parameters()).device
+    for module in trunk.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_meta and not device.type == 'meta':
+                setattr(module, name, torch.empty_like(buffer, device=device))
     if trunk.rope is not None:
         trunk.rope.init_non_persistent_buffers()
     for module in trunk.modules():

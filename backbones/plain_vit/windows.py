@@ -20,6 +20,7 @@ class Heads(NamedTuple):
     value: Tensor
 
 
+@torch.compiler.disable  # the number of windows would be compiled in
 def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float = 0.) -> Tensor:
     """Attention of each token to those of its window and to the prefix tokens; theirs to all.
 
@@ -39,7 +40,7 @@ def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float
     prefix = heads.query.shape[2] - grid[0] * grid[1]
     key, value = heads.key[:, :, :prefix], heads.value[:, :, :prefix]
     in_grid = [part[:, :, prefix:].unflatten(2, grid) for part in heads]
-    at_once = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    at_once = torch.is_grad_enabled() or torch.compiler.is_exporting()
     rows = []
     for row in parts_of(grid[0], window_size, at_once=at_once):
         columns = []
