@@ -35,11 +35,15 @@ def test_our_configs_fit(path: Path) -> None:
     checked(path)
 
 
+def test_pyramids_take_no_prefix_tokens() -> None:
+    with pytest.raises(ValueError, match='prefix_tokens is True, and ColumnarPyramid takes maps'):
+        checked(ROOT / 'configs/sem_fpn/plain_vit_nano_12_slim_shapes.py',
+                **{'model.backbone.return_prefix_tokens': True})  # yapf: disable
+
+
 @pytest.mark.parametrize('head, key, value, says', [
     ('mask_rcnn', 'model.rpn_head.anchor_generator.strides', [3.5, 7, 14, 28, 56],
      r'strides is \[3.5, 7, 14, 28, 56\], and the pyramid gives \[4, 8, 16, 32, 64\]'),
-    ('sem_fpn', 'model.backbone.return_prefix_tokens', True,
-     'return_prefix_tokens is True, and ColumnarPyramid takes maps alone'),
     ('mask_rcnn', 'model.roi_head.bbox_head.num_classes', 80,
      'bbox_head.num_classes is 80, .* has 3 classes: set model.roi_head.bbox_head.num_classes=3'),
     ('mask_rcnn', 'model.roi_head.mask_head.num_classes', 200, 'mask_head.num_classes is 200'),

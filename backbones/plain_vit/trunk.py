@@ -65,7 +65,7 @@ class PlainViT(ColumnarBackbone):
         trunk='PlainViT',
         rows=ShownModels(),
         defaults={},
-        shown_columns=('embed_dim', 'depth', 'patch_size'))
+        shown_columns=('embed_dim', 'depth', 'patch_size', 'prefix_tokens', 'pos_embed'))
     stem_names = ('patch_embed', *PREFIX_TOKENS, 'pos_embed', 'norm_pre', 'rope')
     classifier_names: tuple[str, ...] = ('norm', 'fc_norm', 'attn_pool', 'head', 'head_dist')
 
@@ -161,7 +161,19 @@ class PlainViT(ColumnarBackbone):
             raise KeyError(LAYOUTS[-1].name)
         weight = state['patch_embed.proj.weight']
         depth = len({key.split('.')[1] for key in state if key.startswith('blocks.')})
-        return dict(embed_dim=len(weight), depth=depth, patch_size=weight.shape[-1])
+        prefix = sum(state[name].shape[1] for name in PREFIX_TOKENS if name in state)
+        return dict(
+            embed_dim=len(weight),
+            depth=depth,
+            patch_size=weight.shape[-1],
+            prefix_tokens=prefix,
+            pos_embed='pos_embed' in state)
+
+    def describe(self, state: State | None = None) -> str:
+        """What the tensors show, of this trunk and of files."""
+        if state is not None:
+            return super().describe(state)
+        return self.variants.describe(self.infer_arch(self.state_dict()) | dict(depth=self.depth))
 
     @classmethod
     def arguments_for(cls, state: State) -> dict[str, Any]:
