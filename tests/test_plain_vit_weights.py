@@ -218,7 +218,10 @@ def test_positions_of_no_square_grid_are_refused() -> None:
 @pytest.mark.parametrize('make, state, file, model', [
     (lambda: PlainViT('vit_small_patch14_dinov2'), FILES['DINO'].state,
      'a PlainViT of embed_dim 16, depth 3, patch_size 16',
-     'a PlainViT of embed_dim 384, depth 12, patch_size 14.'),
+     'a PlainViT of embed_dim 384, depth 12, patch_size 14, prefix_tokens 1'),
+    (FILES['DINOv3'].trunk, FILES['DINO'].state, 'a PlainViT of embed_dim 16, depth 3, '
+     'patch_size 16, prefix_tokens 1, pos_embed True',
+     'a PlainViT of embed_dim 16, depth 3, patch_size 16, prefix_tokens 5, pos_embed False'),
     (FILES['DINO'].trunk, timm_state, 'a custom XCiT of', 'a PlainViT of'),
     (FILES['DeiT-III'].trunk, cait_state, 'a custom CaiT of', 'a PlainViT of'),
     (lambda: XCiT(TINY), FILES['DINO'].state, 'a PlainViT of', 'a custom XCiT of'),
