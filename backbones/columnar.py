@@ -11,24 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
-import torch
 from mmengine.logging import print_log
-from mmengine.model import BaseModule
 from torch import Tensor, is_grad_enabled, nn
 from torch.utils.checkpoint import checkpoint
 
-from colonnade.weights.loading import require_complete, resize_tensors
-from colonnade.weights.pretrained import load_pretrained, pretrained_of, timm_name_of
-from colonnade.weights.state_dicts import State, WeightsError
-
-from .kernels.folding import FusedError, Fusible, refuse_weights
+from .kernels.folding import FusedError, Fusible
 from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
 from .kernels.operators import as_image
-from .registry import infer_trunk
+from .loadable import LoadableTrunk, require_fitting
 from .variants import PublishedSize, Variants, resolve_out_indices
 
 
-class ColumnarBackbone(Fusible, BaseModule):
+class ColumnarBackbone(Fusible, LoadableTrunk):
     """A trunk of equal blocks whose intermediate outputs are given as maps of one stride.
 
     A subclass gives its table ``variants`` and the methods :meth:`_build`, :meth:`_embed`,
@@ -58,15 +52,12 @@ class ColumnarBackbone(Fusible, BaseModule):
 
     #: the architectures that there are
     variants: ClassVar[Variants]
-    is_init: bool  # mmengine's: whether init_weights() was called
     #: what the paper's table of classifiers lists
     published_sizes: ClassVar[tuple[PublishedSize, ...]] = ()
     #: children that come before the first block
     stem_names: tuple[str, ...] = ('patch_embed', 'pos_embed')
     #: children that come after the last block
     tail_names: tuple[str, ...] = ()
-    #: children of timm's module that classification alone needs
-    classifier_names: tuple[str, ...] = ('cls_token', 'cls_attn_blocks', 'norm', 'head')
     #: whether maps are those behind the final norm
     tap_norm: bool = False
     #: the child with the class-attention blocks, if timm's module has any
@@ -109,43 +100,6 @@ class ColumnarBackbone(Fusible, BaseModule):
         for part in self._frozen_parts():
             part.requires_grad_(False)
         self.register_load_state_dict_pre_hook(require_fitting)
-
-    @abstractmethod
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> nn.Module:
-        """timm's module; without its classification stage if ``num_classes`` is None."""
-
-    @classmethod
-    @abstractmethod
-    def infer_arch(cls, state: State) -> dict[str, int]:
-        """The ``shown_columns`` of the table ``variants`` that a state dict under our names shows.
-
-        Raises:
-            KeyError: If the tensors that show them are not there.
-        """
-
-    @classmethod
-    def arguments_for(cls, state: State) -> dict[str, Any]:
-        """Arguments that build the trunk of a state dict under our names.
-
-        Raises:
-            LookupError, ValueError: If the state dict does not show them.
-        """
-        return dict(arch=cls.infer_arch(state))
-
-    @classmethod
-    def weights_name(cls, arch: str | Mapping[str, Any], init_cfg: dict | list[dict] | None) -> str:
-        """timm's name of the weights that a config asks for, or nothing."""
-        return timm_name_of(init_cfg)
-
-    @classmethod
-    def implied(cls, arch: str | Mapping[str, Any],
-                init_cfg: dict | list[dict] | None) -> dict[str, Any]:
-        """Arguments that follow from the weights, by name, if a config does not say them."""
-        return {}
 
     @abstractmethod
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
@@ -226,25 +180,6 @@ class ColumnarBackbone(Fusible, BaseModule):
         for block in self.blocks:
             block.compile(*args, **kwargs)
 
-    @property
-    def pretrained(self) -> dict[str, Any] | None:
-        """The ``type='Pretrained'`` part of ``init_cfg``."""
-        return pretrained_of(self.init_cfg)
-
-    def init_weights(self) -> None:
-        """Load what ``init_cfg`` names, or warn that training starts from random weights.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            WeightsError: If the weights cannot be fetched or read, or do not fit.
-        """
-        if self.is_init:  # or a checkpoint has the weights
-            return
-        if load_pretrained(self):
-            self.is_init = True
-        else:
-            super().init_weights()
-
     def train(self, mode: bool = True) -> ColumnarBackbone:
         """As :meth:`torch.nn.Module.train`, but what is frozen stays in evaluation mode.
 
@@ -284,45 +219,6 @@ class ColumnarBackbone(Fusible, BaseModule):
             return int(rest[0]) + 1, num_layers
         return num_layers - 1, num_layers
 
-    def unused_shapes(self, state: State) -> list[dict[str, torch.Size]]:
-        """Shapes of classifier tensors that the trunk does not need, in groups.
-
-        A file has all tensors of a group, or none.
-
-        Args:
-            state: The file's tensors under timm's names; the classes are counted in it.
-        """
-        head = state.get('head.weight')
-        with torch.device('meta'):
-            classifier = self._build(
-                self.depth, num_classes=len(head) if head is not None and head.ndim else 0)
-        groups: dict[str, dict[str, torch.Size]] = {}
-        for key, value in classifier.state_dict().items():
-            top, *rest = key.split('.')
-            if top == 'blocks' and int(rest[0]) >= len(self.blocks):
-                groups.setdefault(rest[0], {})[key] = value.shape
-            elif top in self.classifier_names:
-                groups.setdefault('head' if top.startswith('head') else '', {})[key] = value.shape
-        return list(groups.values())
-
-    def renamed(self, state: State) -> State:
-        """A file's tensors under the trunk's names, where these depend on the architecture."""
-        return state
-
-    def resized(self, state: State) -> State:
-        """Those tensors of a file that must be resized to fit, after resizing."""
-        return {}
-
-    def describe(self, state: State | None = None) -> str:
-        """This architecture, or that of a state dict of any trunk, for messages."""
-        if state is None:
-            return self.variants.describe(self.settings)
-        try:
-            trunk, settings = infer_trunk(state)
-        except WeightsError as error:
-            return str(error)
-        return trunk.variants.describe(settings)
-
     def _warn_of_no_effect(self, **arguments: Any) -> None:
         for name, value in arguments.items():
             if value:
@@ -339,10 +235,3 @@ class ColumnarBackbone(Fusible, BaseModule):
             if (part := getattr(self, name)) is not None:
                 yield part
         yield from self.blocks[:self.frozen_stages]
-
-
-def require_fitting(trunk: ColumnarBackbone, state_dict: State, prefix: str, *_: Any) -> None:
-    """A hook before loading: a trunk is loaded whole or not at all, and not when it is fused."""
-    refuse_weights(trunk)
-    resize_tensors(trunk, state_dict, prefix)
-    require_complete(trunk, state_dict, prefix)

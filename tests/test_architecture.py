@@ -10,12 +10,13 @@ import pytest
 from conftest import ROOT
 
 COMMON = ('weights', 'backbones.kernels', 'backbones.variants', 'backbones.registry',
-          'backbones.columnar', 'backbones.positions')
+          'backbones.loadable', 'backbones.columnar', 'backbones.positions')
 BENEATH = {  # room -> what it may import besides itself
     'weights': (),
     'backbones.kernels': (),
     'backbones.variants': (),
     'backbones.registry': ('weights', ),
+    'backbones.loadable': COMMON,
     'backbones.columnar': COMMON,
     'backbones.positions': COMMON,
     **dict.fromkeys(('backbones.xcit', 'backbones.cait', 'backbones.resmlp',

@@ -11,12 +11,9 @@ from mmengine.runner import load_checkpoint
 from rounding import check_all_rounding, doubled
 from timm.models import group_parameters
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounter
-from torch.nn import functional as F
 
 from colonnade.backbones import PlainViT
 from colonnade.backbones.plain_vit.blocks import PlainBlock
-from colonnade.backbones.plain_vit.windows import Heads, attend_in_windows
 from colonnade.engine import LayerDecayConstructor
 from colonnade.engine.benchmark.contestants import Intermediates
 from colonnade.engine.checks import settle_trunk, warn_of_normalisation
@@ -145,75 +142,6 @@ def test_prefix_tokens_beside_the_maps() -> None:
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-def mask_of(grid: tuple[int, int], window_size: int, prefix: int) -> Tensor:
-    """Which tokens see which: those of their window and prefix tokens, and these see all."""
-    row = torch.arange(grid[0]).repeat_interleave(grid[1]) // window_size
-    column = torch.arange(grid[1]).repeat(grid[0]) // window_size
-    window = torch.cat((torch.full((prefix, ), -1), row * 1000 + column))
-    same = window[:, None] == window
-    return same | (window == -1) | (window[:, None] == -1)
-
-
-@pytest.mark.parametrize('window_size', [1, 4, 7])
-@pytest.mark.parametrize('grid', [(7, 9), (8, 8), (3, 20), (1, 1), (14, 14)])
-@pytest.mark.parametrize('prefix', [0, 1, 5])
-def test_windows_are_masked_attention(prefix: int, grid: tuple[int, int], window_size: int) -> None:
-    torch.manual_seed(0)
-    shape = (2, 3, prefix + grid[0] * grid[1], 4)
-    heads = Heads(*(torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(3)))
-    expected = F.scaled_dot_product_attention(*heads, attn_mask=mask_of(grid, window_size, prefix))
-    found = attend_in_windows(heads, grid, window_size)
-    torch.testing.assert_close(found, expected)
-    with torch.no_grad():
-        torch.testing.assert_close(attend_in_windows(heads, grid, window_size), expected)
-    weight = torch.randn(shape, dtype=torch.float64)
-    for a, b in zip(
-            *(torch.autograd.grad(out, heads, weight) for out in (found, expected)), strict=True):
-        torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize('model', [DINOV3, DEIT3, 'vit_base_patch16_siglip_512'])
-def test_a_block_by_windows_is_timms_with_a_mask(model: str) -> None:
-    """Rotary positions too: those of the whole image."""
-    ours, theirs = pair(model, window_size=2, global_blocks=(1, 2), out_indices=(0, 1, 2))
-    image, grid = torch.randn(1, 3, 75, 101).double(), (5, 7)
-    mask = mask_of(grid, 2, ours.num_prefix_tokens)
-    layer = theirs.trunk.blocks[0].attn
-    layer.forward = lambda x, of=layer.forward, **given: of(x, **given | dict(attn_mask=mask))
-    for a, b in zip(ours(image), theirs(image), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-
-
-def test_all_blocks_global_is_no_windows() -> None:
-    windows, plain = (tiny(**kwargs) for kwargs in (
-        dict(window_size=2, global_blocks=(0, 1, -1)), {}))  # yapf: disable
-    image = torch.randn(1, 3, 64, 64).double()
-    for a, b in zip(windows(image), plain(image), strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize('depth, last_of_quarters', [(12, {2, 5, 8, 11}), (24, {5, 11, 17, 23})])
-def test_global_blocks_are_vitdets(depth: int, last_of_quarters: set[int]) -> None:
-    with torch.device('meta'):
-        trunk = PlainViT(dict(TINY, depth=depth), window_size=14)
-    of_all = {i for i, block in enumerate(trunk.blocks) if block.attn.window_size is None}
-    assert of_all == last_of_quarters
-    assert {block.attn.window_size for block in trunk.blocks} == {None, 14}
-
-
-def test_memory_by_windows_is_linear() -> None:
-    """Nothing that a windowed block stores for gradients grows with the square of the tokens."""
-    stored = {}
-    for side in (256, 512):
-        trunk, sizes = tiny(DEIT3, window_size=4, global_blocks=(), out_indices=(0, )), []
-        with torch.autograd.graph.saved_tensors_hooks(
-                lambda t, to=sizes: to.append(t) or t, lambda t: t):
-            trunk(torch.randn(1, 3, side, side).double())[0].sum().backward()
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in sizes}
-        stored[side] = sum(storages.values())
-    assert stored[512] < 4.2 * stored[256]
-
-
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'vit_base_patch16_rope_mixed_ape_224'])
 def test_early_taps_keep_no_block_behind(model: str) -> None:
     ours, theirs = pair(model, out_indices=(0, 1))
@@ -317,19 +245,6 @@ def test_weights_assigned_to_a_trunk_without_memory() -> None:
     empty.load_state_dict(trunk.state_dict(), assign=True)
     for a, b in zip(empty(image), trunk(image), strict=True):
         assert torch.equal(a, b)
-
-
-def test_windows_are_compiled_once() -> None:
-    torch._dynamo.reset()
-    counter = CompileCounter()
-    trunk = tiny(window_size=2, global_blocks=()).eval()
-    trunk.compile(backend=counter, dynamic=True)
-    counts = []
-    for size in ((64, 64), (75, 101), (96, 50), (33, 200), (130, 60)):
-        with torch.no_grad():
-            trunk(torch.randn(1, 3, *size).double())
-        counts.append(counter.frame_count)
-    assert counts[1] == counts[-1]
 
 
 def test_a_model_says_that_its_maps_were_normalised(tmp_path: Path) -> None:

@@ -9,18 +9,17 @@ from typing import Any
 import timm
 import torch
 from timm.layers import resample_abs_pos_embed
-from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 
-from colonnade.weights.state_dicts import Shapes, State, WeightsError
+from colonnade.weights.state_dicts import Shapes, State
 
 from ..columnar import ColumnarBackbone
 from ..registry import register_trunk
 from ..variants import resolve_out_indices
 from .architectures import ShownModels, TimmModels, are_normalised
-from .attention import SelfAttention
 from .blocks import PlainBlock, adapted
 from .layouts import LAYOUTS, part_of, with_layer_scale_modules
+from .loading import fill_buffers, require_norm
 from .recognition import EVA_BIASES, find_model, zero_biases
 from .resizing import first_frequencies, resized_patches, resized_positions
 from .windows import Grid
@@ -287,31 +286,3 @@ class PlainViT(ColumnarBackbone):
                     number = len(self.blocks) if with_the_former else int(found[1]) + 1
                     return number, last + 1
         return last, last + 1
-
-
-def require_norm(trunk: PlainViT, state_dict: State, prefix: str, *_: Any) -> None:
-    """A hook before loading: a model that was trained with the final norm is loaded with it.
-
-    Raises:
-        WeightsError: If the trunk has none, and the file of a whole model has it.
-    """
-    if prefix and not trunk.tap_norm and f'{prefix}norm.weight' in state_dict:
-        raise WeightsError('the maps of this model were normalised: set '
-                           f'model.{prefix}tap_norm=True')
-
-
-def fill_buffers(trunk: PlainViT, _: Any) -> None:
-    """A hook behind loading: compute what no file holds, for trunks that were built without memory.
-
-    These are frequencies of rotary positions, and the keys' biases of EVA, which are 0.
-    """
-    device = next(trunk.parameters()).device
-    for module in trunk.modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            if buffer.is_meta and not device.type == 'meta':
-                setattr(module, name, torch.empty_like(buffer, device=device))
-    if trunk.rope is not None:
-        trunk.rope.init_non_persistent_buffers()
-    for module in trunk.modules():
-        if isinstance(module, (SelfAttention, EvaAttention)):
-            module.init_non_persistent_buffers()
