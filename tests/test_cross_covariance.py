@@ -233,7 +233,7 @@ def test_fused_trunks_give_the_same_maps(cls: type, arch: dict) -> None:
         cls(arch).train().fuse()
 
 
-@pytest.mark.parametrize('training', [False, True])
+@pytest.mark.parametrize('training', [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('cls, arch', [(XCiT, ARCH), (ResMLP, dict(embed_dim=64, img_size=64))])
 def test_no_graph_breaks_at_any_size(cls: type, arch: dict, training: bool) -> None:
     torch._dynamo.reset()

@@ -35,8 +35,12 @@ default_hooks = dict(checkpoint=dict(interval=1))
 """
 
 
-@pytest.mark.parametrize('head', LAYOUTS)
-@pytest.mark.parametrize('trunk', TRUNKS)
+@pytest.mark.parametrize(
+    'trunk, head',
+    [
+        (trunk, head) for trunk in TRUNKS for head in LAYOUTS
+        if head != 'upernet' or trunk == 'XCiT'  # it takes the same levels as Semantic FPN
+    ])
 def test_trains_resumes_and_evaluates(trunk: str, head: str, real_data: dict[str, Path],
                                       tmp_path: Path, run_tool: Callable) -> None:
     layout = LAYOUTS[head]

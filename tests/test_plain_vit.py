@@ -53,9 +53,11 @@ OTHER_BLOCKS = ('vit_base_patch16_rpn_224', 'vit_pwee_patch16_reg1_gap_256',
 def tiny(model: str = DINOV3, **kwargs: object) -> PlainViT:
     """A small trunk with three taps, in double precision; no weight is 0 or 1."""
     torch.manual_seed(0)
-    arch = dict(model=model, **TINY)
+    arch = dict(model=model, **TINY, img_size=56 if 'patch14' in model else 64)
+    if 'patch_size' in kwargs:
+        del arch['img_size']
     if model == 'vit_base_patch16_sapiens2':
-        arch |= dict(num_kv_heads=(1, 2, 1), img_size=64)
+        arch |= dict(num_kv_heads=(1, 2, 1))
     trunk = PlainViT(arch, **dict(out_indices=(0, 1, 2)) | kwargs).double()
     for parameter in trunk.parameters():
         parameter.data += torch.rand_like(parameter) * 0.1

@@ -148,6 +148,7 @@ def test_drop_path_is_constant_over_depth(cls: type) -> None:
     assert len(rates) % 4 == 0 < len(rates)
 
 
+@pytest.mark.usefixtures('no_filling')
 @every_arch
 def test_parameters_are_timms(cls: type, arch: str) -> None:
     with torch.device('meta'):
