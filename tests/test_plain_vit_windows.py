@@ -92,3 +92,13 @@ def test_windows_are_compiled_once() -> None:
             trunk(torch.randn(1, 3, *size).double())
         counts.append(counter.frame_count)
     assert counts[1] == counts[-1]
+
+
+@torch.no_grad()
+def test_exported_for_batches_of_any_size() -> None:
+    trunk = tiny(window_size=2, global_blocks=(1, )).eval()
+    images = torch.randn(3, 3, 40, 56).double()
+    sizes = ({0: torch.export.Dim('batch', min=1, max=8)}, )
+    exported = torch.export.export(trunk, (images[:2], ), dynamic_shapes=sizes).module()
+    for a, b in zip(exported(images), trunk(images), strict=True):
+        torch.testing.assert_close(a, b)

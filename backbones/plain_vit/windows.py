@@ -49,7 +49,9 @@ def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float
             sides = min(window_size, region[0].shape[2]), min(window_size, region[0].shape[3])
             windows = Heads(*(split(part, sides) for part in region))
             if prefix:
-                windows = with_prefix_tokens(windows, key, value)
+                height, width = region[0].shape[2:4]
+                count = height // sides[0] * (width // sides[1])
+                windows = with_prefix_tokens(windows, key, value, count)
             out = F.scaled_dot_product_attention(*windows, dropout_p=dropout)
             columns.append(join(out, sides, region[0].shape[2:4]))
         rows.append(torch.cat(columns, dim=3))
@@ -69,9 +71,8 @@ def parts_of(size: int, side: int, *, at_once: bool) -> list[slice]:
     return parts if whole == size else [*parts, slice(whole, size)]
 
 
-def with_prefix_tokens(windows: Heads, key: Tensor, value: Tensor) -> Heads:
-    """Windows ``(B windows, heads, tokens, d)`` whose keys and values begin with prefix tokens."""
-    count = len(windows.key) // max(len(key), 1)
+def with_prefix_tokens(windows: Heads, key: Tensor, value: Tensor, count: int) -> Heads:
+    """Windows ``(B count, heads, tokens, d)`` whose keys and values begin with prefix tokens."""
     key, value = (part.repeat_interleave(count, dim=0) for part in (key, value))
     return Heads(windows.query, torch.cat((key, windows.key), dim=2),
                  torch.cat((value, windows.value), dim=2))
