@@ -11,6 +11,7 @@ from mmengine.runner import load_checkpoint
 from rounding import check_all_rounding, doubled
 from timm.models import group_parameters
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from colonnade.backbones import PlainViT
 from colonnade.backbones.plain_vit.blocks import PlainBlock
@@ -238,6 +239,16 @@ def test_what_hooks_keep_is_not_written_over(name: str) -> None:
         (x, x.clone()) for x in (*given[:1], out)))
     trunk(torch.randn(1, 3, 40, 56).double())
     assert all(torch.equal(a, b) for a, b in kept) and len(kept) == 2
+
+
+@torch.no_grad()
+def test_what_a_hook_on_all_modules_keeps_is_not_written_over() -> None:
+    trunk, kept = tiny('eva02_small_patch14_336').eval(), []  # without LayerScale
+    handle = register_module_forward_hook(lambda _, __, out: kept.append((out, out.clone()))
+                                          if isinstance(out, Tensor) else None)
+    trunk(torch.randn(1, 3, 40, 56).double())
+    handle.remove()
+    assert all(torch.equal(a, b) for a, b in kept) and len(kept) > 40
 
 
 def test_weights_assigned_to_a_trunk_without_memory() -> None:

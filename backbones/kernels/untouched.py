@@ -111,6 +111,11 @@ def all_are_called() -> bool:
                 or is_transformed())
 
 
+def is_unseen(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether nobody else keeps what a module gives: it is plain, and no hook sees all modules."""
+    return is_plain(module, *kinds) and not all_are_called()
+
+
 def first_touched(module: nn.Module, parts: Parts) -> str | None:
     """The first part of a module that must be called; None if a kernel may skip them all."""
     if all_are_called():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.layers import call_linear, linear
-from ..kernels.untouched import all_are_called, is_plain
+from ..kernels.untouched import is_plain, is_unseen
 from .windows import Grid, Heads, attend_in_windows
 
 KINDS = (Attention, AttentionRope, EvaAttention)
@@ -45,7 +45,7 @@ class SelfAttention(nn.Module):
         self.rotate_half: bool = getattr(layer, 'rotate_half', False)
         self.window_size: int | None = None
 
-    def forward(self, x: Tensor, grid: Grid | None = None, rope: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> Tensor:
         """``(B, P + N, C)`` to ``(B, P + N, C)``.
 
         Args:
@@ -55,15 +55,14 @@ class SelfAttention(nn.Module):
                 ``(heads, N, 2 d)``.
         """
         heads = self._heads(x)
-        prefix = 0 if grid is None else x.shape[1] - grid[0] * grid[1]
         if rope is not None:
-            heads = self._rotated(heads, rope, prefix)
+            heads = self._rotated(heads, rope, x.shape[1] - grid[0] * grid[1])
         if self.num_key_heads < self.num_heads:  # queries share keys and values
             repeats = self.num_heads // self.num_key_heads
             key, value = (part.repeat_interleave(repeats, dim=1) for part in heads[1:])
             heads = Heads(heads.query, key, value)
         dropout = self.attn_drop_rate if self.training else 0.
-        if self.window_size is None or grid is None:
+        if self.window_size is None:
             out = F.scaled_dot_product_attention(*heads, dropout_p=dropout)
         else:
             out = attend_in_windows(heads, grid, self.window_size, dropout)
@@ -123,14 +122,14 @@ class SelfAttention(nn.Module):
         rotated = apply_rot_embed_cat(x[:, :, prefix:], rope, half=self.rotate_half)
         return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)
 
-    def is_unseen(self) -> bool:
-        """Whether nobody else has what this layer gives: no hook on it or on its last layers."""
-        return (is_plain(self, SelfAttention) and is_plain(self.proj, nn.Linear)
-                and is_plain(self.proj_drop, nn.Dropout, nn.Identity))
+    def gives_its_own(self) -> bool:
+        """Whether nobody else keeps what this layer gives."""
+        return (is_unseen(self, SelfAttention) and is_unseen(self.proj, nn.Linear)
+                and is_unseen(self.proj_drop, nn.Dropout, nn.Identity))
 
     def _is_alone(self, x: Tensor) -> bool:
         """Whether nobody else needs queries and keys: no gradients, hooks or compiler."""
-        return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or x.is_meta
-                    or all_are_called() or not is_plain(self.qkv, nn.Linear)
-                    or not is_plain(self.q_norm, nn.Identity)
-                    or not is_plain(self.k_norm, nn.Identity))
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.is_meta:
+            return False
+        return (is_unseen(self.qkv, nn.Linear) and is_unseen(self.q_norm, nn.Identity)
+                and is_unseen(self.k_norm, nn.Identity))

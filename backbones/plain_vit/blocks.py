@@ -36,13 +36,13 @@ class PlainBlock(nn.Module):
             self.register_parameter(name, parameter)
         self.index = index
 
-    def forward(self, x: Tensor, grid: Grid | None = None, rope: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> Tensor:
         """``(B, P + N, C)`` to ``(B, P + N, C)``; arguments as for :class:`.SelfAttention`."""
         attended = self.attn(self.norm1(x), grid, rope)
         fits, scale = self._scale(1)
         if not fits:
             x = x + self.drop_path1(self.ls1(attended))
-        elif self.attn.is_unseen() and is_drop_path(self.drop_path1):
+        elif self.attn.gives_its_own() and is_drop_path(self.drop_path1):
             x = add(x, self.drop_path1(attended), scale)
         else:
             x = add_branch(x, attended, scale, self.drop_path1)

@@ -46,14 +46,14 @@ def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float
         columns = []
         for column in parts_of(grid[1], window_size, at_once=True):
             region = [part[:, :, row, column] for part in in_grid]
-            sides = min(window_size, region[0].shape[2]), min(window_size, region[0].shape[3])
+            height, width = region[0].shape[2:4]
+            sides = min(window_size, height), min(window_size, width)
             windows = Heads(*(split(part, sides) for part in region))
             if prefix:
-                height, width = region[0].shape[2:4]
                 count = height // sides[0] * (width // sides[1])
                 windows = with_prefix_tokens(windows, key, value, count)
             out = F.scaled_dot_product_attention(*windows, dropout_p=dropout)
-            columns.append(join(out, sides, region[0].shape[2:4]))
+            columns.append(join(out, sides, (height, width)))
         rows.append(torch.cat(columns, dim=3))
     out = torch.cat(rows, dim=2).flatten(2, 3)
     if not prefix:

@@ -5,31 +5,31 @@ by a learned factor. Here the second layer's weights, which start small, take it
 """
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 from ..kernels.layers import add, feed_forward
-from ..kernels.untouched import add_branch, all_are_called, is_drop_path, is_plain
+from ..kernels.untouched import add_branch, is_drop_path, is_unseen
 from .attention import PlainAttention, ShapedAttention
 
 EPS = 1e-6  # of all norms, as in vision transformers
 
 
-class ParallelBlock(nn.Module):
-    """Shaped attention and MLP side by side, with no residual: SAS-P.
-
-    ``A(norm(x)) + drop_path(mlp(norm(x)))``: the paper's equation 7 with a skip gain of 0 and the
-    attention of equation 12 (section 4.3). Stochastic depth leaves out the MLP alone: attention is
-    the only way for the tokens.
+class SimplifiedBlock(nn.Module):
+    """The layers of a block with shaped attention and a single norm.
 
     Args:
         dim: Width ``C``.
         num_heads: Heads of attention.
         centring: See :class:`.attention.ShapedAttention`.
         drop_path: Rate of stochastic depth.
+
+    Attributes:
+        norm_name: Name of the norm, by which files tell the kinds of blocks apart.
     """
+    norm_name: ClassVar[str]
 
     def __init__(self,
                  dim: int,
@@ -38,10 +38,20 @@ class ParallelBlock(nn.Module):
                  centring: bool = False,
                  drop_path: float = 0.) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(dim, eps=EPS)
+        self.add_module(self.norm_name, nn.LayerNorm(dim, eps=EPS))
         self.attn = ShapedAttention(dim, num_heads, centring=centring)
         self.mlp = Mlp(dim, 4 * dim)
         self.drop_path = stochastic_depth(drop_path)
+
+
+class ParallelBlock(SimplifiedBlock):
+    """Shaped attention and MLP side by side, with no residual: SAS-P.
+
+    ``A(norm(x)) + drop_path(mlp(norm(x)))``: the paper's equation 7 with a skip gain of 0 and the
+    attention of equation 12 (section 4.3). Stochastic depth leaves out the MLP alone: attention is
+    the only way for the tokens.
+    """
+    norm_name = 'norm'
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
@@ -50,25 +60,14 @@ class ParallelBlock(nn.Module):
         return feed_forward(mixed, None, self.mlp, None, self.drop_path, given=x)
 
 
-class SequentialBlock(nn.Module):
+class SequentialBlock(SimplifiedBlock):
     """Shaped attention without a residual, then the MLP with one: SAS with a single norm.
 
     ``y + drop_path(mlp(y))`` with ``y = A(norm1(x))``: the attention of the paper's equation 12 and
     the MLP of equation 1. The paper normalises ``y`` again. Here ``y`` goes to the MLP as it is: a
-    weighted mean of normalised tokens. For arguments see :class:`ParallelBlock`.
+    weighted mean of normalised tokens.
     """
-
-    def __init__(self,
-                 dim: int,
-                 num_heads: int,
-                 *,
-                 centring: bool = False,
-                 drop_path: float = 0.) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=EPS)
-        self.attn = ShapedAttention(dim, num_heads, centring=centring)
-        self.mlp = Mlp(dim, 4 * dim)
-        self.drop_path = stochastic_depth(drop_path)
+    norm_name = 'norm1'
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
@@ -79,7 +78,7 @@ class SequentialBlock(nn.Module):
 class PlainBlock(nn.Module):
     """The block of vision transformers: norms before attention and MLP, a residual around each.
 
-    The paper's equation 1. For arguments see :class:`ParallelBlock`.
+    The paper's equation 1. For arguments see :class:`SimplifiedBlock`.
     """
 
     def __init__(self, dim: int, num_heads: int, *, drop_path: float = 0.) -> None:
@@ -111,11 +110,6 @@ BLOCKS: dict[str, Any] = {
 
 def stochastic_depth(rate: float) -> nn.Module:
     return DropPath(rate) if rate else nn.Identity()
-
-
-def is_unseen(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether nobody but its caller sees what a module gives, which may be overwritten then."""
-    return is_plain(module, kind) and not all_are_called()
 
 
 def call_attention(attention: nn.Module, x: Tensor) -> Tensor:
