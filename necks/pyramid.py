@@ -67,9 +67,6 @@ class Pyramid(BaseModule):
 
         mmcv's compiled RoIAlign silently reads images in any other order wrongly.
         """
-        if not isinstance(x, Tensor):
-            raise ValueError(f'{type(self).__name__} takes maps, got {type(x).__name__}: the '
-                             "trunk's return_prefix_tokens must be False")
         return self.get_submodule(level_name(out_stride))(channels_last(x)).contiguous()
 
 
@@ -90,7 +87,14 @@ class MaxPool(nn.Module):
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """``x`` in channels-last order, unless a transform of ``torch.func`` forbids it."""
+    """``x`` in channels-last order, unless a transform of ``torch.func`` forbids it.
+
+    Raises:
+        ValueError: If it is no map, but a pair of map and prefix tokens.
+    """
+    if not isinstance(x, Tensor):
+        raise ValueError(f'pyramids take maps, got a {type(x).__name__}: the trunk\'s '
+                         'return_prefix_tokens must be False')
     return x if is_transformed() else x.contiguous(memory_format=torch.channels_last)
 
 

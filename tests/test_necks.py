@@ -8,7 +8,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from colonnade.backbones import XCiT
-from colonnade.necks import ColumnarPyramid
+from colonnade.necks import ColumnarPyramid, SimplePyramid
 
 SIZES = [(64, 64), (64, 96), (75, 101), (16, 16)]
 
@@ -134,3 +134,10 @@ def test_behind_a_backbone(patch_size: int, size: tuple[int, int]) -> None:
     levels = neck(backbone(torch.randn(1, 3, *size)))
     assert len(levels) == 4
     assert all(level.isfinite().all() for level in levels)
+
+
+@pytest.mark.parametrize('make', [ColumnarPyramid, SimplePyramid])
+def test_prefix_tokens_beside_maps_are_refused(make: type) -> None:
+    pairs = [(torch.zeros(1, 8, 4, 4), torch.zeros(1, 1, 8))] * 4
+    with pytest.raises(ValueError, match='take maps, got a tuple: .*return_prefix_tokens'):
+        make(8, 16)(pairs)
