@@ -9,13 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
 from torch import nn
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.backbones import TRUNKS, ColumnarBackbone
@@ -25,6 +29,14 @@ from .launch import read_config
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
 HEADS = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
 NUM_PROPOSALS, NUM_DETECTIONS = 1000, 100  # what the heads of a detector see of an image
+
+
+@runtime_checkable
+class HasTransformer(Protocol):
+    """A detector of the DETR family: an encoder and a decoder stand beside its head."""
+
+    def forward_transformer(self, img_feats: tuple, batch_data_samples: list) -> dict:
+        """What the head gets of the pyramid."""
 
 
 @dataclass(frozen=True)
@@ -73,34 +85,44 @@ def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
     """Trunk, neck and heads of a detector or segmenter, for one image.
 
     Raises:
-        ValueError: If the image is too small, or a part cannot be counted by itself.
+        ValueError: If the image is too small, or a part cannot be counted.
     """
     if min(height, width) < 1:
         raise ValueError(f'--size must be two positive numbers of pixels, got {height} {width}')
     image = torch.empty(1, 3, height, width, device='meta')
-    work, levels = count_part('backbone', model.backbone, image)
-    yield Part('trunk', count_parameters(model.backbone), work)
-    if getattr(model, 'neck', None) is not None:
-        work, levels = count_part('neck', model.neck, levels)
-        yield Part('pyramid', count_parameters(model.neck), work)
-    heads = {name: head for name, head in model.named_children() if 'head' in name}
+    trunk, levels = count_part('backbone', model.backbone, image)
+    yield Part('trunk', count_parameters(model.backbone), trunk)
+    pyramid, neck = 0, getattr(model, 'neck', None)
+    if neck is not None:
+        pyramid, levels = count_part('neck', neck, levels)
+        yield Part('pyramid', count_parameters(neck), pyramid)
+    heads = {
+        name: head
+        for name, head in model.named_children()
+        if 'head' in name and any(True for _ in head.parameters())
+    }
+    if isinstance(model, HasTransformer):
+        before = count_parameters(model.backbone) + (count_parameters(neck) if neck else 0)
+        whole = count_for_real('forward', model, image, height, width, mode='tensor')
+        yield Part('transformer', count_parameters(model) - before, whole - trunk - pyramid)
+        return
     for name, head in heads.items():
         if name == 'roi_head':
             yield from parts_of_roi_head(head)
         elif name == 'auxiliary_head':
             yield Part(name, count_parameters(head), None)
         else:
-            yield Part(name, count_parameters(head), count_part(name, head, levels)[0])
+            yield Part(name, count_parameters(head), count_head(name, head, levels, height, width))
 
 
-def count_part(name: str, part: nn.Module, given: Any) -> tuple[int, Any]:
+def count_part(name: str, part: nn.Module, *given: Any, **options: Any) -> tuple[int, Any]:
     """Its multiply-adds and what it returns.
 
     Raises:
-        ValueError: If it does not take what it is given: this tool knows heads of one stage.
+        ValueError: If it does not take what it is given.
     """
     try:
-        return multiply_adds(part, given)
+        return multiply_adds(partial(part, **options), *given)
     except ValueError:
         raise
     except (TypeError, RuntimeError, AttributeError, IndexError) as error:
@@ -109,20 +131,49 @@ def count_part(name: str, part: nn.Module, given: Any) -> tuple[int, Any]:
                          f'{line}') from error
 
 
+def count_head(name: str, head: nn.Module, levels: Any, height: int, width: int) -> int:
+    """Multiply-adds of a head on the levels; some also take the images' sizes, and real tensors.
+
+    Raises:
+        ValueError: If it takes none of these.
+    """
+    if 'batch_data_samples' in signature(head.forward).parameters:
+        return count_for_real(name, head, levels, height, width)
+    return count_part(name, head, levels)[0]
+
+
+def count_for_real(name: str, part: nn.Module, given: Any, height: int, width: int,
+                   **options: Any) -> int:
+    """Multiply-adds of a part that looks at values, and at the size of an image: all are zero."""
+    size = dict.fromkeys(('img_shape', 'ori_shape', 'batch_input_shape', 'pad_shape'),
+                         (height, width))
+    sample = BaseDataElement(metainfo=dict(size, scale_factor=(1., 1.)))
+    part.to_empty(device='cpu')
+    for tensor in (*part.parameters(), *part.buffers()):
+        tensor.zero_()
+    given = tree_map(lambda tensor: torch.zeros(tensor.shape), given)
+    return count_part(name, part, given, [sample], **options)[0]
+
+
 def parts_of_roi_head(head: nn.Module) -> Iterator[Part]:
-    """Box and mask head, if there are any, on as many boxes as a test image has at most."""
+    """Box and mask heads, if there are any, on as many boxes as a test image has at most.
+
+    A cascade has one of each for every stage, and all see all boxes.
+    """
     for name, rois in (('bbox_head', NUM_PROPOSALS), ('mask_head', NUM_DETECTIONS)):
         part = getattr(head, name, None)
         if part is None:
             continue
-        if isinstance(part, nn.ModuleList):
-            raise ValueError(f'model.roi_head ({type(head).__name__}) has several stages; one can '
-                             'be counted')
         extractor = getattr(head, name.replace('head', 'roi_extractor'))
-        side = extractor.roi_layers[0].output_size
-        features = torch.empty(rois, extractor.out_channels, *side, device='meta')
-        work, _ = count_part(f'roi_head.{name}', part, features)
-        yield Part(f'{name}, {rois} boxes', count_parameters(part), work)
+        several = isinstance(part, nn.ModuleList)
+        work = 0
+        for stage, its_extractor in zip(
+                part if several else [part], extractor if several else [extractor], strict=True):
+            side = its_extractor.roi_layers[0].output_size
+            features = torch.empty(rois, its_extractor.out_channels, *side, device='meta')
+            work += count_part(f'roi_head.{name}', stage, features)[0]
+        stages = f' x {len(part)}' if several else ''
+        yield Part(f'{name}{stages}, {rois} boxes', count_parameters(part), work)
 
 
 def total_of(parts: list[Part]) -> Part:

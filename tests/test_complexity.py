@@ -133,10 +133,8 @@ MODEL = f'_base_ = {str(ROOT / XCIT)!r}\nmodel = dict(backbone=dict({{}}))\n'
     (MODEL.format("type='XCIT'"), [], "the model of .*own.py cannot be built: .*XCIT"),
     (MODEL.format("type='XCiT', arch='small'"), [], "cannot be built: .*has no arch 'small'"),
     (MODEL.format("type='XCiT', archs='small_12_p16'"), [], "cannot be built: .*'archs'"),
-    ('mmdet::cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py', [],
-     r'model.roi_head \(CascadeRoIHead\) has several stages'),
-    ('mmdet::detr/detr_r50_8xb2-150e_coco.py', [],
-     r'model.bbox_head \(DETRHead\) cannot be counted by itself: '),
+    ('mmdet::sparse_rcnn/sparse-rcnn_r50_fpn_1x_coco.py', [],
+     r'model.rpn_head \(EmbeddingRPNHead\) cannot be counted by itself: '),
 ])
 def test_complexity_names_what_is_wrong(config: str, arguments: list, message: str,
                                         run_tool: Callable, tmp_path: Path,
@@ -158,6 +156,9 @@ def test_complexity_names_what_is_wrong(config: str, arguments: list, message: s
     ('mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', 6),
     ('faster_rcnn/faster-rcnn_r50_fpn_1x_coco.py', 5),
     ('retinanet/retinanet_swin-t-p4-w7_fpn_1x_coco.py', 4),
+    ('cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py', 6),
+    ('detr/detr_r50_8xb2-150e_coco.py', 4),
+    ('mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', 3),
 ])
 def test_trunks_and_heads_of_mmdet_are_counted(config: str, parts: int, run_tool: Callable,
                                                capsys: pytest.CaptureFixture[str]) -> None:
