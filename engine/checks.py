@@ -17,14 +17,10 @@ from colonnade.backbones import ColumnarBackbone
 from colonnade.necks import ColumnarPyramid, Pyramid, SimplePyramid
 from colonnade.weights.pretrained import normalisation_of
 
+from .classes import OTHER_CLASSES, class_heads, key_of_classes, num_classes_of
 from .data_sources import categories_of, classes_of, find_datasets, paths_of
 from .options import names_of_type
 from .registries import find_class
-
-#: heads whose classes are not the data set's: borders, words
-OTHER_CLASSES = ('STDCHead', 'GroundingDINOHead', 'ATSSVLFusionHead', 'SideAdapterCLIPHead')
-#: parts of a model whose ``num_classes`` are the data set's
-CLASS_HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head')
 
 
 def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> None:
@@ -77,19 +73,6 @@ def warn_of_normalisation(model: ConfigDict) -> None:
         level=logging.WARNING)
 
 
-def class_heads(value: Any, name: str = 'model') -> Iterator[tuple[str, dict[str, Any]]]:
-    """The parts of a model that tell a data set's classes apart, with their names."""
-    if isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from class_heads(item, f'{name}[{index}]')
-    elif isinstance(value, dict):
-        kind = name.rpartition('.')[2].partition('[')[0]
-        if kind in CLASS_HEADS and 'num_classes' in value:
-            yield name, value
-        for key, item in value.items():
-            yield from class_heads(item, f'{name}.{key}')
-
-
 def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
     """Classes of the data that the heads, or the files, do not have."""
     heads = [(name, head) for name, head in class_heads(cfg.model)
@@ -99,10 +82,10 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
         if classes is None or 'Panoptic' in str(dataset.type):
             continue
         for head_name, head in heads:
-            if head['num_classes'] != len(classes):
-                yield (f'{head_name}.num_classes is {head["num_classes"]}, and the data set '
-                       f'({dataset.type}) has {len(classes)} classes: set '
-                       f'{head_name}.num_classes={len(classes)}, or metainfo.classes of the data')
+            key, number = f'{head_name}.{key_of_classes(head)}', num_classes_of(head)
+            if number != len(classes):
+                yield (f'{key} is {number}, and the data set ({dataset.type}) has {len(classes)} '
+                       f'classes: set {key}={len(classes)}, or metainfo.classes of the data')
         if str(dataset.type).rpartition('.')[2] == 'CocoDataset':
             yield from category_problems(name, dataset, classes)
 

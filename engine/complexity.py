@@ -90,23 +90,20 @@ def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
     if min(height, width) < 1:
         raise ValueError(f'--size must be two positive numbers of pixels, got {height} {width}')
     image = torch.empty(1, 3, height, width, device='meta')
-    trunk, levels = count_part('backbone', model.backbone, image)
-    yield Part('trunk', count_parameters(model.backbone), trunk)
-    pyramid, neck = 0, getattr(model, 'neck', None)
-    if neck is not None:
-        pyramid, levels = count_part('neck', neck, levels)
-        yield Part('pyramid', count_parameters(neck), pyramid)
-    heads = {
-        name: head
-        for name, head in model.named_children()
-        if 'head' in name and any(True for _ in head.parameters())
-    }
+    work, levels = count_part('backbone', model.backbone, image)
+    before = [Part('trunk', count_parameters(model.backbone), work)]
+    if getattr(model, 'neck', None) is not None:
+        work, levels = count_part('neck', model.neck, levels)
+        before.append(Part('pyramid', count_parameters(model.neck), work))
+    yield from before
     if isinstance(model, HasTransformer):
-        before = count_parameters(model.backbone) + (count_parameters(neck) if neck else 0)
         whole = count_for_real('forward', model, image, height, width, mode='tensor')
-        yield Part('transformer', count_parameters(model) - before, whole - trunk - pyramid)
+        parameters = count_parameters(model) - total_of(before).parameters
+        yield Part('transformer', parameters, whole - (total_of(before).multiply_adds or 0))
         return
-    for name, head in heads.items():
+    for name, head in model.named_children():
+        if 'head' not in name or not count_parameters(head):
+            continue
         if name == 'roi_head':
             yield from parts_of_roi_head(head)
         elif name == 'auxiliary_head':

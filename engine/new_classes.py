@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from colonnade.weights.state_dicts import State
 
-from .checks import class_heads
+from .classes import class_heads, for_num_classes, merged, num_classes_of
 from .data_sources import classes_of, find_datasets
 
 
@@ -46,7 +46,7 @@ def rows_by_class(cfg: Config, num_classes: int) -> dict[str, Rows]:
     """
     grown = copy.deepcopy(cfg.model)
     for _, head in class_heads(grown):
-        head['num_classes'] += 1
+        head.update(merged(head, for_num_classes(head, num_classes_of(head) + 1)))
         head.pop('out_channels', None)  # one for two classes, whose row is of neither alone
     try:
         now, more = (shapes_of(MODELS.build(model)) for model in (copy.deepcopy(cfg.model), grown))

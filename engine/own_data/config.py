@@ -12,6 +12,7 @@ from mmdet.visualization import get_palette
 from mmengine.config import Config
 from yapf.yapflib.yapf_api import FormatCode
 
+from ..classes import with_num_classes
 from .describe import OwnData
 from .schedule import schedule
 
@@ -80,18 +81,6 @@ def loads_masks(cfg: Config) -> bool:
     return any(step.get('with_mask') for step in cfg.train_dataloader.dataset.pipeline)
 
 
-def with_num_classes(model: Any, number: int) -> Any:
-    """The part of ``model`` that says ``num_classes``, saying ``number``; None if there is none."""
-    if isinstance(model, dict):
-        changed = {key: with_num_classes(value, number) for key, value in model.items()}
-        changed = {key: value for key, value in changed.items() if value is not None}
-        return changed | (dict(num_classes=number) if 'num_classes' in model else {}) or None
-    if isinstance(model, list) and any(with_num_classes(item, number) for item in model):
-        # lists of a base config are replaced as a whole
-        return [{**item, **(with_num_classes(item, number) or {})} for item in model]
-    return None
-
-
 def settings(cfg: Config,
              data: OwnData,
              *,
@@ -142,8 +131,8 @@ def settings(cfg: Config,
 def _train_boxes_alone(cfg: Config, model: dict, datasets: list[dict], evaluator: dict) -> None:
     """Leave out all that needs masks: of Mask R-CNN, Faster R-CNN remains."""
     if 'roi_head' not in model:
-        raise ValueError(f'{cfg.model.type} cannot be trained without masks: take a config with a '
-                         'roi_head, such as those in configs/mask_rcnn')
+        raise ValueError(f'{cfg.model.type} cannot be trained without masks: take a detector of '
+                         'boxes, such as those in configs/faster_rcnn and configs/dino')
     if cfg.model.type == 'MaskRCNN':
         model['type'] = 'FasterRCNN'
     model['data_preprocessor'] = dict(pad_mask=False)

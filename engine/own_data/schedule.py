@@ -8,6 +8,7 @@ from mmengine.config import Config
 from ..batch_size import COUNTS_OF_SCHEDULERS, base_batch_size
 
 RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # with objects
+COUNTS_OF_HOOKS = ('switch_epoch', 'switch_iter')  # when the pipeline of the last epochs begins
 LEAST_STEPS = 1000  # of the recipe's batch size, or as many as the recipe has
 
 
@@ -55,7 +56,7 @@ def schedule(cfg: Config,
         new = iterations = -(-(epochs * num_images if epochs else seen) // batch)
         key, unit = 'max_iters', 'iterations'
     rate, factor = cfg.optim_wrapper.optimizer.lr, new / old
-    changes = dict(
+    changes: dict[str, Any] = dict(
         train_cfg={
             key: new,
             **_stretched_counts(loop, ('val_interval', ), factor)
@@ -66,6 +67,13 @@ def schedule(cfg: Config,
         optim_wrapper=dict(optimizer=dict(lr=rate * batch / base)),
         auto_scale_lr=dict(base_batch_size=batch),
         default_hooks=dict(checkpoint=_stretched_counts(checkpoint, ('interval', ), factor)))
+    if intervals := loop.get('dynamic_intervals'):
+        changes['train_cfg']['dynamic_intervals'] = [(max(1, round(begin * factor)), interval)
+                                                     for begin, interval in intervals]
+    hooks = [hook for hook in cfg.get('custom_hooks') or [] if hook]
+    stretched = [dict(hook, **_stretched_counts(hook, COUNTS_OF_HOOKS, factor)) for hook in hooks]
+    if factor != 1 and any(key in hook for hook in hooks for key in COUNTS_OF_HOOKS):
+        changes['custom_hooks'] = stretched  # as a whole: a list of a base config is replaced
     return changes, [
         f'{new} {unit} for {num_images} images, {batch} a step (the recipe has {old}, {base} a '
         f'step); learning rate {rate:g} x {batch} / {base} = {rate * batch / base:g}'
