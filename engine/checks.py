@@ -22,6 +22,10 @@ from .data_sources import categories_of, classes_of, find_datasets, paths_of
 from .options import names_of_type
 from .registries import find_class
 
+NUM_TAPS = 4  # of a trunk, unless its out_indices say otherwise
+#: necks on top of a pyramid that give ``num_outs`` levels of ``out_channels``, or one each
+NECKS_OF_ONE_WIDTH = ('FPN', 'PAFPN', 'ChannelMapper', 'CSPNeXtPAFPN', 'YOLOXPAFPN')
+
 
 def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> None:
     """Raise a ValueError that lists what does not fit in a config, of which nothing is built.
@@ -131,7 +135,7 @@ def pyramid_of(model: ConfigDict) -> type[Pyramid] | None:
 def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator[str]:
     """Widths, strides and numbers of maps that trunk, pyramid and heads do not agree on."""
     backbone, neck, pyramid = model.backbone, model.get('neck'), pyramid_of(model)
-    if pyramid is None or 'arch' not in backbone:
+    if (neck is not None and pyramid is None) or 'arch' not in backbone:
         return
     kind = trunk.__name__
     unknown = [
@@ -143,6 +147,11 @@ def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator
         return
     settings = trunk.variants.complete(backbone.arch)
     width, stride = settings['embed_dim'], backbone.get('patch_size') or settings['patch_size']
+    taps = backbone.get('out_indices')
+    if pyramid is None:  # heads get the trunk's maps as they are
+        number = NUM_TAPS if taps is None else len(taps)
+        yield from head_problems(model, [width] * number, [stride] * number, 'the trunk gives')
+        return
     for key, expected, of_trunk in (('in_channels', width, 'embed_dim'), ('stride', stride,
                                                                           'patch_size')):
         if neck.get(key) != expected:
@@ -155,7 +164,6 @@ def width_problems(model: ConfigDict, trunk: type[ColumnarBackbone]) -> Iterator
     if backbone.get('return_prefix_tokens'):
         yield (f'model.backbone.return_prefix_tokens is True, and {neck.type} takes maps alone: '
                'set it to False')
-    taps = backbone.get('out_indices')
     if pyramid is ColumnarPyramid and taps is not None and len(taps) != len(strides):
         yield (f'model.backbone.out_indices has {len(taps)} blocks, and model.neck.out_strides '
                f'{len(strides)} strides')
@@ -185,7 +193,7 @@ def levels_of(pyramid: type[Pyramid], settings: dict[str, Any],
     fpn = settings if pyramid is SimplePyramid else settings.get('fpn')
     if fpn is None:
         return [width] * len(strides), strides
-    if fpn is not settings and fpn.get('type') != 'FPN':
+    if fpn is not settings and fpn.get('type') not in NECKS_OF_ONE_WIDTH:
         return [], []
     number = fpn.get('num_outs', len(strides))
     strides = strides[fpn.get('start_level', 0):]
@@ -205,12 +213,13 @@ def strides_for_fpn_head(strides: list[float]) -> list[float]:
     return [4 * 2**round(step) for step in steps]
 
 
-def head_problems(model: ConfigDict, widths: list[int], strides: list[float]) -> Iterator[str]:
-    """Levels that heads expect otherwise than the pyramid gives them."""
+def head_problems(model: ConfigDict,
+                  widths: list[int],
+                  strides: list[float],
+                  gives: str = 'the pyramid gives') -> Iterator[str]:
+    """Levels that heads expect otherwise than they get."""
     if not widths:
         return
-
-    gives = 'the pyramid gives'
 
     def differs(name: str, found: Any, expected: Any, reason: str = gives) -> Iterator[str]:
         if found is not None and found != expected:
@@ -226,7 +235,7 @@ def head_problems(model: ConfigDict, widths: list[int], strides: list[float]) ->
             chosen = head.get('in_index', list(range(len(widths))) if everything else -1)
             several = isinstance(chosen, (list, tuple))
             if max(chosen if several else [chosen]) >= len(widths):
-                yield f'{where}.in_index is {chosen}, and the pyramid gives {len(widths)} levels'
+                yield f'{where}.in_index is {chosen}, and {gives} {len(widths)} levels'
                 continue
             expected = [widths[i] for i in chosen] if several else widths[chosen]
             yield from differs(f'{where}.in_channels', head.get('in_channels'), expected)
@@ -243,6 +252,9 @@ def head_problems(model: ConfigDict, widths: list[int], strides: list[float]) ->
             # others are pairs, or fractions of no pyramid of ours, as YOLACT's
             if all(isinstance(stride, (int, float)) and stride % 0.25 == 0 for stride in found):
                 yield from differs(f'model.{name}.anchor_generator.strides', found, strides)
+    panoptic = model.get('panoptic_head')
+    if isinstance(panoptic, dict) and isinstance(panoptic.get('in_channels'), (list, tuple)):
+        yield from differs('model.panoptic_head.in_channels', panoptic['in_channels'], widths)
     for name in ('bbox_roi_extractor', 'mask_roi_extractor'):
         extractor = (model.get('roi_head') or {}).get(name)
         if isinstance(extractor, dict):
