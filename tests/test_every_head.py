@@ -1,0 +1,165 @@
+"""Every tool takes every head: one body, parametrised over both."""
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import ROOT
+from drawn_data import CLASSES, draw_instances, draw_label_maps
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DATASETS, MODELS
+from torch import nn
+
+from colonnade.engine.batch_size import accumulate
+from colonnade.engine.checks import check_config
+from colonnade.engine.classes import class_heads, num_classes_of
+from colonnade.engine.complexity import build, count_parameters, parts_of, total_of
+from colonnade.engine.conversion import convert
+from colonnade.engine.data_sources import redirect_data_root
+from colonnade.engine.launch import read_config
+from colonnade.engine.new_classes import rows_by_class
+from colonnade.engine.runner import compile_parts, fuse_trunks
+from colonnade.engine.tta import augment_tests
+from colonnade.weights.files import read_checkpoint
+
+LEAVES = {leaf.parent.name: leaf for leaf in sorted(ROOT.glob('configs/[!_]*/*_slim_shapes.py'))}
+SUPPRESS_NOTHING = ('dino', 'mask2former')  # no --tta
+
+
+@functools.cache
+def built(leaf: Path) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS.build(read_config(leaf).model)
+
+
+def batch(cfg: Config, dataloader: str, model: nn.Module, training: bool = False) -> dict:
+    """Two images as the config loads them."""
+    dataset = DATASETS.build(cfg[dataloader].dataset)
+    return model.data_preprocessor(pseudo_collate([dataset[0], dataset[1]]), training)
+
+
+@pytest.fixture(params=LEAVES)
+def head(request: pytest.FixtureRequest, shapes: Path, tmp_path: Path) -> SimpleNamespace:
+    """A slim config of a head, its data, and its model."""
+    leaf = LEAVES[request.param]
+    cfg = read_config(leaf)
+    redirect_data_root(cfg, shapes / ('coco' if cfg.default_scope == 'mmdet' else 'ade'))
+    return SimpleNamespace(
+        name=request.param,
+        leaf=leaf,
+        cfg=cfg,
+        model=copy.deepcopy(built(leaf)),
+        run_tool=request.getfixturevalue('run_tool'),
+        monkeypatch=request.getfixturevalue('monkeypatch'),
+        tmp_path=tmp_path)
+
+
+def new_config(head: SimpleNamespace) -> None:
+    draw = draw_instances if head.cfg.default_scope == 'mmdet' else draw_label_maps
+    out = head.tmp_path / 'own.py'
+    names = [] if draw is draw_instances else ['--classes', *CLASSES]
+    head.run_tool('new_config', head.leaf, *draw(head.tmp_path), *names, '--out', out)
+    cfg = read_config(out)
+    check_config(cfg, ('train_dataloader', 'val_dataloader'))
+    assert {num_classes_of(part) for _, part in class_heads(cfg.model)} == {2}
+    with torch.device('meta'):
+        MODELS.build(cfg.model)
+
+
+def new_classes(head: SimpleNamespace) -> None:
+    number = 4 if head.cfg.default_scope == 'mmseg' else 3
+    with torch.device('meta'):
+        assert rows_by_class(head.cfg, number)
+
+
+def layer_decay(head: SimpleNamespace) -> None:
+    head.cfg.optim_wrapper.constructor = 'LayerDecayConstructor'
+    head.cfg.optim_wrapper.paramwise_cfg = dict(layer_decay_rate=0.5)
+    groups = build_optim_wrapper(head.model, head.cfg.optim_wrapper).optimizer.param_groups
+    rate = head.cfg.optim_wrapper.optimizer.lr
+    assert min(group['lr'] for group in groups) == pytest.approx(rate * 0.5**13)
+    assert max(group['lr'] for group in groups) == rate
+
+
+def tta(head: SimpleNamespace) -> None:
+    if head.name in SUPPRESS_NOTHING:
+        with pytest.raises(ValueError, match='--tta .* model.test_cfg has no nms'):
+            augment_tests(head.cfg)
+        return
+    augment_tests(head.cfg, (1., ))
+    model = MODELS.build(head.cfg.model).eval()
+    dataset = DATASETS.build(head.cfg.test_dataloader.dataset)
+    found, = model.test_step(pseudo_collate([dataset[0]]))
+    assert 'pred_instances' in found or 'pred_sem_seg' in found
+
+
+def conversion(head: SimpleNamespace) -> None:
+    source, out = head.tmp_path / 'trained.pth', head.tmp_path / 'converted.pth'
+    state = head.model.state_dict()
+    torch.save(dict(state_dict=state, meta={}), source)
+    convert(str(source), out)
+    converted = read_checkpoint(out)['state_dict']
+    assert converted.keys() == state.keys()
+    assert all(converted[key].equal(state[key]) for key in state)
+
+
+def complexity(head: SimpleNamespace) -> None:
+    model, _ = build(head.leaf)
+    whole = total_of(list(parts_of(model, 64, 96)))
+    assert whole.parameters == count_parameters(head.model)
+    assert whole.multiply_adds
+
+
+def fuse(head: SimpleNamespace) -> None:
+    model = head.model.eval()
+    image = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model.extract_feat(image)
+        fuse_trunks(model)
+        for ours, theirs in zip(model.extract_feat(image), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def compiled(head: SimpleNamespace) -> None:
+    """Through the tracer, with the kernels of eager mode."""
+    head.monkeypatch.setattr(torch, 'compile', functools.partial(torch.compile, backend='eager'))
+    model = head.model.eval()
+    image = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model.extract_feat(image)
+        compile_parts(model)
+        for ours, theirs in zip(model.extract_feat(image), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def accumulation(head: SimpleNamespace) -> None:
+    accumulate(head.cfg, 2)
+    head.cfg.optim_wrapper.optimizer.lr = 1e-3
+    model = head.model.train()
+    wrapper = build_optim_wrapper(model, head.cfg.optim_wrapper)
+    wrapper.initialize_count_status(model, 0, 2)
+    before = copy.deepcopy(model.state_dict())
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    for moved in (False, True):
+        losses = model(**batch(head.cfg, 'train_dataloader', model, True), mode='loss')
+        loss, _ = model.parse_losses(losses)
+        assert loss.isfinite()
+        wrapper.update_params(loss)
+        changed = [name for name in trained if not model.state_dict()[name].equal(before[name])]
+        assert (len(changed) > 0.9 * len(trained)) if moved else not changed
+
+
+TOOLS = (new_config, new_classes, layer_decay, tta, conversion, complexity, fuse, compiled,
+         accumulation)
+
+
+@pytest.mark.parametrize('tool', TOOLS, ids=lambda tool: tool.__name__)
+def test_a_tool_on_a_head(tool: Callable[[SimpleNamespace], None], head: SimpleNamespace) -> None:
+    tool(head)
