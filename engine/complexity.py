@@ -142,14 +142,18 @@ def count_head(name: str, head: nn.Module, levels: Any, height: int, width: int)
 def count_for_real(name: str, part: nn.Module, given: Any, height: int, width: int,
                    **options: Any) -> int:
     """Multiply-adds of a part that looks at values, and at the size of an image: all are zero."""
-    size = dict.fromkeys(('img_shape', 'ori_shape', 'batch_input_shape', 'pad_shape'),
-                         (height, width))
-    sample = BaseDataElement(metainfo=dict(size, scale_factor=(1., 1.)))
     part.to_empty(device='cpu')
     for tensor in (*part.parameters(), *part.buffers()):
         tensor.zero_()
     given = tree_map(lambda tensor: torch.zeros(tensor.shape), given)
-    return count_part(name, part, given, [sample], **options)[0]
+    return count_part(name, part, given, [blank_sample(height, width)], **options)[0]
+
+
+def blank_sample(height: int, width: int) -> BaseDataElement:
+    """What models are told of an image that was not resized: its size."""
+    size = dict.fromkeys(('img_shape', 'ori_shape', 'batch_input_shape', 'pad_shape'),
+                         (height, width))
+    return BaseDataElement(metainfo=dict(size, scale_factor=(1., 1.)))
 
 
 def parts_of_roi_head(head: nn.Module) -> Iterator[Part]:
@@ -223,20 +227,24 @@ def whole_model_rows() -> Iterator[tuple[str, str, float, float]]:
             yield f'{head}/{name}', 'parameters, M', math.floor(count / 1e5) / 10, millions
 
 
+def default_size(cfg: Config) -> tuple[int, int]:
+    """Height and width at which the papers count: detectors at 800 x 1280, segmenters at 512²."""
+    return (800, 1280) if cfg.default_scope == 'mmdet' else (512, 512)
+
+
 def model_table(config: Path, size: tuple[int, int] | None) -> Iterator[str]:
     """Lines: the parts of a config's model and their sum.
 
     Args:
         config: Of a detector or segmenter.
-        size: Height and width of the input; ``None`` is 800 x 1280 for detectors, 512 x 512 for
-            segmenters.
+        size: Height and width of the input; ``None`` is :func:`default_size`.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If it is no config of a detector or segmenter, or cannot be counted.
     """
     model, cfg = build(config)
-    height, width = size or ((800, 1280) if cfg.default_scope == 'mmdet' else (512, 512))
+    height, width = size or default_size(cfg)
     parts = list(parts_of(model, height, width))
     yield f'{config.stem} at {height} x {width}: parameters, multiply-adds for one image'
     yield from map(str, [*parts, total_of(parts)])

@@ -171,8 +171,10 @@ def test_trunks_and_heads_of_mmdet_are_counted(config: str, parts: int, run_tool
 
 def test_command_line(run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     run_tool('complexity', ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py', '--size', 64,
-             96)
+             96, '--time')
     printed = capsys.readouterr().out
+    assert re.search(r'^time and peak memory +\d\.\d+ ± *\d\.\d+ s +\d+ MiB$', printed,
+                     re.MULTILINE)
     assert re.search(r'^trunk +\d+\.\d+ M +\d+\.\d+ G$', printed, re.MULTILINE)
     assert 'at 64 x 96' in printed
     with pytest.raises(SystemExit, match='2'):

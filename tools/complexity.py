@@ -1,6 +1,7 @@
 """Parameters and multiply-adds of a config's trunk, pyramid and heads, or of all configs.
 
     python tools/complexity.py configs/upernet/xcit_small_12_p16_160k_ade20k.py --size 512 512
+    python tools/complexity.py configs/dino/xcit_small_12_p16_12ep_coco.py --time
     python tools/complexity.py --table     # all trunks and published configs beside the papers'
 
 One multiply-add counts once, as in the papers.
@@ -23,10 +24,16 @@ def parse_args() -> argparse.Namespace:
         type=int,
         metavar=('HEIGHT', 'WIDTH'),
         help='input in pixels (800 1280 for detectors, 512 512 for segmenters)')
+    parser.add_argument(
+        '--time',
+        action='store_true',
+        help='also time and peak memory of the whole model, with random weights, on the CPU')
     parser.add_argument('--table', action='store_true', help='everything that the papers list')
     args = parser.parse_args()
     if args.table == bool(args.config):
         parser.error('either a config or --table')
+    if args.table and args.time:
+        parser.error('--time is for a config')
     return args
 
 
@@ -40,6 +47,9 @@ def main() -> None:
         lines = published_table() if args.table else list(model_table(args.config, args.size))
     for line in lines:
         print(line, flush=True)
+    if args.time:
+        from colonnade.engine.benchmark.whole_models import cost_of
+        print(f'{"time and peak memory":24} {cost_of(args.config, args.size)}')
 
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ import ctypes
 import gc
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,22 +85,32 @@ def peak_memory_here(job: Job, name: str) -> tuple[float, float]:
     if name.endswith('-compiled'):
         job.run(model, images)  # the compiler's own memory is not the model's
         model.zero_grad()
-    if job.device == 'cpu':
-        small = torch.rand(64, 64, requires_grad=True)
-        (small @ small).sum().backward()  # what torch and its libraries allocate once
-        nn.Conv2d(64, 64, 1)(small[None, :, None]).sum().backward()
-        gc.collect()
-        if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
-            trim(0)  # what was freed before, which glibc keeps
-        Path('/proc/self/clear_refs').write_text('5')  # the peak starts from here
-        before, read = process_memory('VmRSS'), partial(process_memory, 'VmHWM')
-    else:
-        torch.cuda.reset_peak_memory_stats()
-        before, read = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated
-    job.run(model, images)
+    peak = peak_while(partial(job.run, model, images), job.device)
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     weights = sum(p.nbytes for p in model.parameters())
-    return (read() - before - gradients) / MIB, weights / MIB
+    return (peak - gradients) / MIB, weights / MIB
+
+
+def peak_while(run: Callable[[], object], device: str = 'cpu') -> int:
+    """Peak bytes above what is held before, while ``run`` runs.
+
+    On a CPU it is that of the process, see :func:`freed_memory_given_back`.
+    """
+    if device != 'cpu':
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return torch.cuda.max_memory_allocated() - before
+    small = torch.rand(64, 64, requires_grad=True)
+    (small @ small).sum().backward()  # what torch and its libraries allocate once
+    nn.Conv2d(64, 64, 1)(small[None, :, None]).sum().backward()
+    gc.collect()
+    if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
+        trim(0)  # what was freed before, which glibc keeps
+    Path('/proc/self/clear_refs').write_text('5')  # the peak starts from here
+    before = process_memory('VmRSS')
+    run()
+    return process_memory('VmHWM') - before
 
 
 def process_memory(field: str) -> int:
