@@ -40,7 +40,7 @@ def cost_of(config: Path,
 
     Args:
         config: Of a detector or segmenter.
-        size: Height and width of the image; ``None`` is 800 x 1280 for detectors, 512 x 512 for others.
+        size: Height and width of the image; ``None`` is 800 x 1280 for detectors, else 512².
         rounds: Runs that are timed, behind one that warms up and whose memory is measured.
         threads: Of the CPU; 0 is torch's choice.
 
