@@ -20,7 +20,7 @@ autodoc_default_options = {'members': True, 'show-inheritance': True}
 add_module_names = False
 templates_path: list[str] = []
 # Names of other packages, and of ours that no page lists, have no page to link.
-nitpick_ignore_regex = [(r'py:.*', r'(?!colonnade\.(backbones|necks|weights)\.\w+$).*')]
+nitpick_ignore_regex = [(r'py:.*', r'(?!colonnade\.(backbones|heads|necks|weights)\.\w+$).*')]
 
 
 def link_files(app: Sphinx, docname: str, source: list[str]) -> None:

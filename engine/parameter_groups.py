@@ -37,6 +37,8 @@ def parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups, lis
     found: Groups = {}
     for group in optimizer.param_groups:
         key = (group['lr'], group['weight_decay'])
-        found.setdefault(key, []).extend(names[id(p)] for p in group['params'])
+        members = [names[id(p)] for p in group['params'] if p.requires_grad]
+        if members:
+            found.setdefault(key, []).extend(members)
     trained = {name for members in found.values() for name in members}
     return found, [name for name in names.values() if name not in trained]

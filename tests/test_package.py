@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, run_python
 
 LEAF = 'sem_fpn/xcit_tiny_12_p16_80k_ade20k.py'
-PARTS = ('backbones', 'configs', 'engine', 'necks', 'tools', 'weights')
+PARTS = ('backbones', 'configs', 'engine', 'heads', 'necks', 'tools', 'weights')
 
 
 @pytest.fixture(scope='module')

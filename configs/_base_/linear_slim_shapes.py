@@ -1,0 +1,5 @@
+# A linear head on the drawn shapes, for machines without a GPU; the trunk is trained too.
+_base_ = ['./models/linear_slim.py', './datasets/shapes_semantic.py', './schedules/adamw_slim.py']
+
+model = dict(decode_head=dict(num_classes=4))
+default_hooks = dict(visualization=dict(type='SegVisualizationHook'))

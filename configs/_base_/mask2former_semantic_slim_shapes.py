@@ -1,0 +1,8 @@
+# A slim Mask2Former on the drawn shapes, for machines without a GPU.
+_base_ = [
+    './models/mask2former_semantic_slim.py', './datasets/shapes_semantic.py',
+    './schedules/adamw_slim.py'
+]
+
+model = dict(decode_head=dict(num_classes=4, loss_cls=dict(class_weight=[1.0] * 4 + [0.1])))
+default_hooks = dict(visualization=dict(type='SegVisualizationHook'))

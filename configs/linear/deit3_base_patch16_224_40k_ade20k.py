@@ -1,0 +1,5 @@
+_base_ = '../_base_/linear_40k_ade20k.py'
+
+model = dict(
+    backbone=dict(type='PlainViT', arch='deit3_base_patch16_224'),
+    decode_head=dict(in_channels=768))

@@ -1,0 +1,5 @@
+_base_ = '../_base_/linear_40k_ade20k.py'
+
+model = dict(
+    backbone=dict(type='PlainViT', arch='vit_base_patch14_dinov2'),
+    decode_head=dict(in_channels=768))

@@ -1,0 +1,3 @@
+_base_ = '../_base_/linear_40k_ade20k.py'
+
+model = dict(backbone=dict(type='PlainViT', arch='vit_small_patch14_dinov2'))

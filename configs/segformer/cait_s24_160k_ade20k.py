@@ -1,0 +1,3 @@
+_base_ = '../_base_/segformer_160k_ade20k.py'
+
+model = dict(backbone=dict(type='CaiT', arch='s24', drop_path_rate=0.1))

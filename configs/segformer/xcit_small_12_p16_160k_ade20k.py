@@ -1,0 +1,1 @@
+_base_ = '../_base_/segformer_160k_ade20k.py'

@@ -1,0 +1,3 @@
+_base_ = '../_base_/segmenter_160k_ade20k.py'
+
+model = dict(backbone=dict(type='PlainViT', arch='deit3_small_patch16_224', drop_path_rate=0.1))

@@ -1,0 +1,5 @@
+_base_ = '../_base_/segmenter_160k_ade20k.py'
+
+model = dict(
+    backbone=dict(type='PlainViT', arch='vit_base_patch16_dinov3', drop_path_rate=0.1),
+    decode_head=dict(in_channels=768, channels=768, embed_dims=768, num_heads=12))

@@ -1,0 +1,1 @@
+_base_ = '../_base_/segmenter_160k_ade20k.py'

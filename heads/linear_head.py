@@ -1,0 +1,39 @@
+"""A linear classifier of each token: what frozen features are worth."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mmcv.cnn import build_norm_layer
+from mmengine.registry import MODELS
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+from torch import Tensor
+
+
+@MODELS.register_module()
+class LinearHead(BaseDecodeHead):
+    """Batch normalisation and a 1 × 1 convolution, as DINOv2's linear evaluation of segmentation.
+
+    See DINOv2 (arXiv 2304.07193), section 7.4. There is no activation and no dropout. Several maps
+    are concatenated with ``input_transform='resize_concat'``.
+
+    Args:
+        in_channels: Width of the map, or of each map.
+        norm_cfg: The norm; ``None`` is ``type='BN'``.
+        **kwargs: Others of mmseg's ``BaseDecodeHead``, such as ``num_classes``. ``channels`` follow
+            from ``in_channels``.
+    """
+
+    def __init__(self,
+                 in_channels: int | Sequence[int],
+                 *,
+                 norm_cfg: dict | None = None,
+                 **kwargs: Any) -> None:
+        width = in_channels if isinstance(in_channels, int) else sum(in_channels)
+        norm_cfg = norm_cfg or dict(type='BN')
+        super().__init__(in_channels, width, norm_cfg=norm_cfg, dropout_ratio=0., **kwargs)
+        self.norm = build_norm_layer(norm_cfg, width)[1]
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Those maps ``(B, C, h, w)`` that ``in_index`` names, to logits ``(B, K, h, w)``."""
+        return self.cls_seg(self.norm(self._transform_inputs(inputs)))
