@@ -16,7 +16,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch import nn
 from torch.utils._pytree import tree_map
@@ -25,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from colonnade.backbones import TRUNKS, ColumnarBackbone
 
 from .launch import read_config
+from .without_memory import build_without_memory
 
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
 HEADS = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
@@ -71,11 +71,7 @@ def build(config: Path) -> tuple[nn.Module, Config]:
     """
     cfg = read_config(config)
     try:
-        try:
-            with torch.device('meta'):
-                model = MODELS.build(cfg.model)
-        except RuntimeError:  # some trunks look at values as they are built
-            model = MODELS.build(cfg.model).to('meta')
+        model = build_without_memory(cfg.model)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f'the model of {config} cannot be built: {error.args[0]}') from error
     return model.eval().requires_grad_(False), cfg

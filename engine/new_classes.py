@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from colonnade.weights.state_dicts import State
 
 from .classes import class_heads, for_num_classes, merged, num_classes_of
 from .data_sources import classes_of, find_datasets
+from .without_memory import build_without_memory
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,10 @@ def rows_by_class(cfg: Config, num_classes: int) -> dict[str, Rows]:
     grown = copy.deepcopy(cfg.model)
     for _, head in class_heads(grown):
         head.update(merged(head, for_num_classes(head, num_classes_of(head) + 1)))
-        head.pop('out_channels', None)  # one for two classes, whose row is of neither alone
+        if head.get('out_channels') == 1:  # for two classes; the row is of neither alone
+            del head['out_channels']
     try:
-        now, more = (shapes_of(MODELS.build(model)) for model in (copy.deepcopy(cfg.model), grown))
+        now, more = (shapes_of(build_without_memory(model)) for model in (cfg.model, grown))
     except Exception as error:  # whatever a head says to one class more
         raise ValueError(
             f'which layers depend on the classes is not to be found: {error}') from error
@@ -86,8 +87,7 @@ class NewClasses:
             raise ValueError('--new-classes needs the names of the classes: the training data of '
                              'the config have no metainfo.classes')
         self.classes = known[0]
-        with torch.device('meta'):
-            self.rows = rows_by_class(cfg, len(self.classes))
+        self.rows = rows_by_class(cfg, len(self.classes))
         if not self.rows:
             raise ValueError('--new-classes has no effect: no layer depends on the classes')
         self._said = ''

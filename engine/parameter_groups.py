@@ -4,14 +4,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS
 
 from .hooks import QuietFilter
 from .launch import read_config
 from .options import merge_options
+from .without_memory import build_without_memory
 
 Groups = dict[tuple[float, float], list[str]]  # rate and decay -> names of parameters
 
@@ -30,8 +29,7 @@ def parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups, lis
     MMLogger.get_current_instance().addFilter(QuietFilter())
     cfg = read_config(config)
     merge_options(cfg, options)
-    with torch.device('meta'):  # no memory for weights
-        model = MODELS.build(cfg.model)
+    model = build_without_memory(cfg.model)
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found: Groups = {}

@@ -1,7 +1,6 @@
 """Parameters, gradients and optimizer states shared out over processes (FSDP, arXiv 2304.11277)."""
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 from mmengine._strategy import FSDPStrategy
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
-from mmengine.registry import MODELS, STRATEGIES
+from mmengine.registry import STRATEGIES
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateKeyType
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -23,6 +22,7 @@ from colonnade.weights.openmmlab import without_code
 from .hooks import averages_weights, hooks_of
 from .layer_decay import remember_flat_parameters
 from .runner import Adapt, log_batch_norms, require_training_state
+from .without_memory import build_without_memory
 
 
 def shard(cfg: Config) -> None:
@@ -72,8 +72,7 @@ class ShardedStrategy(FSDPStrategy):
 
     def build_model(self, model: dict) -> nn.Module:
         """The model; one without memory stays behind to compare checkpoints with."""
-        with torch.device('meta'):
-            self._unsharded = MODELS.build(copy.deepcopy(model))
+        self._unsharded = build_without_memory(model)
         return super().build_model(model)
 
     def _wrap_model(self, model: nn.Module) -> nn.Module:

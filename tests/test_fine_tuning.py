@@ -184,8 +184,7 @@ def test_rows_of_anchors_start_anew() -> None:
                 bbox_head=head,
                 test_cfg=dict()))).model
     cfg.train_dataloader.dataset.metainfo = dict(classes=('a', 'b', 'c'))
-    with torch.device('meta'):
-        rows = rows_by_class(cfg, 3)
+    rows = rows_by_class(cfg, 3)
     assert set(rows) == {'bbox_head.retina_cls.weight', 'bbox_head.retina_cls.bias'}
     adapter = NewClasses(cfg)
     own = {key: torch.zeros(27, *[1] * key.endswith('weight')) for key in rows}
