@@ -35,7 +35,7 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
             - ``layer_decay_rate``: in (0, 1].
             - ``flat_decay_mult``: multiplies the weight decay of vectors of any shape (biases,
               norms, LayerScale, ResMLP's Affine, XCA's temperature), learned positions, tokens and
-              rotary frequencies, unless one of ``custom_keys`` matches.
+              rotary frequencies, unless a matching one of ``custom_keys`` has a ``decay_mult``.
 
     Raises:
         ValueError: If the rate is out of range, or the model's backbone knows no layers.
@@ -81,7 +81,8 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         params.extend(groups.values())
 
     def _is_flat(self, name: str, parameter: nn.Parameter) -> bool:
-        if any(key in name for key in self.paramwise_cfg.get('custom_keys', {})):
+        custom_keys = self.paramwise_cfg.get('custom_keys', {})
+        if any(key in name and 'decay_mult' in value for key, value in custom_keys.items()):
             return False
         return name.endswith(FLAT_NAMES) or getattr(parameter, FLAT, is_vector(parameter))
 

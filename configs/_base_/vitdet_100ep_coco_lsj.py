@@ -1,0 +1,7 @@
+# ViTDet, 100 epochs of COCO with large-scale jitter.
+_base_ = [
+    './models/vitdet.py', './datasets/coco_lsj.py', './schedules/adamw_100ep.py', './runtime.py'
+]
+
+model = dict(data_preprocessor=dict(pad_size_divisor=1024))
+default_hooks = dict(visualization=dict(type='DetVisualizationHook'))

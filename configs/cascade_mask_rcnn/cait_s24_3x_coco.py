@@ -1,0 +1,3 @@
+_base_ = '../_base_/cascade_mask_rcnn_3x_coco.py'
+
+model = dict(backbone=dict(type='CaiT', arch='s24', drop_path_rate=0.1))

@@ -1,0 +1,1 @@
+_base_ = '../_base_/dino_12ep_coco.py'

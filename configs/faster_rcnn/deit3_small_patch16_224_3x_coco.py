@@ -1,0 +1,3 @@
+_base_ = '../_base_/faster_rcnn_3x_coco.py'
+
+model = dict(backbone=dict(type='PlainViT', arch='deit3_small_patch16_224', drop_path_rate=0.1))
