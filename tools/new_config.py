@@ -38,6 +38,7 @@ def main() -> None:
     print('reading annotations and the headers of images ...', flush=True)
     data = command.look_at_recipes_data(cfg, args, report)
     print_report(report, 'new_config', 'no config was written')
+    assert data is not None  # without faults
     with user_errors('new_config'):
         command.write_config(cfg, args, data)
     print('\n'.join((f'{len(data.classes)} classes: {", ".join(data.classes)}', *data.reasons)))
