@@ -224,7 +224,7 @@ def targets_of(features: list, samples: list[Sample], num_classes: int) -> list:
             for each, sample in zip(features, samples, strict=True)]  # yapf: disable
 
 
-@pytest.mark.parametrize('num_classes, seen, steps', [(4, 3, 600), (1, 1, 2)])
+@pytest.mark.parametrize('num_classes, seen, steps', [(4, 3, 400), (1, 1, 2)])
 def test_probes_solve_a_toy_problem(num_classes: int, seen: int, steps: int) -> None:
     features, samples = toy_problem(num_classes, seen)
     targets = targets_of(features, samples, num_classes)

@@ -13,7 +13,7 @@ from .progress import no_progress
 from .soft_labels import SoftLabels
 
 IMAGES_PER_STEP = 8
-LEARNING_RATE = 1e-3  # of AdamW, DINOv2's
+LEARNING_RATE = 1e-2  # of AdamW
 WEIGHT_DECAY = 1e-4
 
 
