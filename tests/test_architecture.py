@@ -27,9 +27,11 @@ BENEATH = {  # room -> what it may import besides itself
     'engine': ('engine', 'necks', 'backbones', 'weights'),
     'engine.own_data': ('engine', ),
     'engine.benchmark': ('engine', 'necks', 'backbones'),
+    'engine.probing': ('engine', 'backbones', 'weights'),
     'tools': ('engine', 'weights'),
 }  # yapf: disable
-ENTRANCES = ('engine.own_data', 'engine.benchmark')  # which the rest of their folder does not know
+# which the rest of their folder does not know
+ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.probing')
 FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'engine', 'tools')
 
 

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,30 @@ def require_config(path: Path) -> None:
     raise FileNotFoundError(f'no config file {path}{meant}')
 
 
+def print_any_name() -> None:
+    """Let names of files be printed that are in another encoding than the terminal's."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors='backslashreplace')
+
+
+def print_report(report: Any, tool: str, consequence: str) -> None:
+    """Print what a look at a data set found; end the program if there are faults.
+
+    Args:
+        report: The :class:`~colonnade.engine.own_data.files.Report`.
+        tool: Name of the tool.
+        consequence: What the tool does not do because of faults.
+    """
+    for remark in report.remarks:
+        print(f'remark: {remark}')
+    for fault in report.faults:
+        print(f'fault: {fault}', file=sys.stderr)
+    if report.num_faults:
+        faults = 'fault' if report.num_faults == 1 else 'faults'
+        sys.exit(f'{tool}: {report.num_faults} {faults}, {consequence}')
+
+
 class Options(argparse.Action):
     """``KEY=VALUE ...`` as mmengine parses them; anything else is an error of the command line."""
 
@@ -73,6 +98,52 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         '--cfg-options',
         action=Options,
         help='settings that override the config, e.g. train_cfg.max_epochs=12')
+
+
+def add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where a user's own images and annotations are, and what these mean."""
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument(
+        '--coco',
+        nargs=2,
+        type=Path,
+        metavar=('TRAIN_JSON', 'VAL_JSON'),
+        help="instances in COCO's form, for a detector")
+    kind.add_argument(
+        '--masks',
+        nargs='+',
+        type=Path,
+        metavar='DIR',
+        help='label maps, for a segmenter: folders of training and validation,\n'
+        "or one that is laid out as ADE20k's")
+    parser.add_argument(
+        '--images',
+        nargs='+',
+        type=Path,
+        metavar='DIR',
+        help='folders of training and validation images, with --coco, one for both')
+    parser.add_argument(
+        '--classes',
+        nargs='+',
+        metavar='NAME',
+        help='names of the labels in their order, or a file with one per line;\n'
+        'with --coco those of its categories to train, instead of all')
+    parser.add_argument(
+        '--zero',
+        choices=['unlabelled', 'class'],
+        help='what label 0 of label maps is (found where the data tell)')
+    parser.add_argument(
+        '--suffixes',
+        nargs=2,
+        metavar=('IMAGE', 'MASK'),
+        help='how names of images and of label maps end, the rest being equal, e.g.\n'
+        '_leftImg8bit.png _labelTrainIds.png (found where the names tell)')
+    parser.add_argument(
+        '--ignore-255',
+        action='store_true',
+        help='label 255 stands for unlabelled pixels, though classes have none')
+    parser.add_argument(
+        '--boxes', action='store_true', help='train boxes alone, whatever segmentations there are')
 
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,11 +31,24 @@ def complete(args: argparse.Namespace) -> Config:
     check_options(args)
     cfg = load_recipe(args.leaf, 'mmdet' if args.coco else 'mmseg')
     check_batch_size(cfg, args)
+    complete_data_options(args)
+    return cfg
+
+
+def complete_data_options(args: argparse.Namespace) -> None:
+    """Fill in the folders and names of classes that follow from other options.
+
+    Args:
+        args: Options that say where the data are; changed.
+
+    Raises:
+        OSError: If the file of classes cannot be read.
+        ValueError: If the options are not enough, or name a class twice.
+    """
     args.classes = names_of_classes(args.classes)
     args.images = folders_of_images(args)
     if args.masks and len(args.masks) == 1:
         args.masks = [args.masks[0] / LAYOUT[0][1] / split for split in LAYOUT[1]]
-    return cfg
 
 
 def check_options(args: argparse.Namespace) -> None:
@@ -52,6 +65,11 @@ def check_options(args: argparse.Namespace) -> None:
     for option in ('batch_size', 'gpus', 'epochs'):
         if getattr(args, option) is not None and getattr(args, option) < 1:
             raise ValueError(f'--{option.replace("_", "-")} must be at least 1')
+    check_data_options(args)
+
+
+def check_data_options(args: argparse.Namespace) -> None:
+    """Raise a ValueError if the options that say where the data are do not go together."""
     if args.coco and (args.zero or args.suffixes or args.ignore_255):
         raise ValueError('--zero, --suffixes and --ignore-255 are for --masks')
     if args.masks and args.boxes:
@@ -111,15 +129,23 @@ def names_of_classes(given: list[str] | None) -> list[str] | None:
     return names
 
 
-def look_at_data(cfg: Config, args: argparse.Namespace, report: Report) -> OwnData | None:
-    """What the data set is; None if it cannot be used."""
+def look_at_data(args: argparse.Namespace, report: Report, *, masks: bool,
+                 filter_cfg: dict) -> OwnData | None:
+    """What the data set is; None if it cannot be used.
+
+    Args:
+        args: After :func:`complete_data_options`.
+        report: Takes what is wrong.
+        masks: Whether to use the segmentations of a COCO file.
+        filter_cfg: Which of its images mmdet leaves out of training.
+    """
     if args.coco:
         return describe_instances(
             args.coco,
             args.images,
             args.classes,
-            masks=loads_masks(cfg) and not args.boxes,
-            filter_cfg=cfg.train_dataloader.dataset.get('filter_cfg') or {},
+            masks=masks and not args.boxes,
+            filter_cfg=filter_cfg,
             report=report)
     return describe_label_maps(
         args.masks,
@@ -129,6 +155,12 @@ def look_at_data(cfg: Config, args: argparse.Namespace, report: Report) -> OwnDa
         zero=args.zero,
         ignore_255=args.ignore_255,
         report=report)
+
+
+def look_at_recipes_data(cfg: Config, args: argparse.Namespace, report: Report) -> OwnData | None:
+    """As :func:`look_at_data`, with what a recipe uses of a COCO file."""
+    filter_cfg = cfg.train_dataloader.dataset.get('filter_cfg') or {}
+    return look_at_data(args, report, masks=loads_masks(cfg), filter_cfg=filter_cfg)
 
 
 def write_config(cfg: Config, args: argparse.Namespace, data: OwnData) -> None:

@@ -1,0 +1,152 @@
+"""What ``tools/rank_trunks.py`` does, from its arguments to a table and a picture."""
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ..atomic import write_text
+from ..own_data.command import check_data_options, complete_data_options, look_at_data
+from ..own_data.describe import OwnData
+from ..own_data.files import Report, repeated
+from .cache import CacheError, default_folder, size_of
+from .data import samples_of, subset
+from .picture import draw
+from .ranking import MIB, Probes, Row
+from .table import classes_csv, markdown, summary_csv
+from .trunks import RANDOM, NamedTrunk
+
+
+def complete(args: argparse.Namespace) -> list[NamedTrunk]:
+    """Check the options, fill in what follows from others, and name the trunks.
+
+    Args:
+        args: Of ``tools/rank_trunks.py``; changed.
+
+    Raises:
+        OSError: If a file is missing, or the folder to write exists.
+        ValueError: If the options do not go together.
+    """
+    if os.path.lexists(args.out):
+        raise FileExistsError(f'{args.out} exists: name another --out')
+    for option in ('max_images', 'steps', 'memory', 'size'):
+        if getattr(args, option) < 1:
+            raise ValueError(f'--{option.replace("_", "-")} must be at least 1')
+    check_data_options(args)
+    complete_data_options(args)
+    texts = [text if '=' in text or not args.random else f'{text}={RANDOM}'
+             for text in args.trunks]  # yapf: disable
+    trunks = [NamedTrunk(text) for text in texts]
+    if twice := repeated(texts) or repeated([trunk.label for trunk in trunks]):
+        raise ValueError(f'--trunks must differ, got {", ".join(twice)} more than once')
+    args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
+    return trunks
+
+
+def look(args: argparse.Namespace, report: Report) -> OwnData | None:
+    """What the data set is; None if it cannot be used."""
+    return look_at_data(args, report, masks=True, filter_cfg={})
+
+
+def probes_of(args: argparse.Namespace, data: OwnData) -> Probes:
+    """What is done with the data set, on a part of it if it is large."""
+    classes, train, val = samples_of(data)
+    return Probes(
+        classes=classes,
+        train=subset(train, args.max_images, args.seed),
+        val=subset(val, args.max_images, args.seed),
+        size=args.size,
+        out_indices=args.out_indices,
+        steps=args.steps,
+        memory=args.memory,
+        seed=args.seed,
+        device=args.device,
+        cache=args.cache,
+        trust=args.trust)
+
+
+@contextmanager
+def cache_folder(args: argparse.Namespace) -> Iterator[Path]:
+    """Where features are kept; with ``--no-cache`` as long as the context is open."""
+    if not args.no_cache:
+        yield args.cache or default_folder()
+        return
+    with tempfile.TemporaryDirectory(prefix='colonnade_') as folder:
+        yield Path(folder)
+
+
+def rank(args: argparse.Namespace, trunks: Sequence[NamedTrunk], data: OwnData) -> list[str]:
+    """Measure all trunks; write the table after each, print and draw it at the end.
+
+    Returns:
+        A sentence for each trunk that failed.
+
+    Raises:
+        OSError: If features or results cannot be written.
+    """
+    rows: list[Row] = []
+    failures: list[str] = []
+    with cache_folder(args) as folder:
+        probes = replace(probes_of(args, data), cache=folder)
+        print(setting(probes))
+        for number, trunk in enumerate(trunks, 1):
+            print(f'[{number}/{len(trunks)}] {trunk.text}', flush=True)
+            try:
+                rows.append(probes.measure(trunk))
+            except CacheError:
+                raise
+            except (ValueError, OSError, RuntimeError) as error:
+                failures.append(f'{trunk.text}: {error}')
+                print(f'  failed: {error}', file=sys.stderr, flush=True)
+                continue
+            rows.sort(key=lambda row: (-row.linear_miou, row.seconds))
+            write_tables(args.out, rows, probes, failures)
+        if not args.no_cache:
+            print(f'all features in {folder}: {size_of(folder) / MIB:.1f} MiB')
+    if rows:
+        write_tables(args.out, rows, probes, failures)
+        write_pictures(args.out, rows, probes)
+        print(f'\n{markdown(rows)}\nwritten: {args.out}')
+    return failures
+
+
+def setting(probes: Probes) -> str:
+    """What all rows have in common."""
+    threads = f', {torch.get_num_threads()} threads' if probes.device == 'cpu' else ''
+    return (f'{len(probes.train)} training and {len(probes.val)} validation images, '
+            f'{len(probes.classes)} classes, shorter side {probes.size} pixels, blocks '
+            f'{probes.out_indices}, {probes.steps} steps, {probes.memory} patches in memory, seed '
+            f'{probes.seed}, {probes.device}{threads}, torch {torch.__version__}')
+
+
+def write_tables(out: Path, rows: Sequence[Row], probes: Probes, failures: Sequence[str]) -> None:
+    """Write the table, the same as CSV, and the IoU of each class.
+
+    Raises:
+        OSError: If they cannot be written.
+    """
+    failed = ''.join(f'\nFailed: {failure}\n' for failure in failures)
+    command = shlex.join(['python', *sys.argv])
+    write_text(out / 'table.md', f'{markdown(rows)}\n{setting(probes)}\n\n    {command}\n{failed}')
+    write_text(out / 'table.csv', summary_csv(rows))
+    write_text(out / 'classes.csv', classes_csv(rows, probes.classes))
+
+
+def write_pictures(out: Path, rows: Sequence[Row], probes: Probes) -> None:
+    """Draw quality against time.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    title = f'{len(probes.train)} + {len(probes.val)} images, {len(probes.classes)} classes, ' \
+            f'{probes.size} pixels'
+    for kind in ('png', 'svg'):
+        draw(rows, out / f'picture.{kind}', title)

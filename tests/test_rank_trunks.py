@@ -1,0 +1,182 @@
+"""The tool that ranks frozen trunks: its table, picture and cache, and what it says of errors."""
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+import toy_trunk  # noqa: F401  registers it
+from drawn_data import draw_instances, draw_label_maps
+
+from colonnade.backbones import XCiT
+from colonnade.engine.probing import picture
+from colonnade.engine.probing.picture import draw, pareto_front
+from colonnade.engine.probing.ranking import Row
+from colonnade.engine.probing.trunks import IMAGENET, NamedTrunk
+
+FEW = ['--steps', 5, '--size', 32]
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def rank(run_tool: Callable, tmp_path: Path) -> Callable[..., Path]:
+    """Run the tool; returns the folder that it writes."""
+    numbers = itertools.count()
+
+    def run(*arguments: object) -> Path:
+        out = tmp_path / f'out{next(numbers)}'
+        where = [] if '--no-cache' in arguments else ['--cache', tmp_path / 'cache']
+        run_tool('rank_trunks', *arguments, *FEW, *where, '--out', out)
+        return out
+
+    return run
+
+
+def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                   capsys: pytest.CaptureFixture[str]) -> None:
+    weights = tmp_path / 'mine.pth'
+    torch.save(XCiT('nano_12_p16').state_dict(), weights)
+    trunks = [f'xcit_nano_12_p16={weights}', 'Toy:tiny=random', 'Toy:tiny']
+    command = ['--masks', shapes / 'ade', '--trunks', *trunks]
+    with pytest.raises(SystemExit) as stopped:
+        rank(*command, '--max-images', 3)
+    assert stopped.value.code.startswith('rank_trunks: 1 of 3 trunks failed\nToy:tiny: ')
+    out = tmp_path / 'out0'
+    rows = rows_of(out / 'table.csv')
+    assert {row['trunk'] for row in rows} == {'xcit_nano_12_p16 (mine.pth)', 'Toy:tiny (random)'}
+    quality = [float(row['linear_miou']) for row in rows]
+    assert quality == sorted(quality, reverse=True)
+    nano, = (row for row in rows if row['trunk'].startswith('xcit'))
+    assert int(nano['parameters']) == sum(p.numel() for p in XCiT('nano_12_p16').parameters())
+    assert int(nano['feature_bytes']) == 2 * 2 * 128 * 2 and float(nano['seconds']) > 0
+    printed = capsys.readouterr().out
+    table = (out / 'table.md').read_text()
+    assert '3 training and 3 validation images, 4 classes' in table and table[:400] in printed
+    assert 'Failed: Toy:tiny: ' in table and '6 of 6 images computed' in printed
+    assert {row['probe'] for row in rows_of(out / 'classes.csv')} == {'linear', 'k-NN'}
+    assert cv2.imread(str(out / 'picture.png')).std() > 1
+    assert (out / 'picture.svg').read_text().count('xcit_nano_12_p16 (mine.pth)') == 1
+
+    def stop(*_: object) -> None:
+        raise AssertionError('the trunk runs')
+
+    monkeypatch.setattr('colonnade.engine.probing.command.draw', lambda *_: None)
+    monkeypatch.setattr('colonnade.engine.probing.ranking.seconds_per_image', lambda *_: 0.1)
+    monkeypatch.setattr('colonnade.engine.probing.features.Extractor.__call__', stop)
+    again = rank(*command[:-1], '--max-images', 3)
+    assert '0 of 6 images computed' in capsys.readouterr().out
+    same = ('trunk', 'linear_miou', 'knn_miou', 'parameters', 'multiply_adds')
+    assert [[row[key] for key in same] for row in rows_of(again / 'table.csv')] == \
+        [[row[key] for key in same] for row in rows]
+
+
+@pytest.mark.parametrize('boxes', [[], ['--boxes']])
+def test_instances_are_ranked_by(boxes: list[str], rank: Callable, tmp_path: Path,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('colonnade.engine.probing.command.draw', lambda *_: None)
+    out = rank(*draw_instances(tmp_path / 'data'), *boxes, '--random', '--trunks', 'Toy:tiny',
+               '--no-cache')
+    header = (out / 'classes.csv').read_text().splitlines()[0]
+    assert header == 'trunk,probe,background,disc,square'
+    assert not (tmp_path / 'cache').exists()
+
+
+@pytest.mark.parametrize('options, message', [
+    (['--trunks', 'a=b', 'a=b'], '--trunks must differ, got a=b more than once'),
+    (['--trunks', 'Toy:tiny', '--steps', 0], '--steps must be at least 1'),
+    (['--trunks', 'Toy:tiny', '--out', '.'], '. exists: name another --out'),
+    (['--trunks', 'Toy:tiny', '--boxes'], '--boxes is for --coco'),
+    (['--trunks', 'Toy:tiny', '--random', '--cache', 'file'], 'features cannot be kept in file'),
+])
+def test_wrong_options_are_named(options: list, message: str, run_tool: Callable, tmp_path: Path,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'file').touch()
+    arguments = draw_label_maps(tmp_path / 'data')
+    with pytest.raises(SystemExit) as stopped:
+        run_tool('rank_trunks', *arguments, '--out', 'out', *options)
+    assert str(stopped.value).startswith(f'rank_trunks: {message}')
+    assert not (tmp_path / 'out').exists()
+
+
+def test_faults_of_data_stop_it(rank: Callable, tmp_path: Path) -> None:
+    arguments = draw_label_maps(tmp_path / 'data')
+    (tmp_path / 'data/masks/train/a.png').unlink()
+    with pytest.raises(SystemExit, match='rank_trunks: 1 fault, nothing was compared'):
+        rank(*arguments, '--trunks', 'Toy:tiny', '--random')
+
+
+@pytest.mark.parametrize('text, described', [
+    ('xcit_small_12_p16_384.fb_dist_in1k', 'XCiT small_12_p16'),
+    ('xcit_small_12_p8', 'XCiT small_12_p8'),
+    ('cait_s24', 'CaiT s24'),
+    ('resmlp_24_224.fb_distilled_in1k', 'ResMLP s24'),
+    ('vit_small_patch14_dinov2.lvd142m', 'PlainViT'),
+    ('SimplifiedViT:nano_12_p16', 'SimplifiedViT'),
+])
+def test_names_are_timms_or_ours(text: str, described: str, no_filling: None) -> None:
+    with torch.device('meta'):
+        backbone = NamedTrunk(f'{text}=random').build([-1], seed=0)
+    assert described in backbone.describe()
+    assert backbone.tap_norm == ('dinov2' in text)
+
+
+@pytest.mark.parametrize('text, message', [
+    ('resnet50=random', 'resnet50 has none of the known layouts'),
+    ('nothing=random', "timm has no model 'nothing', and it is not CLASS:ARCH"),
+    ('Swin:tiny=random', r"CLASS:ARCH needs .*XCiT.* for CLASS, got 'Swin'"),
+    ('XCiT:huge=random', "XCiT has no arch 'huge'"),
+    ('XCiT:nano_12_p16=missing.pth', 'no weights file missing.pth'),
+    ('XCiT:nano_12_p16', 'timm publishes no weights XCiT:nano_12_p16'),
+    ('vit_small_patch16_dinov3.none=random', 'timm has no weights'),
+])
+def test_trunks_that_cannot_be_built(text: str, message: str, no_filling: None) -> None:
+    with torch.device('meta'), pytest.raises((ValueError, FileNotFoundError), match=message):
+        NamedTrunk(text).build([-1], seed=0)
+
+
+def test_images_are_normalised_as_for_the_weights() -> None:
+    assert NamedTrunk('vit_base_patch16_siglip_512.v2_webli').normalisation[0] == [127.5] * 3
+    for text in ('Toy:tiny', 'xcit_nano_12_p16=mine.pth'):
+        np.testing.assert_allclose(NamedTrunk(text).normalisation, IMAGENET, rtol=1e-3)
+
+
+def test_the_pareto_front() -> None:
+    assert pareto_front([(1, 1), (2, 3), (3, 2), (4, 3), (5, 5)]) == [0, 1, 4]
+    assert pareto_front([(1, 1), (1, 2)]) == [1]
+    assert pareto_front([(1, 2), (1, 2)]) == [0, 1]
+
+
+def row(name: str, seconds: float, quality: float) -> Row:
+    return Row(name, quality, quality - 3, 1, 1, seconds, 1, np.zeros(1), np.zeros(1))
+
+
+def test_labels_of_a_picture_do_not_overlap(tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, boxes = (0.1, 0.101, 0.102, 0.103, 0.5), []
+    place = picture._place
+
+    def placed(*arguments: object) -> object:
+        boxes.append(place(*arguments))
+        return boxes[-1]
+
+    monkeypatch.setattr(picture, '_place', placed)
+    rows = [row(f'vit_large_patch16_{i}.with_a_long_name', s, 40 + i / 10)
+            for i, s in enumerate(seconds)]  # yapf: disable
+    written = []
+    for _ in range(2):
+        draw(rows, tmp_path / 'a.svg', 'title')
+        written.append((tmp_path / 'a.svg').read_text())
+    assert written[0] == written[1]
+    assert len(boxes) == 2 * len(seconds)
+    for one, other in itertools.combinations(boxes[:len(seconds)], 2):
+        assert not one.overlaps(other)
