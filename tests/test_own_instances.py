@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drawn_data import (assert_said, change, coco_content, draw_image, draw_instances, faults_of,
-                        leaf, remove)
+from conftest import ROOT
+from drawn_data import (HEIGHT, WIDTH, assert_said, change, coco_content, draw_image,
+                        draw_instances, faults_of, leaf, remove)
 
 from colonnade.engine.own_data.coco_files import check_instances
 from colonnade.engine.own_data.files import Report
@@ -173,3 +174,19 @@ def test_a_folder_of_images_that_is_not_there(instances: list, run_tool: Callabl
                                               capsys: pytest.CaptureFixture[str]) -> None:
     said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances[:4], 'no', 'no')
     assert_said(said, '--images: no is no folder')
+
+
+def test_run_lengths_where_polygons_alone_train(tmp_path: Path, run_tool: Callable,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    instances = draw_instances(tmp_path)
+    rle = dict(size=[HEIGHT, WIDTH], counts=[0, HEIGHT * WIDTH])
+    change(instances[1], 'annotations', 0, segmentation=rle)
+    rtmdet = ROOT / 'configs/rtmdet_ins/xcit_small_12_p16_300ep_coco.py'
+    run_tool('new_config', rtmdet, *instances, '--out', tmp_path / 'own.py')
+    assert 'annotation 2: left out of training: its segmentation is an RLE' in capsys.readouterr(
+    ).out
+    for index in range(1, 4):
+        change(instances[1], 'annotations', index, segmentation=rle)
+    assert_said(
+        faults_of(run_tool, capsys, rtmdet, *instances),
+        'train.json: no image has an annotation that could be used')

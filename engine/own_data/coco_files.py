@@ -84,6 +84,7 @@ def check_instances(ann_file: Path,
                     report: Report,
                     *,
                     masks: bool = True,
+                    polygons_alone: bool = False,
                     evaluated: bool = False) -> Instances:
     """Look at everything in a COCO file and at the headers of its images.
 
@@ -93,6 +94,7 @@ def check_instances(ann_file: Path,
         folder: What its file names are in.
         report: Takes what is wrong.
         masks: Whether segmentations are used.
+        polygons_alone: Whether an RLE is left out of training.
         evaluated: Whether it is the file to evaluate with.
     """
     whole, known = {}, {}
@@ -127,7 +129,7 @@ def check_instances(ann_file: Path,
         if faults or image is None or name is None:
             continue
         annotated.setdefault(image['id'], set()).add(name)
-        remarks, trains = _remarks(annotation, image, masks)
+        remarks, trains = _remarks(annotation, image, masks, polygons_alone)
         for text in remarks:
             report.remark(f'{ann_file}: annotation {annotation["id"]}: {text}')
         counts[name] += trains
@@ -192,7 +194,8 @@ def _annotation_faults(annotation: dict, image: dict | None, masks: bool,
             yield fault
 
 
-def _remarks(annotation: dict, image: dict, masks: bool) -> tuple[list[str], bool]:
+def _remarks(annotation: dict, image: dict, masks: bool,
+             polygons_alone: bool) -> tuple[list[str], bool]:
     """What mmdet does with a sound annotation in silence, and whether it trains with it."""
     left, top, width, height = box = annotation['bbox']
     mask = annotation.get('segmentation') if masks else None
@@ -206,6 +209,8 @@ def _remarks(annotation: dict, image: dict, masks: bool) -> tuple[list[str], boo
         why = f'box {box} lies outside its image of {image["width"]} x {image["height"]}'
     elif not any(polygons):
         why = 'no polygon of at least three points'
+    elif polygons_alone and isinstance(mask, dict) and not annotation['iscrowd']:
+        why = 'its segmentation is an RLE, and this recipe loads polygons alone (poly2mask=False)'
     if why:
         return [f'left out of training: {why}'], False
     remarks = []

@@ -129,8 +129,12 @@ def names_of_classes(given: list[str] | None) -> list[str] | None:
     return names
 
 
-def look_at_data(args: argparse.Namespace, report: Report, *, masks: bool,
-                 filter_cfg: dict) -> OwnData | None:
+def look_at_data(args: argparse.Namespace,
+                 report: Report,
+                 *,
+                 masks: bool,
+                 filter_cfg: dict,
+                 polygons_alone: bool = False) -> OwnData | None:
     """What the data set is; None if it cannot be used.
 
     Args:
@@ -138,6 +142,7 @@ def look_at_data(args: argparse.Namespace, report: Report, *, masks: bool,
         report: Takes what is wrong.
         masks: Whether to use the segmentations of a COCO file.
         filter_cfg: Which of its images mmdet leaves out of training.
+        polygons_alone: Whether training takes polygons and no RLE.
     """
     if args.coco:
         return describe_instances(
@@ -146,7 +151,8 @@ def look_at_data(args: argparse.Namespace, report: Report, *, masks: bool,
             args.classes,
             masks=masks and not args.boxes,
             filter_cfg=filter_cfg,
-            report=report)
+            report=report,
+            polygons_alone=polygons_alone)
     return describe_label_maps(
         args.masks,
         args.images,
@@ -160,7 +166,13 @@ def look_at_data(args: argparse.Namespace, report: Report, *, masks: bool,
 def look_at_recipes_data(cfg: Config, args: argparse.Namespace, report: Report) -> OwnData | None:
     """As :func:`look_at_data`, with what a recipe uses of a COCO file."""
     filter_cfg = cfg.train_dataloader.dataset.get('filter_cfg') or {}
-    return look_at_data(args, report, masks=loads_masks(cfg), filter_cfg=filter_cfg)
+    steps = cfg.train_dataloader.dataset.pipeline
+    return look_at_data(
+        args,
+        report,
+        masks=loads_masks(cfg),
+        filter_cfg=filter_cfg,
+        polygons_alone=any(step.get('poly2mask') is False for step in steps))
 
 
 def write_config(cfg: Config, args: argparse.Namespace, data: OwnData) -> None:

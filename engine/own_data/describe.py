@@ -24,8 +24,14 @@ class OwnData:
     reasons: list[str] = field(default_factory=list)
 
 
-def describe_instances(ann_files: list[Path], images: list[Path], chosen: list[str] | None, *,
-                       masks: bool, filter_cfg: dict, report: Report) -> OwnData | None:
+def describe_instances(ann_files: list[Path],
+                       images: list[Path],
+                       chosen: list[str] | None,
+                       *,
+                       masks: bool,
+                       filter_cfg: dict,
+                       report: Report,
+                       polygons_alone: bool = False) -> OwnData | None:
     """Two COCO files as training and validation set.
 
     Args:
@@ -35,6 +41,7 @@ def describe_instances(ann_files: list[Path], images: list[Path], chosen: list[s
         masks: Whether to use segmentations, where there are any.
         filter_cfg: Which images mmdet leaves out of training.
         report: Takes what is wrong.
+        polygons_alone: Whether training takes polygons and no RLE.
 
     Returns:
         None if they cannot be used.
@@ -46,9 +53,10 @@ def describe_instances(ann_files: list[Path], images: list[Path], chosen: list[s
         masks = False
         report.remark('no annotation has a segmentation: the config trains boxes alone, as Faster '
                       'R-CNN does')
-    train, val = (check_instances(
-        file, content, folder, report, masks=masks, evaluated=file == ann_files[1])
-                  for file, content, folder in zip(ann_files, contents, images, strict=True))
+    usage = (dict(polygons_alone=polygons_alone), dict(evaluated=True))
+    train, val = (
+        check_instances(file, content, folder, report, masks=masks, **used)
+        for file, content, folder, used in zip(ann_files, contents, images, usage, strict=True))
     if list(train.classes) != list(val.classes):
         report.fault('training and validation must have the same categories in the same order, '
                      f'got {listed(list(train.classes))}; and {listed(list(val.classes))}')
