@@ -1,6 +1,7 @@
 """Every config loads, builds and says what its name says."""
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -11,11 +12,13 @@ import torch
 from conftest import ROOT, SHARED
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, PARAM_SCHEDULERS, init_default_scope
+from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 from torch import nn
 from trunks import OURS
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.engine.classes import class_heads, num_classes_of
+from colonnade.engine.without_memory import build_without_memory
 from colonnade.necks.pyramid import Pyramid
 
 LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
@@ -36,35 +39,55 @@ ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
                                 'vit_base_patch16_siglip_512'), 0.1),
 }  # yapf: disable
 RECIPES = {'mask_rcnn': '3x_coco', 'sem_fpn': '80k_ade20k', 'upernet': '160k_ade20k'}
-RECIPES_OF_SOME = {  # with the heads' types
-    'segformer': ('160k_ade20k', 'SegformerHead'),
-    'segmenter': ('160k_ade20k', 'SegmenterMaskTransformerHead'),
-    'linear': ('40k_ade20k', 'LinearHead'),
-    'mask2former_semantic': ('160k_ade20k', 'Mask2FormerHead'),
-}
+RECIPES_OF_SOME = {
+    'faster_rcnn': '3x_coco', 'cascade_mask_rcnn': '3x_coco', 'mask2former': '50ep_coco_lsj',
+    'dino': '12ep_coco', 'rtmdet_ins': '300ep_coco', 'segformer': '160k_ade20k',
+    'segmenter': '160k_ade20k', 'linear': '40k_ade20k', 'mask2former_semantic': '160k_ade20k',
+}  # yapf: disable
+KIND_OF = {  # of detectors, and of segmenters' heads
+    'mask_rcnn': 'MaskRCNN', 'faster_rcnn': 'FasterRCNN', 'cascade_mask_rcnn': 'CascadeRCNN',
+    'vitdet': 'MaskRCNN', 'mask2former': 'Mask2Former', 'dino': 'DINO', 'rtmdet_ins': 'RTMDet',
+    'sem_fpn': 'FPNHead', 'upernet': 'UPerHead', 'segformer': 'SegformerHead',
+    'segmenter': 'SegmenterMaskTransformerHead', 'linear': 'LinearHead',
+    'mask2former_semantic': 'Mask2FormerHead',
+}  # yapf: disable
+SCHEDULES = {  # epochs, iterations
+    '3x': (36, None), '12ep': (12, None), '100ep': (100, None), '300ep': (300, None),
+    '50ep': (None, 368750), '40k': (None, 40000), '80k': (None, 80000), '160k': (None, 160000),
+}  # yapf: disable
 SOME = ('xcit_small_12_p16', 'cait_s24', 'resmlp_s24', 'vit_small_patch16_dinov3',
         'vit_base_patch16_dinov3', 'vit_small_patch14_dinov2', 'vit_base_patch14_dinov2',
         'deit3_small_patch16_224', 'deit3_base_patch16_224')
+VITDET = ('vit_base_patch16_224_mae', 'vit_small_patch16_dinov3', 'vit_base_patch16_dinov3')
 SLIDING = ('segmenter', 'linear')  # heads that are tested in windows
 PARTS = (  # of a leaf's name; plain ViTs have timm's names
-    rf'(?:(?P<trunk>{"|".join(KINDS)})_)?(?P<arch>\w+)', '(?P<schedule>3x|100ep|40k|80k|160k|slim)',
+    rf'(?:(?P<trunk>{"|".join(KINDS)})_)?(?P<arch>\w+)',
+    f'(?P<schedule>{"|".join(SCHEDULES)}|slim)',
     '(?P<data>coco|ade20k|shapes)(?P<variant>_lld|_lsj|_ema|_slide)?')
 NAME = re.compile('_'.join(PARTS))
 
-every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=lambda p: f'{p.parent.name}/{p.stem}')
+
+def leaf_id(leaf: Path) -> str:
+    return f'{leaf.parent.name}/{leaf.stem}'
+
+
+every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=leaf_id)
+published_leaf = pytest.mark.parametrize('leaf', PUBLISHED, ids=leaf_id)
 
 
 def name_of(trunk: str, arch: str) -> str:
     return arch if trunk == 'plain_vit' else f'{trunk}_{arch}'
 
 
+@functools.cache
+def config_of(leaf: Path) -> Config:
+    """Read once for all tests, which leave it as it is."""
+    return Config.fromfile(leaf)
+
+
 def build(cfg: Config) -> nn.Module:
     init_default_scope(cfg.default_scope)
-    try:
-        with torch.device('meta'):
-            return MODELS.build(cfg.model)
-    except RuntimeError:  # Segmenter's head looks at values as it is built
-        return MODELS.build(cfg.model).to('meta')
+    return build_without_memory(cfg.model)
 
 
 def test_there_are_leaves_for_each_head() -> None:
@@ -76,96 +99,89 @@ def test_there_are_leaves_for_each_head() -> None:
         for trunk in KINDS:  # of the demo
             assert any(other == head and leaf.startswith(f'{trunk}_nano_12')
                        and leaf.endswith('_slim_shapes') for other, leaf in names)
-    for head, (recipe, _) in RECIPES_OF_SOME.items():
+    for head, recipe in RECIPES_OF_SOME.items():
         assert {(head, f'{leaf}_{recipe}') for leaf in SOME} <= names
         assert (head, 'xcit_nano_12_p16_slim_shapes') in names
+    assert {('vitdet', f'{leaf}_100ep_coco_lsj') for leaf in VITDET} <= names
+    assert ('vitdet', 'plain_vit_nano_12_slim_shapes') in names
 
 
 @every_leaf
 def test_name_says_what_it_is(leaf: Path) -> None:
-    cfg, name = Config.fromfile(leaf), NAME.fullmatch(leaf.stem)
-    model = cfg.model
+    cfg, name = config_of(leaf), NAME.fullmatch(leaf.stem)
+    model, head = cfg.model, leaf.parent.name
     assert name, f'{leaf.stem} is not TRUNK_ARCH_SCHEDULE_DATA'
     trunk = name['trunk'] or 'plain_vit'
     assert model.backbone.type == KINDS[trunk].__name__
+    assert (model.get('decode_head') or model).type == KIND_OF[head]
+    classes = {'coco': 80, 'ade20k': 150}.get(name['data'])
+    classes = classes or len(cfg.train_dataloader.dataset.metainfo.classes)
+    assert {num_classes_of(part) for _, part in class_heads(model)} == {classes}
     if name['schedule'] == 'slim':  # of no more than XCiT-N12's width and depth
         settings = KINDS[trunk].variants.resolve(model.backbone.arch)
         assert (settings['embed_dim'], settings['depth']) == (128, 12)
         assert name['arch'].startswith('nano_12')
-    else:
-        assert model.backbone.arch.replace('.', '_') == name['arch']
-        decays = cfg.optim_wrapper.get('constructor') == 'LayerDecayConstructor'
-        assert decays == (name['variant'] in ('_lld', '_lsj'))
-        averages = [hook for hook in cfg.get('custom_hooks', []) if hook.type == 'EMAHook']
-        assert bool(averages) == (name['variant'] == '_ema')
-        assert (model.test_cfg.get('mode') == 'slide') == (
-            name['variant'] == '_slide' or leaf.parent.name in SLIDING)
-        resizes = [step.type for step in cfg.train_dataloader.dataset.pipeline]
-        assert ('RandomResize' in resizes and 'Pad' in resizes) == (name['variant'] == '_lsj')
-        expected = ARCHS.get(trunk, {}).get(name['arch'], model.backbone.drop_path_rate)
-        if leaf.parent.name == 'sem_fpn' and name['arch'].startswith('medium_24'):
-            expected = 0.2  # as published
-        if leaf.parent.name == 'linear':
-            expected = 0.  # frozen
-        assert model.backbone.drop_path_rate == expected
-    assert (cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')) == {
-        '3x': (36, None),
-        '100ep': (100, None),
-        '40k': (None, 40000),
-        '80k': (None, 80000),
-        '160k': (None, 160000),
-        'slim': (None, cfg.train_cfg.get('max_iters'))
-    }[name['schedule']]
-    head = {'mask_rcnn': 'FCNMaskHead', 'sem_fpn': 'FPNHead', 'upernet': 'UPerHead'}
-    heads = [model.roi_head.mask_head] if 'roi_head' in model else [model.decode_head]
-    head |= {folder: kind for folder, (_, kind) in RECIPES_OF_SOME.items()}
-    assert heads[0].type == head[leaf.parent.name]
-    dataset = cfg.train_dataloader.dataset
-    classes = {'coco': 80, 'ade20k': 150}.get(name['data']) or len(dataset.metainfo.classes)
-    heads += [
-        h for h in (model.get('auxiliary_head'), model.get('roi_head', {}).get('bbox_head')) if h
-    ]
-    assert {h.num_classes for h in heads} == {classes}
+        return
+    assert model.backbone.arch.replace('.', '_') == name['arch']
+    length = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
+    assert length == SCHEDULES[name['schedule']]
+    rate = ARCHS.get(trunk, {}).get(name['arch'], model.backbone.drop_path_rate)
+    if head == 'sem_fpn' and name['arch'].startswith('medium_24'):
+        rate = 0.2  # as published
+    assert model.backbone.drop_path_rate == (0. if head == 'linear' else rate)  # frozen there
+
+
+@published_leaf
+def test_variant_says_what_it_is(leaf: Path) -> None:
+    cfg, head, variant = config_of(leaf), leaf.parent.name, NAME.fullmatch(leaf.stem)['variant']
+    paramwise_cfg = cfg.optim_wrapper.get('paramwise_cfg') or {}
+    of_vitdet = head == 'vitdet' or '_100ep_' in leaf.stem
+    assert ('layer_decay_rate' in paramwise_cfg) == (variant == '_lld' or of_vitdet)
+    averages = any(hook.type == 'EMAHook' for hook in cfg.get('custom_hooks', []))
+    assert averages == (variant == '_ema' or head == 'rtmdet_ins')
+    slides = cfg.model.test_cfg.get('mode') == 'slide'
+    assert slides == (variant == '_slide' or head in SLIDING)
+    jitters = any(
+        step.get('scale') == (1024, 1024) for step in cfg.train_dataloader.dataset.pipeline)
+    assert jitters == (variant == '_lsj')
+    if jitters:  # squares of whole patches
+        stride = cfg.model.backbone.get('patch_size') or cfg.model.neck.stride
+        assert cfg.model.data_preprocessor.pad_size_divisor == -(-1024 // stride) * stride
 
 
 def test_no_two_leaves_are_alike() -> None:
-    contents = {str(Config.fromfile(leaf).to_dict()): leaf for leaf in LEAVES}
+    contents = {str(config_of(leaf).to_dict()): leaf for leaf in LEAVES}
     assert len(contents) == len(LEAVES)
 
 
 @pytest.mark.usefixtures('no_filling')
 @every_leaf
-def test_builds_and_widths_follow_the_architecture(leaf: Path) -> None:
-    cfg = Config.fromfile(leaf)
+def test_builds_as_neck_and_optimizer_expect(leaf: Path) -> None:
+    cfg, head = config_of(leaf), leaf.parent.name
     model, neck = build(cfg), cfg.model.neck
     assert isinstance(model.backbone, ColumnarBackbone)
     if neck is None:
         assert cfg.model.decode_head.in_channels == model.backbone.embed_dim
-        return
-    assert isinstance(model.neck, Pyramid)
-    assert neck.in_channels == model.backbone.embed_dim
-    assert neck.stride == model.backbone.patch_size
-    if leaf.parent.name == 'sem_fpn' and leaf in PUBLISHED:  # an FPN as wide as the trunk
+    else:
+        assert isinstance(model.neck, Pyramid)
+        assert neck.in_channels == model.backbone.embed_dim
+        assert neck.stride == model.backbone.patch_size
+    if head == 'sem_fpn' and leaf in PUBLISHED:  # an FPN as wide as the trunk
         assert set(cfg.model.decode_head.in_channels) == {model.backbone.embed_dim}
+    paramwise_cfg = cfg.optim_wrapper.get('paramwise_cfg') or {}
+    known = {'custom_keys', 'layer_decay_rate', 'flat_decay_mult'}
+    assert known & paramwise_cfg.keys() or head in SLIDING
+    names = [name for name, _ in model.named_parameters()]
+    for key in paramwise_cfg.get('custom_keys', {}):
+        assert any(key in name for name in names), key
 
 
 @pytest.mark.usefixtures('no_layout')
-@every_leaf
+@pytest.mark.parametrize(
+    'leaf', [p for p in LEAVES if 'small_12_p16' in p.stem or '_slim_' in p.stem], ids=leaf_id)
 def test_survives_dump_and_reload(leaf: Path, tmp_path: Path) -> None:
-    cfg = Config.fromfile(leaf)
-    cfg.dump(tmp_path / 'dumped.py')
-    assert Config.fromfile(tmp_path / 'dumped.py').to_dict() == cfg.to_dict()
-
-
-@pytest.mark.usefixtures('no_filling')
-@every_leaf
-def test_decay_keys_match_parameters(leaf: Path) -> None:
-    cfg = Config.fromfile(leaf)
-    names = [name for name, _ in build(cfg).named_parameters()]
-    paramwise_cfg = cfg.optim_wrapper.get('paramwise_cfg') or {}
-    assert {'custom_keys', 'layer_decay_rate'} & paramwise_cfg.keys() or leaf.parent.name in SLIDING
-    for key in paramwise_cfg.get('custom_keys', {}):
-        assert any(key in name for name in names), key
+    config_of(leaf).dump(tmp_path / 'dumped.py')
+    assert Config.fromfile(tmp_path / 'dumped.py').to_dict() == config_of(leaf).to_dict()
 
 
 @every_leaf

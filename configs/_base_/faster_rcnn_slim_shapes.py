@@ -1,0 +1,8 @@
+# A slim Faster R-CNN on the drawn shapes, for machines without a GPU.
+_base_ = [
+    './models/faster_rcnn_slim.py', './datasets/shapes_boxes.py', './schedules/adamw_slim.py',
+    './runtime.py'
+]
+
+model = dict(roi_head=dict(bbox_head=dict(num_classes=3)))
+default_hooks = dict(visualization=dict(type='DetVisualizationHook'))
