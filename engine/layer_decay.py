@@ -35,7 +35,7 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
             - ``layer_decay_rate``: in (0, 1].
             - ``flat_decay_mult``: multiplies the weight decay of vectors of any shape (biases,
               norms, LayerScale, ResMLP's Affine, XCA's temperature), learned positions, tokens and
-              rotary frequencies, unless a matching one of ``custom_keys`` has a ``decay_mult``.
+              rotary frequencies. A ``decay_mult`` of a matching custom key goes before.
 
     Raises:
         ValueError: If the rate is out of range, or the model's backbone knows no layers.

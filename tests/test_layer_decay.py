@@ -92,6 +92,16 @@ def test_custom_keys_go_before() -> None:
     assert found['backbone.pos_embed'] == (10 * 0.5**5, 0.1)
 
 
+def test_custom_keys_of_rates_alone_leave_the_decay() -> None:
+    found = settings(
+        model_of(CaiT), flat_decay_mult=0., custom_keys={'backbone': dict(lr_mult=0.1)})
+    for name in FLAT[CaiT]:
+        assert found[f'backbone.blocks.0.{name}'] == (0.1, 0.), name
+    for name in MATRICES[CaiT]:
+        assert found[f'backbone.blocks.0.{name}'] == (0.1, 0.05), name
+    assert found['neck.bias'] == (1., 0.)
+
+
 def test_frozen_parameters_are_left_out() -> None:
     model = nn.ModuleDict(dict(backbone=tiny(XCiT, frozen_stages=2)))
     found = settings(model, layer_decay_rate=0.5)

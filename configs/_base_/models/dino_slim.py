@@ -17,5 +17,6 @@ model = dict(
             cross_attn_cfg=dict(embed_dims=64, num_heads=4),
             ffn_cfg=dict(embed_dims=64, feedforward_channels=256))),
     positional_encoding=dict(num_feats=32),
+    bbox_head=dict(embed_dims=64),
     dn_cfg=dict(group_cfg=dict(num_dn_queries=20)),
     test_cfg=dict(max_per_img=30))
