@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import sys
@@ -22,7 +23,7 @@ from .data import samples_of, subset
 from .picture import draw
 from .ranking import MIB, Probes, Row
 from .table import classes_csv, markdown, summary_csv
-from .trunks import RANDOM, NamedTrunk
+from .trunks import RANDOM, NamedTrunk, named_trunks
 
 
 def complete(args: argparse.Namespace) -> list[NamedTrunk]:
@@ -37,18 +38,19 @@ def complete(args: argparse.Namespace) -> list[NamedTrunk]:
     """
     if os.path.lexists(args.out):
         raise FileExistsError(f'{args.out} exists: name another --out')
-    for option in ('max_images', 'steps', 'memory', 'size'):
+    for option in ('max_images', 'steps', 'memory', 'neighbours', 'size'):
         if getattr(args, option) < 1:
             raise ValueError(f'--{option.replace("_", "-")} must be at least 1')
+    if not 0 < args.temperature < math.inf:
+        raise ValueError(f'--temperature must be positive, got {args.temperature}')
     check_data_options(args)
     complete_data_options(args)
     texts = [text if '=' in text or not args.random else f'{text}={RANDOM}'
              for text in args.trunks]  # yapf: disable
-    trunks = [NamedTrunk(text) for text in texts]
-    if twice := repeated(texts) or repeated([trunk.label for trunk in trunks]):
+    if twice := repeated(texts):
         raise ValueError(f'--trunks must differ, got {", ".join(twice)} more than once')
     args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
-    return trunks
+    return named_trunks(texts)
 
 
 def look(args: argparse.Namespace, report: Report) -> OwnData | None:
@@ -59,6 +61,10 @@ def look(args: argparse.Namespace, report: Report) -> OwnData | None:
 def probes_of(args: argparse.Namespace, data: OwnData) -> Probes:
     """What is done with the data set, on a part of it if it is large."""
     classes, train, val = samples_of(data)
+    for split, samples in (('training', train), ('validation', val)):
+        if len(samples) > args.max_images:
+            print(f'remark: {args.max_images} of {len(samples)} {split} images are drawn '
+                  '(--max-images)')
     return Probes(
         classes=classes,
         train=subset(train, args.max_images, args.seed),
@@ -67,6 +73,8 @@ def probes_of(args: argparse.Namespace, data: OwnData) -> Probes:
         out_indices=args.out_indices,
         steps=args.steps,
         memory=args.memory,
+        neighbours=args.neighbours,
+        temperature=args.temperature,
         seed=args.seed,
         device=args.device,
         cache=args.cache,
@@ -121,10 +129,12 @@ def rank(args: argparse.Namespace, trunks: Sequence[NamedTrunk], data: OwnData) 
 def setting(probes: Probes) -> str:
     """What all rows have in common."""
     threads = f', {torch.get_num_threads()} threads' if probes.device == 'cpu' else ''
-    return (f'{len(probes.train)} training and {len(probes.val)} validation images, '
-            f'{len(probes.classes)} classes, shorter side {probes.size} pixels, blocks '
-            f'{probes.out_indices}, {probes.steps} steps, {probes.memory} patches in memory, seed '
-            f'{probes.seed}, {probes.device}{threads}, torch {torch.__version__}')
+    return (
+        f'{len(probes.train)} training and {len(probes.val)} validation images, '
+        f'{len(probes.classes)} classes, shorter side {probes.size} pixels, blocks '
+        f'{probes.out_indices}, {probes.steps} steps, {probes.neighbours} neighbours of '
+        f'{probes.memory} patches, temperature {probes.temperature}, seed {probes.seed}, {probes.device}{threads}, torch {torch.__version__}'
+    )
 
 
 def write_tables(out: Path, rows: Sequence[Row], probes: Probes, failures: Sequence[str]) -> None:

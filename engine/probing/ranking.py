@@ -62,6 +62,8 @@ class Probes:
         out_indices: Blocks whose outputs are the features.
         steps: Of the linear probe.
         memory: Patches that nearest neighbours are among, at most.
+        neighbours: How many of them vote.
+        temperature: Of their weights.
         seed: Of all that is drawn.
         device: Where everything runs.
         cache: Folder of features.
@@ -74,6 +76,8 @@ class Probes:
     out_indices: list[int]
     steps: int
     memory: int
+    neighbours: int
+    temperature: float
     seed: int
     device: str
     cache: Path
@@ -131,7 +135,9 @@ class Probes:
 
     def _knn_ious(self, train: Features, targets: Sequence[SoftLabels],
                   val: Features) -> np.ndarray:
-        nearest = remember(train, targets, most=self.memory, seed=self.seed, device=self.device)
+        nearest = remember(
+            train, targets, most=self.memory, seed=self.seed, num_neighbours=self.neighbours,
+            temperature=self.temperature, device=self.device)  # yapf: disable
         with Progress('nearest neighbours', len(self.val)) as progress:
             return iou_of_classes(
                 nearest, val, self.val, len(self.classes), device=self.device, progress=progress)
