@@ -128,13 +128,19 @@ def rank(args: argparse.Namespace, trunks: Sequence[NamedTrunk], data: OwnData) 
 
 def setting(probes: Probes) -> str:
     """What all rows have in common."""
-    threads = f', {torch.get_num_threads()} threads' if probes.device == 'cpu' else ''
-    return (
-        f'{len(probes.train)} training and {len(probes.val)} validation images, '
-        f'{len(probes.classes)} classes, shorter side {probes.size} pixels, blocks '
-        f'{probes.out_indices}, {probes.steps} steps, {probes.neighbours} neighbours of '
-        f'{probes.memory} patches, temperature {probes.temperature}, seed {probes.seed}, {probes.device}{threads}, torch {torch.__version__}'
-    )
+    threads = f' with {torch.get_num_threads()} threads' if probes.device == 'cpu' else ''
+    return ', '.join([
+        f'{len(probes.train)} training and {len(probes.val)} validation images',
+        f'{len(probes.classes)} classes',
+        f'shorter side {probes.size} pixels',
+        f'blocks {probes.out_indices}',
+        f'{probes.steps} steps',
+        f'{probes.neighbours} neighbours of {probes.memory} patches',
+        f'temperature {probes.temperature}',
+        f'seed {probes.seed}',
+        f'{probes.device}{threads}',
+        f'torch {torch.__version__}',
+    ])
 
 
 def write_tables(out: Path, rows: Sequence[Row], probes: Probes, failures: Sequence[str]) -> None:
