@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -58,8 +57,8 @@ def look(args: argparse.Namespace, report: Report) -> OwnData | None:
     return look_at_data(args, report, masks=True, filter_cfg={})
 
 
-def probes_of(args: argparse.Namespace, data: OwnData) -> Probes:
-    """What is done with the data set, on a part of it if it is large."""
+def probes_of(args: argparse.Namespace, data: OwnData, cache: Path) -> Probes:
+    """What is done with the data set, on a part of it if it is large; features go to ``cache``."""
     classes, train, val = samples_of(data)
     for split, samples in (('training', train), ('validation', val)):
         if len(samples) > args.max_images:
@@ -77,7 +76,7 @@ def probes_of(args: argparse.Namespace, data: OwnData) -> Probes:
         temperature=args.temperature,
         seed=args.seed,
         device=args.device,
-        cache=args.cache,
+        cache=cache,
         trust=args.trust)
 
 
@@ -103,7 +102,7 @@ def rank(args: argparse.Namespace, trunks: Sequence[NamedTrunk], data: OwnData) 
     rows: list[Row] = []
     failures: list[str] = []
     with cache_folder(args) as folder:
-        probes = replace(probes_of(args, data), cache=folder)
+        probes = probes_of(args, data, folder)
         print(setting(probes))
         for number, trunk in enumerate(trunks, 1):
             print(f'[{number}/{len(trunks)}] {trunk.text}', flush=True)
@@ -128,7 +127,7 @@ def rank(args: argparse.Namespace, trunks: Sequence[NamedTrunk], data: OwnData) 
 
 def setting(probes: Probes) -> str:
     """What all rows have in common."""
-    threads = f' with {torch.get_num_threads()} threads' if probes.device == 'cpu' else ''
+    threads = f', threads: {torch.get_num_threads()}' if probes.device == 'cpu' else ''
     return ', '.join([
         f'{len(probes.train)} training and {len(probes.val)} validation images',
         f'{len(probes.classes)} classes',
