@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
+from matplotlib.ticker import ScalarFormatter
 from matplotlib.transforms import Bbox
 
 from ..atomic import replacing
@@ -65,7 +66,7 @@ def draw(rows: Sequence[Row], path: Path, title: str) -> None:
     axes.set(xscale='log', xlabel='milliseconds per image', ylabel='mIoU of frozen features, %',
              title=title)  # yapf: disable
     axes.margins(x=0.2, y=0.15)
-    ticks = matplotlib.ticker.ScalarFormatter()
+    ticks = ScalarFormatter()
     axes.xaxis.set(major_formatter=ticks, minor_formatter=ticks)
     axes.tick_params(axis='x', which='both', labelsize='small')
     axes.grid(alpha=0.25)
