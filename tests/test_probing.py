@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mmseg.evaluation import IoUMetric
+from torch.multiprocessing import start_processes
 from torch.nn import functional as F
 from toy_trunk import Toy
 
@@ -22,6 +23,7 @@ from colonnade.engine.probing.neighbours import NearestNeighbours, remember
 from colonnade.engine.probing.soft_labels import soft_labels
 
 SMALL = dict(embed_dim=8, depth=2, num_heads=2, patch_size=16)
+VOTING = dict(num_neighbours=30, temperature=0.02)
 SIZES = ((40, 48), (64, 33), (20, 100))  # height, width
 
 
@@ -165,6 +167,19 @@ def test_where_features_cannot_be_kept_is_said(images: list[Path], tmp_path: Pat
     assert [path.name for path in (tmp_path / 'cache').rglob('*.*')] == ['settings.json']
 
 
+def compute_in_process(rank: int, images: list[Path], folder: Path) -> None:
+    compute(extractor(), images, folder)
+
+
+def test_processes_share_a_cache(images: list[Path], tmp_path: Path) -> None:
+    start_processes(compute_in_process, (images, tmp_path / 'cache'), nprocs=2, start_method='fork')
+    third = extractor()
+    compute(third, images, tmp_path / 'cache')
+    assert not third.calls
+    names = [path.name for path in (tmp_path / 'cache').rglob('*') if path.is_file()]
+    assert len(names) == 4 and not any(name.startswith('.') for name in names)
+
+
 def test_the_folder_is_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     assert cache.default_folder() == tmp_path / 'colonnade'
@@ -229,7 +244,7 @@ def test_probes_solve_a_toy_problem(num_classes: int, seen: int, steps: int) -> 
     features, samples = toy_problem(num_classes, seen)
     targets = targets_of(features, samples, num_classes)
     probe = train_linear_probe(features, targets, num_classes, steps=steps, seed=0)
-    for predict in (probe, remember(features, targets, most=100, seed=0)):
+    for predict in (probe, remember(features, targets, most=100, seed=0, **VOTING)):
         for x, target in zip(features[:3], targets, strict=False):
             predicted = predict(x.flatten(0, 1).float()).argmax(dim=1)
             assert torch.equal(predicted, target.dense().argmax(dim=1))
@@ -249,9 +264,11 @@ def test_without_labels_nothing_is_learnt() -> None:
     features, samples = toy_problem()
     targets = targets_of(features[3:], samples[3:], 4)
     for train in (lambda: train_linear_probe(features[3:], targets, 4, steps=1, seed=0),
-                  lambda: remember(features[3:], targets, most=9, seed=0)):
+                  lambda: remember(features[3:], targets, most=9, seed=0, **VOTING)):
         with pytest.raises(ValueError, match='no pixel of the training images is labelled'):
             train()
+    with pytest.raises(ValueError, match='no pixel of the validation images is labelled'):
+        iou_of_classes(lambda x: x, features[3:], samples[3:], 7)
 
 
 @pytest.mark.parametrize('most_values', [2**24, 100])
@@ -273,10 +290,10 @@ def test_neighbours_are_those_of_a_slow_search(most_values: int,
 def test_a_memory_is_drawn_by_the_seed() -> None:
     features, samples = toy_problem()
     targets = targets_of(features, samples, 4)
-    small, same, other = (remember(features, targets, most=10, seed=s) for s in (0, 0, 1))
+    small, same, other = (remember(features, targets, most=10, seed=s, **VOTING) for s in (0, 0, 1))
     assert len(small.memory) == small.num_neighbours == 10
     assert torch.equal(small.memory, same.memory) and not torch.equal(small.memory, other.memory)
-    assert len(remember(features, targets, most=10**6, seed=0).memory) == 48 + 45 + 49
+    assert len(remember(features, targets, most=10**6, seed=0, **VOTING).memory) == 48 + 45 + 49
     torch.testing.assert_close(small.votes.sum(1), torch.ones(10))
 
 

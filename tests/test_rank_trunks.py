@@ -17,7 +17,7 @@ from colonnade.backbones import XCiT
 from colonnade.engine.probing import picture
 from colonnade.engine.probing.picture import draw, pareto_front
 from colonnade.engine.probing.ranking import Row
-from colonnade.engine.probing.trunks import IMAGENET, NamedTrunk
+from colonnade.engine.probing.trunks import IMAGENET, NamedTrunk, named_trunks
 
 FEW = ['--steps', 5, '--size', 32]
 
@@ -93,6 +93,7 @@ def test_instances_are_ranked_by(boxes: list[str], rank: Callable, tmp_path: Pat
 @pytest.mark.parametrize('options, message', [
     (['--trunks', 'a=b', 'a=b'], '--trunks must differ, got a=b more than once'),
     (['--trunks', 'Toy:tiny', '--steps', 0], '--steps must be at least 1'),
+    (['--trunks', 'Toy:tiny', '--temperature', 0], '--temperature must be positive, got 0.0'),
     (['--trunks', 'Toy:tiny', '--out', '.'], '. exists: name another --out'),
     (['--trunks', 'Toy:tiny', '--boxes'], '--boxes is for --coco'),
     (['--trunks', 'Toy:tiny', '--random', '--cache', 'file'], 'features cannot be kept in file'),
@@ -142,6 +143,11 @@ def test_names_are_timms_or_ours(text: str, described: str, no_filling: None) ->
 def test_trunks_that_cannot_be_built(text: str, message: str, no_filling: None) -> None:
     with torch.device('meta'), pytest.raises((ValueError, FileNotFoundError), match=message):
         NamedTrunk(text).build([-1], seed=0)
+
+
+def test_labels_are_short_where_they_can_be() -> None:
+    trunks = named_trunks(['a', 'a=x/1.pth', 'b=x/1.pth', 'a=y/1.pth'])
+    assert [trunk.label for trunk in trunks] == ['a', 'a=x/1.pth', 'b (1.pth)', 'a=y/1.pth']
 
 
 def test_images_are_normalised_as_for_the_weights() -> None:

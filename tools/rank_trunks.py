@@ -46,8 +46,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--steps', type=int, default=1000, help='of the linear probe (1000)')
     parser.add_argument(
         '--memory', type=int, default=50000, help='patches that neighbours are among (50000)')
+    parser.add_argument(
+        '--neighbours', type=int, default=30, help='patches that vote for a patch (30)')
+    parser.add_argument(
+        '--temperature', type=float, default=0.02, help='of the weights of their votes (0.02)')
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--device', help='cpu or cuda (cuda if there is one)')
+    parser.add_argument('--device', choices=['cpu', 'cuda'], help='cuda if there is one')
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument(
         '--cache', type=Path, help='folder of features ($XDG_CACHE_HOME or ~/.cache/colonnade)')

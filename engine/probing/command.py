@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ from .data import samples_of, subset
 from .picture import draw
 from .ranking import MIB, Probes, Row
 from .table import classes_csv, markdown, summary_csv
-from .trunks import RANDOM, NamedTrunk
+from .trunks import RANDOM, NamedTrunk, named_trunks
 
 
 def complete(args: argparse.Namespace) -> list[NamedTrunk]:
@@ -37,18 +37,19 @@ def complete(args: argparse.Namespace) -> list[NamedTrunk]:
     """
     if os.path.lexists(args.out):
         raise FileExistsError(f'{args.out} exists: name another --out')
-    for option in ('max_images', 'steps', 'memory', 'size'):
+    for option in ('max_images', 'steps', 'memory', 'neighbours', 'size'):
         if getattr(args, option) < 1:
             raise ValueError(f'--{option.replace("_", "-")} must be at least 1')
+    if not 0 < args.temperature < math.inf:
+        raise ValueError(f'--temperature must be positive, got {args.temperature}')
     check_data_options(args)
     complete_data_options(args)
     texts = [text if '=' in text or not args.random else f'{text}={RANDOM}'
              for text in args.trunks]  # yapf: disable
-    trunks = [NamedTrunk(text) for text in texts]
-    if twice := repeated(texts) or repeated([trunk.label for trunk in trunks]):
+    if twice := repeated(texts):
         raise ValueError(f'--trunks must differ, got {", ".join(twice)} more than once')
     args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
-    return trunks
+    return named_trunks(texts)
 
 
 def look(args: argparse.Namespace, report: Report) -> OwnData | None:
@@ -56,9 +57,13 @@ def look(args: argparse.Namespace, report: Report) -> OwnData | None:
     return look_at_data(args, report, masks=True, filter_cfg={})
 
 
-def probes_of(args: argparse.Namespace, data: OwnData) -> Probes:
-    """What is done with the data set, on a part of it if it is large."""
+def probes_of(args: argparse.Namespace, data: OwnData, cache: Path) -> Probes:
+    """What is done with the data set, on a part of it if it is large; features go to ``cache``."""
     classes, train, val = samples_of(data)
+    for split, samples in (('training', train), ('validation', val)):
+        if len(samples) > args.max_images:
+            print(f'remark: {args.max_images} of {len(samples)} {split} images are drawn '
+                  '(--max-images)')
     return Probes(
         classes=classes,
         train=subset(train, args.max_images, args.seed),
@@ -67,9 +72,11 @@ def probes_of(args: argparse.Namespace, data: OwnData) -> Probes:
         out_indices=args.out_indices,
         steps=args.steps,
         memory=args.memory,
+        neighbours=args.neighbours,
+        temperature=args.temperature,
         seed=args.seed,
         device=args.device,
-        cache=args.cache,
+        cache=cache,
         trust=args.trust)
 
 
@@ -95,7 +102,7 @@ def rank(args: argparse.Namespace, trunks: Sequence[NamedTrunk], data: OwnData) 
     rows: list[Row] = []
     failures: list[str] = []
     with cache_folder(args) as folder:
-        probes = replace(probes_of(args, data), cache=folder)
+        probes = probes_of(args, data, folder)
         print(setting(probes))
         for number, trunk in enumerate(trunks, 1):
             print(f'[{number}/{len(trunks)}] {trunk.text}', flush=True)
@@ -120,11 +127,19 @@ def rank(args: argparse.Namespace, trunks: Sequence[NamedTrunk], data: OwnData) 
 
 def setting(probes: Probes) -> str:
     """What all rows have in common."""
-    threads = f', {torch.get_num_threads()} threads' if probes.device == 'cpu' else ''
-    return (f'{len(probes.train)} training and {len(probes.val)} validation images, '
-            f'{len(probes.classes)} classes, shorter side {probes.size} pixels, blocks '
-            f'{probes.out_indices}, {probes.steps} steps, {probes.memory} patches in memory, seed '
-            f'{probes.seed}, {probes.device}{threads}, torch {torch.__version__}')
+    threads = f', threads: {torch.get_num_threads()}' if probes.device == 'cpu' else ''
+    return ', '.join([
+        f'{len(probes.train)} training and {len(probes.val)} validation images',
+        f'{len(probes.classes)} classes',
+        f'shorter side {probes.size} pixels',
+        f'blocks {probes.out_indices}',
+        f'{probes.steps} steps',
+        f'{probes.neighbours} neighbours of {probes.memory} patches',
+        f'temperature {probes.temperature}',
+        f'seed {probes.seed}',
+        f'{probes.device}{threads}',
+        f'torch {torch.__version__}',
+    ])
 
 
 def write_tables(out: Path, rows: Sequence[Row], probes: Probes, failures: Sequence[str]) -> None:

@@ -39,6 +39,9 @@ def iou_of_classes(predict: Callable[[Tensor], Tensor],
 
     Returns:
         NaN for classes that are neither in label maps nor in predictions.
+
+    Raises:
+        ValueError: If no pixel is labelled.
     """
     areas = torch.zeros(4, num_classes, dtype=torch.float64)
     for done, (each, sample) in enumerate(zip(features, samples, strict=True), 1):
@@ -48,6 +51,8 @@ def iou_of_classes(predict: Callable[[Tensor], Tensor],
         areas += torch.stack(
             IoUMetric.intersect_and_union(predicted, label_map, num_classes, IGNORED))
         progress(done)
+    if not areas[-1].any():
+        raise ValueError('no pixel of the validation images is labelled')
     return IoUMetric.total_area_to_metrics(*areas)['IoU']
 
 

@@ -28,12 +28,8 @@ class NearestNeighbours:
         temperature: Votes are weighted by ``exp(similarity / temperature)``.
     """
 
-    def __init__(self,
-                 memory: Tensor,
-                 votes: Tensor,
-                 *,
-                 num_neighbours: int = 30,
-                 temperature: float = 0.02) -> None:
+    def __init__(self, memory: Tensor, votes: Tensor, *, num_neighbours: int,
+                 temperature: float) -> None:
         self.memory, self.votes = F.normalize(memory, dim=1), votes
         self.num_neighbours = min(num_neighbours, len(memory))
         self.temperature = temperature
@@ -55,6 +51,8 @@ def remember(features: Sequence[Tensor],
              *,
              most: int,
              seed: int,
+             num_neighbours: int,
+             temperature: float,
              device: str = 'cpu') -> NearestNeighbours:
     """A memory of at most so many patches with a labelled pixel, drawn by the seed.
 
@@ -63,6 +61,8 @@ def remember(features: Sequence[Tensor],
         targets: Of each training image.
         most: ``N``.
         seed: Which patches are drawn.
+        num_neighbours: See :class:`NearestNeighbours`.
+        temperature: See :class:`NearestNeighbours`.
         device: Where the memory is.
 
     Raises:
@@ -80,4 +80,8 @@ def remember(features: Sequence[Tensor],
             patches = labelled[index][chosen]
             memory.append(features[index].flatten(0, 1)[patches].float())
             votes.append(F.normalize(targets[index].dense()[patches], p=1, dim=1))
-    return NearestNeighbours(torch.cat(memory).to(device), torch.cat(votes).to(device))
+    return NearestNeighbours(
+        torch.cat(memory).to(device),
+        torch.cat(votes).to(device),
+        num_neighbours=num_neighbours,
+        temperature=temperature)

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
+from matplotlib.ticker import ScalarFormatter
 from matplotlib.transforms import Bbox
 
 from ..atomic import replacing
@@ -56,14 +57,16 @@ def draw(rows: Sequence[Row], path: Path, title: str) -> None:
     axes.vlines(times, linear, nearest, color=GREY, linewidth=0.8, alpha=0.6, zorder=1)
     axes.plot([times[i] for i in front], [linear[i] for i in front], '-', color=BLUE,
               drawstyle='steps-post', zorder=2, label='Pareto front, linear')  # yapf: disable
-    axes.plot(times, nearest, 's', color=ORANGE, markersize=0.7 * MARKER, zorder=3, label='k-NN')
-    axes.plot(times, linear, 'o', markerfacecolor='white', markeredgecolor=BLUE, zorder=4,
+    axes.plot(times, linear, 'o', markerfacecolor='white', markeredgecolor=BLUE, zorder=3,
               markersize=MARKER, label='linear')  # yapf: disable
-    axes.plot([times[i] for i in front], [linear[i] for i in front], 'o', color=BLUE, zorder=5,
+    axes.plot([times[i] for i in front], [linear[i] for i in front], 'o', color=BLUE, zorder=4,
               markersize=MARKER, label='linear, on the front')  # yapf: disable
-    axes.set(xscale='log', xlabel='milliseconds per image', ylabel='mIoU, %', title=title)
-    axes.margins(0.15)
-    ticks = matplotlib.ticker.ScalarFormatter()
+    axes.plot(times, nearest, 's', color=ORANGE, markeredgecolor='white', zorder=5,
+              markersize=0.6 * MARKER, label='k-NN')  # yapf: disable
+    axes.set(xscale='log', xlabel='milliseconds per image', ylabel='mIoU of frozen features, %',
+             title=title)  # yapf: disable
+    axes.margins(x=0.2, y=0.15)
+    ticks = ScalarFormatter()
     axes.xaxis.set(major_formatter=ticks, minor_formatter=ticks)
     axes.tick_params(axis='x', which='both', labelsize='small')
     axes.grid(alpha=0.25)

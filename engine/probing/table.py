@@ -17,7 +17,7 @@ def cells_of(row: Row) -> tuple[str, ...]:
     """A row in the order of :data:`COLUMNS`."""
     return (row.trunk, f'{row.linear_miou:.1f}', f'{row.knn_miou:.1f}',
             f'{row.parameters / 1e6:.1f}', f'{row.multiply_adds / 1e9:.2f}',
-            f'{1000 * row.seconds:.0f}', f'{row.feature_bytes / 1024:.0f}')
+            f'{1000 * row.seconds:.1f}', f'{row.feature_bytes / 1024:.0f}')
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,18 @@ IMAGENET: Normalisation = ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])
 RANDOM = 'random'
 
 
+def named_trunks(texts: Sequence[str]) -> list[NamedTrunk]:
+    """The trunks that the command line names; of files, labels leave out the folder if they can."""
+    labels = []
+    for text in texts:
+        name, equals, weights = text.partition('=')
+        labels.append(f'{name} ({Path(weights).name})' if equals else name)
+    return [
+        NamedTrunk(text, label if labels.count(label) == 1 else text)
+        for text, label in zip(texts, labels, strict=True)
+    ]
+
+
 @dataclass(frozen=True)
 class NamedTrunk:
     """A trunk as the command line names it: ``NAME``, ``NAME=FILE`` or ``NAME=random``.
@@ -31,8 +44,10 @@ class NamedTrunk:
 
     Attributes:
         text: What the command line says.
+        label: What tables and pictures call it.
     """
     text: str
+    label: str = ''
 
     @property
     def name(self) -> str:
@@ -42,13 +57,6 @@ class NamedTrunk:
     def weights(self) -> str:
         """A file, ``timm://NAME``, a URL or ``random``."""
         return self.text.partition('=')[2] or f'timm://{self.name}'
-
-    @property
-    def label(self) -> str:
-        """A short name, for tables and pictures."""
-        if '=' not in self.text:
-            return self.name
-        return f'{self.name} ({Path(self.weights).name})'
 
     @property
     def normalisation(self) -> Normalisation:
