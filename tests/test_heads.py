@@ -1,0 +1,175 @@
+"""Every head learns by its published recipe on real images, and is its library's own head."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from torch import nn
+
+from colonnade.engine.launch import read_config
+from colonnade.heads import LinearHead
+from colonnade.weights.files import read_checkpoint
+
+LEAVES = {  # the recipe of each head: of XCiT-S12/16, or else of another trunk
+    folder.name:
+    min((leaf for leaf in folder.glob('*.py') if '_slim_' not in leaf.stem),
+        key=lambda leaf: ('xcit_small_12_p16' not in leaf.stem, len(leaf.stem), leaf))
+    for folder in sorted(ROOT.glob('configs/[!_]*')) if folder.is_dir()
+}
+STOCK = {  # configs of mmdet and mmseg with the same head
+    'mask_rcnn': 'mmdet/mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
+    'sem_fpn': 'mmseg/sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py',
+    'upernet': 'mmseg/upernet/upernet_r50_4xb4-160k_ade20k-512x512.py',
+    'segformer': 'mmseg/segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py',
+    'segmenter': 'mmseg/segmenter/segmenter_vit-s_mask_8xb1-160k_ade20k-512x512.py',
+    'mask2former_semantic': 'mmseg/mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py',
+}
+METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
+SIZES = ('scale', 'scales', 'img_scale', 'crop_size', 'size', 'max_size', 'stride')  # in pixels
+FEW = {  # settings of models that take time: how many there are at most
+    **dict.fromkeys(('num', 'num_queries', 'nms_pre', 'max_per_img', 'max_per_image'), 20),
+    **dict.fromkeys(('channels', 'fc_out_channels', 'feedforward_channels', 'num_points'), 64),
+    'num_layers': 2,
+}
+WITHOUT_MASKS = ('faster_rcnn', 'dino')
+FROZEN = ('linear', )  # heads whose recipe freezes the trunk
+every_head = pytest.mark.parametrize('head', LEAVES)
+
+
+def smaller(value: Any, factor: int) -> Any:
+    """Sizes in pixels, divided; shorter ones than 256 are kept."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(smaller(item, factor) for item in value)
+    return value // factor if isinstance(value, int) and value >= 256 else value
+
+
+def shrink(settings: Any, factor: int) -> None:
+    """Make the images of a part of a config smaller, and what it has many of fewer."""
+    items = settings.items() if isinstance(settings, dict) else enumerate(settings)
+    for key, value in list(items):
+        if key in SIZES:
+            settings[key] = smaller(value, factor)
+        elif key in FEW and factor > 1:
+            settings[key] = min(value, FEW[key])
+        elif isinstance(value, (dict, list)):
+            shrink(value, factor)
+
+
+def recipe(head: str, factor: int) -> Config:
+    """A head's recipe for a trunk of two blocks and two images, which are smaller by a factor.
+
+    There is no warm-up: its first steps change nothing.
+    """
+    cfg = read_config(LEAVES[head])
+    backbone = cfg.model.backbone
+    width = MODELS.get(backbone.type).variants.complete(backbone.arch)['embed_dim']
+    cfg.model.backbone = dict(
+        type='XCiT',
+        arch=dict(embed_dim=width, depth=2, num_heads=4, patch_size=16, layer_scale_init_value=0.1),
+        out_indices=[-1] if len(backbone.get('out_indices', 'four')) == 1 else None,
+        frozen_stages=min(backbone.get('frozen_stages', -1), 2))
+    cfg.val_dataloader = cfg.val_evaluator = cfg.val_cfg = None
+    for dataloader in (cfg.train_dataloader, cfg.test_dataloader):
+        dataloader.update(num_workers=0, persistent_workers=False)
+        dataloader.dataset.indices = 2
+        shrink(dataloader.dataset, factor)
+    cfg.train_dataloader.batch_size = 2
+    shrink(cfg.model, factor)
+    for scheduler in cfg.param_scheduler:
+        if scheduler.type == 'LinearLR':
+            scheduler.start_factor = 1.
+    cfg.default_hooks.checkpoint.interval = 2
+    return cfg
+
+
+@pytest.mark.parametrize('factor', [8, pytest.param(1, marks=pytest.mark.slow)])
+@every_head
+def test_trains_resumes_and_evaluates(head: str, factor: int, real_data: dict[str, Path],
+                                      tmp_path: Path, run_tool: Callable) -> None:
+    """Two steps and one more, by the published recipe; a frozen trunk stays what it is."""
+    cfg, work_dir, config = recipe(head, factor), tmp_path / 'run', tmp_path / 'config.py'
+    layout = 'coco' if cfg.default_scope == 'mmdet' else 'ade'
+    data = ('--data-root', real_data[layout], '--work-dir', work_dir)
+    limit = 'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters'
+    states = []
+    for steps, resume in ((2, []), (3, ['--resume'])):
+        cfg.train_cfg[limit] = steps
+        cfg.dump(config)
+        run_tool('train', config, *data, *resume)
+        checkpoint = (work_dir / 'last_checkpoint').read_text()
+        states.append(read_checkpoint(checkpoint))
+    run_tool('test', config, checkpoint, *data, '--out', tmp_path / 'metrics.json')
+
+    first, last = (state['state_dict'] for state in states)
+    assert all(value.isfinite().all() for value in last.values())
+    assert states[1]['meta'][limit.removeprefix('max_').removesuffix('s')] == 3
+    moved = {key for key in first if not first[key].equal(last[key])}
+    fixed = {key for key in first if key.startswith('backbone.')} if head in FROZEN else set()
+    assert not moved & fixed
+    still = first.keys() - moved - fixed
+    assert len(still) < 0.1 * len(first), still
+    metrics = json.loads((tmp_path / 'metrics.json').read_text())['metrics']
+    expected = {
+        metric
+        for metric in METRICS[layout] if head not in WITHOUT_MASKS or 'bbox' in metric
+    }
+    assert expected <= metrics.keys()
+    assert all(0 <= metrics[metric] <= 100 for metric in expected)
+
+
+def head_parameters(model: nn.Module) -> dict[str, torch.Size]:
+    """Shapes of all parameters but those of trunk and neck, by name."""
+    return {
+        name: parameter.shape
+        for name, parameter in model.named_parameters()
+        if not name.startswith(('backbone.', 'neck.'))
+    }
+
+
+@pytest.mark.usefixtures('no_filling')
+@pytest.mark.parametrize('head', [head for head in STOCK if head in LEAVES])
+def test_the_head_is_the_librarys(head: str) -> None:
+    """Its parameters are those of the stock config, for levels as wide as ours."""
+    package, _, file = STOCK[head].partition('/')
+    stock = read_config(Path(find_spec(package).origin).parent / '.mim/configs' / file).model
+    ours = read_config(LEAVES[head]).model
+    for name, part in ours.items():
+        if name.endswith('_head') and 'in_channels' in part:
+            stock[name].in_channels = part.in_channels
+    stock.pop('pretrained', None)
+    stock.backbone, stock.neck = ours.backbone, ours.get('neck')
+    assert head_parameters(MODELS.build(ours)) == head_parameters(MODELS.build(stock))
+
+
+def test_a_linear_head_is_a_norm_and_a_matrix() -> None:
+    torch.manual_seed(0)
+    maps = [torch.randn(2, 8, 5, 7), torch.randn(2, 4, 5, 7)]
+    head = LinearHead([8, 4], in_index=[0, 1], input_transform='resize_concat',
+                      num_classes=3).train()
+    x = torch.cat(maps, dim=1)
+    mean, variance = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), False, keepdim=True)
+    weight, bias = head.conv_seg.weight[:, :, 0, 0], head.conv_seg.bias
+    expected = torch.einsum('kc,bchw->bkhw', weight, (x - mean) / (variance + 1e-5).sqrt())
+    torch.testing.assert_close(head(maps), expected + bias[:, None, None])
+
+
+@pytest.mark.parametrize(
+    'leaf', sorted(LEAVES['linear'].parent.glob('*_40k_*.py')), ids=lambda leaf: leaf.stem)
+def test_under_the_linear_head_the_trunk_is_frozen(leaf: Path) -> None:
+    """No parameter of it is trained, no layer in training mode, and nothing is stored."""
+    with torch.device('meta'):
+        model = MODELS.build(read_config(leaf).model).train()
+        features = model.extract_feat(torch.empty(1, 3, 64, 64))
+    assert not any(parameter.requires_grad for parameter in model.backbone.parameters())
+    assert not any(layer.training
+                   for layer in model.backbone.modules() if not list(layer.children()))
+    assert not any(feature.requires_grad for feature in features)
+    assert all(parameter.requires_grad for parameter in model.decode_head.parameters())
