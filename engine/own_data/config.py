@@ -51,9 +51,6 @@ def load_recipe(leaf: Path, scope: str) -> Config:
         if not isinstance(dataset.get('pipeline'), list):
             raise ValueError(f'{leaf}: {split}_dataloader.dataset must be one data set, not a '
                              f'{dataset.get("type")}')
-        if any('reduce_zero_label' in step for step in dataset.pipeline):
-            raise ValueError(f'{leaf}: LoadAnnotations of the {split} pipeline must leave '
-                             'reduce_zero_label to the data set')
     if with_num_classes(cfg.model, 1) is None:
         raise ValueError(f'{leaf}: nothing in model says num_classes')
     return cfg
@@ -92,6 +89,7 @@ def settings(cfg: Config,
     model = with_num_classes(cfg.model, len(data.classes))
     common = dict(data_root=Source('data_root'), metainfo=Source('metainfo'))
     datasets = [dict(dataset, **common) for dataset in data.datasets]
+    _leave_zero_label_to_the_data(cfg, datasets)
     evaluator = {}
     if data.ann_file:
         slash = '' if str(data.root) == '/' else '/'
@@ -116,6 +114,17 @@ def settings(cfg: Config,
     if evaluator:
         content |= dict(val_evaluator=evaluator, test_evaluator=Source('val_evaluator'))
     return content | changes
+
+
+def _leave_zero_label_to_the_data(cfg: Config, datasets: list[dict]) -> None:
+    """Pipelines without what they say of label 0, as many of mmseg's configs do."""
+    for split, dataset in zip(SPLITS, datasets, strict=True):
+        pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
+        if any('reduce_zero_label' in step for step in pipeline):
+            dataset['pipeline'] = [{
+                key: step[key]
+                for key in step if key != 'reduce_zero_label'
+            } for step in pipeline]
 
 
 def _train_boxes_alone(cfg: Config, model: dict, datasets: list[dict], evaluator: dict) -> None:

@@ -22,7 +22,8 @@ def new_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> dic
         notes: Takes the reasons, and what is not decided.
 
     Returns:
-        What may differ: ``optim_wrapper`` and ``param_scheduler``, as far as the config has them.
+        What may differ: ``optim_wrapper`` and ``param_scheduler``, as far as the config has them,
+        and ``auto_scale_lr`` if it has none.
     """
     new = {key: deepcopy(cfg[key]) for key in ('optim_wrapper', 'param_scheduler') if cfg.get(key)}
     wrapper = new.get('optim_wrapper')
@@ -34,6 +35,9 @@ def new_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> dic
     kind, rate = wrapper['optimizer'].get('type'), wrapper['optimizer'].get('lr')
     if kind == 'SGD':
         set_adamw(wrapper, cfg, notes)
+        if 'auto_scale_lr' not in cfg:
+            new['auto_scale_lr'] = dict(enable=False, base_batch_size=IMAGES)
+            notes.reason('auto_scale_lr', 'The images a step that the rate is for.')
         if rate:
             scale_rates(new, wrapper['optimizer']['lr'] / rate, notes)
     elif kind != 'AdamW':
@@ -51,10 +55,12 @@ def set_adamw(wrapper: dict[str, Any], cfg: dict[str, Any], notes: Notes) -> Non
     notes.reason(
         'optim_wrapper', 'AdamW instead of SGD, with which transformers train badly; '
         'rate and decay are those of our recipes. Norms do not decay.')
-    groups = wrapper.setdefault('paramwise_cfg', {}) or {}
+    groups = dict(wrapper.get('paramwise_cfg') or {})
+    if groups.pop('bias_lr_mult', 1) != 1:
+        notes.reason('optim_wrapper', 'bias_lr_mult is left out: AdamW scales steps itself.')
     if 'norm_decay_mult' not in groups:
         keys = groups.get('custom_keys') or {}
-        groups = groups | dict(custom_keys={'norm': dict(decay_mult=0.), **keys})
+        groups['custom_keys'] = {'norm': dict(decay_mult=0.), **keys}
     wrapper['paramwise_cfg'] = groups
     if wrapper.get('clip_grad'):
         notes.reason(
