@@ -28,8 +28,9 @@ class ColumnarPyramid(Pyramid):
     Args:
         in_channels: Width ``C`` of the input maps.
         stride: Stride of the input maps in pixels: the trunk's patch size.
-        out_strides: Strides of the output levels, increasing, each within a factor 4 of ``stride``:
-            ``(3.5, 7, 14, 28)`` for patches of 14.
+        out_strides: Strides of the output levels, not decreasing, each within a factor 4 of
+            ``stride``: ``(3.5, 7, 14, 28)`` for patches of 14. Levels of equal stride share their
+            layers.
         norm_cfg: The norm of the ×4 level; ``None`` is ``type='BN'``.
         fpn: Config of a neck on top, e.g. ``dict(type='FPN', out_channels=256, num_outs=5)``. Its
             ``in_channels`` are filled in; ``out_channels``, if not given, are ``in_channels``.
@@ -49,7 +50,7 @@ class ColumnarPyramid(Pyramid):
                  init_cfg: dict | list[dict] | None = None) -> None:
         super().__init__(in_channels, stride, out_strides, init_cfg=init_cfg)
         widths = (in_channels, in_channels, in_channels)
-        for out_stride in self.out_strides:
+        for out_stride in dict.fromkeys(self.out_strides):
             self.add_level(
                 out_stride,
                 resampling_layers(stride, out_stride, widths, norm_cfg or dict(type='BN')))

@@ -27,11 +27,11 @@ class Pyramid(BaseModule):
     Args:
         in_channels: Width ``C`` of the input maps.
         stride: Stride of the input maps in pixels: the trunk's patch size.
-        out_strides: Strides of the levels, increasing.
+        out_strides: Strides of the levels, from fine to coarse.
         init_cfg: See :class:`mmengine.model.BaseModule`.
 
     Raises:
-        ValueError: If the strides do not increase.
+        ValueError: If the strides decrease.
     """
 
     def __init__(self,
@@ -44,8 +44,8 @@ class Pyramid(BaseModule):
         self.in_channels = in_channels
         self.stride = stride
         self.out_strides = tuple(out_strides)
-        if not self.out_strides or list(self.out_strides) != sorted(set(self.out_strides)):
-            raise ValueError(f'out_strides must increase, got {self.out_strides}')
+        if not self.out_strides or list(self.out_strides) != sorted(self.out_strides):
+            raise ValueError(f'out_strides must not decrease, got {self.out_strides}')
         self.register_load_state_dict_pre_hook(require_complete)
 
     def add_level(self, out_stride: Stride, layers: Sequence[nn.Module]) -> None:

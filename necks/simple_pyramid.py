@@ -62,6 +62,8 @@ class SimplePyramid(Pyramid):
         if out_strides is None:
             out_strides = self.default_strides(stride)
         super().__init__(in_channels, stride, out_strides, init_cfg=init_cfg)
+        if len(set(self.out_strides)) < len(self.out_strides):
+            raise ValueError(f'out_strides must increase, got {self.out_strides}')
         if num_outs < len(self.out_strides):
             raise ValueError(f'num_outs must be at least {len(self.out_strides)}, the number of '
                              f'out_strides, got {num_outs}')

@@ -28,10 +28,11 @@ BENEATH = {  # room -> what it may import besides itself
     'engine.own_data': ('engine', ),
     'engine.benchmark': ('engine', 'necks', 'backbones'),
     'engine.probing': ('engine', 'backbones', 'weights'),
+    'engine.transplant': ('engine', 'necks', 'backbones', 'weights'),
     'tools': ('engine', 'weights'),
 }  # yapf: disable
 # which the rest of their folder does not know
-ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.probing')
+ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.probing', 'engine.transplant')
 FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'engine', 'tools')
 
 

@@ -110,8 +110,8 @@ def test_norm_cfg() -> None:
 @pytest.mark.parametrize('kwargs, message', [
     (dict(stride=7), r'stride 7 must be among \[1.75, 3.5, 7, 14, 28\], got 4'),
     (dict(out_strides=(2, 8)), r'must be among \[4, 8, 16, 32, 64\], got 2'),
-    (dict(out_strides=(8, 4)), r'out_strides must increase, got \(8, 4\)'),
-    (dict(out_strides=()), 'out_strides must increase'),
+    (dict(out_strides=(8, 4)), r'out_strides must not decrease, got \(8, 4\)'),
+    (dict(out_strides=()), 'out_strides must not decrease'),
     (dict(fpn=dict(type='mmdet.FPN', in_channels=[8])), r'fpn must not have in_channels.*\[8\]'),
 ])
 def test_wrong_arguments(kwargs: dict, message: str) -> None:

@@ -139,7 +139,7 @@ def test_levels_are_compiled_once_for_all_sizes() -> None:
 
 @pytest.mark.parametrize('kwargs, message', [
     (dict(out_strides=(2, 8)), r'must be among \[4, 8, 16, 32, 64\], got 2'),
-    (dict(out_strides=()), 'out_strides must increase'),
+    (dict(out_strides=()), 'out_strides must not decrease'),
     (dict(num_outs=3), 'num_outs must be at least 4, the number of out_strides, got 3'),
     (dict(in_channels=10), 'in_channels must be a multiple of 4, got 10'),
 ])

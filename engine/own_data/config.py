@@ -1,18 +1,15 @@
 """The config of a recipe for one's own data, as its source."""
 from __future__ import annotations
 
-import keyword
 import os
-import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mmdet.visualization import get_palette
 from mmengine.config import Config
-from yapf.yapflib.yapf_api import FormatCode
 
 from ..classes import with_num_classes
+from ..config_source import Source, base_path, comment_lines, laid_out
 from .describe import OwnData
 from .schedule import schedule
 
@@ -20,13 +17,6 @@ SPLITS = ('train', 'val')
 NEEDED = ('default_scope', 'model', 'train_dataloader.batch_size', 'train_dataloader.dataset',
           'val_dataloader.dataset', 'val_evaluator', 'train_cfg', 'optim_wrapper.optimizer.lr',
           'param_scheduler', 'default_hooks.checkpoint')
-YAPF = '{based_on_style: pep8, column_limit: 100, ' \
-       'split_before_expression_after_opening_paren: true}'
-
-
-class Source(str):
-    """Source of Python, written as it is."""
-    __repr__ = str.__str__
 
 
 def load_recipe(leaf: Path, scope: str) -> Config:
@@ -61,9 +51,6 @@ def load_recipe(leaf: Path, scope: str) -> Config:
         if not isinstance(dataset.get('pipeline'), list):
             raise ValueError(f'{leaf}: {split}_dataloader.dataset must be one data set, not a '
                              f'{dataset.get("type")}')
-        if any('reduce_zero_label' in step for step in dataset.pipeline):
-            raise ValueError(f'{leaf}: LoadAnnotations of the {split} pipeline must leave '
-                             'reduce_zero_label to the data set')
     if with_num_classes(cfg.model, 1) is None:
         raise ValueError(f'{leaf}: nothing in model says num_classes')
     return cfg
@@ -102,6 +89,7 @@ def settings(cfg: Config,
     model = with_num_classes(cfg.model, len(data.classes))
     common = dict(data_root=Source('data_root'), metainfo=Source('metainfo'))
     datasets = [dict(dataset, **common) for dataset in data.datasets]
+    _leave_zero_label_to_the_data(cfg, datasets)
     evaluator = {}
     if data.ann_file:
         slash = '' if str(data.root) == '/' else '/'
@@ -126,6 +114,17 @@ def settings(cfg: Config,
     if evaluator:
         content |= dict(val_evaluator=evaluator, test_evaluator=Source('val_evaluator'))
     return content | changes
+
+
+def _leave_zero_label_to_the_data(cfg: Config, datasets: list[dict]) -> None:
+    """Pipelines without what they say of label 0, as many of mmseg's configs do."""
+    for split, dataset in zip(SPLITS, datasets, strict=True):
+        pipeline = cfg[f'{split}_dataloader'].dataset.pipeline
+        if any('reduce_zero_label' in step for step in pipeline):
+            dataset['pipeline'] = [{
+                key: step[key]
+                for key in step if key != 'reduce_zero_label'
+            } for step in pipeline]
 
 
 def _train_boxes_alone(cfg: Config, model: dict, datasets: list[dict], evaluator: dict) -> None:
@@ -159,28 +158,6 @@ def _root(root: Path, out: Path) -> tuple[str, str]:
     return str(root), 'data_root is absolute: if the data move, change it or say --data-root'
 
 
-def _base(leaf: Path, out: Path) -> str:
-    """How the config names the recipe: from its own folder on where both may move together."""
-    leaf, folder = Path(os.path.realpath(leaf)), Path(os.path.realpath(out)).parent
-    together = Path.cwd(), leaf.parent.parent  # a project, or the configs
-    if any(leaf.is_relative_to(top) and folder.is_relative_to(top) for top in together):
-        return os.path.relpath(leaf, folder)
-    return str(leaf)
-
-
-def python_source(value: Any) -> str:
-    """A value as configs write it."""
-    if isinstance(value, dict):
-        if all(str(key).isidentifier() and not keyword.iskeyword(key) for key in value):
-            return f'dict({", ".join(f"{key}={python_source(value[key])}" for key in value)})'
-        return f'{{{", ".join(f"{key!r}: {python_source(value[key])}" for key in value)}}}'
-    if isinstance(value, list):
-        return f'[{", ".join(map(python_source, value))}]'
-    if isinstance(value, tuple):
-        return f'({"".join(f"{python_source(item)}, " for item in value).rstrip()})'
-    return repr(value)
-
-
 def config_source(leaf: Path, out: Path, content: dict[str, Any], data: OwnData) -> str:
     """The config file: what was found and chosen as comments, the recipe, and what it sets."""
     trained, evaluated = data.num_images
@@ -188,11 +165,4 @@ def config_source(leaf: Path, out: Path, content: dict[str, Any], data: OwnData)
         f'{trained} training and {evaluated} validation images, {len(data.classes)} classes, as '
         'tools/new_config.py found them.', *data.reasons
     ]
-    lines = [*_comment_lines(comments), f'_base_ = {_base(leaf, out)!r}', '']
-    lines += (f'{key} = {python_source(value)}' for key, value in content.items())
-    return FormatCode('\n'.join(lines) + '\n', style_config=YAPF)[0]
-
-
-def _comment_lines(comments: list[str]) -> Iterator[str]:
-    for comment in comments:
-        yield from textwrap.wrap(comment, 98, initial_indent='# ', subsequent_indent='#   ')
+    return laid_out([*comment_lines(comments), f'_base_ = {base_path(leaf, out)!r}', ''], content)

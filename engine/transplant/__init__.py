@@ -1,0 +1,1 @@
+"""A trunk of ours in a config of others; behind tools/transplant.py."""

@@ -1,0 +1,126 @@
+"""What ``tools/transplant.py`` does, from its arguments to a config that is known to train."""
+from __future__ import annotations
+
+import os
+from copy import deepcopy
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from ..atomic import write_text
+from ..checks import check_config
+from ..config_source import base_path, comment_lines, laid_out
+from ..launch import read_config
+from .difference import difference, without_scope
+from .maps import build
+from .model import with_trunk
+from .notes import Notes
+from .training import new_training
+from .trial import trial_fault
+from .trunks import Trunk, find_trunk
+
+IMPORTS = ['colonnade.backbones', 'colonnade.necks', 'colonnade.engine']
+
+
+def config_file(name: str) -> Path:
+    """A config by its path, or by ``mmdet::FOLDER/FILE.py`` in an installed package.
+
+    Raises:
+        ModuleNotFoundError: If the package is not installed.
+    """
+    package, separator, below = name.partition('::')
+    if not separator:
+        return Path(name)
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError(f'{name}: {package} is not installed')
+    return Path(spec.submodule_search_locations[0], '.mim/configs', below)
+
+
+def transplant(name: str, trunk_name: str, out: Path) -> Notes:
+    """Write a config with one of our trunks, which starts from one of others.
+
+    Args:
+        name: Of the other config, as for :func:`config_file`.
+        trunk_name: As for :func:`~.trunks.find_trunk`.
+        out: What to write.
+
+    Returns:
+        What was said in it.
+
+    Raises:
+        OSError: If a file is missing, or the one to write exists.
+        ValueError: If it cannot be done; nothing is written then.
+    """
+    if out.suffix != '.py':
+        raise ValueError(f'--out must end in .py, got {out}')
+    if os.path.lexists(out):
+        raise FileExistsError(f'{out} exists: name another --out')
+    trunk, path, notes = find_trunk(trunk_name), config_file(name), Notes()
+    cfg = read_config(path)
+    old = cfg.to_dict()
+    new = changed(old, trunk, notes)
+    content = difference(old, new)
+    base = name if '::' in name else base_path(path, out)
+    write_text(out, source(base, trunk, content, notes))
+    try:
+        check_written(out, new, cfg, notes)
+        write_text(out, source(base, trunk, content, notes))
+    except BaseException:
+        out.unlink()
+        raise
+    return notes
+
+
+def changed(old: dict[str, Any], trunk: Trunk, notes: Notes) -> dict[str, Any]:
+    """Those settings at the top of a config that may differ, with a trunk of ours."""
+    imports = deepcopy(old.get('custom_imports') or {})
+    theirs = imports.get('imports', [])
+    theirs = [theirs] if isinstance(theirs, str) else list(theirs)
+    imports['imports'] = [*theirs, *(each for each in IMPORTS if each not in theirs)]
+    imports.setdefault('allow_failed_imports', False)
+    model = with_trunk(old['model'], trunk, notes)
+    names = [name for name, _ in build(model).named_parameters()]
+    new = dict(custom_imports=imports, model=model, **new_training(old, names, notes))
+    if old.get('load_from'):
+        new['load_from'] = None
+        notes.reason('load_from', f'{old["load_from"]} has the weights of another backbone.')
+    return new
+
+
+def source(base: str, trunk: Trunk, content: dict[str, Any], notes: Notes) -> str:
+    """The text of the config."""
+    head = [
+        f'{trunk.name} in a config of others, written by tools/transplant.py. All that is not '
+        'set here is theirs.'
+    ]
+    head += [f'Undecided: {text}.' for text in notes.undecided]
+    return laid_out([*comment_lines(head), f'_base_ = {base!r}', ''], content, notes.reasons)
+
+
+def check_written(path: Path, expected: dict[str, Any], before: Config, notes: Notes) -> None:
+    """Read a config, look whether its parts fit, and let its model take a step.
+
+    Args:
+        path: Of the config.
+        expected: What it must set.
+        before: The config that it starts from.
+        notes: Takes what is not the trunk's fault.
+
+    Raises:
+        ValueError: If it is not as expected, or does not fit together.
+    """
+    cfg = read_config(path)
+    found = cfg.to_dict()
+    for key, value in expected.items():
+        if without_scope(found.get(key)) != without_scope(value):
+            raise ValueError(f'{key} of the written config is not what it should be: its base '
+                             'cannot be changed by a config of text')
+    check_config(cfg, ('train_dataloader', 'val_dataloader'))
+    if (fault := trial_fault(cfg)) is not None:
+        if trial_fault(before) != fault:
+            raise ValueError(f'a step of training fails, so no config was written: {fault}')
+        notes.leave('a step of training fails on this machine, with their backbone in the same '
+                    f'way: {fault}')

@@ -1,0 +1,101 @@
+"""A trunk by its name on the command line: ``xcit_small_12_p16``, ``vit_small_patch16_dinov3``."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from timm.models import list_pretrained
+
+from colonnade.backbones import TRUNKS, ColumnarBackbone, PlainViT
+from colonnade.backbones.variants import resolve_out_indices
+from colonnade.weights.pretrained import Normalisation, normalisation_of
+
+CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
+#: mean and deviation of ImageNet, for which most weights are
+IMAGENET = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """One of our trunks, of one architecture."""
+    name: str  # of our configs
+    kind: type[ColumnarBackbone]
+    arch: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Columns of its architecture: ``embed_dim``, ``depth``, ``patch_size`` and others."""
+        return self.kind.variants.complete(self.arch)
+
+    @property
+    def drop_path_rate(self) -> float | None:
+        """As in our recipe for this trunk; None if there is no recipe."""
+        recipe = CONFIGS / 'mask_rcnn' / f'{self.name}_3x_coco.py'
+        if not recipe.is_file():
+            return None
+        return Config.fromfile(recipe).model.backbone.get('drop_path_rate')
+
+    @property
+    def normalisation(self) -> Normalisation | None:
+        """Mean and deviation of images; None if the architecture's weights differ in them."""
+        weights = self.kind.weights_name(self.arch, None)
+        if not weights:  # all published ones of our other trunks
+            return IMAGENET
+        if (found := normalisation_of(weights)) is None:
+            return None
+        mean, std = ([round(value, 3) for value in values] for values in found)
+        return mean, std
+
+    @property
+    def checkpoint(self) -> str:
+        """What ``init_cfg`` would name, as far as it is known."""
+        if self.kind is PlainViT:
+            return f'timm://{self.arch}' + ('' if '.' in self.arch else '.TAG')
+        published = [name for name in list_pretrained() if name.startswith(f'{self.name}_')]
+        return f'timm://{max(published)}' if published else 'FILE, or timm://NAME'
+
+    def config(self, number: int, used: list[int]) -> dict[str, Any]:
+        """Its part of a config.
+
+        Args:
+            number: How many maps the backbone gives that it replaces.
+            used: Which of them are read.
+        """
+        four = resolve_out_indices(None, self.settings['depth'])
+        # as many of the deepest taps; beyond four, some stand twice
+        taps = four[-number:] if number <= 4 else [four[4 * i // number] for i in range(number)]
+        chosen = tuple(taps[index] for index in used)
+        rate = self.drop_path_rate
+        return dict(
+            type=self.kind.__name__,
+            arch=self.arch,
+            **({} if chosen == four else dict(out_indices=chosen)),
+            **({} if rate is None else dict(drop_path_rate=rate)))
+
+
+def find_trunk(name: str) -> Trunk:
+    """The trunk of a name as our configs have it, or of timm's name of a plain ViT.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    names = []
+    for kind in TRUNKS.values():
+        if kind is PlainViT:
+            continue
+        folder = kind.__module__.rpartition('.')[0].rpartition('.')[2] or kind.__name__.lower()
+        for arch in kind.variants.rows:
+            names.append(f'{folder}_{arch}')
+            if name == names[-1]:
+                return Trunk(name, kind, arch)
+    try:
+        PlainViT.variants.complete(name)
+    except ValueError as error:
+        near = get_close_matches(name, names, n=3)
+        meant = f'; did you mean {" or ".join(near)}?' if near else \
+            ': xcit_small_12_p16, or timm\'s name of a plain ViT, such as vit_small_patch16_dinov3'
+        raise ValueError(f'there is no trunk {name}{meant}') from error
+    return Trunk(name.replace('.', '_'), PlainViT, name)
