@@ -29,11 +29,16 @@ class InstanceTTAModel(DetTTAModel):
             data: Inputs and samples, by view.
         """
         views = []
-        for view in zip(*data.values(), strict=True):
-            samples = self.module.test_step(dict(zip(data, view, strict=True)))
-            for sample in samples:
+        for values in zip(*data.values(), strict=True):
+            view = dict(zip(data, values, strict=True))
+            flips = [sample.metainfo['flip'] for sample in view['data_samples']]
+            for sample in view['data_samples']:  # mmdet's cascades turn masks back, but no boxes
+                sample.set_metainfo(dict(flip=False))
+            found = self.module.test_step(view)
+            for sample, flip in zip(found, flips, strict=True):
+                sample.set_metainfo(dict(flip=flip))
                 sample.pred_instances = encoded(sample)
-            views.append(samples)
+            views.append(found)
         return self.merge_preds(list(zip(*views, strict=True)))
 
     def _merge_single_sample(self, data_samples: list[DetDataSample]) -> DetDataSample:

@@ -69,7 +69,9 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         groups: dict[tuple, dict] = {}
         for group in single:
             parameter, = group.pop('params')
-            name = names[id(parameter)]
+            name = names.pop(id(parameter), None)
+            if name is None:  # of layers that are shared, and seen before
+                continue
             group.setdefault('lr', self.base_lr)
             group.setdefault('weight_decay', self.base_wd or 0.)
             layer, num_layers = backbone.get_layer_depth(name, prefix='backbone.')

@@ -37,7 +37,9 @@ SUPPRESS_NOTHING = ('dino', 'mask2former')  # no --tta
 @functools.cache
 def built(leaf: Path) -> nn.Module:
     torch.manual_seed(0)
-    return MODELS.build(read_config(leaf).model)
+    model = MODELS.build(read_config(leaf).model)
+    model.init_weights()  # some parameters hold anything before
+    return model
 
 
 def batch(cfg: Config, dataloader: str, model: nn.Module, training: bool = False) -> dict:
@@ -83,6 +85,8 @@ def layer_decay(head: SimpleNamespace) -> None:
     head.cfg.optim_wrapper.paramwise_cfg = dict(layer_decay_rate=0.5)
     groups = build_optim_wrapper(head.model, head.cfg.optim_wrapper).optimizer.param_groups
     rate = head.cfg.optim_wrapper.optimizer.lr
+    members = [id(parameter) for group in groups for parameter in group['params']]
+    assert len(members) == len(set(members))
     assert min(group['lr'] for group in groups) == pytest.approx(rate * 0.5**13)
     assert max(group['lr'] for group in groups) == rate
 
@@ -100,6 +104,8 @@ def tta(head: SimpleNamespace) -> None:
 
 
 def conversion(head: SimpleNamespace) -> None:
+    if head.name == 'vitdet':
+        pytest.skip('files are recognised by models of timm, which has none of this size')
     source, out = head.tmp_path / 'trained.pth', head.tmp_path / 'converted.pth'
     state = head.model.state_dict()
     torch.save(dict(state_dict=state, meta={}), source)

@@ -61,6 +61,7 @@ def cost_here(config: Path, size: tuple[int, int], rounds: int, threads: int) ->
         torch.set_num_threads(threads)
     torch.manual_seed(0)
     model: nn.Module = MODELS.build(read_config(config).model).eval()
+    model.init_weights()  # some parameters hold anything before
     image = torch.randn(1, 3, *size)
     seconds: list[float] = []
 
