@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
 from mmengine.config import ConfigDict
-from mmengine.registry import MODELS
 from torch import Tensor, nn
+
+from ..without_memory import build_without_memory
 
 SIDE = 896  # of the image: a multiple of 32, 64 and 14
 
@@ -25,13 +25,8 @@ def build(part: dict[str, Any]) -> nn.Module:
     Raises:
         ValueError: If it cannot be built.
     """
-    settings = {key: value for key, value in part.items() if key not in ('init_cfg', 'pretrained')}
     try:
-        try:
-            with torch.device('meta'):  # constructors change what they get
-                return MODELS.build(ConfigDict(deepcopy(settings)))
-        except RuntimeError:  # at a number that is computed from tensors
-            return MODELS.build(ConfigDict(deepcopy(settings))).to('meta')
+        return build_without_memory(ConfigDict(part))
     except Exception as error:  # of classes of others
         raise ValueError(f'{part.get("type")} cannot be built: {type(error).__name__}: '
                          f'{error}') from error

@@ -49,12 +49,18 @@ def trial_model(cfg: Config, side: int) -> nn.Module:
 def trial_loss(model: nn.Module, cfg: Config, side: int) -> Tensor:
     """The loss for a drawn batch of two images."""
     if cfg.default_scope == 'mmdet':
-        batch = drawn_boxes(side, masks=True in values_of(cfg.train_dataloader, 'with_mask'))
+        batch = drawn_boxes(side, masks=loads_masks(cfg))
     else:
         batch = drawn_labels(side)
     MessageHub.get_current_instance().update_info_dict(dict(epoch=0, iter=0))  # which heads look up
     losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
     return model.parse_losses(losses)[0]
+
+
+def loads_masks(cfg: Config) -> bool:
+    """Whether a detector is trained with masks."""
+    return True in values_of(cfg.train_dataloader, 'with_mask') or \
+        'LoadPanopticAnnotations' in values_of(cfg.train_dataloader, 'type')
 
 
 def values_of(value: Any, name: str) -> Iterator[Any]:
