@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mmseg.evaluation import IoUMetric
+from pycocotools import mask
 from torch.multiprocessing import start_processes
 from torch.nn import functional as F
 from toy_trunk import Toy
@@ -340,6 +341,9 @@ def test_instances_are_painted() -> None:
     expected[1:4, 1:4] = 2
     expected[5:, 6:] = 3
     assert (label_map == expected).all()
+    compressed = mask.frPyObjects(run_lengths, 6, 8)
+    instances[2]['mask'] = dict(compressed, counts=compressed['counts'].decode())  # as in JSON
+    assert (paint(dict(height=6, width=8, instances=instances), masks=True) == expected).all()
     boxes = paint(dict(height=6, width=8, instances=instances), masks=False)
     assert (boxes[:4, :4] == 2).all() and (boxes[4:, :6] == 1).all() and (boxes[5:, 6:] == 3).all()
     assert not paint(dict(height=6, width=8, instances=[]), masks=True).any()
