@@ -33,7 +33,8 @@ STOCK = {  # configs of mmdet and mmseg with the same head
     'mask2former_semantic': 'mmseg/mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py',
 }
 METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
-SIZES = ('scale', 'scales', 'img_scale', 'crop_size', 'size', 'max_size', 'stride')  # in pixels
+SIZES = ('scale', 'scales', 'img_scale', 'crop_size', 'size', 'max_size', 'stride',
+         'pad_size_divisor')  # in pixels
 FEW = {  # settings of models that take time: how many there are at most
     **dict.fromkeys(('num', 'num_queries', 'nms_pre', 'max_per_img', 'max_per_image'), 20),
     **dict.fromkeys(('channels', 'fc_out_channels', 'feedforward_channels', 'num_points'), 64),
@@ -74,7 +75,7 @@ def recipe(head: str, factor: int) -> Config:
     cfg.model.backbone = dict(
         type='XCiT',
         arch=dict(embed_dim=width, depth=2, num_heads=4, patch_size=16, layer_scale_init_value=0.1),
-        out_indices=[-1] if len(backbone.get('out_indices', 'four')) == 1 else None,
+        out_indices=[0] * (len(backbone.get('out_indices') or range(4)) - 1) + [1],
         frozen_stages=min(backbone.get('frozen_stages', -1), 2))
     cfg.val_dataloader = cfg.val_evaluator = cfg.val_cfg = None
     for dataloader in (cfg.train_dataloader, cfg.test_dataloader):
