@@ -3,10 +3,10 @@
     python tools/demo.py
     python tools/demo.py --head cascade_mask_rcnn segformer
 
-Draws the data set and trains XCiT-N12/16, or another trunk of that width and depth, with
-tools/train.py: under a slim Mask R-CNN and a slim Semantic FPN, or under the heads that are named.
-Evaluates them with tools/test.py and prints one table. Pictures show truth (left) and prediction
-(right). Each run has a folder of its own.
+Draws the data set, and trains XCiT-N12/16 or another trunk of that width and depth with
+tools/train.py. It does so under a slim Mask R-CNN and a slim Semantic FPN, or under the heads that
+are named. Evaluates them with tools/test.py and prints one table. Pictures show truth (left) and
+prediction (right). Each run has a folder of its own.
 """
 from __future__ import annotations
 
