@@ -16,10 +16,17 @@ from colonnade.engine.launch import read_config
 from colonnade.heads import LinearHead
 from colonnade.weights.files import read_checkpoint
 
-LEAVES = {  # the recipe of each head: of XCiT-S12/16, or else of another trunk
-    folder.name:
-    min((leaf for leaf in folder.glob('*.py') if '_slim_' not in leaf.stem),
-        key=lambda leaf: ('xcit_small_12_p16' not in leaf.stem, len(leaf.stem), leaf))
+
+def published_leaf(folder: Path) -> Path:
+    """The recipe of a head with XCiT-S12/16, or else with another small trunk."""
+    leaves = [leaf for leaf in folder.glob('*.py') if '_slim_' not in leaf.stem]
+    leaves.sort(key=lambda leaf: (len(leaf.stem), leaf.stem))  # variants have longer names
+    return next(leaf for name in ('xcit_small_12_p16', '_small_') for leaf in leaves
+                if name in leaf.stem)  # yapf: disable
+
+
+LEAVES = {
+    folder.name: published_leaf(folder)
     for folder in sorted(ROOT.glob('configs/[!_]*')) if folder.is_dir()
 }
 METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
