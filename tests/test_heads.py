@@ -1,9 +1,8 @@
-"""Every head learns by its published recipe on real images, and is its library's own head."""
+"""Every head trains, resumes and is tested by its published recipe, on real images."""
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +11,27 @@ import torch
 from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS
-from torch import nn
 
 from colonnade.engine.launch import read_config
 from colonnade.heads import LinearHead
 from colonnade.weights.files import read_checkpoint
 
-LEAVES = {  # the recipe of each head: of XCiT-S12/16, or else of another trunk
-    folder.name:
-    min((leaf for leaf in folder.glob('*.py') if '_slim_' not in leaf.stem),
-        key=lambda leaf: ('xcit_small_12_p16' not in leaf.stem, len(leaf.stem), leaf))
+
+def published_leaf(folder: Path) -> Path:
+    """The recipe of a head with XCiT-S12/16, or else with another small trunk."""
+    leaves = [leaf for leaf in folder.glob('*.py') if '_slim_' not in leaf.stem]
+    leaves.sort(key=lambda leaf: (len(leaf.stem), leaf.stem))  # variants have longer names
+    return next(leaf for name in ('xcit_small_12_p16', '_small_') for leaf in leaves
+                if name in leaf.stem)  # yapf: disable
+
+
+LEAVES = {
+    folder.name: published_leaf(folder)
     for folder in sorted(ROOT.glob('configs/[!_]*')) if folder.is_dir()
 }
-STOCK = {  # configs of mmdet and mmseg with the same head
-    'mask_rcnn': 'mmdet/mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
-    'sem_fpn': 'mmseg/sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py',
-    'upernet': 'mmseg/upernet/upernet_r50_4xb4-160k_ade20k-512x512.py',
-    'segformer': 'mmseg/segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py',
-    'segmenter': 'mmseg/segmenter/segmenter_vit-s_mask_8xb1-160k_ade20k-512x512.py',
-    'mask2former_semantic': 'mmseg/mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py',
-}
 METRICS = {'coco': ('coco/bbox_mAP', 'coco/segm_mAP'), 'ade': ('mIoU', )}
-SIZES = ('scale', 'scales', 'img_scale', 'crop_size', 'size', 'max_size', 'stride')  # in pixels
+SIZES = ('scale', 'scales', 'img_scale', 'crop_size', 'size', 'max_size', 'stride',
+         'pad_size_divisor')  # in pixels
 FEW = {  # settings of models that take time: how many there are at most
     **dict.fromkeys(('num', 'num_queries', 'nms_pre', 'max_per_img', 'max_per_image'), 20),
     **dict.fromkeys(('channels', 'fc_out_channels', 'feedforward_channels', 'num_points'), 64),
@@ -74,7 +72,7 @@ def recipe(head: str, factor: int) -> Config:
     cfg.model.backbone = dict(
         type='XCiT',
         arch=dict(embed_dim=width, depth=2, num_heads=4, patch_size=16, layer_scale_init_value=0.1),
-        out_indices=[-1] if len(backbone.get('out_indices', 'four')) == 1 else None,
+        out_indices=[0] * (len(backbone.get('out_indices') or range(4)) - 1) + [1],
         frozen_stages=min(backbone.get('frozen_stages', -1), 2))
     cfg.val_dataloader = cfg.val_evaluator = cfg.val_cfg = None
     for dataloader in (cfg.train_dataloader, cfg.test_dataloader):
@@ -114,7 +112,7 @@ def test_trains_resumes_and_evaluates(head: str, factor: int, real_data: dict[st
     moved = {key for key in first if not first[key].equal(last[key])}
     fixed = {key for key in first if key.startswith('backbone.')} if head in FROZEN else set()
     assert not moved & fixed
-    still = first.keys() - moved - fixed
+    still = {key for key in first if first[key].is_floating_point()} - moved - fixed
     assert len(still) < 0.1 * len(first), still
     metrics = json.loads((tmp_path / 'metrics.json').read_text())['metrics']
     expected = {
@@ -123,30 +121,6 @@ def test_trains_resumes_and_evaluates(head: str, factor: int, real_data: dict[st
     }
     assert expected <= metrics.keys()
     assert all(0 <= metrics[metric] <= 100 for metric in expected)
-
-
-def head_parameters(model: nn.Module) -> dict[str, torch.Size]:
-    """Shapes of all parameters but those of trunk and neck, by name."""
-    return {
-        name: parameter.shape
-        for name, parameter in model.named_parameters()
-        if not name.startswith(('backbone.', 'neck.'))
-    }
-
-
-@pytest.mark.usefixtures('no_filling')
-@pytest.mark.parametrize('head', [head for head in STOCK if head in LEAVES])
-def test_the_head_is_the_librarys(head: str) -> None:
-    """Its parameters are those of the stock config, for levels as wide as ours."""
-    package, _, file = STOCK[head].partition('/')
-    stock = read_config(Path(find_spec(package).origin).parent / '.mim/configs' / file).model
-    ours = read_config(LEAVES[head]).model
-    for name, part in ours.items():
-        if name.endswith('_head') and 'in_channels' in part:
-            stock[name].in_channels = part.in_channels
-    stock.pop('pretrained', None)
-    stock.backbone, stock.neck = ours.backbone, ours.get('neck')
-    assert head_parameters(MODELS.build(ours)) == head_parameters(MODELS.build(stock))
 
 
 def test_a_linear_head_is_a_norm_and_a_matrix() -> None:

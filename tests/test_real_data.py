@@ -52,30 +52,6 @@ def test_a_whole_pass(head: str, real_data: dict[str, Path], tmp_path: Path,
         assert 0 <= metrics[metric] <= 100
 
 
-@pytest.mark.parametrize('head, recipe', [('mask_rcnn', '3x_coco'), ('sem_fpn', '80k_ade20k'),
-                                          ('upernet', '160k_ade20k')])
-def test_the_published_pipelines(head: str, recipe: str, real_data: dict[str, Path], tmp_path: Path,
-                                 run_tool: Callable) -> None:
-    """One step of each full recipe, at full image size; UPerNet's heads are narrow here."""
-    layout = LAYOUTS[head]
-    options = {
-        'mask_rcnn': [
-            'train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=1',
-            'train_dataloader.batch_size=1'
-        ],
-        'sem_fpn': ['train_cfg.max_iters=1', 'train_dataloader.batch_size=1'],
-        'upernet': [
-            'train_cfg.max_iters=1', 'model.decode_head.channels=32',
-            'model.auxiliary_head.channels=32'
-        ],
-    }[head]
-    run_tool('train', ROOT / f'configs/{head}/xcit_tiny_12_p16_{recipe}.py', '--data-root',
-             real_data[layout], '--work-dir', tmp_path, '--cfg-options', *options, *NO_WORKERS[:2],
-             'default_hooks.logger.interval=1', 'default_hooks.checkpoint=None', *NO_VAL)
-    log = latest_log(tmp_path)
-    assert 'loss: ' in log and 'loss: nan' not in log
-
-
 def first_images(real_data: dict[str, Path], layout: str, out: Path, number: int) -> Path:
     """A copy of the training set's first images with objects, as training and validation set."""
     source = real_data[layout]

@@ -24,7 +24,6 @@ from colonnade.engine.launch import load_config, read_config
 from colonnade.engine.training import set_resume
 from colonnade.engine.tta import augment_tests
 from colonnade.tools.command_line import add_launch_arguments
-from colonnade.tools.demo import train_and_test
 
 
 def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
@@ -64,20 +63,6 @@ def test_under_the_libraries_own_tools(shapes: Path, tmp_path: Path) -> None:
 
     for head in ('mask_rcnn', 'upernet'):
         assert METRICS[head][0] in latest_log(tmp_path / head)
-
-
-def test_the_demo_trains_and_tests_with_its_options(tmp_path: Path,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = {}
-
-    def run_tool(tool: str, log: Path, *arguments: object, show: bool) -> None:
-        calls[tool] = list(map(str, arguments))
-        (log.parent / 'last_checkpoint').write_text('a.pth')
-        (log.parent / 'metrics.json').write_text('{"metrics": {}}')
-
-    monkeypatch.setattr('colonnade.tools.demo.run_tool', run_tool)
-    train_and_test(config('sem_fpn'), tmp_path, tmp_path / 'run', ['model.test_cfg.mode=slide'])
-    assert all('model.test_cfg.mode=slide' in calls[tool] for tool in ('train.py', 'test.py'))
 
 
 @pytest.mark.parametrize('changes', [dict(_delete_=True, max_per_img=100), None])

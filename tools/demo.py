@@ -1,11 +1,12 @@
-"""Train a detector and a segmenter from scratch on drawn shapes, on any machine, in minutes.
+"""Train detectors and segmenters from scratch on drawn shapes, on any machine, in minutes each.
 
     python tools/demo.py
+    python tools/demo.py --head cascade_mask_rcnn segformer
 
-Draws the data set and trains XCiT-N12/16, or another trunk of that width and depth, with
-tools/train.py: once under a slim Mask R-CNN, once under a slim Semantic FPN. Evaluates both with
-tools/test.py and prints one table. Pictures show truth (left) and prediction (right). Each run has
-a folder of its own.
+Draws the data set, and trains XCiT-N12/16 or another trunk of that width and depth with
+tools/train.py. It does so under a slim Mask R-CNN and a slim Semantic FPN, or under the heads that
+are named. Evaluates them with tools/test.py and prints one table. Pictures show truth (left) and
+prediction (right). Each run has a folder of its own.
 """
 from __future__ import annotations
 
@@ -21,14 +22,22 @@ from pathlib import Path
 from colonnade.tools.command_line import user_errors
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIGS = {  # trunk -> name of its config, which there is for both heads
-    path.stem.partition('_nano_12')[0]: path.stem
-    for path in sorted((ROOT / 'configs/mask_rcnn').glob('*_slim_shapes.py'))
-}
-HEADS = {  # folder of the config -> name, layout of the data set
+HEADS = {  # folder of the configs -> name, layout of the data set
     'mask_rcnn': ('Mask R-CNN', 'coco'),
+    'faster_rcnn': ('Faster R-CNN', 'coco'),
+    'cascade_mask_rcnn': ('Cascade Mask R-CNN', 'coco'),
+    'vitdet': ('ViTDet', 'coco'),
+    'mask2former': ('Mask2Former', 'coco'),
+    'dino': ('DINO', 'coco'),
+    'rtmdet_ins': ('RTMDet-Ins', 'coco'),
     'sem_fpn': ('Semantic FPN', 'ade'),
+    'upernet': ('UperNet', 'ade'),
+    'segformer': ('SegFormer', 'ade'),
+    'segmenter': ('Segmenter', 'ade'),
+    'linear': ('Linear head', 'ade'),
+    'mask2former_semantic': ('Mask2Former, semantic', 'ade'),
 }
+PICTURES = {'coco': 'pictures', 'ade': 'pictures/vis_data/vis_image'}
 ROWS = {  # row of the table -> metric, factor that makes it a percentage
     'box mAP': ('coco/bbox_mAP', 100),
     'box AP50': ('coco/bbox_mAP_50', 100),
@@ -37,6 +46,27 @@ ROWS = {  # row of the table -> metric, factor that makes it a percentage
     'mIoU': ('mIoU', 1),
 }
 PROGRESS = re.compile(r'Iter\(train\) \[ *(\d+)/(\d+)\].*eta: (\S+).* loss: (\S+)')
+
+
+def configs_of(head: str) -> dict[str, Path]:
+    """The slim configs of a head on drawn shapes, by their trunks."""
+    leaves = sorted((ROOT / 'configs' / head).glob('*_slim_shapes.py'))
+    return {leaf.stem.partition('_nano_12')[0]: leaf for leaf in leaves}
+
+
+def choose_configs(heads: list[str], trunk: str) -> dict[str, Path]:
+    """The config of each head on a trunk.
+
+    Raises:
+        ValueError: If a head has none on this trunk.
+    """
+    chosen = {}
+    for head in heads:
+        configs = configs_of(head)
+        if trunk not in configs:
+            raise ValueError(f'--trunk {trunk}: {head} has slim configs on {", ".join(configs)}')
+        chosen[head] = configs[trunk]
+    return chosen
 
 
 def run_tool(tool: str, log: Path, *arguments: str | Path, show: bool) -> None:
@@ -70,7 +100,7 @@ def print_progress(iteration: str, last: str, eta: str, loss: str) -> None:
 
 def train_and_test(config: Path, data_root: Path, work_dir: Path, options: list[str]) -> dict:
     """Train and evaluate one config; returns its metrics."""
-    head = config.parent.name
+    _, layout = HEADS[config.parent.name]
     common = (config, '--data-root', data_root, '--work-dir', work_dir)
     work_dir.mkdir(parents=True)
     log, metrics = work_dir / 'demo.log', work_dir / 'metrics.json'
@@ -91,33 +121,33 @@ def train_and_test(config: Path, data_root: Path, work_dir: Path, options: list[
         f'visualizer.save_dir={work_dir}/pictures',
         *options,
         *(['default_hooks.visualization.test_out_dir=' +
-           str(work_dir / 'pictures')] if head == 'mask_rcnn' else []),
+           str(work_dir / 'pictures')] if layout == 'coco' else []),
         show=False)
     return json.loads(metrics.read_text())['metrics']
 
 
-def print_table(title: str, metrics: dict[str, float], seconds: dict[str, float],
+def print_table(title: str, metrics: dict[str, dict[str, float]], seconds: dict[str, float],
                 out: Path) -> None:
-    """What came out, how long it took and where things are."""
+    """What came out of each head, how long it took and where things are."""
     print(f'\n{title} from scratch, on the validation part (percent)')
-    for row, (key, factor) in ROWS.items():
-        print(f'  {row:24}{factor * metrics[key]:8.1f}')
-    for step, value in seconds.items():
-        print(f'  {"time, " + step:24}{value:6.0f} s')
-    print(f'  {"pictures, Mask R-CNN":24}  {out}/mask_rcnn/pictures')
-    print(f'  {"pictures, Semantic FPN":24}  {out}/sem_fpn/pictures/vis_data/vis_image')
-    print(f'  {"configs, checkpoints, logs":24}  {out}')
+    for head, values in metrics.items():
+        name, layout = HEADS[head]
+        print(name)
+        for row, (key, factor) in ROWS.items():
+            if key in values:
+                print(f'  {row:10}{factor * values[key]:8.1f}')
+        print(f'  {"time":10}{seconds[head]:6.0f} s')
+        print(f'  {"pictures":10}  {out}/{head}/{PICTURES[layout]}')
+    print(f'configs, checkpoints, logs  {out}')
 
 
-def draw(folder: Path) -> float:
-    """Draw the data set if it is not there; returns the seconds that took."""
+def draw(folder: Path) -> None:
+    """Draw the data set if it is not there."""
     if folder.exists():
-        return 0.
+        return
     print('Drawing 800 + 100 images of shapes ...', flush=True)
-    started = time.monotonic()
     from colonnade.engine.drawn_shapes import make_shapes  # takes seconds
     make_shapes(folder, num_train=800, num_val=100, size=128, seed=0)
-    return time.monotonic() - started
 
 
 def parse_args() -> argparse.Namespace:
@@ -125,7 +155,20 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         '--out', type=Path, default=Path('work_dirs/demo'), help='folder for data and runs')
-    parser.add_argument('--trunk', choices=CONFIGS, default='xcit', help='what to train (xcit)')
+    parser.add_argument(
+        '--head',
+        nargs='+',
+        choices=[head for head in HEADS if configs_of(head)],
+        default=['mask_rcnn', 'sem_fpn'],
+        metavar='NAME',
+        help='folders of configs/ (mask_rcnn sem_fpn): %(choices)s')
+    parser.add_argument(
+        '--trunk',
+        choices=sorted({trunk
+                        for head in HEADS
+                        for trunk in configs_of(head)}),
+        default='xcit',
+        help='what to train under each head (xcit)')
     parser.add_argument(
         '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='as in tools/train.py')
     return parser.parse_args()
@@ -134,20 +177,21 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Draw, train, evaluate and print."""
     args = parse_args()
-    config, base = CONFIGS[args.trunk], args.out.resolve()
+    base = args.out.resolve()
     out, data = base / time.strftime('%Y%m%d-%H%M%S'), base / 'shapes'
-    metrics: dict[str, float] = {}
+    metrics: dict[str, dict[str, float]] = {}
     seconds: dict[str, float] = {}
-    with user_errors('demo', OSError, RuntimeError):
-        if drawing := draw(data):
-            seconds['data set'] = drawing
-        for head, (name, layout) in HEADS.items():
+    with user_errors('demo', ValueError, OSError, RuntimeError):
+        configs = choose_configs(args.head, args.trunk)
+        draw(data)
+        for head, config in configs.items():
+            name, layout = HEADS[head]
             print(f'Training and evaluating {name} ...', flush=True)
             started = time.monotonic()
-            metrics |= train_and_test(ROOT / 'configs' / head / f'{config}.py', data / layout,
-                                      out / head, args.cfg_options)
-            seconds[name] = time.monotonic() - started
-    print_table(config.removesuffix('_slim_shapes'), metrics, seconds, out)
+            metrics[head] = train_and_test(config, data / layout, out / head, args.cfg_options)
+            seconds[head] = time.monotonic() - started
+    title = next(iter(configs.values())).stem.removesuffix('_slim_shapes')
+    print_table(title, metrics, seconds, out)
 
 
 if __name__ == '__main__':

@@ -4,5 +4,5 @@ _base_ = [
     './models/segformer.py', './datasets/ade20k.py', './schedules/adamw_160k.py', './runtime.py'
 ]
 
-optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'decode_head': dict(lr_mult=10.)}))
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'head': dict(lr_mult=10.)}))
 default_hooks = dict(visualization=dict(type='SegVisualizationHook'))

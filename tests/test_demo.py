@@ -1,0 +1,78 @@
+"""The demo, without training: which configs it takes, what it starts and what it prints."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from mmengine.config import Config
+
+from colonnade.tools.demo import HEADS, configs_of
+
+Calls = list[tuple[str, list[str]]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What the demo starts; each run leaves the metrics of its library behind."""
+    found: Calls = []
+
+    def run_tool(tool: str, log: Path, config: Path, *arguments: object, show: bool) -> None:
+        found.append((tool, [str(config), *map(str, arguments)]))
+        names = ('coco/bbox_mAP', 'coco/bbox_mAP_50') if HEADS[config.parent.name][1] == 'coco' \
+            else ('mIoU', )
+        metrics = dict(metrics=dict.fromkeys(names, 0.5))
+        (log.parent / 'last_checkpoint').write_text('a.pth')
+        (log.parent / 'metrics.json').write_text(json.dumps(metrics))
+
+    monkeypatch.setattr('colonnade.tools.demo.run_tool', run_tool)
+    monkeypatch.setattr('colonnade.tools.demo.draw', lambda folder: None)
+    return found
+
+
+def test_every_head_with_a_slim_config_is_known() -> None:
+    folders = {leaf.parent.name for leaf in ROOT.glob('configs/[!_]*/*_slim_shapes.py')}
+    assert folders <= HEADS.keys()
+    for head in folders:
+        scopes = {'coco': 'mmdet', 'ade': 'mmseg'}
+        for leaf in configs_of(head).values():
+            assert Config.fromfile(leaf).default_scope == scopes[HEADS[head][1]]
+
+
+def test_it_trains_and_tests_with_its_options(calls: Calls, tmp_path: Path,
+                                              run_tool: Callable) -> None:
+    run_tool('demo', '--out', tmp_path, '--trunk', 'cait', '--cfg-options', 'train_cfg.max_iters=2')
+    assert [tool for tool, _ in calls] == ['train.py', 'test.py'] * 2
+    heads = ['mask_rcnn', 'mask_rcnn', 'sem_fpn', 'sem_fpn']
+    assert [Path(words[0]).parent.name for _, words in calls] == heads
+    for _, words in calls:
+        assert Path(words[0]).name == 'cait_nano_12_slim_shapes.py'
+        assert words[words.index('--data-root') + 1].startswith(f'{tmp_path}/shapes/')
+        assert 'train_cfg.max_iters=2' in words
+
+
+def test_it_prints_the_rows_that_there_are(calls: Calls, tmp_path: Path, run_tool: Callable,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    run_tool('demo', '--out', tmp_path, '--head', 'mask_rcnn', 'segformer', 'upernet')
+    lines = capsys.readouterr().out.splitlines()
+    lines = lines[lines.index('xcit_nano_12_p16 from scratch, on the validation part (percent)'):]
+    rows = [line.strip().rpartition('  ')[0].strip() or line for line in lines[1:-1]]
+    time_and_pictures = ['time', 'pictures']
+    assert rows == [
+        'Mask R-CNN', 'box mAP', 'box AP50', *time_and_pictures, 'SegFormer', 'mIoU',
+        *time_and_pictures, 'UperNet', 'mIoU', *time_and_pictures
+    ]
+    pictures = [line.split()[-1] for line in lines if 'pictures' in line]
+    assert pictures[0].endswith('/mask_rcnn/pictures')
+    assert pictures[1].endswith('/segformer/pictures/vis_data/vis_image')
+    assert '    50.0' in lines[2] and '     0.5' in lines[7]
+
+
+def test_a_trunk_without_a_config_is_named(calls: Calls, tmp_path: Path,
+                                           run_tool: Callable) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run_tool('demo', '--out', tmp_path, '--head', 'sem_fpn', 'segformer', '--trunk', 'cait')
+    assert stopped.value.code == 'demo: --trunk cait: segformer has slim configs on xcit'
+    assert not calls
