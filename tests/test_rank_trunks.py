@@ -15,7 +15,7 @@ from drawn_data import draw_instances, draw_label_maps
 
 from colonnade.backbones import XCiT
 from colonnade.engine.probing import picture
-from colonnade.engine.probing.picture import draw, pareto_front
+from colonnade.engine.probing.picture import COSTS, draw, pareto_front, stairs
 from colonnade.engine.probing.ranking import Row
 from colonnade.engine.probing.trunks import IMAGENET, NamedTrunk, named_trunks
 
@@ -162,6 +162,11 @@ def test_the_pareto_front() -> None:
     assert pareto_front([(1, 2), (1, 2)]) == [0, 1]
 
 
+def test_stairs_rise_where_they_end() -> None:
+    assert stairs([(1, 1), (2, 3), (5, 4)]) == [(1, 1), (2, 1), (2, 3), (5, 3), (5, 4)]
+    assert stairs([(1, 1)]) == [(1, 1)]
+
+
 def row(name: str, seconds: float, quality: float) -> Row:
     return Row(name, quality, quality - 3, 1, 1, seconds, 1, np.zeros(1), np.zeros(1))
 
@@ -179,10 +184,10 @@ def test_labels_of_a_picture_do_not_overlap(tmp_path: Path,
     rows = [row(f'vit_large_patch16_{i}.with_a_long_name', s, 40 + i / 10)
             for i, s in enumerate(seconds)]  # yapf: disable
     written = []
-    for _ in range(2):
-        draw(rows, tmp_path / 'a.svg', 'title')
+    for cost in ('time', 'time', *COSTS):
+        draw(rows, tmp_path / 'a.svg', 'title', cost)
         written.append((tmp_path / 'a.svg').read_text())
-    assert written[0] == written[1]
-    assert len(boxes) == 2 * len(seconds)
+    assert written[0] == written[1] == written[2] and len(set(written)) == len(COSTS)
+    assert len(boxes) == len(written) * len(seconds)
     for one, other in itertools.combinations(boxes[:len(seconds)], 2):
         assert not one.overlaps(other)

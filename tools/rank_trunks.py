@@ -50,6 +50,11 @@ def parse_args() -> argparse.Namespace:
         '--neighbours', type=int, default=30, help='patches that vote for a patch (30)')
     parser.add_argument(
         '--temperature', type=float, default=0.02, help='of the weights of their votes (0.02)')
+    parser.add_argument(
+        '--cost',
+        choices=['time', 'multiply-adds', 'parameters'],
+        default='time',
+        help='what the picture shows quality against (time)')
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--device', choices=['cpu', 'cuda'], help='cuda if there is one')
     kept = parser.add_mutually_exclusive_group()

@@ -120,7 +120,7 @@ def rank(args: argparse.Namespace, trunks: Sequence[NamedTrunk], data: OwnData) 
             print(f'all features in {folder}: {size_of(folder) / MIB:.1f} MiB')
     if rows:
         write_tables(args.out, rows, probes, failures)
-        write_pictures(args.out, rows, probes)
+        write_pictures(args.out, rows, probes, args.cost)
         print(f'\n{markdown(rows)}\nwritten: {args.out}')
     return failures
 
@@ -155,8 +155,8 @@ def write_tables(out: Path, rows: Sequence[Row], probes: Probes, failures: Seque
     write_text(out / 'classes.csv', classes_csv(rows, probes.classes))
 
 
-def write_pictures(out: Path, rows: Sequence[Row], probes: Probes) -> None:
-    """Draw quality against time.
+def write_pictures(out: Path, rows: Sequence[Row], probes: Probes, cost: str) -> None:
+    """Draw quality against cost.
 
     Raises:
         OSError: If it cannot be written.
@@ -164,4 +164,4 @@ def write_pictures(out: Path, rows: Sequence[Row], probes: Probes) -> None:
     title = f'{len(probes.train)} + {len(probes.val)} images, {len(probes.classes)} classes, ' \
             f'{probes.size} pixels'
     for kind in ('png', 'svg'):
-        draw(rows, out / f'picture.{kind}', title)
+        draw(rows, out / f'picture.{kind}', title, cost)

@@ -1,9 +1,9 @@
-"""The comparison as a picture: quality against time, with the trunks that no other one beats."""
+"""The comparison as a picture: quality against cost, with the trunks that no other one beats."""
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -17,6 +17,11 @@ from matplotlib.transforms import Bbox
 from ..atomic import replacing
 from .ranking import Row
 
+COSTS: dict[str, tuple[Callable[[Row], float], str]] = {  # name -> cost of a row, label
+    'time': (lambda row: 1000 * row.seconds, 'milliseconds per image'),
+    'multiply-adds': (lambda row: row.multiply_adds / 1e9, 'multiply-adds per image, G'),
+    'parameters': (lambda row: row.parameters / 1e6, 'parameters, M'),
+}
 BLUE, ORANGE, GREY = '#0072B2', '#D55E00', '#666666'  # of Okabe and Ito: safe for colour-blind
 MARKER = 8  # points
 DISTANCES = (9, 16, 26, 40, 60, 85, 115)  # of labels from their points, in points
@@ -36,13 +41,14 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return front
 
 
-def draw(rows: Sequence[Row], path: Path, title: str) -> None:
+def draw(rows: Sequence[Row], path: Path, title: str, cost: str = 'time') -> None:
     """Write the picture, in the format that the file's ending names.
 
     Args:
         rows: What was measured.
         path: File to write, atomically.
         title: What stands above it.
+        cost: What the horizontal axis shows, of :data:`COSTS`.
 
     Raises:
         OSError: If it cannot be written.
@@ -50,20 +56,22 @@ def draw(rows: Sequence[Row], path: Path, title: str) -> None:
     figure = Figure((8., 5.), dpi=120, layout='constrained')
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    times = [1000 * row.seconds for row in rows]
+    cost_of, label = COSTS[cost]
+    costs = [cost_of(row) for row in rows]
     linear, nearest = [row.linear_miou for row in rows], [row.knn_miou for row in rows]
-    points = list(zip(times, linear, strict=True))
+    points = list(zip(costs, linear, strict=True))
     front = pareto_front(points)
-    axes.vlines(times, linear, nearest, color=GREY, linewidth=0.8, alpha=0.6, zorder=1)
-    axes.plot([times[i] for i in front], [linear[i] for i in front], '-', color=BLUE,
-              drawstyle='steps-post', zorder=2, label='Pareto front, linear')  # yapf: disable
-    axes.plot(times, linear, 'o', markerfacecolor='white', markeredgecolor=BLUE, zorder=3,
+    steps = stairs([points[index] for index in front])
+    axes.vlines(costs, linear, nearest, color=GREY, linewidth=0.8, alpha=0.6, zorder=1)
+    axes.plot(*zip(*steps, strict=True), '-', color=BLUE, zorder=2,
+              label='Pareto front, linear')  # yapf: disable
+    axes.plot(costs, linear, 'o', markerfacecolor='white', markeredgecolor=BLUE, zorder=3,
               markersize=MARKER, label='linear')  # yapf: disable
-    axes.plot([times[i] for i in front], [linear[i] for i in front], 'o', color=BLUE, zorder=4,
+    axes.plot([costs[i] for i in front], [linear[i] for i in front], 'o', color=BLUE, zorder=4,
               markersize=MARKER, label='linear, on the front')  # yapf: disable
-    axes.plot(times, nearest, 's', color=ORANGE, markeredgecolor='white', zorder=5,
+    axes.plot(costs, nearest, 's', color=ORANGE, markeredgecolor='white', zorder=5,
               markersize=0.6 * MARKER, label='k-NN')  # yapf: disable
-    axes.set(xscale='log', xlabel='milliseconds per image', ylabel='mIoU of frozen features, %',
+    axes.set(xscale='log', xlabel=label, ylabel='mIoU of frozen features, %',
              title=title)  # yapf: disable
     axes.margins(x=0.2, y=0.15)
     ticks = ScalarFormatter()
@@ -73,13 +81,32 @@ def draw(rows: Sequence[Row], path: Path, title: str) -> None:
     legend = axes.legend(fontsize='small')
     figure.draw_without_rendering()
     figure.set_layout_engine('none')  # what labels are placed by must not move any more
-    taken = [legend.get_window_extent(), *_boxes(axes, points),
-             *_boxes(axes, list(zip(times, nearest, strict=True)))]  # yapf: disable
+    taken = [legend.get_window_extent(), *_boxes(axes, points), *_lines(axes, steps),
+             *_boxes(axes, list(zip(costs, nearest, strict=True)))]  # yapf: disable
     for point, row in zip(points, rows, strict=True):
         taken.append(_place(axes, row.trunk, point, taken))
     with matplotlib.rc_context({'svg.hashsalt': 'colonnade'}), replacing(path) as scratch:
         kind = path.suffix.removeprefix('.')
         figure.savefig(scratch, format=kind, metadata={'Date': None} if kind == 'svg' else None)
+
+
+def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The corners of the front through points that rise: to the right, then up."""
+    corners = list(points[:1])
+    for (_, below), (right, above) in itertools.pairwise(points):
+        corners += [(right, below), (right, above)]
+    return corners
+
+
+def _lines(axes: Axes, corners: Sequence[tuple[float, float]]) -> list[Bbox]:
+    """What lines along both axes cover, in pixels."""
+    ends = itertools.pairwise(axes.transData.transform(corners))
+    return [
+        Bbox.from_extents(min(x0, x1) - 1,
+                          min(y0, y1) - 1,
+                          max(x0, x1) + 1,
+                          max(y0, y1) + 1) for (x0, y0), (x1, y1) in ends
+    ]
 
 
 def _boxes(axes: Axes, points: Sequence[tuple[float, float]]) -> list[Bbox]:
