@@ -1,22 +1,28 @@
 """What each trunk costs under each head: the tables of docs/choosing.md.
 
-    python docs/measure_models.py                # all, which takes an hour on two cores
-    python docs/measure_models.py dino linear    # under some heads
+    python docs/measure_models.py rows.json                        # takes an hour on two cores
+    python docs/measure_models.py rows.json --heads dino linear    # under some heads
 
 Parameters and multiply-adds are those of tools/complexity.py, time and memory those of its --time:
-random weights, one image, on the CPU.
+random weights, one image, on the CPU. A call that was stopped goes on.
 """
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from timm.models import get_pretrained_cfg
 
+from colonnade.engine.atomic import write_json
 from colonnade.engine.benchmark.whole_models import cost_of
-from colonnade.engine.complexity import build, count_parameters, parts_of, total_of
+from colonnade.engine.complexity import build, parts_of, total_of
 
+DETECTION, SEGMENTATION = (800, 1216), (512, 512)  # height, width
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
 WEIGHTS = {  # trunk, as leaves name it -> weights of timm
     'xcit_small_12_p16': 'xcit_small_12_p16_384.fb_dist_in1k',
@@ -30,20 +36,29 @@ WEIGHTS = {  # trunk, as leaves name it -> weights of timm
     'vit_base_patch16_dinov3': 'vit_base_patch16_dinov3.lvd1689m',
     'vit_base_patch16_224_mae': 'vit_base_patch16_224.mae',
 }
-HEADS = {  # folder -> name, rest of the leaves' names
-    'faster_rcnn': ('Faster R-CNN', '3x_coco'),
-    'mask_rcnn': ('Mask R-CNN', '3x_coco'),
-    'cascade_mask_rcnn': ('Cascade Mask R-CNN', '3x_coco'),
-    'vitdet': ('ViTDet', '100ep_coco_lsj'),
-    'mask2former': ('Mask2Former, instances', '50ep_coco_lsj'),
-    'dino': ('DINO', '12ep_coco'),
-    'rtmdet_ins': ('RTMDet-Ins', '300ep_coco'),
-    'sem_fpn': ('Semantic FPN', '80k_ade20k'),
-    'upernet': ('UperNet', '160k_ade20k'),
-    'mask2former_semantic': ('Mask2Former, semantic', '160k_ade20k'),
-    'segformer': ('SegFormer', '160k_ade20k'),
-    'segmenter': ('Segmenter', '160k_ade20k'),
-    'linear': ('linear', '40k_ade20k'),
+
+
+class Head(NamedTuple):
+    """A head, the rest of its leaves' names, and the size of images."""
+    name: str
+    recipe: str
+    size: tuple[int, int]
+
+
+HEADS = {  # by their folders
+    'faster_rcnn': Head('Faster R-CNN', '3x_coco', DETECTION),
+    'mask_rcnn': Head('Mask R-CNN', '3x_coco', DETECTION),
+    'cascade_mask_rcnn': Head('Cascade Mask R-CNN', '3x_coco', DETECTION),
+    'vitdet': Head('ViTDet', '100ep_coco_lsj', DETECTION),
+    'mask2former': Head('Mask2Former, instances', '50ep_coco_lsj', DETECTION),
+    'dino': Head('DINO', '12ep_coco', DETECTION),
+    'rtmdet_ins': Head('RTMDet-Ins', '300ep_coco', DETECTION),
+    'sem_fpn': Head('Semantic FPN', '80k_ade20k', SEGMENTATION),
+    'upernet': Head('UperNet', '160k_ade20k', SEGMENTATION),
+    'mask2former_semantic': Head('Mask2Former, semantic', '160k_ade20k', SEGMENTATION),
+    'segformer': Head('SegFormer', '160k_ade20k', SEGMENTATION),
+    'segmenter': Head('Segmenter', '160k_ade20k', SEGMENTATION),
+    'linear': Head('linear', '40k_ade20k', SEGMENTATION),
 }
 PUBLISHED = {  # by the papers of the trunks
     ('mask_rcnn', 'xcit_small_12_p16'): '45.3 / 40.8',
@@ -56,9 +71,27 @@ PUBLISHED = {  # by the papers of the trunks
 def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('heads', nargs='*', choices=[*HEADS, []], help='folders of configs (all)')
+    parser.add_argument('out', type=Path, help='JSON of all rows; what is in it stays')
+    parser.add_argument('--heads', nargs='+', choices=HEADS, default=list(HEADS))
+    parser.add_argument('--trunks', nargs='+', choices=WEIGHTS, default=list(WEIGHTS))
     parser.add_argument('--rounds', type=int, default=3, help='runs of which the median is taken')
     return parser.parse_args()
+
+
+def leaf(head: str, trunk: str) -> Path:
+    return CONFIGS / head / f'{trunk}_{HEADS[head].recipe}.py'
+
+
+def measure(head: str, trunk: str, rounds: int) -> dict[str, float]:
+    """Parameters, multiply-adds, seconds and peak MiB of a config's model."""
+    size, (model, _) = HEADS[head].size, build(leaf(head, trunk))
+    whole = total_of(list(parts_of(model, *size)))
+    cost = cost_of(leaf(head, trunk), size, rounds=rounds)
+    return dict(
+        parameters=whole.parameters,
+        multiply_adds=whole.multiply_adds or 0,
+        seconds=cost.seconds,
+        memory=cost.memory)
 
 
 def trunk_table() -> Iterator[str]:
@@ -66,44 +99,44 @@ def trunk_table() -> Iterator[str]:
     yield '| trunk | parameters, M | multiply-adds, G | weights (`timm://`) | licence |'
     yield '|---|---|---|---|---|'
     for trunk, weights in WEIGHTS.items():
-        head = 'sem_fpn' if (CONFIGS / f'sem_fpn/{trunk}_80k_ade20k.py').exists() else 'vitdet'
-        model, _ = build(CONFIGS / head / f'{trunk}_{HEADS[head][1]}.py')
+        head = next(head for head in reversed(HEADS) if leaf(head, trunk).exists())
+        model, _ = build(leaf(head, trunk))
         part = next(parts_of(model, 512, 512))
-        licence = get_pretrained_cfg(weights).license
         yield (f'| `{trunk}` | {part.parameters / 1e6:.1f} | {(part.multiply_adds or 0) / 1e9:.1f} '
-               f'| `{weights}` | {licence} |')
+               f'| `{weights}` | {get_pretrained_cfg(weights).license} |')
 
 
-def head_table(head: str, rounds: int) -> Iterator[str]:
+def head_table(head: str, rows: dict[str, dict[str, float]]) -> Iterator[str]:
     """Lines: all trunks under a head."""
-    name, recipe = HEADS[head]
-    detects = recipe.endswith(('coco', 'coco_lsj'))
-    size = (800, 1216) if detects else (512, 512)
-    metric = 'box / mask mAP' if detects else 'mIoU'
-    yield f'\n### {name}, {size[0]} × {size[1]}\n'
+    name, _, (height, width) = HEADS[head]
+    metric = 'box / mask mAP' if height == DETECTION[0] else 'mIoU'
+    yield f'\n### {name}, {height} × {width}\n'
     yield f'| trunk | parameters, M | multiply-adds, G | time, s | memory, MiB | {metric} |'
     yield '|---|---|---|---|---|---|'
-    for trunk in WEIGHTS:
-        config = CONFIGS / head / f'{trunk}_{recipe}.py'
-        if not config.exists():
-            continue
-        model, _ = build(config)
-        parameters = count_parameters(model)
-        work = total_of(list(parts_of(model, *size))).multiply_adds or 0
-        cost = cost_of(config, size, rounds=rounds)
-        yield (f'| [{trunk}](../configs/{head}/{config.name}) | {parameters / 1e6:.1f} '
-               f'| {work / 1e9:.0f} | {cost.seconds:.2f} | {cost.memory:.0f} '
+    for trunk, row in rows.items():
+        yield (f'| [{trunk}](../configs/{head}/{leaf(head, trunk).name}) '
+               f'| {row["parameters"] / 1e6:.1f} | {row["multiply_adds"] / 1e9:.0f} '
+               f'| {row["seconds"]:.2f} | {row["memory"]:.0f} '
                f'| {PUBLISHED.get((head, trunk), "–")} |')
 
 
 def main() -> None:
-    """Measure, and print the tables."""
+    """Measure what is missing, and print the tables."""
     args = parse_args()
-    for line in trunk_table():
-        print(line, flush=True)
-    for head in args.heads or HEADS:
-        for line in head_table(head, args.rounds):
-            print(line, flush=True)
+    rows = json.loads(args.out.read_text()) if args.out.exists() else {}
+    for head in args.heads:
+        for trunk in args.trunks:
+            key = f'{head}/{trunk}'
+            if leaf(head, trunk).exists() and key not in rows:
+                rows[key] = measure(head, trunk, args.rounds)
+                write_json(args.out, rows)
+                print(key, rows[key], file=sys.stderr, flush=True)
+    tables = [trunk_table()]
+    for head in args.heads:
+        found = {t: rows[f'{head}/{t}'] for t in args.trunks if f'{head}/{t}' in rows}
+        tables.append(head_table(head, found))
+    for line in itertools.chain(*tables):
+        print(line)
 
 
 if __name__ == '__main__':

@@ -60,7 +60,9 @@ def cost_here(config: Path, size: tuple[int, int], rounds: int, threads: int) ->
     if threads:
         torch.set_num_threads(threads)
     torch.manual_seed(0)
-    model: nn.Module = MODELS.build(read_config(config).model).eval()
+    cfg = read_config(config)
+    cfg.model.backbone.pop('init_cfg', None)  # nothing is downloaded
+    model: nn.Module = MODELS.build(cfg.model).eval()
     model.init_weights()  # some parameters hold anything before
     image = torch.randn(1, 3, *size)
     seconds: list[float] = []
