@@ -148,3 +148,13 @@ def test_param_groups_prints_each_parameter_once(run_tool: Callable,
     assert 'backbone.blocks.3.attn.qkv.weight' in names
     start = next(i for i, line in enumerate(lines) if line.startswith('not trained: '))
     assert '  backbone.patch_embed.proj.0.0.weight' in lines[start:]
+
+
+def test_param_groups_without_settings_leave_frozen_parameters_out(
+        run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    """mmengine gives all parameters to the optimizer then."""
+    run_tool('param_groups', ROOT / 'configs/linear/xcit_small_12_p16_40k_ade20k.py')
+    printed = capsys.readouterr().out
+    assert 'rate 0.001, weight decay 0.0001: 4 parameters\n  decode_head.conv_seg' in printed
+    trained, _, frozen = printed.partition('not trained: ')
+    assert 'backbone.' not in trained and 'decode_head.' not in frozen
