@@ -23,7 +23,7 @@ def parse_args() -> argparse.Namespace:
         help='as our configs are called: xcit_small_12_p16, cait_s24, resmlp_s24,\n'
         "simplified_vit_small_12_p16, or timm's name of a plain ViT, with the tag\n"
         'of its weights or without: vit_small_patch16_dinov3.lvd1689m')
-    parser.add_argument('--out', type=Path, help='file to write (TRUNK_CONFIG.py, here)')
+    parser.add_argument('--out', type=Path, help='file to write (TRUNK_CONFIG, here)')
     return parser.parse_args()
 
 
@@ -34,7 +34,7 @@ def main() -> None:
         from colonnade.engine.transplant import command  # takes seconds
         path = command.config_file(args.config)
         require_config(path)
-        out = args.out or Path(f'{args.trunk}_{path.name}')
+        out = args.out or Path(f'{args.trunk.replace(".", "_")}_{path.name}')
         notes = command.transplant(args.config, args.trunk, out)
     print(out.read_text())
     for text in notes.undecided:

@@ -28,7 +28,7 @@ def config_file(name: str) -> Path:
     """A config by its path, or by ``mmdet::FOLDER/FILE.py`` in an installed package.
 
     Raises:
-        ModuleNotFoundError: If the package is not installed.
+        ValueError: If the package is not installed.
     """
     package, separator, below = name.partition('::')
     if not separator:
@@ -121,6 +121,7 @@ def check_written(path: Path, expected: dict[str, Any], before: Config, notes: N
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
     if (fault := trial_fault(cfg)) is not None:
         if trial_fault(before) != fault:
-            raise ValueError(f'a step of training fails, so no config was written: {fault}')
+            raise ValueError('; '.join(
+                ['a step of training fails, so no config was written', fault, *notes.undecided]))
         notes.leave('a step of training fails on this machine, with their backbone in the same '
                     f'way: {fault}')

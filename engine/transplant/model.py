@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+from colonnade.backbones import TRUNKS
+
 from ..options import names_of_type
 from .heads import all_read, fit_heads, scale_strides
 from .maps import Map, levels_of, maps_of, read_by, whole
@@ -49,7 +51,11 @@ def with_trunk(model: Model, trunk: Trunk, notes: Notes) -> Model:
     strides = strides_of([theirs[index].stride for index in used], trunk)
     model = deepcopy(model)
     model['backbone'] = trunk.config(len(theirs), used)
-    describe_maps(theirs, used, strides, trunk, notes)
+    reader = necks[0]['type'] if necks else 'The heads'
+    read = [f'{theirs[i].width} channels at stride {theirs[i].stride:g}' for i in used]
+    notes.reason(
+        'model', f'{reader} read {", ".join(read)}. Now it is {trunk.settings["embed_dim"]} '
+        f'channels each, at stride {", ".join(f"{stride:g}" for stride in strides)}.')
     model['neck'], after = new_neck(necks, used, strides, trunk)
     if necks:
         before = levels_of(necks[0], theirs)
@@ -70,6 +76,9 @@ def refuse(model: Model) -> None:
     if not isinstance(model.get('backbone'), dict):
         raise ValueError(f'{model.get("type")} has no model.backbone that could be replaced')
     kind = str(model['backbone'].get('type')).rpartition('.')[2]
+    if kind in TRUNKS:
+        raise ValueError(f'{kind} is one of ours already: change backbone.arch, and the widths '
+                         'and strides that tools/train.py then asks for')
     inner = str((model['backbone'].get('backbone_cfg') or {}).get('type')).rpartition('.')[2]
     for name in (kind, inner):
         if name in MARRIED:
@@ -106,16 +115,6 @@ def strides_of(theirs: Sequence[float], trunk: Trunk) -> list[float]:
                          f'patches of {patch} has {patch / 4:g} to {patch * 4}: take a trunk of '
                          'other patches')
     return [whole(patch * 2.**step) for step in steps]
-
-
-def describe_maps(theirs: Sequence[Map], used: list[int], strides: list[float], trunk: Trunk,
-                  notes: Notes) -> None:
-    """Say which maps are replaced by which."""
-    before = ', '.join(f'{theirs[i].width} at stride {theirs[i].stride:g}' for i in used)
-    after = ', '.join(f'{stride:g}' for stride in strides)
-    notes.reason(
-        'model', f'The maps that neck or heads read were of the widths {before}. Here each is '
-        f'{trunk.settings["embed_dim"]} wide, of the strides {after}.')
 
 
 def new_neck(necks: list[Model], used: list[int], strides: list[float],
@@ -168,6 +167,9 @@ def settle_strides(model: Model, theirs: float, ours: float, notes: Notes) -> No
     preprocessor = model.get('data_preprocessor') or {}
     if preprocessor.get('pad_size_divisor', 1) > 1:
         preprocessor['pad_size_divisor'] = math.ceil(preprocessor['pad_size_divisor'] * ratio)
+    for augment in preprocessor.get('batch_augments') or []:
+        if augment.get('size_divisor', 1) > 1:
+            augment['size_divisor'] = math.ceil(augment['size_divisor'] * ratio)
     notes.reason('model', f'Strides are {ratio:g} of theirs, because of the patches.')
 
 

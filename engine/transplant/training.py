@@ -51,6 +51,11 @@ def new_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> dic
 def set_adamw(wrapper: dict[str, Any], cfg: dict[str, Any], notes: Notes) -> None:
     """AdamW in the place of SGD; norms do not decay, and gradients are clipped as before."""
     rate, decay = ADAMW[cfg['default_scope']]
+    batch = (cfg.get('auto_scale_lr') or {}).get('base_batch_size', IMAGES)
+    if batch != IMAGES:
+        rate *= batch / IMAGES
+        notes.leave(f'the rate is scaled to {rate:g}, because they train with {batch} images a '
+                    f'step and our recipes with {IMAGES}: lower it if training diverges')
     wrapper['optimizer'] = dict(type='AdamW', lr=rate, betas=(0.9, 0.999), weight_decay=decay)
     notes.reason(
         'optim_wrapper', 'AdamW instead of SGD, with which transformers train badly; '
@@ -66,10 +71,6 @@ def set_adamw(wrapper: dict[str, Any], cfg: dict[str, Any], notes: Notes) -> Non
         notes.reason(
             'optim_wrapper', 'clip_grad stays: with AdamW, too, it bounds single large '
             'gradients, and does nothing else.')
-    batch = (cfg.get('auto_scale_lr') or {}).get('base_batch_size', IMAGES)
-    if batch != IMAGES:
-        notes.leave(f'the rate {rate:g} is for {IMAGES} images a step, and '
-                    f'auto_scale_lr.base_batch_size is {batch}')
 
 
 def scale_rates(new: dict[str, Any], factor: float, notes: Notes) -> None:

@@ -10,6 +10,7 @@ from mmengine.config import Config
 from timm.models import list_pretrained
 
 from colonnade.backbones import TRUNKS, ColumnarBackbone, PlainViT
+from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.backbones.variants import resolve_out_indices
 from colonnade.weights.pretrained import Normalisation, normalisation_of
 
@@ -21,7 +22,7 @@ IMAGENET = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 @dataclass(frozen=True)
 class Trunk:
     """One of our trunks, of one architecture."""
-    name: str  # of our configs
+    name: str  # of our configs, without the tag of weights
     kind: type[ColumnarBackbone]
     arch: str
 
@@ -32,10 +33,10 @@ class Trunk:
 
     @property
     def drop_path_rate(self) -> float | None:
-        """As in our recipe for this trunk; None if there is no recipe."""
+        """As in our recipe for this trunk; None if there is no recipe and no rule."""
         recipe = CONFIGS / 'mask_rcnn' / f'{self.name}_3x_coco.py'
         if not recipe.is_file():
-            return None
+            return 0.1 if self.kind is PlainViT else None
         return Config.fromfile(recipe).model.backbone.get('drop_path_rate')
 
     @property
@@ -94,8 +95,10 @@ def find_trunk(name: str) -> Trunk:
     try:
         PlainViT.variants.complete(name)
     except ValueError as error:
-        near = get_close_matches(name, names, n=3)
+        if name.partition('.')[0] in known_models():  # it is the tag
+            raise
+        near = get_close_matches(name, [*names, *known_models()], n=3)
         meant = f'; did you mean {" or ".join(near)}?' if near else \
             ': xcit_small_12_p16, or timm\'s name of a plain ViT, such as vit_small_patch16_dinov3'
         raise ValueError(f'there is no trunk {name}{meant}') from error
-    return Trunk(name.replace('.', '_'), PlainViT, name)
+    return Trunk(name.partition('.')[0], PlainViT, name)
