@@ -15,7 +15,7 @@ from mmengine.structures import PixelData
 from torch import Tensor, nn
 
 #: of the images in pixels; the second for heads that choose among more pixels than the first has
-SIDES = (128, 256)
+SIDES = (128, 512)
 
 
 def trial_fault(cfg: Config) -> str | None:
