@@ -103,7 +103,7 @@ def test_there_are_leaves_for_each_head() -> None:
         assert {(head, f'{leaf}_{recipe}') for leaf in SOME} <= names
         assert (head, 'xcit_nano_12_p16_slim_shapes') in names
     assert {('vitdet', f'{leaf}_100ep_coco_lsj') for leaf in VITDET} <= names
-    assert ('vitdet', 'plain_vit_nano_12_slim_shapes') in names
+    assert ('vitdet', 'xcit_nano_12_p16_slim_shapes') in names
 
 
 @every_leaf
