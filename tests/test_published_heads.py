@@ -38,7 +38,8 @@ STOCK = {  # folder -> recipe, the library's config, what differs of the model b
     'mask2former_semantic':
         ('160k_ade20k', 'mmseg/mask2former/mask2former_r50_8xb2-160k_ade20k-512x512',
          {'decode_head.in_channels', 'decode_head.strides',  # nothing reads the strides
-          'decode_head.pixel_decoder.encoder.layer_cfg.self_attn_cfg.im2col_step'}),  # the default
+          'decode_head.transformer_decoder.layer_cfg.ffn_cfg.add_identity',  # the defaults
+          'decode_head.pixel_decoder.encoder.layer_cfg.self_attn_cfg.im2col_step'}),
 }  # yapf: disable
 SCHEDULES = {  # that are the library's, with what differs; the others have XCiT's
     'mask2former': set(), 'dino': set(), 'rtmdet_ins': {'1.eta_min'},
@@ -57,12 +58,18 @@ def stock(head: str) -> Config:
 
 
 def differences(ours: Any, theirs: Any, path: str = '') -> Iterator[str]:
-    """Paths to what two configs have otherwise; what is None counts as absent."""
+    """Paths to what two configs have otherwise; absent is what is None, and drops nothing."""
     if isinstance(ours, (list, tuple)) and any(isinstance(item, dict) for item in ours):
         ours, theirs = (dict(enumerate(value)) for value in (ours, theirs))
     if isinstance(ours, dict) and isinstance(theirs, dict):
+        ours, theirs = (
+            {key: value for key, value in each.items() if value or 'drop' not in str(key)}
+            for each in (ours, theirs))  # yapf: disable
         for key in ours.keys() | theirs.keys():
             yield from differences(ours.get(key), theirs.get(key), f'{path}.{key}'.lstrip('.'))
+    elif path.endswith('type') and ours and theirs:
+        if ours.removeprefix('mmdet.') != theirs.removeprefix('mmdet.'):
+            yield path
     elif ours != theirs:
         yield path
 

@@ -1,6 +1,8 @@
 """The script that compares trunks from scratch trains, goes on, prints and draws."""
 from __future__ import annotations
 
+import json
+import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -35,3 +37,18 @@ def test_the_study(shapes: Path, tmp_path: Path, run_tool: Callable,
     assert '| trunk | parameters | mIoU, shapes |' in printed
     assert sum(line.startswith('| parallel | 2,086,624 | ') for line in printed) == 2
     assert cv2.imread(str(tmp_path / 'a.png')).std() > 1
+
+
+@pytest.mark.slow
+def test_models_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                  capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tmp_path / 'rows.json'
+    for _ in range(2):
+        script = str(ROOT / 'docs/measure_models.py')
+        arguments = [rows, '--heads', 'linear', '--trunks', 'xcit_small_12_p16', '--rounds', 1]
+        monkeypatch.setattr(sys, 'argv', [script, *map(str, arguments)])
+        runpy.run_path(script, run_name='__main__')
+    printed = capsys.readouterr()
+    assert list(json.loads(rows.read_text())) == ['linear/xcit_small_12_p16']
+    assert printed.err.count('linear/xcit_small_12_p16') == 1  # the second call measured nothing
+    assert re.search(r'\| \[xcit_small_12_p16\]\(\S+\) \| 22\.\d \| 2\d \| \d', printed.out)
