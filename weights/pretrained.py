@@ -11,6 +11,8 @@ from timm.models import get_pretrained_cfg, list_pretrained
 from .loading import load_weights
 
 Normalisation = tuple[list[float], list[float]]  # mean and deviation of each channel
+#: of red, green and blue: what most weights are for, and our configs say
+IMAGENET: Normalisation = ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])
 
 
 def pretrained_of(init_cfg: dict | list[dict] | None) -> dict[str, Any] | None:

@@ -15,10 +15,8 @@ from colonnade.backbones import TRUNKS, ColumnarBackbone
 from colonnade.backbones.registry import infer_trunk
 from colonnade.weights import load_weights
 from colonnade.weights.layouts import remap
-from colonnade.weights.pretrained import Normalisation, normalisation_of
+from colonnade.weights.pretrained import IMAGENET, Normalisation, normalisation_of
 
-#: of ImageNet, as in our configs
-IMAGENET: Normalisation = ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])
 RANDOM = 'random'
 
 

@@ -7,12 +7,12 @@ from copy import deepcopy
 from typing import Any
 
 from colonnade.backbones import TRUNKS
-
+from colonnade.weights.pretrained import IMAGENET
 from ..options import names_of_type
 from .heads import all_read, fit_heads, scale_strides
 from .maps import Map, levels_of, maps_of, read_by, whole
 from .notes import Notes
-from .trunks import IMAGENET, Trunk
+from .trunks import Trunk
 
 Model = dict[str, Any]
 

@@ -12,11 +12,9 @@ from timm.models import list_pretrained
 from colonnade.backbones import TRUNKS, ColumnarBackbone, PlainViT
 from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.backbones.variants import resolve_out_indices
-from colonnade.weights.pretrained import Normalisation, normalisation_of
+from colonnade.weights.pretrained import IMAGENET, Normalisation, normalisation_of
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
-#: mean and deviation of ImageNet, for which most weights are
-IMAGENET = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
 @dataclass(frozen=True)
