@@ -74,7 +74,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('out', type=Path, help='JSON of all rows; what is in it stays')
     parser.add_argument('--heads', nargs='+', choices=HEADS, default=list(HEADS))
     parser.add_argument('--trunks', nargs='+', choices=WEIGHTS, default=list(WEIGHTS))
-    parser.add_argument('--rounds', type=int, default=3, help='runs of which the median is taken')
+    parser.add_argument('--rounds', type=int, default=3, help='runs of which the median is taken; 0 counts alone')
     return parser.parse_args()
 
 
@@ -82,16 +82,23 @@ def leaf(head: str, trunk: str) -> Path:
     return CONFIGS / head / f'{trunk}_{HEADS[head].recipe}.py'
 
 
+def padded(size: tuple[int, int], divisor: int) -> tuple[int, int]:
+    """As the config pads images, but for squares of jittered ones."""
+    height, width = (-(-side // divisor) * divisor for side in size)
+    return (height, width) if divisor < 1000 else size
+
+
 def measure(head: str, trunk: str, rounds: int) -> dict[str, float]:
-    """Parameters, multiply-adds, seconds and peak MiB of a config's model."""
-    size, (model, _) = HEADS[head].size, build(leaf(head, trunk))
+    """Parameters and multiply-adds of a config's model, with ``rounds`` seconds and peak MiB."""
+    model, cfg = build(leaf(head, trunk))
+    size = padded(HEADS[head].size, cfg.model.data_preprocessor.get('pad_size_divisor', 1))
     whole = total_of(list(parts_of(model, *size)))
-    cost = cost_of(leaf(head, trunk), size, rounds=rounds)
-    return dict(
-        parameters=whole.parameters,
-        multiply_adds=whole.multiply_adds or 0,
-        seconds=cost.seconds,
-        memory=cost.memory)
+    row: dict[str, float] = dict(
+        parameters=whole.parameters, multiply_adds=whole.multiply_adds or 0)
+    if rounds:
+        cost = cost_of(leaf(head, trunk), size, rounds=rounds)
+        row |= dict(seconds=cost.seconds, memory=cost.memory)
+    return row
 
 
 def trunk_table() -> Iterator[str]:
@@ -114,10 +121,10 @@ def head_table(head: str, rows: dict[str, dict[str, float]]) -> Iterator[str]:
     yield f'| trunk | parameters, M | multiply-adds, G | time, s | memory, MiB | {metric} |'
     yield '|---|---|---|---|---|---|'
     for trunk, row in rows.items():
+        cost = f'{row["seconds"]:.2f} | {row["memory"]:.0f}' if 'seconds' in row else ' | '
         yield (f'| [{trunk}](../configs/{head}/{leaf(head, trunk).name}) '
                f'| {row["parameters"] / 1e6:.1f} | {row["multiply_adds"] / 1e9:.0f} '
-               f'| {row["seconds"]:.2f} | {row["memory"]:.0f} '
-               f'| {PUBLISHED.get((head, trunk), "–")} |')
+               f'| {cost} | {PUBLISHED.get((head, trunk), "–")} |')
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def batch(cfg: Config, dataloader: str, model: nn.Module, training: bool = False
     return model.data_preprocessor(pseudo_collate([dataset[0], dataset[1]]), training)
 
 
-@pytest.fixture(params=LEAVES)
+@pytest.fixture
 def head(request: pytest.FixtureRequest, shapes: Path, tmp_path: Path) -> SimpleNamespace:
     """A slim config of a head, its data, and its model."""
     leaf = LEAVES[request.param]
@@ -163,8 +163,16 @@ def accumulation(head: SimpleNamespace) -> None:
 
 TOOLS = (new_config, new_classes, layer_decay, tta, conversion, complexity, fuse, compiled,
          accumulation)
+PAIRS = [  # a third of them runs always, with each head and each tool among them; the rest is slow
+    pytest.param(
+        tool,
+        head,
+        id=f'{head}-{tool.__name__}',
+        marks=[] if (row + column) % 3 == 0 else pytest.mark.slow)
+    for column, head in enumerate(LEAVES) for row, tool in enumerate(TOOLS)
+]
 
 
-@pytest.mark.parametrize('tool', TOOLS, ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize('tool, head', PAIRS, indirect=['head'])
 def test_a_tool_on_a_head(tool: Callable[[SimpleNamespace], None], head: SimpleNamespace) -> None:
     tool(head)

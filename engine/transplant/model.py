@@ -8,6 +8,7 @@ from typing import Any
 
 from colonnade.backbones import TRUNKS
 from colonnade.weights.pretrained import IMAGENET
+
 from ..options import names_of_type
 from .heads import all_read, fit_heads, scale_strides
 from .maps import Map, levels_of, maps_of, read_by, whole
