@@ -74,7 +74,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('out', type=Path, help='JSON of all rows; what is in it stays')
     parser.add_argument('--heads', nargs='+', choices=HEADS, default=list(HEADS))
     parser.add_argument('--trunks', nargs='+', choices=WEIGHTS, default=list(WEIGHTS))
-    parser.add_argument('--rounds', type=int, default=3, help='runs of which the median is taken; 0 counts alone')
+    parser.add_argument(
+        '--rounds', type=int, default=3, help='runs of which the median is taken; 0 counts alone')
     return parser.parse_args()
 
 
@@ -116,7 +117,7 @@ def trunk_table() -> Iterator[str]:
 def head_table(head: str, rows: dict[str, dict[str, float]]) -> Iterator[str]:
     """Lines: all trunks under a head."""
     name, _, (height, width) = HEADS[head]
-    metric = 'box / mask mAP' if height == DETECTION[0] else 'mIoU'
+    metric = 'mAP' if height == DETECTION[0] else 'mIoU'
     yield f'\n### {name}, {height} × {width}\n'
     yield f'| trunk | parameters, M | multiply-adds, G | time, s | memory, MiB | {metric} |'
     yield '|---|---|---|---|---|---|'
