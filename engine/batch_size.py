@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from mmengine.config import Config
@@ -44,8 +45,19 @@ def enable_auto_scale_lr(cfg: Config) -> None:
     Raises:
         ValueError: If the config does not say which batch size its rate is for.
     """
-    base_batch_size(cfg)
+    scale_final_rates(schedulers_of(cfg), batch_size(cfg) / base_batch_size(cfg))
     cfg.auto_scale_lr.enable = True
+
+
+def scale_final_rates(schedulers: list[dict[str, Any]], factor: float) -> bool:
+    """Multiply rates that schedulers name themselves, as their optimizer's is; whether any does."""
+    changed = False
+    for scheduler in schedulers:
+        for key in ('eta_min', 'eta_max'):
+            if scheduler.get(key) and 'Momentum' not in scheduler['type']:
+                scheduler[key] = float(f'{scheduler[key] * factor:.3g}')
+                changed = True
+    return changed
 
 
 def accumulate(cfg: Config, count: int | None = None) -> int:
@@ -104,7 +116,7 @@ def _stretch_iterations(cfg: Config, factor: int) -> None:
             _multiply(hook, ('interval', 'begin_iter', 'save_begin'), factor)
 
 
-def schedulers_of(cfg: Config) -> list[dict[str, Any]]:
+def schedulers_of(cfg: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The schedulers of rates and momentums, also where each optimizer has its own."""
     found = cfg.get('param_scheduler') or []
     if isinstance(found, dict) and 'type' not in found:

@@ -85,6 +85,9 @@ def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
     """
     if min(height, width) < 1:
         raise ValueError(f'--size must be two positive numbers of pixels, got {height} {width}')
+    if not hasattr(model, 'backbone'):
+        raise ValueError(
+            f'{type(model).__name__} has no backbone of its own, and cannot be counted')
     image = torch.empty(1, 3, height, width, device='meta')
     work, levels = count_part('backbone', model.backbone, image)
     before = [Part('trunk', count_parameters(model.backbone), work)]

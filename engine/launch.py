@@ -189,6 +189,7 @@ def _use_gloo(cfg: Config) -> None:
             'type': 'MMDistributedDataParallel',
             'device_ids': None,
             'broadcast_buffers': False,
+            'find_unused_parameters': cfg.get('find_unused_parameters', False),
         },
     })
     cfg.sync_bn = None  # torch's SyncBatchNorm takes GPU tensors only

@@ -108,7 +108,8 @@ class ShardedStrategy(FSDPStrategy):
             module = self.model.module
             own = {
                 name.replace('_fsdp_wrapped_module.', ''): tensor
-                for name, tensor in (*module.named_parameters(), *module.named_buffers())
+                for name, tensor in (*module.named_parameters(remove_duplicate=False),
+                                     *module.named_buffers(remove_duplicate=False))
             }
             adapt = None if self.adapt is None else partial(self.adapt, own, checkpoint)
             plan = plan_loading(self._unsharded, checkpoint, str(filename), adapt=adapt)

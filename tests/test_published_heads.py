@@ -25,7 +25,8 @@ STOCK = {  # folder -> recipe, the library's config, what differs of the model b
                     {'panoptic_head.in_channels'}),
     'dino': ('12ep_coco', 'mmdet/dino/dino-4scale_r50_8xb2-12e_coco', set()),
     'rtmdet_ins': ('300ep_coco', 'mmdet/rtmdet/rtmdet-ins_l_8xb32-300e_coco',
-                   {'bbox_head.norm_cfg.type', 'bbox_head.norm_cfg.requires_grad'}),  # SyncBN
+                   {'bbox_head.norm_cfg.type', 'bbox_head.norm_cfg.requires_grad',  # SyncBN
+                    'use_syncbn'}),  # the runner does it
     'sem_fpn': ('80k_ade20k', 'mmseg/sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512',
                 {'decode_head.in_channels', *SYNC_BN}),
     'upernet': ('160k_ade20k', 'mmseg/upernet/upernet_r50_4xb4-160k_ade20k-512x512',

@@ -48,8 +48,9 @@ def main() -> None:
     for line in lines:
         print(line, flush=True)
     if args.time:
-        from colonnade.engine.benchmark.whole_models import cost_of
-        print(f'{"time and peak memory":24} {cost_of(args.config, args.size)}')
+        with user_errors('complexity'):
+            from colonnade.engine.benchmark.whole_models import cost_of
+            print(f'{"time and peak memory":24} {cost_of(args.config, args.size)}')
 
 
 if __name__ == '__main__':

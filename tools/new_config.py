@@ -42,7 +42,7 @@ def main() -> None:
     with user_errors('new_config'):
         command.write_config(cfg, args, data)
     print('\n'.join((f'{len(data.classes)} classes: {", ".join(data.classes)}', *data.reasons)))
-    print(f'written: {args.out}\ntrain with: {command.command(args)}')
+    print(f'written: {args.out}\ntrain with: {command.train_command(args.out, args.gpus)}')
 
 
 if __name__ == '__main__':

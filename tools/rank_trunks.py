@@ -55,7 +55,7 @@ def parse_args() -> argparse.Namespace:
         choices=['time', 'multiply-adds', 'parameters'],
         default='time',
         help='what the picture shows quality against (time)')
-    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--seed', type=int, default=0, help='of all that is drawn (0)')
     parser.add_argument('--device', choices=['cpu', 'cuda'], help='cuda if there is one')
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument(
@@ -73,7 +73,9 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('rank_trunks'):
-        from colonnade.engine.probing import command  # takes seconds
+        from colonnade.engine.launch import import_quietly
+        import_quietly('colonnade.engine.probing.command')  # takes seconds
+        from colonnade.engine.probing import command
         trunks, report = command.complete(args), command.Report()
         print('reading annotations and the headers of images ...', flush=True)
         data = command.look(args, report)

@@ -31,6 +31,7 @@ def main() -> None:
     """Write the config if it can be done, and say what it sets and what is left to decide."""
     args = parse_args()
     with user_errors('transplant'):
+        from colonnade.engine.own_data.command import train_command
         from colonnade.engine.transplant import command  # takes seconds
         path = command.config_file(args.config)
         require_config(path)
@@ -39,7 +40,7 @@ def main() -> None:
     print(out.read_text())
     for text in notes.undecided:
         print(f'undecided: {text}')
-    print(f'written: {out}')
+    print(f'written: {out}\ntrain with: {train_command(out)}')
 
 
 if __name__ == '__main__':

@@ -4,6 +4,7 @@ _base_ = [
     './runtime.py'
 ]
 
+find_unused_parameters = True  # of masks, where a process has images without objects
 default_hooks = dict(visualization=dict(type='DetVisualizationHook'))
 custom_hooks = [
     dict(

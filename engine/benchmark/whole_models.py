@@ -9,10 +9,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from mmengine.logging import MMLogger
 from mmengine.registry import MODELS
 from torch import nn
 
 from ..complexity import blank_sample, default_size
+from ..hooks import QuietFilter
 from ..launch import read_config
 from .measuring import MIB, freed_memory_given_back, peak_while
 
@@ -60,8 +62,10 @@ def cost_here(config: Path, size: tuple[int, int], rounds: int, threads: int) ->
     if threads:
         torch.set_num_threads(threads)
     torch.manual_seed(0)
+    MMLogger.get_current_instance().addFilter(QuietFilter())
     cfg = read_config(config)
-    cfg.model.backbone.pop('init_cfg', None)  # nothing is downloaded
+    for part in (cfg.model, cfg.model.backbone):  # nothing is downloaded
+        part.update({key: None for key in ('init_cfg', 'pretrained') if key in part})
     model: nn.Module = MODELS.build(cfg.model).eval()
     model.init_weights()  # some parameters hold anything before
     image = torch.randn(1, 3, *size)

@@ -210,7 +210,8 @@ def _remarks(annotation: dict, image: dict, masks: bool,
     elif not any(polygons):
         why = 'no polygon of at least three points'
     elif polygons_alone and isinstance(mask, dict) and not annotation['iscrowd']:
-        why = 'its segmentation is an RLE, and this recipe loads polygons alone (poly2mask=False)'
+        why = 'its segmentation is an RLE, and this recipe loads polygons alone: set ' \
+              'poly2mask=True in a copy of it'
     if why:
         return [f'left out of training: {why}'], False
     remarks = []

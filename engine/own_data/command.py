@@ -192,12 +192,12 @@ def write_config(cfg: Config, args: argparse.Namespace, data: OwnData) -> None:
         raise ValueError(f'no config can start from {args.leaf}: {error}') from error
 
 
-def command(args: argparse.Namespace) -> str:
-    """What trains the config, from the current directory on."""
+def train_command(config: Path, num_gpus: int = 1) -> str:
+    """What trains a config, from the current directory on."""
     ours, below = TOOLS / 'train.py', Path('tools/train.py')
     is_here = below.is_file() and ours.is_file() and below.samefile(ours)
     train = 'tools/train.py' if is_here else '-m colonnade.tools.train'
-    config = shlex.quote(str(args.out))
-    if args.gpus == 1:
-        return f'python {train} {config}'
-    return f'torchrun --nproc-per-node {args.gpus} {train} {config} --launcher pytorch'
+    name = shlex.quote(str(config))
+    if num_gpus == 1:
+        return f'python {train} {name}'
+    return f'torchrun --nproc-per-node {num_gpus} {train} {name} --launcher pytorch'

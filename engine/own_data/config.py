@@ -138,7 +138,8 @@ def _train_boxes_alone(cfg: Config, model: dict, datasets: list[dict], evaluator
     model['roi_head'] = dict(model['roi_head'], mask_roi_extractor=None, mask_head=None)
     for split, dataset in zip(SPLITS, datasets, strict=True):
         dataset['pipeline'] = [
-            dict(step, with_mask=False) if 'with_mask' in step else dict(step)
+            dict(step, **{key: False
+                          for key in ('with_mask', 'by_mask') if key in step})
             for step in cfg[f'{split}_dataloader'].dataset.pipeline
         ]
     evaluator['metric'] = 'bbox'

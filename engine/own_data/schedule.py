@@ -5,7 +5,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..batch_size import COUNTS_OF_SCHEDULERS, base_batch_size
+from ..batch_size import COUNTS_OF_SCHEDULERS, base_batch_size, scale_final_rates
 
 RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # with objects
 COUNTS_OF_HOOKS = ('switch_epoch', 'switch_iter')  # when the pipeline of the last epochs begins
@@ -67,6 +67,7 @@ def schedule(cfg: Config,
         optim_wrapper=dict(optimizer=dict(lr=rate * batch / base)),
         auto_scale_lr=dict(base_batch_size=batch),
         default_hooks=dict(checkpoint=_stretched_counts(checkpoint, ('interval', ), factor)))
+    scale_final_rates(changes['param_scheduler'], batch / base)
     if intervals := loop.get('dynamic_intervals'):
         changes['train_cfg']['dynamic_intervals'] = [(max(1, round(begin * factor)), interval)
                                                      for begin, interval in intervals]
@@ -84,8 +85,12 @@ def _stretched_scheduler(scheduler: dict[str, Any], factor: float,
                          iterations: int) -> dict[str, Any]:
     """Stretched by ``factor``; a warm-up stays as it is, or takes a tenth of a short training."""
     if scheduler.get('type') == 'LinearLR' and 'end' in scheduler:
-        return dict(scheduler, end=max(1, min(scheduler['end'], iterations // 10)))
-    return dict(scheduler, **_stretched_counts(scheduler, COUNTS_OF_SCHEDULERS, factor))
+        # of its steps, the last one is at the full rate
+        return dict(scheduler, end=max(2, min(scheduler['end'], iterations // 10)))
+    stretched = dict(scheduler, **_stretched_counts(scheduler, COUNTS_OF_SCHEDULERS, factor))
+    if stretched.get('begin') and stretched['begin'] >= stretched.get('end', float('inf')):
+        stretched['begin'] = stretched['end'] - 1
+    return stretched
 
 
 def _stretched_counts(settings: dict[str, Any], keys: tuple[str, ...],

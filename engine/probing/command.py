@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ..atomic import write_text
+from ..atomic import check_writable, write_text
 from ..own_data.command import check_data_options, complete_data_options, look_at_data
 from ..own_data.describe import OwnData
 from ..own_data.files import Report, repeated
@@ -42,6 +42,7 @@ def complete(args: argparse.Namespace) -> list[NamedTrunk]:
             raise ValueError(f'--{option.replace("_", "-")} must be at least 1')
     if not 0 < args.temperature < math.inf:
         raise ValueError(f'--temperature must be positive, got {args.temperature}')
+    check_writable(args.out)
     check_data_options(args)
     complete_data_options(args)
     texts = [text if '=' in text or not args.random else f'{text}={RANDOM}'
@@ -103,7 +104,7 @@ def rank(args: argparse.Namespace, trunks: Sequence[NamedTrunk], data: OwnData) 
     failures: list[str] = []
     with cache_folder(args) as folder:
         probes = probes_of(args, data, folder)
-        print(setting(probes))
+        print('\n'.join([*data.reasons, setting(probes)]))
         for number, trunk in enumerate(trunks, 1):
             print(f'[{number}/{len(trunks)}] {trunk.text}', flush=True)
             try:

@@ -17,6 +17,7 @@ from pycocotools import mask as run_lengths
 from ..own_data.describe import OwnData
 from ..own_data.label_maps import IGNORED
 
+MOST_CLASSES = IGNORED - 1  # of instances, beside the background
 BACKGROUND = 'background'  # of instances: the class of all pixels without one
 Item = TypeVar('Item')
 
@@ -39,7 +40,13 @@ def samples_of(data: OwnData) -> tuple[tuple[str, ...], list[Sample], list[Sampl
 
     Of a COCO file, instances are painted into label maps. The background is a class of its own,
     the first. Small instances lie over large ones; crowds are left out.
+
+    Raises:
+        ValueError: If it has more categories than labels.
     """
+    if data.ann_file and len(data.classes) > MOST_CLASSES:
+        raise ValueError(f'label maps have room for {MOST_CLASSES} categories, the files have '
+                         f'{len(data.classes)}: name some with --classes')
     train, val = (_samples_of_split(settings, data) for settings in data.datasets)
     return ((BACKGROUND, *data.classes) if data.ann_file else data.classes), train, val
 

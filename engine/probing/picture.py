@@ -81,7 +81,10 @@ def draw(rows: Sequence[Row], path: Path, title: str, cost: str = 'time') -> Non
     legend = axes.legend(fontsize='small')
     figure.draw_without_rendering()
     figure.set_layout_engine('none')  # what labels are placed by must not move any more
+    between = (_lines(axes, [(x, a), (x, b)])
+               for x, a, b in zip(costs, linear, nearest, strict=True))  # yapf: disable
     taken = [legend.get_window_extent(), *_boxes(axes, points), *_lines(axes, steps),
+             *itertools.chain(*between),
              *_boxes(axes, list(zip(costs, nearest, strict=True)))]  # yapf: disable
     for point, row in zip(points, rows, strict=True):
         taken.append(_place(axes, row.trunk, point, taken))

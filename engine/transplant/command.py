@@ -60,6 +60,9 @@ def transplant(name: str, trunk_name: str, out: Path) -> Notes:
         raise FileExistsError(f'{out} exists: name another --out')
     trunk, path, notes = find_trunk(trunk_name), config_file(name), Notes()
     cfg = read_config(path)
+    if not isinstance(cfg.model.get('type'), str):
+        raise ValueError(f"{path} is in mmengine's Python style, and a config of text cannot start "
+                         'from it')
     old = cfg.to_dict()
     new = changed(old, trunk, notes)
     content = difference(old, new)

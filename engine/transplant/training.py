@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
+from ..batch_size import scale_final_rates, schedulers_of
 from .notes import Notes
 
 #: rate and decay of our recipes, for 16 images a step
@@ -75,14 +76,7 @@ def set_adamw(wrapper: dict[str, Any], cfg: dict[str, Any], notes: Notes) -> Non
 
 def scale_rates(new: dict[str, Any], factor: float, notes: Notes) -> None:
     """Keep the final rates of schedulers in proportion to the first."""
-    schedulers = new.get('param_scheduler') or []
-    changed = False
-    for scheduler in schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]:
-        for key in ('eta_min', 'eta_max'):
-            if scheduler.get(key) and 'Momentum' not in scheduler['type']:
-                scheduler[key] = float(f'{scheduler[key] * factor:.3g}')
-                changed = True
-    if changed:
+    if scale_final_rates(schedulers_of(new), factor):
         notes.reason('param_scheduler', 'eta_min keeps its proportion to the rate; all else is '
                      'as it was.')
 

@@ -59,8 +59,9 @@ def trial_loss(model: nn.Module, cfg: Config, side: int) -> Tensor:
 
 def loads_masks(cfg: Config) -> bool:
     """Whether a detector is trained with masks."""
-    return True in values_of(cfg.train_dataloader, 'with_mask') or \
-        'LoadPanopticAnnotations' in values_of(cfg.train_dataloader, 'type')
+    data = cfg.get('train_dataloader')
+    return True in values_of(data, 'with_mask') or \
+        'LoadPanopticAnnotations' in values_of(data, 'type')
 
 
 def values_of(value: Any, name: str) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """A trunk by its name on the command line: ``xcit_small_12_p16``, ``vit_small_patch16_dinov3``."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -53,8 +54,9 @@ class Trunk:
         """What ``init_cfg`` would name, as far as it is known."""
         if self.kind is PlainViT:
             return f'timm://{self.arch}' + ('' if '.' in self.arch else '.TAG')
-        published = [name for name in list_pretrained() if name.startswith(f'{self.name}_')]
-        return f'timm://{max(published)}' if published else 'FILE, or timm://NAME'
+        name = re.sub(r'^resmlp_s', 'resmlp_', self.name).replace('resmlp_b', 'resmlp_big_')
+        published = [each for each in list_pretrained() if re.match(rf'{name}[_.]', each)]
+        return f'timm://{max(published)}' if published else 'FILE'
 
     def config(self, number: int, used: list[int]) -> dict[str, Any]:
         """Its part of a config.

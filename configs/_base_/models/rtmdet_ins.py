@@ -5,6 +5,7 @@ visualizer = dict(type='DetLocalVisualizer', vis_backends=[dict(type='LocalVisBa
 
 model = dict(
     type='RTMDet',
+    use_syncbn=False,  # the runner synchronises norms
     # RGB, as the trunks' weights need. The neck doubles and halves levels: sizes must be even.
     data_preprocessor=dict(
         type='DetDataPreprocessor',
