@@ -132,6 +132,18 @@ def test_schedule(head: str, recipe: str, num_images: int, options: dict, length
         assert rest['milestones'] == [length * 3 // 4, round(length * 33 / 36)]
 
 
+def test_a_schedule_of_one_epoch_and_a_small_batch() -> None:
+    """The rate ends as far below its start as published; a warm-up comes to its end."""
+    cfg = Config.fromfile(ROOT / 'configs/rtmdet_ins/xcit_small_12_p16_300ep_coco.py')
+    changes, _ = schedule(cfg, 12, images_per_gpu=2, epochs=1)
+    warm_up, cosine = changes['param_scheduler']
+    assert warm_up['end'] == 2
+    assert (cosine['begin'], cosine['end']) == (0, 1)
+    factor = changes['optim_wrapper']['optimizer']['lr'] / cfg.optim_wrapper.optimizer.lr
+    assert factor == 2 / 256
+    assert cosine['eta_min'] == pytest.approx(factor * cfg.param_scheduler[1].eta_min, rel=1e-2)
+
+
 @pytest.mark.parametrize('arguments, message', [
     (['no.py', '--masks', '.'], 'no config file no.py'),
     (['{det}', '--masks', '.'], '--coco is for detectors, --masks for segmenters'),

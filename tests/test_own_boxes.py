@@ -46,4 +46,4 @@ def test_boxes_where_some_have_masks(recipe: str, instances: list, tmp_path: Pat
     for split in ('train', 'val'):
         steps = cfg[f'{split}_dataloader'].dataset.pipeline
         assert [step.get('with_mask') for step in steps].count(False) == 1
-        assert not any(step.get('with_mask') for step in steps)
+        assert not any(step.get('with_mask') or step.get('by_mask') for step in steps)
