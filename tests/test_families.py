@@ -35,8 +35,11 @@ default_hooks = dict(checkpoint=dict(interval=1))
 """
 
 
-@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
-@pytest.mark.parametrize('trunk', [trunk for trunk in TRUNKS if trunk != 'XCiT'])
+@pytest.mark.parametrize('trunk, head', [  # each always under one head
+    pytest.param(trunk, head, marks=[] if (row + column) % 2 else pytest.mark.slow)
+    for row, trunk in enumerate(TRUNKS) if trunk != 'XCiT'
+    for column, head in enumerate(('mask_rcnn', 'sem_fpn'))
+])  # yapf: disable
 def test_trains_resumes_and_evaluates(trunk: str, head: str, real_data: dict[str, Path],
                                       tmp_path: Path, run_tool: Callable) -> None:
     layout = LAYOUTS[head]

@@ -30,7 +30,7 @@ def metrics_of(run_tool: Callable, head: str, data_root: Path, work_dir: Path, *
     return json.loads(out.read_text())['metrics']
 
 
-@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
+@pytest.mark.parametrize('head', [pytest.param('mask_rcnn', marks=pytest.mark.slow), 'sem_fpn'])
 def test_a_whole_pass(head: str, real_data: dict[str, Path], tmp_path: Path,
                       run_tool: Callable) -> None:
     """Every image goes through training once, images without objects too, and through test."""
