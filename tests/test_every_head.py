@@ -122,26 +122,25 @@ def complexity(head: SimpleNamespace) -> None:
     assert whole.multiply_adds
 
 
-def fuse(head: SimpleNamespace) -> None:
-    model = head.model.eval()
+def assert_same_features(model: nn.Module, change: Callable[[nn.Module], None]) -> None:
+    """A change of a model that is evaluated leaves what its heads get as it was."""
+    model.eval()
     image = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = model.extract_feat(image)
-        fuse_trunks(model)
+        change(model)
         for ours, theirs in zip(model.extract_feat(image), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def fuse(head: SimpleNamespace) -> None:
+    assert_same_features(head.model, fuse_trunks)
 
 
 def compiled(head: SimpleNamespace) -> None:
     """Through the tracer, with the kernels of eager mode."""
     head.monkeypatch.setattr(torch, 'compile', functools.partial(torch.compile, backend='eager'))
-    model = head.model.eval()
-    image = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = model.extract_feat(image)
-        compile_parts(model)
-        for ours, theirs in zip(model.extract_feat(image), expected, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    assert_same_features(head.model, compile_parts)
 
 
 def accumulation(head: SimpleNamespace) -> None:

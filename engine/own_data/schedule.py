@@ -59,7 +59,8 @@ def schedule(cfg: Config,
     changes: dict[str, Any] = dict(
         train_cfg={
             key: new,
-            **_stretched_counts(loop, ('val_interval', ), factor)
+            **_stretched_counts(loop, ('val_interval', ), factor),
+            **_stretched_intervals(loop, factor)
         },
         param_scheduler=[
             _stretched_scheduler(scheduler, factor, iterations) for scheduler in schedulers
@@ -68,13 +69,11 @@ def schedule(cfg: Config,
         auto_scale_lr=dict(base_batch_size=batch),
         default_hooks=dict(checkpoint=_stretched_counts(checkpoint, ('interval', ), factor)))
     scale_final_rates(changes['param_scheduler'], batch / base)
-    if intervals := loop.get('dynamic_intervals'):
-        changes['train_cfg']['dynamic_intervals'] = [(max(1, round(begin * factor)), interval)
-                                                     for begin, interval in intervals]
     hooks = [hook for hook in cfg.get('custom_hooks') or [] if hook]
-    stretched = [dict(hook, **_stretched_counts(hook, COUNTS_OF_HOOKS, factor)) for hook in hooks]
     if factor != 1 and any(key in hook for hook in hooks for key in COUNTS_OF_HOOKS):
-        changes['custom_hooks'] = stretched  # as a whole: a list of a base config is replaced
+        changes['custom_hooks'] = [  # as a whole: a list of a base config is replaced
+            dict(hook, **_stretched_counts(hook, COUNTS_OF_HOOKS, factor)) for hook in hooks
+        ]
     return changes, [
         f'{new} {unit} for {num_images} images, {batch} a step (the recipe has {old}, {base} a '
         f'step); learning rate {rate:g} x {batch} / {base} = {rate * batch / base:g}'
@@ -91,6 +90,13 @@ def _stretched_scheduler(scheduler: dict[str, Any], factor: float,
     if stretched.get('begin') and stretched['begin'] >= stretched.get('end', float('inf')):
         stretched['begin'] = stretched['end'] - 1
     return stretched
+
+
+def _stretched_intervals(loop: dict[str, Any], factor: float) -> dict[str, Any]:
+    """From where on evaluations are more frequent, stretched; nothing if they never are."""
+    intervals = [(max(1, round(begin * factor)), interval)
+                 for begin, interval in loop.get('dynamic_intervals') or ()]
+    return dict(dynamic_intervals=intervals) if intervals else {}
 
 
 def _stretched_counts(settings: dict[str, Any], keys: tuple[str, ...],
