@@ -1,12 +1,13 @@
-"""From the arguments of ``tools/test.py`` to a runner that is ready to test, and its metrics."""
+"""From a config, weights and options to a runner that is ready to test, and to its metrics."""
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.dist import is_main_process
@@ -14,63 +15,101 @@ from mmengine.evaluator import BaseMetric
 from mmengine.runner import Runner
 from torch import nn
 
+from colonnade.configs import find_config
 from colonnade.weights.files import trusting
 
 from .atomic import check_writable, write_json
 from .checks import check_config
 from .data_sources import check_data
 from .hooks import drop_averaging
-from .launch import build_runner, check_metrics, load_config
+from .launch import LaunchOptions, build_runner, check_metrics, load_config
 from .runner import StrictRunner, compile_parts, fuse_trunks
 from .tta import augment_tests
 
+Metrics = dict[str, float | None]
 AVERAGES = ('mAP', 'mAP_50', 'mAP_75')
 
 
-def testing_config(args: argparse.Namespace) -> Config:
-    """The config that the command line asks for, checked as far as it can be without a model.
+@dataclass(kw_only=True)
+class TestOptions(LaunchOptions):
+    """What an evaluation is told, as ``tools/test.py --help`` says it.
+
+    Attributes:
+        checkpoint: File or URL of a whole model.
+        out: JSON file for the metrics; ``WORK_DIR/TIMESTAMP/metrics.json`` if not given.
+        tta: Merge six scales, flipped and not.
+        fuse: Fold the trunk's norms and scales into its layers.
+        compile: torch.compile trunk and pyramid.
+    """
+    __test__ = False  # pytest takes what is called Test for tests
+
+    checkpoint: str
+    out: Path | None = None
+    tta: bool = False
+    fuse: bool = False
+    compile: bool = False
+
+
+def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metrics:
+    """Evaluate a detector or segmenter, as ``tools/test.py`` does.
 
     Args:
-        args: Of ``tools/test.py``.
+        config: A config file, or the name of a shipped config.
+        checkpoint: File or URL of a whole model.
+        **options: The attributes of :class:`TestOptions`. The metrics are also written to ``out``.
+
+    Returns:
+        Names and values; None for those that are undefined.
+
+    Raises:
+        OSError: If a file or folder is missing, or cannot be written.
+        TypeError: If there is no such option.
+        ValueError: If the config, the options, the data and the weights do not fit each other.
+    """
+    settings = TestOptions(config=find_config(config), checkpoint=str(checkpoint), **options)
+    with prepared_runner(settings) as runner:
+        found = runner.test()
+    return write_metrics(found, runner, settings)
+
+
+def testing_config(options: TestOptions) -> Config:
+    """The config that is asked for, checked as far as it can be without a model.
 
     Raises:
         OSError: If a file or folder is missing.
         ValueError: If the config, the options and the data do not fit each other.
     """
-    cfg = load_config(args)
+    cfg = load_config(options)
     check_metrics(cfg, 'test_evaluator')
     drop_averaging(cfg)
-    cfg.load_from, cfg.resume = args.checkpoint, False
+    cfg.load_from, cfg.resume = options.checkpoint, False
     check_data(cfg, ('test_dataloader', ))
     check_config(cfg, ('test_dataloader', ))
-    if args.tta:
+    if options.tta:
         augment_tests(cfg)
-    if '://' not in args.checkpoint and not Path(args.checkpoint).expanduser().is_file():
-        raise FileNotFoundError(f'no checkpoint {args.checkpoint}')
+    if '://' not in options.checkpoint and not Path(options.checkpoint).expanduser().is_file():
+        raise FileNotFoundError(f'no checkpoint {options.checkpoint}')
     return cfg
 
 
 @contextmanager
-def prepared_runner(args: argparse.Namespace) -> Iterator[Runner]:
+def prepared_runner(options: TestOptions) -> Iterator[Runner]:
     """A runner that is ready to test.
-
-    Args:
-        args: Of ``tools/test.py``.
 
     Raises:
         OSError: If a file or folder is missing, or cannot be written.
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
-    cfg = testing_config(args)
+    cfg = testing_config(options)
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
-    if args.out:
-        check_writable(args.out)
-    with trusting(args.trust):
+    if options.out:
+        check_writable(Path(options.out))
+    with trusting(options.trust):
         runner = build_runner(cfg)
-        if (args.fuse or args.compile) and not isinstance(runner, StrictRunner):
+        if (options.fuse or options.compile) and not isinstance(runner, StrictRunner):
             raise ValueError('--fuse and --compile need the default runner, the config asks for '
                              f'{type(runner).__name__}')
-        runner.prepare = partial(prepare, fuse=args.fuse, compile=args.compile)
+        runner.prepare = partial(prepare, fuse=options.fuse, compile=options.compile)
         if isinstance(runner, StrictRunner):
             runner.check_weights()
         yield runner
@@ -84,8 +123,7 @@ def prepare(model: nn.Module, *, fuse: bool, compile: bool) -> None:
         compile_parts(model)
 
 
-def complete(metrics: dict[str, float],
-             evaluators: Iterable[BaseMetric]) -> dict[str, float | None]:
+def complete(metrics: dict[str, float], evaluators: Iterable[BaseMetric]) -> Metrics:
     """``metrics`` with an mAP of 0 where nothing was detected, and None for what is undefined.
 
     mmdet's CocoMetric gives no numbers at all for a model without a single detection.
@@ -108,28 +146,47 @@ def complete(metrics: dict[str, float],
     return {key: float(v) if math.isfinite(v) else None for key, v in metrics.items()}
 
 
-def report(found: dict[str, float], runner: Runner, args: argparse.Namespace) -> None:
-    """Print the metrics of a test, then write them; in the first process alone.
+def write_metrics(found: dict[str, float], runner: Runner, options: TestOptions) -> Metrics:
+    """The metrics of a test in full, written to a file by the first process.
 
     Args:
         found: What the evaluators computed.
         runner: That computed it.
-        args: Of ``tools/test.py``.
+        options: Of the test.
+
+    Raises:
+        OSError: If they cannot be written.
+    """
+    metrics = complete(found, runner.test_loop.evaluator.metrics)
+    if is_main_process():
+        content = dict(config=str(options.config), checkpoint=options.checkpoint, metrics=metrics)
+        try:
+            write_json(metrics_file(runner, options), content)
+        except OSError as error:
+            raise OSError(f'the metrics cannot be written: {error}') from error
+    return metrics
+
+
+def metrics_file(runner: Runner, options: TestOptions) -> Path:
+    """Where the metrics of a test go."""
+    return Path(options.out or Path(runner.log_dir, 'metrics.json'))
+
+
+def report(found: dict[str, float], runner: Runner, options: TestOptions) -> None:
+    """Print the metrics of a test and write them, in the first process alone.
+
+    Args:
+        found: What the evaluators computed.
+        runner: That computed it.
+        options: Of the test.
 
     Raises:
         OSError: If they cannot be written.
     """
     if not is_main_process():
         return
-    metrics = complete(found, runner.test_loop.evaluator.metrics)
-    if not metrics:
-        print('no metrics: the evaluators of the config compute none')
-    for key, value in metrics.items():
+    for key, value in complete(found, runner.test_loop.evaluator.metrics).items():
         print(f'{key:24} {"undefined" if value is None else f"{value:.4g}"}')
-    out = args.out or Path(runner.log_dir, 'metrics.json')
-    content = dict(config=str(args.config), checkpoint=args.checkpoint, metrics=metrics)
-    try:
-        write_json(out, content)
-    except OSError as error:
-        raise OSError(f'the metrics cannot be written: {error}') from error
-    print(f'written to {out}')
+    if not write_metrics(found, runner, options):
+        print('no metrics: the evaluators of the config compute none')
+    print(f'written to {metrics_file(runner, options)}')

@@ -1,17 +1,18 @@
 """From a config file and command-line options to a runner, for mmdet and mmseg configs alike."""
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.device import get_device
@@ -34,28 +35,46 @@ WRONG_SETTING = (r'\S+ is not in the \S+ registry|cfg should be a dict|type must
 RANK = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
 
 
-def load_config(args: argparse.Namespace) -> Config:
-    """The config of ``args.config`` with the options of the command line applied.
+@dataclass
+class LaunchOptions:
+    """What every run is told.
 
-    Args:
-        args: Of :func:`colonnade.tools.command_line.add_launch_arguments`.
+    Attributes:
+        config: A config file.
+        cfg_options: Settings that override it, as in ``{'train_cfg.max_epochs': 12}``.
+        work_dir: Folder for logs and checkpoints; ``work_dirs/FOLDER/CONFIG`` if not given.
+        data_root: Where the data set lies, for all data sets and evaluators.
+        launcher: What started the processes: ``'none'``, ``'pytorch'``, ``'slurm'`` or ``'mpi'``.
+        trust: Run what is pickled in weight files; only if you trust who made them.
+    """
+    config: Path
+    cfg_options: dict[str, Any] | None = None
+    work_dir: str | Path | None = None
+    data_root: str | Path | None = None
+    launcher: str = 'none'
+    trust: bool = False
+
+
+def load_config(options: LaunchOptions) -> Config:
+    """The config of a run with its options applied.
 
     Raises:
         FileNotFoundError: If the config or the data root does not exist.
         ValueError: If the options don't fit the config or this machine.
     """
-    cfg = read_config(args.config)
+    cfg = read_config(options.config)
     use_faster_coco_eval(cfg)
-    if args.data_root is not None:
-        redirect_data_root(cfg, args.data_root)
-    if args.cfg_options is not None:
-        merge_options(cfg, args.cfg_options)
-    if args.work_dir is not None:
-        cfg.work_dir = str(args.work_dir)
+    if options.data_root is not None:
+        redirect_data_root(cfg, Path(options.data_root))
+    if options.cfg_options is not None:
+        merge_options(cfg, options.cfg_options)
+    if options.work_dir is not None:
+        cfg.work_dir = str(options.work_dir)
     elif 'work_dir' not in cfg:
         # leaves of several heads have the same name, hence the folder too
-        cfg.work_dir = str(Path('work_dirs', args.config.resolve().parent.name, args.config.stem))
-    cfg.launcher = args.launcher
+        folder = options.config.resolve().parent.name
+        cfg.work_dir = str(Path('work_dirs', folder, options.config.stem))
+    cfg.launcher = options.launcher
     return cfg
 
 
@@ -73,12 +92,21 @@ def read_config(path: Path) -> Config:
     except (SyntaxError, NameError, TypeError, KeyError, AttributeError, ImportError, OSError,
             ValueError) as error:
         raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
+    prepare_library(cfg, str(path))
+    return cfg
+
+
+def prepare_library(cfg: Config, source: str) -> None:
+    """Import mmdet or mmseg for a config, so that what it names is known.
+
+    Raises:
+        ValueError: If it is no config of a detector or segmenter.
+    """
     if cfg.get('default_scope') not in LIBRARIES or 'model' not in cfg:
-        raise ValueError(f'{path} is no config of a detector or segmenter: it has no model, or no '
-                         f'default_scope = {" or ".join(map(repr, LIBRARIES))}')
+        raise ValueError(f'{source} is no config of a detector or segmenter: it has no model, or '
+                         f'no default_scope = {" or ".join(map(repr, LIBRARIES))}')
     import_quietly(f'{cfg.default_scope}.datasets')
     init_default_scope(cfg.default_scope)
-    return cfg
 
 
 def import_quietly(name: str) -> None:
@@ -127,15 +155,22 @@ def build_runner(cfg: Config) -> Runner:
     if (cfg.get('strategy') or {}).get('type') == 'ShardedStrategy':  # a config that a run dumped
         import_module('colonnade.engine.sharding')
     settle_trunk(cfg.model)
-    try:
+    with build_error():
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
+    warn_of_normalisation(cfg.model)
+    return runner
+
+
+@contextmanager
+def build_error() -> Iterator[None]:
+    """Make a ValueError of what registries and Python say of wrong settings."""
+    try:
+        yield
     except (TypeError, KeyError) as error:
         text = str(error.args[0]) if error.args else ''
         if not re.match(WRONG_SETTING, text):
             raise
         raise ValueError(f'a part of the config cannot be built: {explained(text)}') from error
-    warn_of_normalisation(cfg.model)
-    return runner
 
 
 def explained(text: str) -> str:

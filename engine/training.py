@@ -1,51 +1,96 @@
-"""From the arguments of ``tools/train.py`` to a runner that is ready to train."""
+"""From a config and options to a runner that is ready to train, and to trained weights."""
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
+from colonnade.configs import find_config
 from colonnade.weights.files import trusting
 
 from .batch_size import accumulate, batch_size, enable_auto_scale_lr
 from .checks import check_config
 from .data_sources import check_data
 from .hooks import BatchSizeHook
-from .launch import build_runner, check_metrics, load_config, sole_run
+from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
 from .runner import StrictRunner, compile_parts
 
 
-def training_config(args: argparse.Namespace) -> Config:
-    """The config that the command line asks for, checked as far as it can be without a model.
+@dataclass
+class TrainOptions(LaunchOptions):
+    """What a training is told, as ``tools/train.py --help`` says it.
+
+    Attributes:
+        resume: A checkpoint to go on from, or ``'auto'`` for the latest in the work dir.
+        load_from: A whole model to start from: file, URL or published detector or segmenter.
+        amp: Mixed precision, on a GPU.
+        compile: torch.compile trunk and pyramid.
+        fsdp: Share out parameters, gradients and optimizer states over the processes.
+        auto_scale_lr: Scale the learning rate by the batch size over the config's.
+        accumulate: Sum the gradients of so many iterations per step; 0 for as many as make up the
+            config's batch size.
+        new_classes: ``load_from`` is of other classes; layers that depend on them start untrained.
+    """
+    resume: str | None = None
+    load_from: str | None = None
+    amp: bool = False
+    compile: bool = False
+    fsdp: bool = False
+    auto_scale_lr: bool = False
+    accumulate: int | None = None
+    new_classes: bool = False
+
+
+def train(config: str | Path, **options: Any) -> Path:
+    """Train a detector or segmenter, as ``tools/train.py`` does.
 
     Args:
-        args: Of ``tools/train.py``.
+        config: A config file, or the name of a shipped config.
+        **options: The attributes of :class:`TrainOptions`.
+
+    Returns:
+        The last checkpoint.
+
+    Raises:
+        OSError: If a file or folder is missing, or cannot be written, or the work dir has an
+            earlier run.
+        TypeError: If there is no such option.
+        ValueError: If the config, the options, the data and the weights do not fit each other.
+    """
+    with prepared_runner(TrainOptions(find_config(config), **options)) as runner:
+        runner.train()
+    return Path(Path(runner.work_dir, 'last_checkpoint').read_text())
+
+
+def training_config(options: TrainOptions) -> Config:
+    """The config that is asked for, checked as far as it can be without a model.
 
     Raises:
         OSError: If a file or folder is missing.
         ValueError: If the config, the options and the data do not fit each other.
     """
-    cfg = load_config(args)
+    cfg = load_config(options)
     check_metrics(cfg, 'val_evaluator')
     check_data(cfg, ('train_dataloader', 'val_dataloader'))
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
-    set_start(cfg, args.resume, args.load_from, args.new_classes)
-    if args.amp:
+    set_start(cfg, options.resume, options.load_from, options.new_classes)
+    if options.amp:
         set_amp(cfg)
-    if args.fsdp and args.compile:
+    if options.fsdp and options.compile:
         raise ValueError('--compile does not go with --fsdp: leave one out')
-    if args.fsdp:
+    if options.fsdp:
         from .sharding import shard  # which registers a strategy of mmengine's private part
         shard(cfg)
-    set_batch_size(cfg, args.auto_scale_lr, args.accumulate)
+    set_batch_size(cfg, options.auto_scale_lr, options.accumulate)
     return cfg
 
 
@@ -123,21 +168,18 @@ def set_amp(cfg: Config) -> None:
 
 
 @contextmanager
-def prepared_runner(args: argparse.Namespace) -> Iterator[Runner]:
+def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
     """A runner that is ready to train; while open, no other trains in its work dir.
-
-    Args:
-        args: Of ``tools/train.py``.
 
     Raises:
         OSError: If a file or folder is missing, or cannot be written.
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
-    cfg = training_config(args)
+    cfg = training_config(options)
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
-    with trusting(args.trust), sole_run(cfg):
+    with trusting(options.trust), sole_run(cfg):
         runner = build_runner(cfg)
-        if args.new_classes:
+        if options.new_classes:
             loader = runner if isinstance(runner, StrictRunner) else runner.strategy
             loader.adapt = NewClasses(cfg)
         if cfg.train_dataloader.get('batch_size'):
@@ -145,6 +187,6 @@ def prepared_runner(args: argparse.Namespace) -> Iterator[Runner]:
             runner.register_hook(BatchSizeHook(cfg.train_dataloader.batch_size, accumulated))
         if isinstance(runner, StrictRunner):
             runner.check_weights()
-        if args.compile:
+        if options.compile:
             compile_parts(runner.model)
         yield runner

@@ -12,6 +12,7 @@ from conftest import ROOT
 COMMON = ('weights', 'backbones.kernels', 'backbones.variants', 'backbones.registry',
           'backbones.loadable', 'backbones.columnar', 'backbones.positions')
 BENEATH = {  # room -> what it may import besides itself
+    'configs': (),
     'weights': (),
     'backbones.kernels': (),
     'backbones.variants': (),
@@ -24,15 +25,17 @@ BENEATH = {  # room -> what it may import besides itself
     'backbones': ('backbones', 'weights'),  # attention_maps, and the old path of the weights
     'necks': ('weights', 'backbones.kernels'),
     'heads': (),
-    'engine': ('engine', 'necks', 'backbones', 'weights'),
+    'engine': ('configs', 'engine', 'necks', 'backbones', 'weights'),
     'engine.own_data': ('engine', ),
     'engine.benchmark': ('engine', 'necks', 'backbones'),
     'engine.probing': ('engine', 'backbones', 'weights'),
-    'engine.transplant': ('engine', 'necks', 'backbones', 'weights'),
-    'tools': ('engine', 'weights'),
+    'engine.prediction': ('configs', 'engine', 'weights'),
+    'engine.transplant': ('configs', 'engine', 'necks', 'backbones', 'weights'),
+    'tools': ('configs', 'engine', 'weights'),
 }  # yapf: disable
 # which the rest of their folder does not know
-ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.probing', 'engine.transplant')
+ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.prediction', 'engine.probing',
+             'engine.transplant')
 FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'engine', 'tools')
 
 
@@ -42,6 +45,7 @@ def modules() -> dict[str, Path]:
     for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob('*.py')):
         parts = path.relative_to(ROOT).with_suffix('').parts
         found['.'.join(parts[:-1] if parts[-1] == '__init__' else parts)] = path
+    found['configs'] = ROOT / 'configs/__init__.py'
     return found
 
 

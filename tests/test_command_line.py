@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, run_python
 
-from colonnade.tools.command_line import require_config, user_errors
+from colonnade.configs import find_config
+from colonnade.tools.command_line import user_errors
 
 TOOLS = sorted(path.stem for path in (ROOT / 'tools').glob('*.py')
                if 'def parse_args' in path.read_text())  # yapf: disable
@@ -33,9 +34,9 @@ def test_a_broken_package_is_no_users_error(tmp_path: Path,
 def test_a_misspelt_config(tmp_path: Path) -> None:
     with pytest.raises(
             FileNotFoundError, match='no config file .*; did you mean .*_slim_shapes.py'):
-        require_config(ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shape.py')
+        find_config(ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shape.py')
     with pytest.raises(FileNotFoundError, match='no config file .*nowhere/a.py$'):
-        require_config(tmp_path / 'nowhere/a.py')
+        find_config(tmp_path / 'nowhere/a.py')
 
 
 def test_help_imports_nothing_that_takes_time() -> None:

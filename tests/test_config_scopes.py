@@ -11,7 +11,7 @@ from conftest import ROOT, run_python
 from mmengine import hub
 from mmengine.config import Config
 
-from colonnade.engine.launch import load_config
+from colonnade.engine.launch import LaunchOptions, load_config
 from colonnade.tools.command_line import add_launch_arguments
 
 BASES = {
@@ -46,7 +46,8 @@ def write_config(folder: Path, base: str) -> Path:
 def test_a_config_inherits_from_a_package(tmp_path: Path, base: str) -> None:
     parser = argparse.ArgumentParser()
     add_launch_arguments(parser)
-    cfg = load_config(parser.parse_args([str(write_config(tmp_path, base))]))
+    args = parser.parse_args([str(write_config(tmp_path, base))])
+    cfg = load_config(LaunchOptions(**vars(args)))
     assert cfg.train_dataloader.dataset.type == BASES[base]
 
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, run_python
 
 LEAF = 'sem_fpn/xcit_tiny_12_p16_80k_ade20k.py'
-PARTS = ('backbones', 'configs', 'engine', 'heads', 'necks', 'tools', 'weights')
+PARTS = ('api', 'backbones', 'configs', 'engine', 'heads', 'necks', 'tools', 'weights')
 
 
 @pytest.fixture(scope='module')
@@ -32,7 +32,8 @@ def test_wheel_carries_everything(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     for part in PARTS:
         for path in (ROOT / part).rglob('*.py'):
-            assert f'colonnade/{path.relative_to(ROOT)}' in names
+            inside = path.relative_to(ROOT / 'api' if part == 'api' else ROOT)
+            assert f'colonnade/{inside}' in names
     assert any(name.endswith('LICENSE') for name in names)
     outside = {name for name in names if not name.startswith('colonnade')}
     assert outside == set(), 'nothing is installed under a generic name'

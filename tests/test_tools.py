@@ -1,7 +1,6 @@
 """The command line on drawn shapes: train, resume, test, and what it says to wrong input."""
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable
@@ -20,10 +19,9 @@ from torch import nn
 from colonnade.backbones import ColumnarBackbone
 from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
 from colonnade.engine.instance_tta import InstanceTTAModel
-from colonnade.engine.launch import load_config, read_config
+from colonnade.engine.launch import LaunchOptions, load_config, read_config
 from colonnade.engine.training import set_resume
 from colonnade.engine.tta import augment_tests
-from colonnade.tools.command_line import add_launch_arguments
 
 
 def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
@@ -84,12 +82,8 @@ def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
 
 
 def test_data_root_moves_every_data_set_and_evaluator(shapes: Path) -> None:
-    parser = argparse.ArgumentParser()
-    add_launch_arguments(parser)
     for head, layout in LAYOUTS.items():
-        cfg = load_config(
-            parser.parse_args([str(config(head)), '--data-root',
-                               str(shapes / layout)]))
+        cfg = load_config(LaunchOptions(config(head), data_root=shapes / layout))
         roots = {name: dataset.data_root for name, dataset in find_datasets(cfg)}
         assert roots == {
             f'{split}_dataloader.dataset': f'{shapes / layout}'

@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -32,17 +31,6 @@ def user_errors(tool: str, *kinds: type[Exception]) -> Iterator[None]:
 def is_from_an_import(error: Exception) -> bool:
     """Whether a module failed to load: no error of the user's, and its traceback names it."""
     return any(frame.name == '<module>' for frame in traceback.extract_tb(error.__traceback__))
-
-
-def require_config(path: Path) -> None:
-    """Raise a FileNotFoundError for a config that does not exist, with the one that was meant."""
-    if path.is_file():
-        return
-    folder = path.parent if path.parent.is_dir() else None
-    names = [other.name for other in folder.glob('*.py')] if folder else []
-    near = get_close_matches(path.name, names, n=1)
-    meant = f'; did you mean {path.with_name(near[0])}?' if near else ''
-    raise FileNotFoundError(f'no config file {path}{meant}')
 
 
 def print_any_name() -> None:
@@ -93,7 +81,8 @@ class Options(argparse.Action):
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """A config and settings that override it."""
-    parser.add_argument('config', type=Path, help='config file of mmdet or mmseg')
+    parser.add_argument(
+        'config', type=Path, help='config file of mmdet or mmseg, or the name of one of ours')
     parser.add_argument(
         '--cfg-options',
         action=Options,

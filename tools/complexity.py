@@ -11,13 +11,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import require_config, user_errors
+from colonnade.configs import find_config
+from colonnade.tools.command_line import user_errors
 
 
 def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('config', nargs='?', type=Path, help='config file of mmdet or mmseg')
+    parser.add_argument(
+        'config',
+        nargs='?',
+        type=Path,
+        help='config file of mmdet or mmseg, or the name of one of ours')
     parser.add_argument(
         '--size',
         nargs=2,
@@ -42,7 +47,7 @@ def main() -> None:
     args = parse_args()
     with user_errors('complexity'):
         if not args.table:
-            require_config(args.config)
+            args.config = find_config(args.config)
         from colonnade.engine.complexity import model_table, published_table  # takes seconds
         lines = published_table() if args.table else list(model_table(args.config, args.size))
     for line in lines:

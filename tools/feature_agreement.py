@@ -13,13 +13,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import require_config, user_errors
+from colonnade.configs import find_config
+from colonnade.tools.command_line import user_errors
 
 
 def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('config', type=Path, help='config of the trained model')
+    parser.add_argument(
+        'config', type=Path, help='config of the trained model, or the name of one of ours')
     parser.add_argument('checkpoint', help='its weights')
     parser.add_argument('--images', type=Path, required=True, help='folder of .jpg or .png')
     parser.add_argument('--limit', type=int, default=32, help='images to read (32)')
@@ -31,7 +33,7 @@ def main() -> None:
     """Print a row of correlations for each way of mixing tokens."""
     args = parse_args()
     with user_errors('feature_agreement'):
-        require_config(args.config)
+        args.config = find_config(args.config)
         from colonnade.engine.feature_agreement import agreement_table, load  # takes seconds
         backbone, images = load(args.config, args.checkpoint, args.images, args.limit, args.sizes)
     for line in agreement_table(backbone, images, args.sizes):

@@ -10,15 +10,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from colonnade.configs import find_config
 from colonnade.tools.command_line import (add_data_arguments, print_any_name, print_report,
-                                          require_config, user_errors)
+                                          user_errors)
 
 
 def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__.split('\n\n')[0], formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument('leaf', type=Path, help='the config to start from')
+    parser.add_argument(
+        'leaf', type=Path, help='the config to start from: a file, or the name of one of ours')
     add_data_arguments(parser)
     parser.add_argument('--batch-size', type=int, help="images a GPU (the recipe's)")
     parser.add_argument('--gpus', type=int, default=1, help='GPUs, or processes (1)')
@@ -32,7 +34,7 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('new_config'):
-        require_config(args.leaf)
+        args.leaf = find_config(args.leaf)
         from colonnade.engine.own_data import command  # takes seconds
         cfg, report = command.complete(args), command.Report()
     print('reading annotations and the headers of images ...', flush=True)

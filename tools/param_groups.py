@@ -7,7 +7,8 @@ from __future__ import annotations
 import argparse
 import signal
 
-from colonnade.tools.command_line import add_config_arguments, require_config, user_errors
+from colonnade.configs import find_config
+from colonnade.tools.command_line import add_config_arguments, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -22,7 +23,7 @@ def main() -> None:
     args = parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is no error
     with user_errors('param_groups'):
-        require_config(args.config)
+        args.config = find_config(args.config)
         from colonnade.engine.parameter_groups import parameter_groups  # takes seconds
         groups, frozen = parameter_groups(args.config, args.cfg_options or {})
     for (rate, decay), members in sorted(groups.items()):

@@ -8,7 +8,8 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from colonnade.tools.command_line import add_launch_arguments, require_config, user_errors
+from colonnade.configs import find_config
+from colonnade.tools.command_line import add_launch_arguments, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -31,14 +32,15 @@ def main() -> None:
     args = parse_args()
     with ExitStack() as stack:
         with user_errors('test'):
-            require_config(args.config)
+            args.config = find_config(args.config)
             from colonnade.engine import evaluation  # takes seconds
-            runner = stack.enter_context(evaluation.prepared_runner(args))
+            options = evaluation.TestOptions(**vars(args))
+            runner = stack.enter_context(evaluation.prepared_runner(options))
         from colonnade.weights import WeightsError
         with user_errors('test', WeightsError, FileNotFoundError):  # of runners that load only now
             metrics = runner.test()
     with user_errors('test', OSError):
-        evaluation.report(metrics, runner, args)
+        evaluation.report(metrics, runner, options)
 
 
 if __name__ == '__main__':

@@ -7,7 +7,8 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from colonnade.tools.command_line import add_launch_arguments, require_config, user_errors
+from colonnade.configs import find_config
+from colonnade.tools.command_line import add_launch_arguments, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -57,9 +58,9 @@ def main() -> None:
     args = parse_args()
     with ExitStack() as stack:
         with user_errors('train'):
-            require_config(args.config)
-            from colonnade.engine.training import prepared_runner  # takes seconds
-            runner = stack.enter_context(prepared_runner(args))
+            args.config = find_config(args.config)
+            from colonnade.engine.training import TrainOptions, prepared_runner  # takes seconds
+            runner = stack.enter_context(prepared_runner(TrainOptions(**vars(args))))
         from colonnade.weights import WeightsError
         with user_errors('train', WeightsError, FileNotFoundError):  # some runners load only now
             runner.train()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import require_config, user_errors
+from colonnade.tools.command_line import user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -34,7 +34,6 @@ def main() -> None:
         from colonnade.engine.own_data.command import train_command
         from colonnade.engine.transplant import command  # takes seconds
         path = command.config_file(args.config)
-        require_config(path)
         out = args.out or Path(f'{args.trunk.replace(".", "_")}_{path.name}')
         notes = command.transplant(args.config, args.trunk, out)
     print(out.read_text())

@@ -9,6 +9,8 @@ from typing import Any
 
 from mmengine.config import Config
 
+from colonnade.configs import find_config
+
 from ..atomic import write_text
 from ..checks import check_config
 from ..config_source import base_path, comment_lines, laid_out
@@ -28,15 +30,16 @@ def config_file(name: str) -> Path:
     """A config by its path, or by ``mmdet::FOLDER/FILE.py`` in an installed package.
 
     Raises:
+        FileNotFoundError: If there is no such file.
         ValueError: If the package is not installed.
     """
     package, separator, below = name.partition('::')
     if not separator:
-        return Path(name)
+        return find_config(name)
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(f'{name}: {package} is not installed')
-    return Path(spec.submodule_search_locations[0], '.mim/configs', below)
+    return find_config(Path(spec.submodule_search_locations[0], '.mim/configs', below))
 
 
 def transplant(name: str, trunk_name: str, out: Path) -> Notes:

@@ -1,0 +1,48 @@
+"""Dense prediction on columnar image transformers: load a model, predict, train, evaluate.
+
+    import colonnade
+    model = colonnade.load('sem_fpn/xcit_nano_12_p16_slim_shapes', 'iter_500.pth')
+    result = model.predict('image.jpg')
+    result.draw('image.jpg').save('prediction.png')
+
+What is named here is imported when it is first asked for, so that ``import colonnade`` is instant.
+"""
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from colonnade.configs import list_configs
+    from colonnade.engine.evaluation import evaluate
+    from colonnade.engine.prediction import ImageError, Instances, LabelMap, Model, load
+    from colonnade.engine.training import train
+    from colonnade.weights import WeightsError
+
+__all__ = [
+    'ImageError', 'Instances', 'LabelMap', 'Model', 'WeightsError', 'evaluate', 'list_configs',
+    'load', 'train'
+]
+
+HOMES = {
+    'list_configs': 'configs',
+    'evaluate': 'engine.evaluation',
+    'ImageError': 'engine.prediction',
+    'Instances': 'engine.prediction',
+    'LabelMap': 'engine.prediction',
+    'Model': 'engine.prediction',
+    'load': 'engine.prediction',
+    'train': 'engine.training',
+    'WeightsError': 'weights',
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What ``__all__`` names, from where it is defined."""
+    if name in HOMES:
+        return getattr(import_module(f'colonnade.{HOMES[name]}'), name)
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

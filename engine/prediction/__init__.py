@@ -1,0 +1,7 @@
+"""From a config and weights to answers."""
+from .images import ImageError, read_image
+from .loading import load
+from .model import Answer, Model
+from .results import Instances, LabelMap, Result
+
+__all__ = ['Answer', 'ImageError', 'Instances', 'LabelMap', 'Model', 'Result', 'load', 'read_image']

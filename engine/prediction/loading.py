@@ -1,0 +1,149 @@
+"""From a config and weights to a model that predicts."""
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import DATASETS, MODELS, DefaultScope
+
+from colonnade.configs import find_config
+from colonnade.weights.downloads import fetch
+from colonnade.weights.loading import plan_loading
+from colonnade.weights.openmmlab import is_plain_config, without_code
+from colonnade.weights.state_dicts import WeightsError
+
+from ..checks import settle_trunk
+from ..classes import class_heads, num_classes_of
+from ..launch import build_error, prepare_library, read_config
+from ..options import merge_options
+from ..runner import fuse_trunks
+from .drawing import Colour
+from .model import Model
+from .results import distinct_colours
+
+CHECKPOINTS = ('.pth', '.pt')
+LOADING = Lock()  # registries have one default scope for all threads
+
+
+def load(config: str | Path | Config,
+         weights: str | Path | None = None,
+         *,
+         device: str | None = None,
+         cfg_options: dict[str, Any] | None = None,
+         fuse: bool = False,
+         trust: bool = False) -> Model:
+    """A detector or segmenter with its weights, ready to predict.
+
+    Args:
+        config: A config file, the name of a shipped config (``colonnade.list_configs()``), a
+            ``Config``, or a checkpoint of a run, which holds its config.
+        weights: File, URL or ``timm://NAME`` of a whole model. Those of the checkpoint if
+            ``config`` is one.
+        device: ``'cpu'``, ``'cuda:0'`` ...; a GPU where there is one, if not given.
+        cfg_options: Settings that override the config, as in
+            ``{'model.test_cfg.rcnn.score_thr': 0.3}``.
+        fuse: Fold the trunk's norms and scales into its layers, which changes answers by rounding.
+        trust: Run what is pickled in the weights; only if you trust who made them.
+
+    Raises:
+        FileNotFoundError: If there is no such config or file.
+        ValueError: If the config, the options or the classes do not fit each other.
+        WeightsError: If the weights cannot be fetched or read, or do not fit the model.
+    """
+    cfg, weights = settle_sources(config, weights, trust=trust)
+    if cfg_options:
+        merge_options(cfg, cfg_options)
+    with LOADING, DefaultScope.overwrite_default_scope(cfg.default_scope):
+        settle_trunk(cfg.model)
+        with build_error():
+            module = revert_sync_batchnorm(MODELS.build(deepcopy(cfg.model)))
+        checkpoint = fetch(weights, trust=trust)
+        module.load_state_dict(plan_loading(module, checkpoint, str(weights)).state)
+        classes, palette = classes_of(cfg, checkpoint.get('meta') or {}, str(weights))
+        module.to(device or get_device()).eval()
+        if fuse:
+            fuse_trunks(module)
+        return Model(module.requires_grad_(False), cfg, classes, palette, str(weights))
+
+
+def settle_sources(config: str | Path | Config, weights: str | Path | None, *,
+                   trust: bool) -> tuple[Config, str | Path]:
+    """The config that is meant and where the weights are.
+
+    Raises:
+        FileNotFoundError: If there is no such config or file.
+        ValueError: If there are no weights, or the config cannot be read.
+        WeightsError: If a checkpoint that is given in place of a config holds none.
+    """
+    if isinstance(config, Config):
+        cfg = deepcopy(config)
+        prepare_library(cfg, cfg.filename or 'the config')
+    elif Path(config).suffix in CHECKPOINTS and weights is None:
+        return config_within(config, trust=trust), config
+    else:
+        cfg = read_config(find_config(config))
+    if weights is None:
+        raise ValueError(f'no weights: load({str(config)!r}, WEIGHTS) needs the file of a trained '
+                         'model')
+    return cfg, weights
+
+
+def config_within(checkpoint: str | Path, *, trust: bool) -> Config:
+    """The config that a checkpoint of a run holds.
+
+    Raises:
+        WeightsError: If it holds none, or one that is more than values.
+    """
+    meta = without_code(fetch(checkpoint, trust=trust), str(checkpoint)).get('meta') or {}
+    text = meta.get('cfg')
+    if not text or not is_plain_config(text):
+        raise WeightsError(f'{checkpoint} holds no config that can be used: name a config before '
+                           'it, as in load(CONFIG, CHECKPOINT)')
+    cfg = Config.fromstring(text, '.py')
+    prepare_library(cfg, str(checkpoint))
+    return cfg
+
+
+def classes_of(cfg: Config, meta: dict[str, Any],
+               weights: str) -> tuple[tuple[str, ...], tuple[Colour, ...]]:
+    """The classes of a model and their colours: those in its checkpoint, or else of its data set.
+
+    Args:
+        cfg: Of the model.
+        meta: Of the checkpoint.
+        weights: Where it is from.
+
+    Raises:
+        ValueError: If their number is not the model's.
+    """
+    known = {key.lower(): value for key, value in (meta.get('dataset_meta') or {}).items()}
+    if not known.get('classes'):
+        known = dict(metainfo_of(cfg))
+    classes = known.get('classes') or ()
+    classes = (classes, ) if isinstance(classes, str) else tuple(classes)
+    heads = {name: num_classes_of(head) for name, head in class_heads(cfg.model)}
+    for name, number in heads.items():
+        if number != len(classes):
+            raise ValueError(f'{weights} was trained on {len(classes)} classes, or the data set of '
+                             f'the config has as many, and {name} knows {number}')
+    palette = known.get('palette')
+    if not isinstance(palette, (list, tuple)) or len(palette) < len(classes):
+        palette = distinct_colours(len(classes))
+    return classes, tuple((int(r), int(g), int(b)) for r, g, b in palette[:len(classes)])
+
+
+def metainfo_of(cfg: Config) -> dict[str, Any]:
+    """What the data set of a config says of its classes, without its files."""
+    for key in ('test_dataloader', 'val_dataloader', 'train_dataloader'):
+        dataset = (cfg.get(key) or {}).get('dataset')
+        while dataset and 'dataset' in dataset:  # repeated, mixed
+            dataset = dataset['dataset']
+        if dataset:
+            kind = DATASETS.get(dataset['type'])
+            return {**(getattr(kind, 'METAINFO', None) or {}), **(dataset.get('metainfo') or {})}
+    return {}

@@ -1,0 +1,210 @@
+"""What models answer: instances of a detector, the label map of a segmenter."""
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from pycocotools import mask as coco_masks
+
+from .drawing import Colour, draw_instances, draw_label_map, with_legend
+from .images import Source, read_image
+
+GOLDEN_RATIO = (5**0.5 - 1) / 2
+
+
+def distinct_colours(number: int) -> tuple[Colour, ...]:
+    """Colours whose hues are spread evenly, the same for every call."""
+    found = []
+    for index in range(number):
+        red, green, blue = colorsys.hsv_to_rgb(index * GOLDEN_RATIO % 1, 0.55 + 0.4 * (index % 2),
+                                               0.95 - 0.25 * (index // 2 % 2))
+        found.append((round(red * 255), round(green * 255), round(blue * 255)))
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Instances:
+    """The objects that a detector found in an image, the most certain first.
+
+    Attributes:
+        size: Height and width of the image.
+        classes: The names of all classes that the model knows.
+        palette: Their colours.
+        boxes: Left, top, right and bottom in pixels of the image, ``(N, 4)``, float32.
+        scores: ``(N,)``, float32, from 0 to 1.
+        labels: Indices in ``classes``, ``(N,)``, int64.
+        masks: In COCO's run-length code, as its JSON files have it; None of a model of boxes.
+        source: The path of the image, if it was given by one.
+    """
+    size: tuple[int, int]
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    masks: tuple[dict[str, Any], ...] | None = None
+    source: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The class of each instance."""
+        return tuple(self.classes[label] for label in self.labels)
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> Instances:
+        """The instances of these indices."""
+        masks = None if self.masks is None else tuple(self.masks[index] for index in indices)
+        chosen = np.asarray(indices, dtype=np.int64)
+        return replace(
+            self,
+            boxes=self.boxes[chosen],
+            scores=self.scores[chosen],
+            labels=self.labels[chosen],
+            masks=masks)
+
+    def above(self, threshold: float) -> Instances:
+        """Those of at least this score."""
+        return self.take(np.flatnonzero(self.scores >= threshold))
+
+    def mask_arrays(self) -> np.ndarray:
+        """The masks as ``(N, H, W)``, bool.
+
+        Raises:
+            ValueError: If the model finds boxes alone.
+        """
+        if self.masks is None:
+            raise ValueError('the model finds boxes, and no masks')
+        if not self.masks:
+            return np.zeros((0, *self.size), dtype=bool)
+        return np.stack([coco_masks.decode(mask).astype(bool) for mask in self.masks])
+
+    def as_coco(self, image_id: int, category_ids: Sequence[int] | None = None) -> list[dict]:
+        """The instances as entries of COCO's result files.
+
+        Args:
+            image_id: Of the image.
+            category_ids: Of each class; indices, counted from 1, if not given.
+        """
+        ids = category_ids or range(1, len(self.classes) + 1)
+        entries = []
+        for index, (left, top, right, bottom) in enumerate(self.boxes.astype(float)):
+            entry = dict(
+                image_id=image_id,
+                category_id=int(ids[self.labels[index]]),
+                bbox=[round(value, 3) for value in (left, top, right - left, bottom - top)],
+                score=round(float(self.scores[index]), 6))
+            if self.masks is not None:
+                entry['segmentation'] = self.masks[index]
+            entries.append(entry)
+        return entries
+
+    def draw(self,
+             image: Source | None = None,
+             *,
+             threshold: float = 0.3,
+             opacity: float = 0.5,
+             legend: bool = True) -> Image.Image:
+        """The image with boxes, masks, classes and scores.
+
+        Args:
+            image: As it was predicted; read from ``source`` if not given.
+            threshold: Instances of lower scores are left out.
+            opacity: Of masks, from 0 to 1.
+            legend: Whether to write class and score.
+
+        Raises:
+            ImageError: If the image cannot be read.
+            ValueError: If it is of another size.
+        """
+        shown = self.above(threshold)
+        colours = [self.palette[label] for label in shown.labels]
+        captions = [f'{n} {s:.2f}' for n, s in zip(shown.names, shown.scores, strict=True)]
+        return draw_instances(
+            pixels_of(self, image),
+            shown.boxes,
+            shown.masks,
+            colours,
+            captions if legend else None,
+            opacity=opacity)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelMap:
+    """The class of each pixel of an image.
+
+    Attributes:
+        size: Height and width of the image.
+        classes: The names of all classes that the model knows.
+        palette: Their colours.
+        labels: Indices in ``classes``, ``(H, W)``, uint8, or uint16 with over 256 classes.
+        source: The path of the image, if it was given by one.
+    """
+    size: tuple[int, int]
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    labels: np.ndarray
+    source: str | None = None
+
+    def shares(self) -> dict[str, float]:
+        """The classes that occur and their shares of the pixels, the largest first."""
+        counts = np.bincount(self.labels.ravel(), minlength=len(self.classes))
+        order = np.argsort(-counts, kind='stable')
+        return {self.classes[i]: float(counts[i] / self.labels.size) for i in order if counts[i]}
+
+    def as_image(self) -> Image.Image:
+        """The labels as an image: with the palette if they fit in 8 bits, else of 16 bits."""
+        image = Image.fromarray(self.labels)
+        if self.labels.dtype == np.uint8:
+            image.putpalette([value for colour in self.palette for value in colour])
+        return image
+
+    def draw(self,
+             image: Source | None = None,
+             *,
+             opacity: float = 0.5,
+             legend: bool = True) -> Image.Image:
+        """The image with the colours of the classes over it.
+
+        Args:
+            image: As it was predicted; read from ``source`` if not given.
+            opacity: Of the colours, from 0 to 1.
+            legend: Whether to list the classes that occur beneath the image.
+
+        Raises:
+            ImageError: If the image cannot be read.
+            ValueError: If it is of another size.
+        """
+        drawn = draw_label_map(pixels_of(self, image), self.labels, self.palette, opacity=opacity)
+        return with_legend(drawn, self.legend()) if legend else drawn
+
+    def legend(self) -> list[tuple[str, Colour]]:
+        """Each class that occurs with its share of the pixels, and its colour."""
+        colours = dict(zip(self.classes, self.palette, strict=True))
+        return [(f'{name} {share:.0%}' if share >= 0.005 else f'{name} < 1%', colours[name])
+                for name, share in self.shares().items()]
+
+
+Result = Instances | LabelMap
+
+
+def pixels_of(result: Result, image: Source | None) -> np.ndarray:
+    """The image that a result is of.
+
+    Raises:
+        ImageError: If it cannot be read.
+        ValueError: If none is known, or it is of another size.
+    """
+    if image is None and result.source is None:
+        raise ValueError('the image was given as an array: draw(image) needs it again')
+    pixels = read_image(result.source if image is None else image)
+    if pixels.shape[:2] != result.size:
+        height, width = pixels.shape[:2]
+        raise ValueError(f'the image has {height} x {width} pixels, and the one that was predicted '
+                         f'{result.size[0]} x {result.size[1]}')
+    return pixels
