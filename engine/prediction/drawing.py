@@ -65,9 +65,8 @@ def draw_instances(pixels: np.ndarray,
     """
     check_opacity(opacity)
     drawn = pixels.copy()
-    for index in reversed(range(len(boxes) if masks is not None else 0)):
-        mask = coco_masks.decode(masks[index]).astype(bool)
-        blend(drawn, mask, colours[index], opacity)
+    for code, colour in reversed(list(zip(masks or (), colours, strict=masks is not None))):
+        blend(drawn, coco_masks.decode(code).astype(bool), colour, opacity)
     image = Image.fromarray(drawn)
     pen, size = ImageDraw.Draw(image), text_size(pixels.shape)
     for box, colour in reversed(list(zip(boxes, colours, strict=True))):

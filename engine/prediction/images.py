@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import warnings
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -65,8 +65,9 @@ def name_of(source: Any) -> str:
     """What messages call an image: its path where it has one."""
     if isinstance(source, (str, Path)):
         return str(source)
-    name = getattr(source, 'filename', '') or getattr(source, 'name', '')
-    return str(name) if isinstance(name, (str, Path)) and str(name) else 'the image'
+    if isinstance(source, BufferedReader):
+        return str(source.name)
+    return getattr(source, 'filename', '') or 'the image'
 
 
 def checked_array(array: np.ndarray) -> np.ndarray:
