@@ -2,16 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.dataset import Compose
-from mmengine.registry import DefaultScope
 from mmengine.structures import BaseDataElement
 from PIL import Image
 from torch import nn
@@ -19,9 +16,12 @@ from torch import nn
 from .batches import in_batches, prefetched
 from .drawing import Colour
 from .images import ImageError, Source, read_image
+from .pipeline import pipeline_for_arrays
 from .results import Instances, LabelMap, Result
+from .tiling import View, merge, tiles_of
 
 WORKERS = 2  # threads that decode
+OVERLAP = 0.25
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,14 @@ class Prepared:
     @property
     def shape(self) -> tuple[int, ...] | None:
         return None if self.data is None else tuple(self.data['inputs'].shape)
+
+
+def decoded(source: Source) -> Answer:
+    """An image and its values, or why it could not be read."""
+    try:
+        return Answer(source, read_image(source))
+    except ImageError as error:
+        return Answer(source, error=error)
 
 
 class Model:
@@ -110,8 +118,12 @@ class Model:
         with torch.inference_mode():
             return self.module.test_step(data)
 
-    def answers(self, images: Iterable[Source], *, batch_size: int | None = None) -> \
-            Iterator[Answer]:
+    def answers(self,
+                images: Iterable[Source],
+                *,
+                batch_size: int | None = None,
+                tile: int | None = None,
+                overlap: float = OVERLAP) -> Iterator[Answer]:
         """What became of each image, in order; images that cannot be read do not end it.
 
         Images are decoded in threads beside the computation. Those whose prepared sizes are equal
@@ -120,19 +132,58 @@ class Model:
         Args:
             images: Paths, images of Pillow's, or RGB values ``(H, W, 3)``; may be endless.
             batch_size: Images at a time; see :attr:`default_batch_size`.
+            tile: Images with a longer side are predicted in tiles of at most this height and width;
+                detectors see them as a whole too. See :mod:`.tiling`.
+            overlap: Share of a tile that it has in common with the next.
+
+        Raises:
+            ValueError: If the tiles, or the size of batches, are impossible.
         """
-        size = batch_size or self.default_batch_size
-        prepared = prefetched(self._read, images, workers=WORKERS, ahead=2 * size + 2)
-        for item, result in in_batches(
-                self._results, prepared, shape_of=lambda item: item.shape, batch_size=size):
-            yield Answer(item.answer.source, item.answer.image, result, item.answer.error)
+        size = self.default_batch_size if batch_size is None else batch_size
+        if size < 1:
+            raise ValueError(f'a batch has at least one image, got {size}')
+        if tile is None:
+            read = prefetched(self._read, images, workers=WORKERS, ahead=2 * size + 2)
+            return (replace(item.answer, result=result) for item, result in self._run(read, size))
+        tiles_of((1, 1), tile, overlap)
+        return self._in_tiles(images, size, tile, overlap)
+
+    def _in_tiles(self, images: Iterable[Source], batch_size: int, tile: int,
+                  overlap: float) -> Iterator[Answer]:
+        for answer in prefetched(decoded, images, workers=1, ahead=1):
+            if answer.image is None:
+                yield answer
+                continue
+            size = answer.image.shape[:2]
+            views = tiles_of(size, tile, overlap)
+            if len(views) > 1 and self.kind != 'labels':
+                views.append(View(0, 0, *size))
+            crops = (replace(answer, image=answer.image[view.slices]) for view in views)
+            read = prefetched(self._prepared, crops, workers=WORKERS, ahead=2 * batch_size + 2)
+            found = list(self._run(read, batch_size))
+            error = next((item.answer.error for item, _ in found if item.answer.error), None)
+            if error is not None:
+                yield replace(answer, image=None, error=error)
+            else:
+                yield replace(
+                    answer, result=merge([r for _, r in found if r is not None], views, size))
 
     def _read(self, source: Source) -> Prepared:
+        return self._prepared(decoded(source))
+
+    def _prepared(self, answer: Answer) -> Prepared:
+        """An image that was decoded, for the network."""
+        if answer.image is None:
+            return Prepared(answer)
         try:
-            image = read_image(source)
-            return Prepared(Answer(source, image), self.prepare(image))
+            return Prepared(answer, self.prepare(answer.image))
         except ImageError as error:
-            return Prepared(Answer(source, error=error))
+            return Prepared(replace(answer, image=None, error=error))
+
+    def _run(self, items: Iterable[Prepared],
+             batch_size: int) -> Iterator[tuple[Prepared, Result | None]]:
+        return in_batches(
+            self._results, items, shape_of=lambda item: item.shape, batch_size=batch_size)
 
     def _results(self, batch: list[Prepared]) -> list[Result]:
         samples = self.run([item.data for item in batch if item.data is not None])
@@ -156,43 +207,50 @@ class Model:
             return LabelMap(size=labels.shape, labels=labels.astype(kind), **shared)
         return instances_of(sample, with_masks=self.kind == 'masks', **shared)
 
-    def predict_each(self, images: Iterable[Source], *, batch_size: int | None = None) -> \
-            Iterator[Result]:
-        """The results of many images, one after the other; see :meth:`answers`.
+    def predict_each(self, images: Iterable[Source], **options: Any) -> Iterator[Result]:
+        """The results of many images, one after the other.
+
+        Args:
+            images: May be endless.
+            **options: As of :meth:`answers`.
 
         Raises:
             ImageError: If an image cannot be read.
+            ValueError: As :meth:`answers`.
         """
-        for answer in self.answers(images, batch_size=batch_size):
-            if answer.result is None:
-                raise answer.error or ImageError(f'no answer for {answer.source}')
+        for answer in self.answers(images, **options):
+            if answer.error is not None:
+                raise answer.error
+            assert answer.result is not None  # of what was read
             yield answer.result
 
     @overload
-    def predict(self, images: str | Path | Image.Image | np.ndarray) -> Result:
+    def predict(self, images: str | Path | Image.Image | np.ndarray | bytes,
+                **options: Any) -> Result:
         ...
 
     @overload
-    def predict(self, images: Iterable[Source], *, batch_size: int | None = None) -> list[Result]:
+    def predict(self, images: Iterable[Source], **options: Any) -> list[Result]:
         ...
 
-    def predict(self, images: Any, *, batch_size: int | None = None) -> Result | list[Result]:
+    def predict(self, images: Any, **options: Any) -> Result | list[Result]:
         """What the model finds in an image, or in each of several.
 
         Args:
             images: A path, an image of Pillow's, RGB values ``(H, W, 3)`` of type uint8, or a list
                 of these. mmdet and OpenCV have BGR values: turn them by ``image[..., ::-1]``.
-            batch_size: Images at a time; see :attr:`default_batch_size`.
+            **options: ``batch_size``, ``tile`` and ``overlap``, as of :meth:`answers`.
 
         Returns:
             An :class:`Instances` or :class:`LabelMap` of an image, a list of them of several.
 
         Raises:
             ImageError: If an image cannot be read.
+            ValueError: As :meth:`answers`.
         """
         if isinstance(images, (str, Path, Image.Image, np.ndarray, bytes)):
-            return next(self.predict_each([images]))
-        return list(self.predict_each(images, batch_size=batch_size))
+            return next(self.predict_each([images], **options))
+        return list(self.predict_each(images, **options))
 
 
 def kind_of(module: nn.Module) -> str:
@@ -238,31 +296,3 @@ def instances_of(sample: BaseDataElement, *, with_masks: bool, **shared: Any) ->
         labels=found.labels.cpu().numpy().astype(np.int64)[order],
         masks=masks,
         **shared)
-
-
-def pipeline_for_arrays(cfg: Config) -> Compose:
-    """The test pipeline of a config, for images that are decoded already.
-
-    Raises:
-        ValueError: If the config has none, or it loads no image.
-    """
-    dataset = (cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}).get('dataset')
-    while dataset and 'pipeline' not in dataset and 'dataset' in dataset:  # wrapped
-        dataset = dataset.dataset
-    steps = deepcopy((dataset or {}).get('pipeline') or cfg.get('test_pipeline') or [])
-    loads = [step for step in steps if kind_of_step(step) == 'LoadImageFromFile']
-    if not loads:
-        raise ValueError('the config has no test pipeline that begins with LoadImageFromFile')
-    library = cfg.default_scope
-    settings = {key: loads[0][key] for key in ('to_float32', ) if key in loads[0]}
-    settings['type'] = f'{library}.LoadImageFromNDArray'
-    kept = [settings if step is loads[0] else step for step in steps
-            if 'LoadAnnotations' not in kind_of_step(step)]  # yapf: disable
-    with DefaultScope.overwrite_default_scope(library):
-        return Compose(kept)
-
-
-def kind_of_step(step: dict[str, Any]) -> str:
-    """The name of a step of a pipeline, without its library."""
-    kind = step['type']
-    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]
