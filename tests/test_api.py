@@ -1,0 +1,100 @@
+"""``import colonnade``: names at the root, configs by name, training, evaluation and prediction."""
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, config, run_python
+
+import colonnade
+from colonnade.__main__ import TOOLS
+from colonnade.configs import find_config, list_configs
+
+LEAF = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
+
+
+def test_the_root_imports_nothing_until_it_is_asked() -> None:
+    code = ('import colonnade, sys; colonnade.list_configs(); '
+            'print(*sorted({"torch", "mmengine", "numpy"} & sys.modules.keys()), "are imported")')
+    assert run_python('-c', code) == 'are imported\n'
+
+
+@pytest.mark.parametrize('name', colonnade.__all__)
+def test_every_name_of_the_root_is_there(name: str) -> None:
+    assert name in dir(colonnade)
+    assert getattr(colonnade, name).__doc__
+
+
+def test_another_name_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="'colonnade' has no attribute 'lead'"):
+        colonnade.lead  # noqa: B018
+
+
+def test_shipped_configs_have_names() -> None:
+    names = list_configs()
+    assert len(names) == len(set(names)) > 100
+    assert all(find_config(name) == ROOT / f'configs/{name}.py' for name in names)
+    assert list_configs('mask_rcnn/*slim_coco') == ['mask_rcnn/xcit_nano_12_p16_slim_coco']
+    assert LEAF in list_configs('*slim_shapes') and not list_configs('nothing*')
+
+
+def test_a_name_without_folder_must_be_the_only_one(tmp_path: Path) -> None:
+    assert find_config('xcit_nano_12_p16_slim_coco').parent.name == 'mask_rcnn'
+    with pytest.raises(ValueError, match='13 configs are called .*: name one of .*dino/xcit_nano'):
+        find_config('xcit_nano_12_p16_slim_shapes')
+    with pytest.raises(FileNotFoundError, match=f'did you mean {LEAF}?'):
+        find_config(f'{LEAF}s')
+    own = tmp_path / 'own.py'
+    own.touch()
+    assert find_config(own) == own
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, '-W', 'ignore', '-m', 'colonnade', *arguments],
+                          capture_output=True,
+                          text=True,
+                          cwd=ROOT)
+
+
+def test_the_command() -> None:
+    assert command('configs', 'sem_fpn/*nano*shapes').stdout.split()[-1] == LEAF
+    assert 'tools: ' in command().stdout
+    assert command('configs', 'nothing').stderr == 'colonnade: no config is called nothing\n'
+    assert command('tran').stderr.startswith('colonnade: no tool tran; there are configs, ')
+    shown = command('train', '--help').stdout
+    assert shown.startswith('usage: colonnade train ') and '--resume' in shown
+
+
+def test_the_command_knows_every_tool() -> None:
+    own = {path.stem for path in (ROOT / 'tools').glob('*.py')
+           if 'def parse_args' in path.read_text()}  # yapf: disable
+    assert set(TOOLS) == own - {'demo'}
+
+
+@pytest.mark.usefixtures('no_layout')
+def test_train_evaluate_load_predict(shapes: Path, tmp_path: Path) -> None:
+    cfg_options = {'train_cfg.max_iters': 1, 'train_cfg.val_interval': 1}
+    for split in ('train', 'val', 'test'):
+        cfg_options |= {
+            f'{split}_dataloader.num_workers': 0,
+            f'{split}_dataloader.persistent_workers': False,
+        }
+    options = dict(data_root=shapes / 'ade', work_dir=tmp_path / 'run', cfg_options=cfg_options)
+    checkpoint = colonnade.train(LEAF, **options)
+    assert checkpoint == tmp_path / 'run/iter_1.pth'
+    out = tmp_path / 'metrics.json'
+    metrics = colonnade.evaluate(LEAF, checkpoint, out=out, **options)
+    assert 0 <= metrics['mIoU'] <= 100 and '"mIoU"' in out.read_text()
+    image = next((shapes / 'ade/images/validation').iterdir())
+    from_names = colonnade.load(LEAF, checkpoint).predict(image)
+    itself = colonnade.load(checkpoint).predict(image)  # which holds its config
+    assert (from_names.labels == itself.labels).all()
+
+
+def test_options_of_training_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match='wrok_dir'):
+        colonnade.train(config('sem_fpn'), wrok_dir=tmp_path)
+    with pytest.raises(FileNotFoundError, match='no config file'):
+        colonnade.evaluate('sem_fpn/xcit_nano', 'a.pth')
