@@ -5,8 +5,8 @@
 
 Draws the data set, and trains XCiT-N12/16 or another trunk of that width and depth with
 tools/train.py. It does so under a slim Mask R-CNN and a slim Semantic FPN, or under the heads that
-are named. Evaluates them with tools/test.py and prints one table. Pictures show truth (left) and
-prediction (right). Each run has a folder of its own.
+are named. Evaluates them with tools/test.py, prints one table and writes a page with annotations
+(left) and predictions (right). Each run has a folder of its own.
 """
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ HEADS = {  # folder of the configs -> name, layout of the data set
     'linear': ('Linear head', 'ade'),
     'mask2former_semantic': ('Mask2Former, semantic', 'ade'),
 }
-PICTURES = {'coco': 'pictures', 'ade': 'pictures/vis_data/vis_image'}
+IMAGES = {'coco': 'val2017', 'ade': 'images/validation'}
+ABOUT = ('Annotations left, predictions right. The commands run in the environment that make env '
+         'makes: first, . .venv/bin/activate')
 ROWS = {  # row of the table -> metric, factor that makes it a percentage
     'box mAP': ('coco/bbox_mAP', 100),
     'box AP50': ('coco/bbox_mAP_50', 100),
@@ -100,7 +102,6 @@ def print_progress(iteration: str, last: str, eta: str, loss: str) -> None:
 
 def train_and_test(config: Path, data_root: Path, work_dir: Path, options: list[str]) -> dict:
     """Train and evaluate one config; returns its metrics."""
-    _, layout = HEADS[config.parent.name]
     common = (config, '--data-root', data_root, '--work-dir', work_dir)
     work_dir.mkdir(parents=True)
     log, metrics = work_dir / 'demo.log', work_dir / 'metrics.json'
@@ -116,29 +117,56 @@ def train_and_test(config: Path, data_root: Path, work_dir: Path, options: list[
         *common[1:],
         '--out',
         metrics,
-        '--cfg-options',
-        'default_hooks.visualization.draw=True',
-        f'visualizer.save_dir={work_dir}/pictures',
-        *options,
-        *(['default_hooks.visualization.test_out_dir=' +
-           str(work_dir / 'pictures')] if layout == 'coco' else []),
+        *(['--cfg-options', *options] if options else []),
         show=False)
     return json.loads(metrics.read_text())['metrics']
 
 
-def print_table(title: str, metrics: dict[str, dict[str, float]], seconds: dict[str, float],
-                out: Path) -> None:
-    """What came out of each head, how long it took and where things are."""
-    print(f'\n{title} from scratch, on the validation part (percent)')
-    for head, values in metrics.items():
-        name, layout = HEADS[head]
-        print(name)
-        for row, (key, factor) in ROWS.items():
-            if key in values:
-                print(f'  {row:10}{factor * values[key]:8.1f}')
-        print(f'  {"time":10}{seconds[head]:6.0f} s')
-        print(f'  {"pictures":10}  {out}/{head}/{PICTURES[layout]}')
+def rows_of(metrics: dict[str, float], seconds: float) -> list[tuple[str, str]]:
+    """What came out of a head, in percent, and how long it took."""
+    rows = [(row, f'{factor * metrics[key]:.1f}') for row, (key, factor) in ROWS.items()
+            if key in metrics]  # yapf: disable
+    return [*rows, ('time', f'{seconds:.0f} s')]
+
+
+def print_table(title: str, tables: dict[str, list[tuple[str, str]]], out: Path) -> None:
+    """The rows of each head, and where things are."""
+    print(f'\n{title}')
+    for head, rows in tables.items():
+        print(HEADS[head][0])
+        for row, value in rows:
+            print(f'  {row:10}{value:>10}')
     print(f'configs, checkpoints, logs  {out}')
+
+
+def write_report(title: str, configs: dict[str, Path], tables: dict[str, list[tuple[str, str]]],
+                 data: Path, out: Path) -> Path:
+    """A page with the rows of each head, pictures, and commands to go on with.
+
+    Raises:
+        OSError: If it cannot be written, or an image is missing.
+    """
+    from colonnade.engine.reporting import Section, sample_section, write_page  # takes seconds
+    sections: list[Section] = []
+    for head, config in configs.items():
+        name, layout = HEADS[head]
+        checkpoint = Path((out / head / 'last_checkpoint').read_text())
+        model = f'{head}/{config.stem} {checkpoint}'
+        images = data / layout / IMAGES[layout]
+        first = min(images.iterdir())
+        commands = [
+            f'colonnade predict {model} {images} --out predictions/{head}',
+            f'colonnade visualize {model} {first} --out pictures/{head}',
+            f'colonnade serve {model}',
+        ]
+        options = {'test_dataloader.dataset.data_root': str(data / layout)}
+        sections.append(
+            sample_section(
+                name, config, checkpoint, rows=tables[head], commands=commands,
+                cfg_options=options))
+    page = out / 'report.html'
+    write_page(page, title, ABOUT, sections)
+    return page
 
 
 def draw(folder: Path) -> None:
@@ -179,8 +207,7 @@ def main() -> None:
     args = parse_args()
     base = args.out.resolve()
     out, data = base / time.strftime('%Y%m%d-%H%M%S'), base / 'shapes'
-    metrics: dict[str, dict[str, float]] = {}
-    seconds: dict[str, float] = {}
+    tables: dict[str, list[tuple[str, str]]] = {}
     with user_errors('demo', ValueError, OSError, RuntimeError):
         configs = choose_configs(args.head, args.trunk)
         draw(data)
@@ -188,10 +215,13 @@ def main() -> None:
             name, layout = HEADS[head]
             print(f'Training and evaluating {name} ...', flush=True)
             started = time.monotonic()
-            metrics[head] = train_and_test(config, data / layout, out / head, args.cfg_options)
-            seconds[head] = time.monotonic() - started
-    title = next(iter(configs.values())).stem.removesuffix('_slim_shapes')
-    print_table(title, metrics, seconds, out)
+            metrics = train_and_test(config, data / layout, out / head, args.cfg_options)
+            tables[head] = rows_of(metrics, time.monotonic() - started)
+        trunk = next(iter(configs.values())).stem.removesuffix('_slim_shapes')
+        title = f'{trunk} from scratch, on the validation part (percent)'
+        print_table(title, tables, out)
+        page = write_report(title, configs, tables, data, out)
+    print(f'open in a browser           {page.as_uri()}')
 
 
 if __name__ == '__main__':

@@ -1,0 +1,84 @@
+"""Pages: annotations and predictions side by side, in one file."""
+from __future__ import annotations
+
+import base64
+import re
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import LAYOUTS, config
+from PIL import Image
+
+from colonnade.engine.prediction import Instances, LabelMap, Model, load
+from colonnade.engine.prediction.truth import truth_of
+from colonnade.engine.reporting import Section, sample_section, write_page
+
+
+def root(shapes: Path, head: str) -> dict[str, str]:
+    return {'test_dataloader.dataset.data_root': str(shapes / LAYOUTS[head])}
+
+
+def test_pictures_are_in_the_page_and_texts_are_text(tmp_path: Path) -> None:
+    picture = Image.new('RGB', (3, 2), 'red')
+    section = Section('<b>', [('box mAP', '50.2')], [('a&b', (1, 2, 3))], [('"x"', picture)],
+                      ['colonnade serve <config>'])
+    write_page(tmp_path / 'page.html', 'Title', 'about', [section])
+    text = (tmp_path / 'page.html').read_text()
+    assert '<h2>&lt;b&gt;</h2>' in text and 'a&amp;b' in text and 'rgb(1, 2, 3)' in text
+    content = re.search(r'src="data:image/png;base64,([^"]+)"', text)[1]
+    with Image.open(BytesIO(base64.b64decode(content))) as found:
+        assert found.size == (3, 2)
+    assert 'http' not in text
+
+
+def test_samples_of_a_trained_model(trained: Path, shapes: Path) -> None:
+    section = sample_section(
+        'Semantic FPN',
+        config('sem_fpn'),
+        trained / 'iter_2.pth',
+        limit=2,
+        cfg_options=root(shapes, 'sem_fpn'))
+    names = sorted(path.name for path in (shapes / 'ade/images/validation').iterdir())
+    assert [name for name, _ in section.pictures] == names[:2]
+    assert section.legend[0][0] == 'background'
+    width, height = section.pictures[0][1].size
+    assert height >= 256 and width > 2 * height
+
+
+def untrained(head: str, shapes: Path, tmp_path: Path) -> Model:
+    import torch
+    from mmengine.registry import MODELS
+
+    from colonnade.engine.launch import read_config
+    model = MODELS.build(read_config(config(head)).model)
+    model.init_weights()
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / 'weights.pth')
+    return load(config(head), tmp_path / 'weights.pth', cfg_options=root(shapes, head))
+
+
+@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
+def test_annotations_are_those_of_the_files(head: str, shapes: Path, tmp_path: Path) -> None:
+    model = untrained(head, shapes, tmp_path)
+    found = list(truth_of(model, 99))
+    assert len(found) == 4
+    if head == 'sem_fpn':
+        for path, truth in found:
+            file = shapes / 'ade/annotations/validation' / f'{Path(path).stem}.png'
+            with Image.open(file) as image:
+                labels = np.array(image)
+            assert isinstance(truth, LabelMap)
+            assert set(truth.shares()) <= {*model.classes, 'unlabelled'}
+            np.testing.assert_array_equal(truth.labels == len(model.classes), labels == 0)
+            np.testing.assert_array_equal(truth.labels[labels > 0], labels[labels > 0] - 1)
+        return
+    from pycocotools.coco import COCO
+    coco = COCO(shapes / 'coco/annotations/instances_val2017.json')
+    for image_id, (_, truth) in zip(coco.getImgIds(), found, strict=True):
+        expected = coco.loadAnns(coco.getAnnIds(image_id))
+        assert isinstance(truth, Instances) and len(truth) == len(expected)
+        for mask, annotation in zip(truth.mask_arrays(), expected, strict=True):
+            np.testing.assert_array_equal(mask, coco.annToMask(annotation))
+        names = [coco.cats[item['category_id']]['name'] for item in expected]
+        assert list(truth.names) == names
