@@ -108,9 +108,9 @@ def class_attention(backbone: ColumnarBackbone, stage: ClassAttentionStage,
     found = backbone(img)[-1]  # (B, C, h, w)
     grid, tokens = found.shape[-2:], found.flatten(2).transpose(1, 2)
     layers = [block.attn for block in stage.blocks]
-    with captured_inputs(layers) as inputs:
+    with captured_calls(layers) as calls:
         backbone.attend_to_class(stage.blocks, stage.cls_token.expand(len(img), -1, -1), tokens)
-    weights = [_class_weights(layer, x) for layer, x in zip(layers, inputs, strict=True)]
+    weights = [_class_weights(layer, x) for layer, (x, ) in zip(layers, calls, strict=True)]
     return [ClassAttentionMap(w[..., 1:].unflatten(2, grid), w[..., 0]) for w in weights]
 
 
@@ -141,16 +141,16 @@ def query_key_magnitude(backbone: XCiT, img: Tensor, block: int = -1) -> tuple[T
 
 
 def _normalised_queries_and_keys(backbone: XCiT, img: Tensor,
-                                 block: int) -> tuple[Tensor, Tensor, torch.Size]:
+                                 block: int) -> tuple[Tensor, Tensor, list[int]]:
     """Queries and keys of a block, each ``(B, heads, d, N)`` of norm 1 along N, and the grid."""
     if not isinstance(backbone, XCiT):
         raise ValueError(f'{type(backbone).__name__} has no cross-covariance attention')
     chosen = chosen_block(backbone, block)
     layer = chosen.attn
-    with captured_inputs([chosen]) as inputs:
-        grid = backbone(img)[-1].shape[-2:]
-    qkv = layer.qkv(chosen.norm1(inputs[0])).unflatten(2, (3, layer.num_heads, -1)).permute(
-        2, 0, 3, 4, 1)
+    with captured_calls([chosen]) as calls:
+        backbone(img)
+    x, *grid = calls[0]
+    qkv = layer.qkv(chosen.norm1(x)).unflatten(2, (3, layer.num_heads, -1)).permute(2, 0, 3, 4, 1)
     return F.normalize(qkv[0], dim=-1), F.normalize(qkv[1], dim=-1), grid
 
 
@@ -182,15 +182,14 @@ def chosen_block(backbone: ColumnarBackbone, block: int) -> nn.Module:
 
 
 @contextmanager
-def captured_inputs(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
-    """The first argument of each call of ``modules``, in the order of the calls."""
-    inputs: list[Tensor] = []
+def captured_calls(modules: list[nn.Module]) -> Iterator[list[tuple]]:
+    """The positional arguments of each call of ``modules``, in the order of the calls."""
+    calls: list[tuple] = []
     handles = [
-        module.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
-        for module in modules
+        module.register_forward_pre_hook(lambda _, given: calls.append(given)) for module in modules
     ]
     try:
-        yield inputs
+        yield calls
     finally:
         for handle in handles:
             handle.remove()

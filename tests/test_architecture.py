@@ -31,12 +31,13 @@ BENEATH = {  # room -> what it may import besides itself
     'engine.probing': ('engine', 'backbones', 'weights'),
     'engine.prediction': ('configs', 'engine', 'weights'),
     'engine.reporting': ('engine', ),
+    'engine.pictures': ('engine', 'backbones'),
     'engine.transplant': ('configs', 'engine', 'necks', 'backbones', 'weights'),
     'tools': ('configs', 'engine', 'weights'),
 }  # yapf: disable
 # which the rest of their folder does not know
-ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.prediction', 'engine.probing',
-             'engine.reporting', 'engine.transplant')
+ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.pictures', 'engine.prediction',
+             'engine.probing', 'engine.reporting', 'engine.transplant')
 FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'engine', 'tools')
 
 

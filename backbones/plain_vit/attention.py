@@ -54,13 +54,7 @@ class SelfAttention(nn.Module):
             rope: Rotary positions of the grid's tokens as timm's, ``(N, 2 d)`` or
                 ``(heads, N, 2 d)``.
         """
-        heads = self._heads(x)
-        if rope is not None:
-            heads = self._rotated(heads, rope, x.shape[1] - grid[0] * grid[1])
-        if self.num_key_heads < self.num_heads:  # queries share keys and values
-            repeats = self.num_heads // self.num_key_heads
-            key, value = (part.repeat_interleave(repeats, dim=1) for part in heads[1:])
-            heads = Heads(heads.query, key, value)
+        heads = self.heads(x, grid, rope)
         dropout = self.attn_drop_rate if self.training else 0.
         if self.window_size is None:
             out = F.scaled_dot_product_attention(*heads, dropout_p=dropout)
@@ -70,6 +64,17 @@ class SelfAttention(nn.Module):
         if self.gate is not None:
             out = out * call_linear(self.gate, x).sigmoid()
         return self.proj_drop(call_linear(self.proj, out))
+
+    def heads(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> Heads:
+        """Queries, keys and values, with rotary positions; arguments as for :meth:`forward`."""
+        heads = self._heads(x)
+        if rope is not None:
+            heads = self._rotated(heads, rope, x.shape[1] - grid[0] * grid[1])
+        if self.num_key_heads < self.num_heads:  # queries share keys and values
+            repeats = self.num_heads // self.num_key_heads
+            key, value = (part.repeat_interleave(repeats, dim=1) for part in heads[1:])
+            heads = Heads(heads.query, key, value)
+        return heads
 
     def init_non_persistent_buffers(self) -> None:
         """Fill what no file holds, as timm's modules do: biases of EVA's keys."""

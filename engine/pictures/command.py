@@ -1,0 +1,94 @@
+"""What ``tools/visualize.py`` does: pictures of several images as files."""
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..atomic import replacing
+from ..prediction import load, read_image
+from .kinds import KINDS, check, pictures, pictures_of
+from .layout import as_bytes
+from .options import Options
+
+OPTIONS = ('blocks', 'heads', 'point', 'classifier', 'target', 'size', 'nearest', 'trust')
+
+
+def visualize(args: argparse.Namespace) -> Iterator[Path]:
+    """Write all pictures that the command line asks for, and give the path of each.
+
+    All that can be wrong is looked at before anything is computed, as far as it can be known.
+
+    Args:
+        args: Of ``tools/visualize.py``.
+
+    Raises:
+        OSError: If a file is missing, exists already or cannot be written.
+        ValueError: If the model, the options and the images do not fit each other.
+    """
+    given = {name: getattr(args, name) for name in OPTIONS}
+    options = Options.of({key: value for key, value in given.items() if value is not None})
+    images = [Path(image) for image in args.images]
+    stems = stems_of(images)
+    require_new(args.out, stems, args.what or (), args.format)
+    for image in images:
+        read_image(image)
+    model = load(
+        args.config,
+        args.checkpoint,
+        device=args.device,
+        cfg_options=args.cfg_options,
+        trust=args.trust)
+    names = args.what or pictures_of(model, classifier=options.classifier)
+    check(model, names, options)
+    require_new(args.out, stems, names, args.format)
+    for name in names:
+        used = {key: getattr(options, key) for key in options.set_names() & KINDS[name].options}
+        figures = pictures(model, images, name, **used)
+        for stem, figure in zip(stems, figures, strict=True):
+            for kind in args.format:
+                path = file_of(args.out, stem, name, kind)
+                with replacing(path) as scratch:
+                    scratch.write_bytes(as_bytes(figure, kind, args.dpi))
+                yield path
+
+
+def file_of(out: Path, stem: str, name: str, kind: str) -> Path:
+    return out / f'{stem}.{name}.{kind}'
+
+
+def require_new(out: Path, stems: Sequence[str], names: Sequence[str],
+                kinds: Sequence[str]) -> None:
+    """Raise a FileExistsError if a picture would take the place of a file.
+
+    Raises:
+        NotADirectoryError: If ``out`` is a file.
+    """
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f'{out} is a file: --out must be a folder')
+    for stem in stems:
+        for name in names:
+            for kind in kinds:
+                if (path := file_of(out, stem, name, kind)).exists():
+                    raise FileExistsError(f'{path} exists: name another --out, or remove it')
+
+
+def stems_of(images: Sequence[Path]) -> list[str]:
+    """What the pictures of each image are called, without what follows.
+
+    That is the file's name without its ending. As many folders stand before it as tell all files
+    apart, then the ending behind it.
+
+    Raises:
+        ValueError: If a file is given twice.
+    """
+    paths = [image.absolute() for image in images]
+    if twice := {path for path in paths if paths.count(path) > 1}:
+        raise ValueError(f'{min(twice)} is given twice')
+    for with_ending in (False, True):
+        shown = paths if with_ending else [path.with_suffix('') for path in paths]
+        for count in range(1, max(len(path.parts) for path in shown)):
+            stems = ['-'.join(path.parts[1:][-count:]) for path in shown]
+            if len({stem.lower() for stem in stems}) == len(stems):
+                return stems
+    return [f'{number}-{path.name}' for number, path in enumerate(paths)]

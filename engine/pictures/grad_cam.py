@@ -1,0 +1,176 @@
+"""Grad-CAM (Selvaraju et al., arXiv 1610.02391) of detectors and segmenters.
+
+Shapes: ``C`` channels, ``h, w`` a map's height and width, ``K`` classes.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ..prediction.model import Model
+from .layout import Drawing, Panel, Row, Scale
+from .options import Options
+from .seen import Maps, Seen, names_of, recorded, stride_of
+
+MOST = 3  # targets of a figure, if none is chosen
+
+
+class Score(NamedTuple):
+    """What is differentiated.
+
+    Attributes:
+        name: The class.
+        label: The class and how certain or frequent it is.
+        value: A scalar with a graph.
+        present: Whether it was predicted.
+        box: Of the detection, in pixels of the image as it is seen.
+    """
+    name: str
+    label: str
+    value: Tensor
+    present: bool = True
+    box: tuple[float, float, float, float] | None = None
+
+
+class WithoutDetach(TorchFunctionMode):
+    """Lets gradients through ``detach()``: mmdet's one-stage heads detach what they predict."""
+
+    def __torch_function__(self,
+                           func: Callable,
+                           types: Any,
+                           args: tuple = (),
+                           kwargs: dict | None = None) -> Any:
+        if func is Tensor.detach:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def grad_cam(values: Tensor, gradients: Tensor) -> Tensor:
+    """``ReLU(sum_k a_k A_k)``, where ``a_k`` is the mean gradient of channel k (Eqs. 1 and 2).
+
+    Args:
+        values: A map A, ``(1, C, h, w)``.
+        gradients: Of the score, by each of its values.
+
+    Returns:
+        ``(h, w)``, not normalised.
+    """
+    weights = gradients.mean(dim=(2, 3), keepdim=True)
+    return (weights * values).sum(dim=1)[0].relu()
+
+
+def detection_scores(model: Model, seen: Seen) -> list[Score]:
+    """The score of each detection, the most certain first.
+
+    It is the probability that the detector reports. It is differentiated by maps through pyramid
+    and heads: not through the coordinates of proposals, which mmdet detaches, nor through the
+    choice of what is kept.
+    """
+    sample, = model.module.predict(seen.inputs, seen.samples, rescale=False)
+    if len(sample.pred_instances) and not sample.pred_instances.scores.requires_grad:
+        with WithoutDetach():
+            sample, = model.module.predict(seen.inputs, seen.samples, rescale=False)
+    found = sample.pred_instances
+    scores = []
+    for index in found.scores.detach().argsort(descending=True).tolist():
+        name, value = model.classes[int(found.labels[index])], found.scores[index]
+        box = tuple(found.bboxes[index].detach().float().tolist())
+        scores.append(Score(name, f'{name} {float(value.detach()):.2f}', value, box=box))
+    return scores
+
+
+def class_scores(model: Model, seen: Seen) -> list[Score]:
+    """The mean logit over the image's pixels of each class, the most frequent first.
+
+    Logits are those of the whole image, also where the config tests by sliding windows. Those of
+    Mask2Former are its sums of probabilities (class times mask).
+    """
+    metas = [sample.metainfo for sample in seen.samples]
+    height, width = seen.image.shape[:2]
+    logits = model.module.encode_decode(seen.inputs, metas)[0, :, :height, :width]  # (K, h, w)
+    if len(logits) == 1:  # of the second of two classes
+        logits = torch.cat((-logits, logits))
+    pixels = torch.bincount(logits.argmax(0).flatten(), minlength=len(logits)).tolist()
+    scores = []
+    for index in sorted(range(len(logits)), key=lambda index: -pixels[index]):
+        name, share = model.classes[index], pixels[index] / sum(pixels)
+        scores.append(Score(name, f'{name} {share:.0%}', logits[index].mean(), share > 0))
+    return scores
+
+
+def chosen_scores(scores: list[Score], target: str | int | None) -> list[Score]:
+    """Those of the target, none if it is not there; without a target the first few."""
+    if target is None:
+        return [score for score in scores if score.present][:MOST]
+    if isinstance(target, int):
+        return scores[target:target + 1]
+    return [score for score in scores if score.name == target][:1]
+
+
+def check_target(model: Model, target: str | int | None) -> str | int | None:
+    """The target, a number where a detection is meant.
+
+    Raises:
+        ValueError: If it is no class, and no detection.
+    """
+    if target is None or target in model.classes:
+        return target
+    of_detections = model.kind != 'labels'
+    if of_detections and str(target).isdecimal():
+        return int(target)
+    also = ' or the number of a detection' if of_detections else ''
+    raise ValueError(f'{target} is no class of the model{also}; its classes are '
+                     f'{", ".join(model.classes)}')
+
+
+def maps_and_scores(model: Model, seen: Seen) -> tuple[Maps, list[Score]]:
+    """Maps of trunk and pyramid, and what can be differentiated by them."""
+    scores_of = class_scores if model.kind == 'labels' else detection_scores
+    with torch.enable_grad(), recorded(model.module, as_leaves=True) as maps:
+        return maps, scores_of(model, seen)
+
+
+def grad_cam_panels(model: Model, options: Options, _: Callable[[], Iterable[Seen]]) -> \
+        Callable[[Seen], Drawing]:
+    """Grad-CAM of detections or classes, at each tap and level that the score depends on.
+
+    Raises:
+        ValueError: If the target is no class, and no number of a detection.
+    """
+    target = check_target(model, options.target)
+    patch_size = getattr(model.module.backbone, 'patch_size', None)
+
+    def draw(seen: Seen) -> Drawing:
+        maps, scores = maps_and_scores(model, seen)
+        rows = [
+            Row(score.label, panels_of(model, maps, score, seen, patch_size))
+            for score in chosen_scores(scores, target)
+        ]
+        what = 'score of a detection' if model.kind != 'labels' else 'mean logit of a class'
+        if not rows:
+            what = f'there is no detection {"" if target is None else target}'.strip()
+        scale = Scale('share of the maximum', 0., 1., 'YlOrRd', transparent=True)
+        return Drawing(f'Grad-CAM: {what}', seen.image, rows, scale, nearest=options.nearest)
+
+    return draw
+
+
+def panels_of(model: Model, maps: Maps, score: Score, seen: Seen,
+              patch_size: int | None) -> list[Panel]:
+    """A panel for each map that the score depends on, divided by its maximum."""
+    every = [*maps.taps, *maps.levels]
+    gradients = torch.autograd.grad(score.value, every, retain_graph=True, allow_unused=True)
+    panels = []
+    for values, gradient, name in zip(every, gradients, names_of(model, maps), strict=True):
+        if gradient is None or not gradient.any():
+            continue
+        found = grad_cam(values.detach(), gradient).float().cpu().numpy()
+        stride = stride_of(values, seen, patch_size)
+        panels.append(
+            Panel(found / (np.max(found) or 1.), name, stride, over_image=True, box=score.box))
+    return panels

@@ -1,0 +1,54 @@
+"""What can be chosen of pictures."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """How pictures are drawn. What is None is chosen by the picture.
+
+    Attributes:
+        blocks: Blocks of the trunk, counted from 0, negative ones from the last; the last if None.
+            For ``class-attention``: blocks of that stage, all if None.
+        heads: Heads of attention, counted from 0; all if None.
+        point: The token at ``(x, y)``, in pixels of the given image. If None, the class token where
+            a trunk has one, else the one in the middle.
+        classifier: A classifier's weights for ``class-attention``: file, URL or ``timm://NAME``.
+        target: For ``grad-cam``: a class by name; or for detectors a detection by its number, 0 is
+            the most certain. If None, the three most certain detections or most frequent classes.
+        size: Height and width to resize images to, instead of what the test pipeline does.
+        nearest: Show each token as a square; otherwise maps are interpolated bilinearly.
+        trust: Run what is pickled in the classifier's file; only if you trust who made it.
+    """
+    blocks: Sequence[int] | None = None
+    heads: Sequence[int] | None = None
+    point: tuple[float, float] | None = None
+    classifier: str | Path | None = None
+    target: str | int | None = None
+    size: tuple[int, int] | None = None
+    nearest: bool = False
+    trust: bool = False
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Options:
+        """From keyword arguments.
+
+        Raises:
+            ValueError: If there is no such option, or it cannot have this value.
+        """
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(options.keys() - known):
+            raise ValueError(f'no option of pictures: {", ".join(unknown)}; there are '
+                             f'{", ".join(sorted(known))}')
+        made = cls(**options)
+        if made.size is not None and min(made.size) < 1:
+            raise ValueError(f'size must be a height and a width in pixels, got {made.size}')
+        return made
+
+    def set_names(self) -> set[str]:
+        """The options that differ from their defaults."""
+        return {field.name for field in fields(self) if getattr(self, field.name) != field.default}

@@ -1,0 +1,153 @@
+"""An image as the network sees it, and the maps that it makes of it.
+
+Shapes: ``B = 1`` image, ``H, W`` its height and width before the network, padding included.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from ..prediction.model import Model
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An image that is ready for the network.
+
+    Attributes:
+        image: RGB values as the test pipeline leaves them, before normalisation and padding,
+            ``(h, w, 3)``, uint8. Figures show this one.
+        original: Height and width of the image that was given.
+        inputs: ``(1, 3, H, W)``, normalised and padded.
+        samples: mmdet's or mmseg's data sample, in a list.
+    """
+    image: np.ndarray
+    original: Size
+    inputs: Tensor
+    samples: list[Any]
+
+    def to_seen(self, point: tuple[float, float]) -> tuple[float, float]:
+        """A point ``(x, y)`` in pixels of the original in those of :attr:`image`.
+
+        Raises:
+            ValueError: If it is not on the image.
+        """
+        (height, width), (x, y) = self.original, point
+        if not (0 <= x < width and 0 <= y < height):
+            raise ValueError(
+                f'the image has {width} x {height} pixels, and no point ({x:g}, {y:g})')
+        return x / width * self.image.shape[1], y / height * self.image.shape[0]
+
+
+def see(model: Model, array: np.ndarray, size: Size | None = None) -> Seen:
+    """An image behind the test pipeline and the model's preprocessing.
+
+    Args:
+        model: For which.
+        array: RGB values, ``(h, w, 3)``, uint8.
+        size: Height and width to resize it to, instead of what the test pipeline makes of it;
+            bilinear, antialiased.
+
+    Raises:
+        ImageError: If the pipeline cannot take it.
+    """
+    data = model.prepare(array)
+    if size is not None:
+        resized = Image.fromarray(array).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        data['inputs'] = torch.from_numpy(np.array(resized)[..., ::-1].copy()).permute(2, 0, 1)
+        height, width = array.shape[:2]
+        data['data_samples'].set_metainfo(
+            dict(img_shape=size, scale_factor=(size[1] / width, size[0] / height)))
+    shown = data['inputs'].flip(0).permute(1, 2, 0).clamp(0, 255).byte().numpy()
+    batch = dict(inputs=[data['inputs']], data_samples=[data['data_samples']])
+    ready = model.module.data_preprocessor(batch, False)
+    return Seen(
+        np.ascontiguousarray(shown), array.shape[:2], ready['inputs'], ready['data_samples'])
+
+
+@dataclass
+class Maps:
+    """What a run of the model leaves.
+
+    Attributes:
+        taps: Maps ``(1, C, h, w)`` of the trunk.
+        levels: Those of the pyramid; none without a neck.
+    """
+    taps: list[Tensor] = field(default_factory=list)
+    levels: list[Tensor] = field(default_factory=list)
+
+
+@contextmanager
+def recorded(module: nn.Module, *, as_leaves: bool = False) -> Iterator[Maps]:
+    """What trunk and neck give in the latest run within.
+
+    Args:
+        module: A detector or segmenter.
+        as_leaves: Let the graph of gradients begin at the trunk's maps: the trunk then needs none,
+            and no memory for them.
+    """
+    maps = Maps()
+
+    def tap(_: nn.Module, __: tuple, out: Any) -> tuple[Tensor, ...]:
+        found = tensors_of(out)
+        if as_leaves:
+            found = [x.detach().requires_grad_() for x in found]
+            out = tuple(found)
+        maps.taps = found
+        return out
+
+    def level(_: nn.Module, __: tuple, out: Any) -> None:
+        maps.levels = tensors_of(out)
+
+    handles = [module.backbone.register_forward_hook(tap)]
+    if module.with_neck:
+        handles.append(module.neck.register_forward_hook(level))
+    try:
+        yield maps
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def tensors_of(out: Any) -> list[Tensor]:
+    """The maps among what a trunk or a neck gives."""
+    given = [out] if isinstance(out, Tensor) else list(out)
+    maps = [each[0] if isinstance(each, (tuple, list)) else each for each in given]
+    return [each for each in maps if isinstance(each, Tensor) and each.ndim == 4]
+
+
+def maps_of(model: Model, seen: Seen) -> Maps:
+    """Maps of trunk and pyramid of an image, without gradients."""
+    with torch.no_grad(), recorded(model.module) as maps:
+        model.module.extract_feat(seen.inputs)
+    return maps
+
+
+def stride_of(values: Tensor | np.ndarray, seen: Seen, patch_size: int | None = None) -> float:
+    """Pixels that each value of a map ``(…, h, w)`` covers, along both sides.
+
+    Args:
+        values: Of a tap or a level.
+        seen: The image.
+        patch_size: Of the trunk. Strides of levels are its multiples by powers of 2; without it,
+            powers of 2.
+    """
+    side = max(seen.inputs.shape[-2:])
+    unit = patch_size or 1
+    return unit * 2.**round(np.log2(side / max(values.shape[-2:]) / unit))
+
+
+def names_of(model: Model, maps: Maps) -> list[str]:
+    """What each map is called, taps before levels."""
+    blocks = getattr(model.module.backbone, 'out_indices', None) or range(len(maps.taps))
+    strides: Callable[[int], str] = 'level {}'.format
+    return [*(f'block {index}' for index in blocks), *map(strides, range(len(maps.levels)))]

@@ -1,0 +1,89 @@
+"""Draw what a model looks at: attention, features, and what its answers depend on.
+
+    python tools/visualize.py sem_fpn/xcit_small_12_p16_80k_ade20k iter_80000.pth street.jpg \\
+        --out pictures
+    python tools/visualize.py mask_rcnn/xcit_small_12_p16_3x_coco epoch_36.pth street.jpg \\
+        --what grad-cam --target person --out pictures --format pdf
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from colonnade.tools.command_line import Options, print_any_name, user_errors
+
+WHAT = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mixing', 'features',
+        'grad-cam')
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.split('\n\n')[0], formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument('config', help='config file of mmdet or mmseg, or FOLDER/NAME of ours')
+    parser.add_argument('checkpoint', help='file or URL of the whole model')
+    parser.add_argument('images', nargs='+', metavar='image', help='image files')
+    parser.add_argument(
+        '--what',
+        nargs='+',
+        choices=WHAT,
+        metavar='NAME',
+        help=f'of {", ".join(WHAT[:4])},\n{", ".join(WHAT[4:])} (all that the model has)')
+    parser.add_argument('--out', type=Path, required=True, help='folder for IMAGE.NAME.png')
+    parser.add_argument(
+        '--format', nargs='+', choices=['png', 'pdf'], default=['png'], help='of files (png)')
+    parser.add_argument('--dpi', type=int, default=150, help='pixels of an inch (150)')
+    parser.add_argument(
+        '--size',
+        nargs=2,
+        type=int,
+        metavar=('H', 'W'),
+        help='resize images to this, instead of what the test pipeline does')
+    add_choices(parser)
+    parser.add_argument(
+        '--cfg-options', action=Options, help='settings that override those of the config')
+    parser.add_argument('--device', help='cpu, cuda, cuda:1 ... (a GPU where there is one)')
+    parser.add_argument(
+        '--trust',
+        action='store_true',
+        help='run what is pickled in weight files; only if you trust who made them')
+    return parser.parse_args()
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """What is chosen of a picture."""
+    parser.add_argument(
+        '--blocks', nargs='+', type=int, metavar='N', help='from 0, negative from the last (-1)')
+    parser.add_argument('--heads', nargs='+', type=int, metavar='N', help='from 0 (all)')
+    parser.add_argument(
+        '--point',
+        nargs=2,
+        type=float,
+        metavar=('X', 'Y'),
+        help='attention of the token at this pixel of the image\n'
+        '(the class token, or the middle of the image where there is none)')
+    parser.add_argument(
+        '--classifier',
+        help='file, URL or timm://NAME of the trunk as a classifier, for class-attention')
+    parser.add_argument(
+        '--target',
+        help='for grad-cam: a class, or for detectors a detection, 0 is the most certain\n'
+        '(the three most certain detections or most frequent classes)')
+    parser.add_argument(
+        '--nearest', action='store_true', help='show each token as a square (interpolate)')
+
+
+def main() -> None:
+    """Draw and write the pictures."""
+    print_any_name()
+    args = parse_args()
+    with user_errors('visualize'):
+        from colonnade.engine.launch import import_quietly
+        import_quietly('colonnade.engine.pictures.command')  # takes seconds
+        from colonnade.engine.pictures.command import visualize
+        for path in visualize(args):
+            print(path, flush=True)
+
+
+if __name__ == '__main__':
+    main()
