@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from trunks import ARCHS, tiny
+from trunks import ARCHS, FORMS, tiny
 
-from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.backbones import CaiT, ColumnarBackbone, PlainViT, ResMLP, SimplifiedViT, XCiT
 from colonnade.backbones.attention_maps import (channel_attention, class_attention,
                                                 load_class_attention, mixing_rows,
                                                 query_key_magnitude)
+from colonnade.backbones.token_attention import has_token_attention, token_attention
 from colonnade.weights.state_dicts import WeightsError
 
 IMAGE = torch.rand(2, 3, 64, 64, dtype=torch.float64)  # CaiT's native grid
@@ -83,6 +84,103 @@ def test_magnitudes_of_queries_and_keys() -> None:
     # each of a head's 8 channels has norm 1 along the tokens
     for x in (queries, keys):
         torch.testing.assert_close(x.square().sum(dim=(2, 3)), torch.full_like(x[..., 0, 0], 8.))
+
+
+def test_magnitudes_are_those_of_timms_queries_and_keys() -> None:
+    model, backbone = with_equal_weights(tiny(XCiT))
+    qkv = []
+    model.blocks[2].attn.qkv.register_forward_hook(lambda _, __, out: qkv.append(out))
+    with torch.no_grad():
+        model(IMAGE)
+    queries, keys, _ = qkv[0].unflatten(2, (3, 4, -1)).unbind(2)  # (B, N, h, d)
+    for got, x in zip(query_key_magnitude(backbone, IMAGE, 2), (queries, keys), strict=True):
+        expected = nn.functional.normalize(x, dim=1).norm(dim=3).transpose(1, 2)
+        torch.testing.assert_close(got.flatten(2), expected)
+
+
+def with_equal_weights(backbone: ColumnarBackbone) -> tuple[nn.Module, ColumnarBackbone]:
+    """timm's module and the trunk with its weights."""
+    model = backbone.timm_module(IMAGE.shape[-1]).eval().double()
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    weights = model.state_dict()
+    backbone.load_state_dict({name: weights[name] for name in backbone.state_dict()})
+    return model, backbone.double().eval()
+
+
+ROPE = dict(ARCHS[PlainViT], model='vit_small_patch16_dinov3', patch_size=8)
+
+
+@pytest.mark.parametrize('fused', [False, True])
+@pytest.mark.parametrize('cls, arch, layer', [
+    (PlainViT, ARCHS[PlainViT], 'attn_drop'),
+    (PlainViT, ROPE, 'attn_drop'),
+    (CaiT, ARCHS[CaiT], 'proj_w'),
+], ids=['PlainViT', 'DINOv3', 'CaiT'])  # yapf: disable
+def test_token_attention_is_timms(cls: type, arch: dict, layer: str, fused: bool) -> None:
+    model, backbone = with_equal_weights(tiny(cls, arch))
+    attention = model.blocks[1].attn
+    attention.fused_attn = False
+    expected, = seen_by([getattr(attention, layer)], model)
+    if cls is CaiT:
+        expected = expected.permute(0, 3, 1, 2)  # from (B, N, N, heads)
+    if fused:
+        backbone.fuse()
+    side = 64 // backbone.patch_size
+    prefix = expected.shape[-1] - side**2
+    for token, number in {(1, 2): prefix + side + 2, 0: 0}.items():
+        if token == 0 and not prefix:
+            continue
+        found = token_attention(backbone, IMAGE, token, 1)
+        assert found.maps.shape == (2, 4, side, side)
+        joined = torch.cat([found.to_prefix, found.maps.flatten(2)], dim=-1)
+        torch.testing.assert_close(joined, expected[:, :, number])
+        torch.testing.assert_close(joined.sum(-1), torch.ones_like(joined[..., 0]))
+
+
+def test_token_attention_of_simplified_blocks() -> None:
+    """By the definition, softmax(q k^T / sqrt(d)), from what enters the layer."""
+    for block in ('parallel', 'sequential', 'plain'):
+        backbone = tiny(SimplifiedViT, ARCHS[SimplifiedViT], block=block).double().eval()
+        layer = backbone.blocks[3].attn
+        nn.init.normal_(layer.qk.weight)
+        x, = seen_by([layer], backbone)
+        query, key = layer.qk(x).unflatten(2, (2, 4, 8)).unbind(2)  # (B, N, h, d)
+        expected = torch.einsum('bhd,bnhd->bhn', query[:, 5], key).div(8**0.5).softmax(-1)
+        torch.testing.assert_close(
+            token_attention(backbone, IMAGE, (0, 5)).maps.flatten(2), expected)
+
+
+def test_tokens_see_their_window() -> None:
+    backbone = tiny(FORMS['PlainViT of DINOv3 by windows']).double().eval()
+    found = token_attention(backbone, IMAGE, (1, 4), 0)
+    layer = backbone.blocks[0].attn
+    assert layer.window_size == 3
+    layer.window_size = None
+    every = token_attention(backbone, IMAGE, (1, 4), 0)
+    seen = torch.zeros(8, 8)
+    seen[:3, 3:6] = 1
+    kept = every.maps * seen
+    total = (kept.sum((2, 3)) + every.to_prefix.sum(2))[..., None, None]
+    torch.testing.assert_close(found.maps, kept / total)
+    torch.testing.assert_close(
+        found.maps.sum((2, 3)) + found.to_prefix.sum(2), torch.ones_like(total[..., 0, 0]))
+
+
+def test_the_token_that_is_not_chosen() -> None:
+    """The class token, or the middle of the grid."""
+    vit, cait = tiny(PlainViT).double().eval(), tiny(CaiT).double().eval()
+    for backbone, token in ((vit, 0), (cait, (2, 2))):
+        default, chosen = (token_attention(backbone, IMAGE, t) for t in (None, token))
+        assert torch.equal(default.maps, chosen.maps)
+    with pytest.raises(ValueError, match='the grid has 4 rows and 4 columns, and no token .0, 4.'):
+        token_attention(cait, IMAGE, (0, 4))
+    with pytest.raises(ValueError, match='the trunk has 0 prefix tokens, and none of number 0'):
+        token_attention(cait, IMAGE, 0)
+    assert not has_token_attention(tiny(XCiT))
+    with pytest.raises(ValueError, match='has no attention between tokens that is known'):
+        token_attention(tiny(XCiT), IMAGE)
 
 
 def test_mixing_rows() -> None:

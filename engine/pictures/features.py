@@ -13,7 +13,7 @@ from torch import Tensor
 from ..prediction.model import Model
 from .layout import Drawing, Panel, Row
 from .options import Options
-from .seen import Maps, Seen, maps_of, names_of, stride_of
+from .seen import Seen, maps_of, named_maps
 
 DEVIATIONS = 2.  # standard deviations to either side of the mean that colours span
 LEAST = 1e-12  # share of the first component's variance below which one is rounding
@@ -76,12 +76,6 @@ class Components:
         return colours.clamp(0, 1).float().numpy()
 
 
-def on_image(values: Tensor, seen: Seen, stride: float) -> Tensor:
-    """The part ``(C, h, w)`` of a map ``(1, C, h, w)`` that is no padding."""
-    height, width = (max(1, -int(-side // stride)) for side in seen.image.shape[:2])
-    return values[0, :, :height, :width]
-
-
 def feature_panels(model: Model, options: Options,
                    images: Callable[[], Iterable[Seen]]) -> Callable[[Seen], Drawing]:
     """What draws the principal components of each tap and each level of the pyramid.
@@ -94,33 +88,26 @@ def feature_panels(model: Model, options: Options,
         options: How.
         images: All images of the call.
     """
-    patch_size = getattr(model.module.backbone, 'patch_size', None)
-
-    def parts_of(maps: Maps, seen: Seen) -> list[tuple[Tensor, float]]:
-        strides = [stride_of(x, seen, patch_size) for x in (*maps.taps, *maps.levels)]
-        found = (*maps.taps, *maps.levels)
-        return [(on_image(x, seen, s), s) for x, s in zip(found, strides, strict=True)]
-
     principal: list[PrincipalComponents] = []
     for seen in images():
-        parts = parts_of(maps_of(model, seen), seen)
+        parts = named_maps(model, maps_of(model, seen), seen)
         principal = principal or [PrincipalComponents() for _ in parts]
-        for each, (values, _) in zip(principal, parts, strict=True):
-            each.add(values.flatten(1).mT)
+        for each, part in zip(principal, parts, strict=True):
+            each.add(part.on_image(seen).flatten(1).mT)
     components = [each.fit() for each in principal]
 
     def draw(seen: Seen) -> Drawing:
         maps = maps_of(model, seen)
         panels = [
-            Panel(fitted.colours(values), f'{name} · {fitted.share:.0%}', stride)
-            for fitted, (values, stride), name in zip(
-                components, parts_of(maps, seen), names_of(model, maps), strict=True)
+            Panel(
+                fitted.colours(part.on_image(seen)), f'{part.name}: {fitted.share:.0%}',
+                part.stride)
+            for fitted, part in zip(components, named_maps(model, maps, seen), strict=True)
         ]
         taps = len(maps.taps)
         rows = [Row('trunk', panels[:taps]), Row('pyramid', panels[taps:])]
+        title = 'Features: first three principal components, and their share of the variance'
         return Drawing(
-            'Features: first three principal components, and their share of the variance',
-            seen.image, [row for row in rows if row.panels],
-            nearest=options.nearest)
+            title, seen.image, [row for row in rows if row.panels], nearest=options.nearest)
 
     return draw

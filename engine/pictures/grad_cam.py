@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from ..prediction.model import Model
 from .layout import Drawing, Panel, Row, Scale
 from .options import Options
-from .seen import Maps, Seen, names_of, recorded, stride_of
+from .seen import Maps, NamedMap, Seen, named_maps, recorded
 
 MOST = 3  # targets of a figure, if none is chosen
 
@@ -143,12 +143,11 @@ def grad_cam_panels(model: Model, options: Options, _: Callable[[], Iterable[See
         ValueError: If the target is no class, and no number of a detection.
     """
     target = check_target(model, options.target)
-    patch_size = getattr(model.module.backbone, 'patch_size', None)
 
     def draw(seen: Seen) -> Drawing:
         maps, scores = maps_and_scores(model, seen)
         rows = [
-            Row(score.label, panels_of(model, maps, score, seen, patch_size))
+            Row(score.label, panels_of(named_maps(model, maps, seen), score))
             for score in chosen_scores(scores, target)
         ]
         what = 'score of a detection' if model.kind != 'labels' else 'mean logit of a class'
@@ -160,17 +159,15 @@ def grad_cam_panels(model: Model, options: Options, _: Callable[[], Iterable[See
     return draw
 
 
-def panels_of(model: Model, maps: Maps, score: Score, seen: Seen,
-              patch_size: int | None) -> list[Panel]:
+def panels_of(maps: list[NamedMap], score: Score) -> list[Panel]:
     """A panel for each map that the score depends on, divided by its maximum."""
-    every = [*maps.taps, *maps.levels]
-    gradients = torch.autograd.grad(score.value, every, retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(
+        score.value, [each.values for each in maps], retain_graph=True, allow_unused=True)
     panels = []
-    for values, gradient, name in zip(every, gradients, names_of(model, maps), strict=True):
+    for each, gradient in zip(maps, gradients, strict=True):
         if gradient is None or not gradient.any():
             continue
-        found = grad_cam(values.detach(), gradient).float().cpu().numpy()
-        stride = stride_of(values, seen, patch_size)
-        panels.append(
-            Panel(found / (np.max(found) or 1.), name, stride, over_image=True, box=score.box))
+        found = grad_cam(each.values.detach(), gradient).float().cpu().numpy()
+        found = found / (np.max(found) or 1.)
+        panels.append(Panel(found, each.name, each.stride, over_image=True, box=score.box))
     return panels

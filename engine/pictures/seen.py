@@ -4,15 +4,18 @@ Shapes: ``B = 1`` image, ``H, W`` its height and width before the network, paddi
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+
+from colonnade.backbones import ColumnarBackbone
 
 from ..prediction.model import Model
 
@@ -66,7 +69,7 @@ def see(model: Model, array: np.ndarray, size: Size | None = None) -> Seen:
         data['inputs'] = torch.from_numpy(np.array(resized)[..., ::-1].copy()).permute(2, 0, 1)
         height, width = array.shape[:2]
         data['data_samples'].set_metainfo(
-            dict(img_shape=size, scale_factor=(size[1] / width, size[0] / height)))
+            dict(img_shape=size, pad_shape=size, scale_factor=(size[1] / width, size[0] / height)))
     shown = data['inputs'].flip(0).permute(1, 2, 0).clamp(0, 255).byte().numpy()
     batch = dict(inputs=[data['inputs']], data_samples=[data['data_samples']])
     ready = model.module.data_preprocessor(batch, False)
@@ -92,8 +95,8 @@ def recorded(module: nn.Module, *, as_leaves: bool = False) -> Iterator[Maps]:
 
     Args:
         module: A detector or segmenter.
-        as_leaves: Let the graph of gradients begin at the trunk's maps: the trunk then needs none,
-            and no memory for them.
+        as_leaves: Let the graph of gradients begin at the trunk's maps. The trunk then stores
+            nothing for gradients; within, they must be enabled.
     """
     maps = Maps()
 
@@ -109,6 +112,11 @@ def recorded(module: nn.Module, *, as_leaves: bool = False) -> Iterator[Maps]:
         maps.levels = tensors_of(out)
 
     handles = [module.backbone.register_forward_hook(tap)]
+    if as_leaves:
+        handles += [
+            module.backbone.register_forward_pre_hook(lambda *_: set_gradients(False)),
+            module.backbone.register_forward_hook(lambda *_: set_gradients(True))
+        ]
     if module.with_neck:
         handles.append(module.neck.register_forward_hook(level))
     try:
@@ -116,6 +124,11 @@ def recorded(module: nn.Module, *, as_leaves: bool = False) -> Iterator[Maps]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def set_gradients(wanted: bool) -> None:
+    """Let the part that runs next store what gradients need, or not."""
+    torch.set_grad_enabled(wanted)
 
 
 def tensors_of(out: Any) -> list[Tensor]:
@@ -132,22 +145,39 @@ def maps_of(model: Model, seen: Seen) -> Maps:
     return maps
 
 
-def stride_of(values: Tensor | np.ndarray, seen: Seen, patch_size: int | None = None) -> float:
-    """Pixels that each value of a map ``(…, h, w)`` covers, along both sides.
+def stride_of(values: Tensor, seen: Seen, unit: int = 1) -> float:
+    """Pixels that each value of a map ``(1, C, h, w)`` covers: ``unit`` times a power of 2."""
+    ratio = max(seen.inputs.shape[-2:]) / max(values.shape[-2:])
+    return unit * 2.**round(math.log2(ratio / unit))
 
-    Args:
-        values: Of a tap or a level.
-        seen: The image.
-        patch_size: Of the trunk. Strides of levels are its multiples by powers of 2; without it,
-            powers of 2.
+
+class NamedMap(NamedTuple):
+    """A map of the trunk or the pyramid.
+
+    Attributes:
+        name: What figures call it.
+        values: ``(1, C, h, w)``.
+        stride: Pixels that each value covers.
     """
-    side = max(seen.inputs.shape[-2:])
-    unit = patch_size or 1
-    return unit * 2.**round(np.log2(side / max(values.shape[-2:]) / unit))
+    name: str
+    values: Tensor
+    stride: float
+
+    def on_image(self, seen: Seen) -> Tensor:
+        """The part ``(C, h, w)`` that is no padding."""
+        height, width = (max(1, math.ceil(side / self.stride)) for side in seen.image.shape[:2])
+        return self.values[0, :, :height, :width]
 
 
-def names_of(model: Model, maps: Maps) -> list[str]:
-    """What each map is called, taps before levels."""
-    blocks = getattr(model.module.backbone, 'out_indices', None) or range(len(maps.taps))
-    strides: Callable[[int], str] = 'level {}'.format
-    return [*(f'block {index}' for index in blocks), *map(strides, range(len(maps.levels)))]
+def named_maps(model: Model, maps: Maps, seen: Seen) -> list[NamedMap]:
+    """What each map is called and covers, taps before levels."""
+    trunk, found = model.module.backbone, []
+    columnar = isinstance(trunk, ColumnarBackbone)
+    for index, values in enumerate(maps.taps):
+        name = f'block {trunk.out_indices[index]}' if columnar else f'map {index}'
+        stride = trunk.patch_size if columnar else stride_of(values, seen)
+        found.append(NamedMap(name, values, stride))
+    for index, values in enumerate(maps.levels):
+        stride = stride_of(values, seen, trunk.patch_size if columnar else 1)
+        found.append(NamedMap(f'level {index}, stride {stride:g}', values, stride))
+    return found

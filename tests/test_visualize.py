@@ -1,0 +1,123 @@
+"""The tool that draws what a model looks at: its files, and what it says of errors."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import config
+from mmengine.registry import MODELS, DefaultScope
+from PIL import Image
+
+from colonnade.engine.launch import read_config
+from colonnade.engine.pictures.command import stems_of
+from colonnade.engine.pictures.kinds import KINDS
+from colonnade.tools.visualize import WHAT
+
+SLIM = config('sem_fpn')
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A segmenter with random weights."""
+    cfg = read_config(SLIM)
+    torch.manual_seed(0)
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        model = MODELS.build(deepcopy(cfg.model))
+    path = tmp_path_factory.mktemp('weights') / 'random.pth'
+    torch.save(dict(state_dict=model.state_dict(), meta={}), path)
+    return path
+
+
+def noise(path: Path, *shape: int) -> Path:
+    """An image file of random values: ``(H, W)`` is gray."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    Image.fromarray(values).save(path)
+    return path
+
+
+def fails(run_tool: Callable, *arguments: object) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        run_tool('visualize', *arguments)
+    return str(stopped.value.code)
+
+
+def test_all_pictures_of_real_and_awkward_images(run_tool: Callable, checkpoint: Path,
+                                                 real_data: dict[str, Path], tmp_path: Path,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    real = min(real_data['ade'].glob('images/validation/*.jpg'))
+    images = [real, noise(tmp_path / 'gray.png', 30, 40), noise(tmp_path / 'dot.png', 1, 1, 3)]
+    run_tool('visualize', SLIM, checkpoint, *images, '--out', tmp_path / 'out', '--dpi', 40)
+    names = ('query-key', 'channel-attention', 'features', 'grad-cam')
+    expected = [tmp_path / f'out/{image.stem}.{name}.png' for name in names for image in images]
+    assert capsys.readouterr().out.split() == [str(path) for path in expected]
+    assert sorted(tmp_path.glob('out/*')) == sorted(expected)
+    for path in expected:
+        with Image.open(path) as picture:
+            assert min(picture.size) > 40 and np.asarray(picture).std() > 1
+
+
+def test_a_long_image(run_tool: Callable, checkpoint: Path, tmp_path: Path) -> None:
+    image = noise(tmp_path / 'long.png', 300, 5000, 3)
+    run_tool('visualize', SLIM, checkpoint, image, '--out', tmp_path, '--what', 'features',
+             'grad-cam', '--target', 'disc', '--format', 'pdf', '--size', 32, 480, '--nearest')
+    assert {path.name for path in tmp_path.glob('long.*')} == \
+        {'long.png', 'long.features.pdf', 'long.grad-cam.pdf'}
+
+
+def test_nothing_is_overwritten(run_tool: Callable, checkpoint: Path, tmp_path: Path,
+                                monkeypatch: pytest.MonkeyPatch) -> None:
+    image = noise(tmp_path / 'a.png', 20, 20, 3)
+    taken = tmp_path / 'a.grad-cam.png'
+    taken.write_text('mine')
+    command = [SLIM, checkpoint, image, '--out', tmp_path]
+    monkeypatch.setattr('colonnade.engine.pictures.command.pictures', None)
+    assert fails(run_tool, *command) == \
+        f'visualize: {taken} exists: name another --out, or remove it'
+    assert taken.read_text() == 'mine' and len(list(tmp_path.iterdir())) == 2
+    assert fails(run_tool, *command[:-1], image) == \
+        f'visualize: {image} is a file: --out must be a folder'
+
+
+def test_errors_come_before_pictures(run_tool: Callable, checkpoint: Path, tmp_path: Path) -> None:
+    image, out = noise(tmp_path / 'a.png', 20, 20, 3), tmp_path / 'out'
+    text = tmp_path / 'text.png'
+    text.write_text('no image')
+    command = [SLIM, checkpoint, image, '--out', out]
+    assert 'text.png' in fails(run_tool, *command[:3], text, *command[3:])
+    assert f'{image} is given twice' in fails(run_tool, *command[:3], image, *command[3:])
+    assert 'b.png: there is no such file' in \
+        fails(run_tool, *command[:2], tmp_path / 'b.png', *command[3:])
+    assert 'XCiT has no picture mixing; it has class-attention, query-key, ' in \
+        fails(run_tool, *command, '--what', 'mixing')
+    assert 'needs the weights of a classifier (--classifier)' in \
+        fails(run_tool, *command, '--what', 'class-attention')
+    assert 'cat is no class of the model; its classes are background, disc' in \
+        fails(run_tool, *command, '--what', 'grad-cam', '--target', 'cat')
+    assert 'point: no effect on query-key, ' in fails(run_tool, *command, '--point', 1, 1)
+    assert not out.exists()
+
+
+def test_the_tool_names_all_pictures() -> None:
+    assert WHAT == tuple(KINDS)
+
+
+@pytest.mark.parametrize('given, stems', [
+    (['a.png', 'b.png'], ['a', 'b']),
+    (['x/a.png', 'y/a.png', 'b.png'], ['x-a', 'y-a', 'z-b']),
+    (['x/a.png', 'x/A.jpg'], ['a.png', 'A.jpg']),
+    (['x/y/a.png', 'w/y/a.png'], ['x-y-a', 'w-y-a']),
+    (['x.y.png', 'x.png'], ['x.y', 'x']),
+    (['x-y/a.png', 'x/y-a.png'], ['a', 'y-a']),
+])
+def test_equal_names_do_not_collide(given: list[str], stems: list[str],
+                                    monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / 'z').mkdir()
+    monkeypatch.chdir(tmp_path / 'z')
+    assert stems_of([Path(name) for name in given]) == stems
+    with pytest.raises(ValueError, match='is given twice'):
+        stems_of([Path(given[0]), Path('.', given[0])])
