@@ -22,8 +22,9 @@ from colonnade.engine.pictures.features import PrincipalComponents
 from colonnade.engine.pictures.grad_cam import (chosen_scores, detection_scores, grad_cam,
                                                 maps_and_scores)
 from colonnade.engine.pictures.kinds import KINDS
-from colonnade.engine.pictures.layout import Drawing, Panel, Row, Scale, figure_of
+from colonnade.engine.pictures.layout import Drawing, Panel, Row, figure_of
 from colonnade.engine.pictures.options import Options
+from colonnade.engine.pictures.scales import Scale
 from colonnade.engine.pictures.seen import see
 from colonnade.engine.prediction import Model
 

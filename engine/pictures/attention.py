@@ -16,8 +16,9 @@ from colonnade.backbones.attention_maps import (channel_attention, class_attenti
 from colonnade.backbones.token_attention import token_attention
 
 from ..prediction.model import Model
-from .layout import Drawing, Panel, Row, Scale
+from .layout import Drawing, Panel, Row
 from .options import Options
+from .scales import Scale
 from .seen import Seen
 
 Draw = Callable[[Seen], Drawing]
@@ -104,7 +105,7 @@ def attention_drawing(title: str,
         heads = chosen(options.heads, len(relative), 'head')
         panels += [Panel(relative[head], f'head {head}', stride) for head in heads]
         rows.append(Row(label, panels))
-    scale = Scale.from_zero('weight / uniform weight', values_of(rows), SHARE)
+    scale = Scale.from_zero('weight / uniform weight', values_of(rows), SHARE, power=0.5)
     marks = () if mark is None else (mark, )
     return Drawing(title, seen.image, rows, scale, marks=marks, nearest=options.nearest)
 
@@ -174,7 +175,7 @@ def mixing_panels(model: Model, options: Options, _: Images) -> Draw:
         height, width = seen.image.shape[:2]
         marks = tuple((along * width, down * height) for down, along in places)
         return Drawing(
-            f'Mixing of tokens, on the grid of {side} × {side} that it was learned for',
+            f'Mixing of tokens on the learned grid, {side} × {side}',
             seen.image,
             rows,
             scale,

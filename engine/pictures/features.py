@@ -106,7 +106,7 @@ def feature_panels(model: Model, options: Options,
         ]
         taps = len(maps.taps)
         rows = [Row('trunk', panels[:taps]), Row('pyramid', panels[taps:])]
-        title = 'Features: first three principal components, and their share of the variance'
+        title = 'Features: 3 principal components and their share of variance'
         return Drawing(
             title, seen.image, [row for row in rows if row.panels], nearest=options.nearest)
 

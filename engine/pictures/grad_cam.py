@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..prediction.model import Model
-from .layout import Drawing, Panel, Row, Scale
+from .layout import Drawing, Panel, Row
 from .options import Options
+from .scales import Scale
 from .seen import Maps, NamedMap, Seen, named_maps, recorded
 
 MOST = 3  # targets of a figure, if none is chosen
@@ -99,7 +100,8 @@ def class_scores(model: Model, seen: Seen) -> list[Score]:
     scores = []
     for index in sorted(range(len(logits)), key=lambda index: -pixels[index]):
         name, share = model.classes[index], pixels[index] / sum(pixels)
-        scores.append(Score(name, f'{name} {share:.0%}', logits[index].mean(), share > 0))
+        label = f'{name} {share:.0%}' if share >= 0.005 else f'{name} < 1%'
+        scores.append(Score(name, label, logits[index].mean(), share > 0))
     return scores
 
 

@@ -3,63 +3,28 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator
+import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-WIDTH = 8.  # inches that panels may take side by side
-AREA = 1.5  # square inches of a panel
-LEAST, MOST = 0.7, 4.  # inches of a panel's sides
-LEAST_WIDTH = 4.  # inches of a figure, for its title
-GAP, TITLE, HEAD, EDGE, LABEL, BAR = 0.08, 0.2, 0.36, 0.1, 0.2, 0.85  # inches
+from .scales import Scale
+
+WIDTH = 9.  # inches that panels may take side by side
+AREA = 1.3  # square inches of a panel
+LEAST, MOST = 0.85, 2.6  # inches of a panel's sides
+LEAST_WIDTH = 4.5  # inches of a figure, for its title
+LABEL_LENGTH = 15  # letters of a line of a row's label
+GAP, TITLE, HEAD, EDGE, LABEL, BAR = 0.08, 0.2, 0.36, 0.1, 0.3, 0.85  # inches
+LONGEST_BAR = 2.5  # inches
 DPI = 150
-OPACITY = 0.85  # of the greatest values that lie over an image; 0 is transparent
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How values become colours.
-
-    Attributes:
-        label: What the values are.
-        low, high: Those of the first and the last colour.
-        colours: A colour map of matplotlib's.
-        transparent: Let low values be transparent, for maps over an image.
-    """
-    label: str
-    low: float
-    high: float
-    colours: str = 'magma'
-    transparent: bool = False
-
-    @classmethod
-    def from_zero(cls, label: str, arrays: Iterable[np.ndarray], share: float = 1.) -> Scale:
-        """From 0 to the value that this ``share`` of all values does not exceed."""
-        high = float(np.quantile(np.concatenate([a.ravel() for a in arrays]), share))
-        return cls(label, 0., high or 1.)
-
-    @classmethod
-    def around_zero(cls, label: str, arrays: Iterable[np.ndarray], share: float = 1.) -> Scale:
-        """The same distance below and above 0, of two hues."""
-        high = cls.from_zero(label, (np.abs(a) for a in arrays), share).high
-        return cls(label, -high, high, 'coolwarm')
-
-    def mappable(self) -> ScalarMappable:
-        """Values to colours, as matplotlib wants them."""
-        colours: Colormap = colormaps[self.colours]
-        if self.transparent:
-            table = colours(np.linspace(0, 1, 256))
-            table[:, 3] = np.linspace(0, 1, 256)**0.5 * OPACITY
-            colours = ListedColormap(table)
-        return ScalarMappable(Normalize(self.low, self.high), colours)
+BLACK = -200  # what black is drawn as, so that images are pale beneath maps
 
 
 @dataclass(frozen=True)
@@ -109,39 +74,62 @@ class Drawing:
     nearest: bool = False
 
 
+class Grid:
+    """Where panels lie: the image at the top left, rows of panels right of it, all of one size.
+
+    Args:
+        drawing: What is to be placed.
+
+    Attributes:
+        lines: Label and panels of each line.
+        size: Width and height of the figure in inches.
+        end: Where the panels end at the right, in inches.
+    """
+
+    def __init__(self, drawing: Drawing) -> None:
+        self.width, self.height = panel_size(drawing)
+        columns = max(2, int(WIDTH / (self.width + GAP)))
+        self.lines = list(lines_of(drawing.rows, columns - 1))
+        used = 1 + max((len(panels) for _, panels in self.lines), default=0)
+        self.end = EDGE + LABEL + used * (self.width + GAP)
+        bar = BAR if drawing.scale and self.lines else 0.
+        height = HEAD + max(1, len(self.lines)) * (self.height + TITLE) + EDGE
+        self.size = max(self.end + bar, LEAST_WIDTH), height
+
+    def axes(self, figure: Figure, column: int, line: int) -> Axes:
+        """Those of a panel; column 0 is that of the image."""
+        x = EDGE + column * (self.width + GAP) + (LABEL if column else 0)
+        y = HEAD + TITLE + line * (self.height + TITLE)
+        return axes_at(figure, x, y, self.width, self.height)
+
+
+def axes_at(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
+    """Axes at a place in inches from the figure's top left."""
+    across, up = figure.get_size_inches()
+    return figure.add_axes((x / across, 1 - (y + height) / up, width / across, height / up))
+
+
 def figure_of(drawing: Drawing) -> Figure:
     """The figure; its size in inches follows from the number and shape of panels."""
-    width, height = panel_size(drawing)
-    columns = max(2, int(WIDTH / (width + GAP)))
-    lines = list(lines_of(drawing.rows, columns - 1))
-    used = 1 + max((len(panels) for _, panels in lines), default=0)
-    end = EDGE + LABEL + used * (width + GAP)
-    size = (max(end + (BAR if drawing.scale and lines else 0),
-                LEAST_WIDTH), HEAD + max(1, len(lines)) * (height + TITLE) + EDGE)
-    figure = Figure(size, dpi=DPI, facecolor='white')
+    grid = Grid(drawing)
+    figure = Figure(grid.size, dpi=DPI, facecolor='white')
     FigureCanvasAgg(figure)
-    figure.text(EDGE / size[0], 1 - 0.2 / size[1], drawing.title, fontsize=9, va='center')
-
-    def place(column: int, line: int) -> Axes:
-        x = EDGE + column * (width + GAP) + (LABEL if column else 0)
-        y = HEAD + TITLE + line * (height + TITLE)
-        across, up = size
-        axes = figure.add_axes((x / across, 1 - (y + height) / up, width / across, height / up))
-        axes.set_axis_off()
-        return axes
-
-    first = Panel(drawing.image, 'image', stride=1., marks=drawing.marks)
-    draw_panel(place(0, 0), first, drawing)
-    for number, (label, panels) in enumerate(lines):
+    across, up = grid.size
+    figure.text(EDGE / across, 1 - 0.2 / up, drawing.title, fontsize=9, va='center')
+    image = Panel(drawing.image, 'image', stride=1., marks=drawing.marks)
+    draw_panel(grid.axes(figure, 0, 0), image, drawing)
+    for line, (label, panels) in enumerate(grid.lines):
         for column, panel in enumerate(panels):
-            axes = place(1 + column, number)
+            axes = grid.axes(figure, 1 + column, line)
             draw_panel(axes, panel, drawing)
-            if label and not column:
-                axes.text(-0.03, 0.5, label, fontsize=7, rotation=90, ha='right', va='center',
+            if not column:
+                axes.text(-0.03, 0.5, textwrap.fill(label, LABEL_LENGTH), fontsize=7, rotation=90,
+                          ha='right', va='center', multialignment='center',
                           transform=axes.transAxes)  # yapf: disable
-    if drawing.scale and lines:
-        draw_bar(figure, drawing.scale, end + GAP, HEAD + TITLE,
-                 len(lines) * (height + TITLE) - TITLE)
+    if drawing.scale and grid.lines:
+        height = len(grid.lines) * (grid.height + TITLE) - TITLE
+        bar = axes_at(figure, grid.end + GAP, HEAD + TITLE, 0.1, min(height, LONGEST_BAR))
+        draw_bar(bar, drawing.scale)
     return figure
 
 
@@ -166,11 +154,12 @@ def lines_of(rows: list[Row], columns: int) -> Iterator[tuple[str, list[Panel]]]
 
 def draw_panel(axes: Axes, panel: Panel, drawing: Drawing) -> None:
     """One panel; a map's values lie where they are of the image, and padding is cut off."""
-    height, width = drawing.image.shape[:2]
+    axes.set_axis_off()
     axes.set_title(panel.title, fontsize=7, pad=2.5)
+    height, width = drawing.image.shape[:2]
     if panel.over_image:
         gray = drawing.image.mean(axis=2)
-        axes.imshow(gray, cmap='gray', vmin=-85, vmax=255, extent=(0, width, height, 0))
+        axes.imshow(gray, cmap='gray', vmin=BLACK, vmax=255, extent=(0, width, height, 0))
     style: dict = dict(interpolation='nearest')
     if panel.stride is not None:
         rows, columns = panel.values.shape[:2]
@@ -183,26 +172,21 @@ def draw_panel(axes: Axes, panel: Panel, drawing: Drawing) -> None:
     axes.imshow(panel.values, **style)
     if panel.stride is not None:
         axes.set(xlim=(0, width), ylim=(height, 0))
-    for x, y in panel.marks:
-        axes.plot(x, y, 'o', markersize=5, markerfacecolor='none', markeredgecolor='black',
-                  markeredgewidth=1.8)  # yapf: disable
-        axes.plot(x, y, 'o', markersize=5, markerfacecolor='none', markeredgecolor='white',
-                  markeredgewidth=0.9)  # yapf: disable
-    if panel.box is not None:
-        x1, y1, x2, y2 = panel.box
-        for colour, line in (('black', 1.8), ('white', 0.9)):
+    for edge, line in (('black', 1.8), ('white', 0.9)):  # to be seen on any ground
+        for x, y in panel.marks:
+            axes.plot(x, y, 'o', markersize=5, markerfacecolor='none', markeredgecolor=edge,
+                      markeredgewidth=line)  # yapf: disable
+        if panel.box is not None:
+            x1, y1, x2, y2 = panel.box
             axes.add_patch(
-                Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=colour, linewidth=line))
+                Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=edge, linewidth=line))
 
 
-def draw_bar(figure: Figure, scale: Scale, x: float, y: float, height: float) -> None:
-    """The colours and their values, at a place in inches from the top left."""
-    across, up = figure.get_size_inches()
-    height = min(height, 2.5)
-    axes = figure.add_axes((x / across, 1 - (y + height) / up, 0.1 / across, height / up))
-    bar = figure.colorbar(scale.mappable(), cax=axes)
+def draw_bar(axes: Axes, scale: Scale) -> None:
+    """The colours and their values."""
+    bar = axes.figure.colorbar(scale.mappable(), cax=axes)
     bar.set_label(scale.label, fontsize=7)
-    bar.ax.tick_params(labelsize=6, length=2, pad=1.5)
+    axes.tick_params(labelsize=6, length=2, pad=1.5)
     bar.outline.set_linewidth(0.4)
 
 

@@ -177,7 +177,7 @@ def named_maps(model: Model, maps: Maps, seen: Seen) -> list[NamedMap]:
         name = f'block {trunk.out_indices[index]}' if columnar else f'map {index}'
         stride = trunk.patch_size if columnar else stride_of(values, seen)
         found.append(NamedMap(name, values, stride))
-    for index, values in enumerate(maps.levels):
+    for values in maps.levels:
         stride = stride_of(values, seen, trunk.patch_size if columnar else 1)
-        found.append(NamedMap(f'level {index}, stride {stride:g}', values, stride))
+        found.append(NamedMap(f'stride {stride:g}', values, stride))
     return found
