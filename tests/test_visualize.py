@@ -92,12 +92,17 @@ def test_errors_come_before_pictures(run_tool: Callable, checkpoint: Path, tmp_p
     assert f'{image} is given twice' in fails(run_tool, *command[:3], image, *command[3:])
     assert 'b.png: there is no such file' in \
         fails(run_tool, *command[:2], tmp_path / 'b.png', *command[3:])
+    assert 'no image is given behind ' in fails(run_tool, *command[:2], *command[3:])
+    assert '--dpi must be positive, got 0' in fails(run_tool, *command, '--dpi', 0)
     assert 'XCiT has no picture mixing; it has class-attention, query-key, ' in \
         fails(run_tool, *command, '--what', 'mixing')
     assert 'needs the weights of a classifier (--classifier)' in \
         fails(run_tool, *command, '--what', 'class-attention')
     assert 'cat is no class of the model; its classes are background, disc' in \
         fails(run_tool, *command, '--what', 'grad-cam', '--target', 'cat')
+    assert 'there is no block 12: there are 0 ... 11' in fails(run_tool, *command, '--block', 12)
+    assert 'there is no head 4: there are 0 ... 3' in \
+        fails(run_tool, *command, '--what', 'features', 'query-key', '--heads', 4)
     assert 'point: no effect on query-key, ' in fails(run_tool, *command, '--point', 1, 1)
     assert not out.exists()
 

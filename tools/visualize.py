@@ -21,8 +21,11 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.split('\n\n')[0], formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument('config', help='config file of mmdet or mmseg, or FOLDER/NAME of ours')
-    parser.add_argument('checkpoint', help='file or URL of the whole model')
-    parser.add_argument('images', nargs='+', metavar='image', help='image files')
+    parser.add_argument(
+        'checkpoint',
+        help='file or URL of the whole model; left out where CONFIG is a\n'
+        'checkpoint of a run or a packaged model')
+    parser.add_argument('images', nargs='*', metavar='image', help='image files')
     parser.add_argument(
         '--what',
         nargs='+',

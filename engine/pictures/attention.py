@@ -40,7 +40,8 @@ def class_attention_panels(model: Model, options: Options, _: Images) -> Draw:
         raise ValueError('class-attention needs the weights of a classifier (--classifier): a '
                          'detector or segmenter has none of its class-attention stage')
     stage = load_class_attention(trunk, options.classifier, trust=options.trust)
-    layers = chosen(options.blocks, len(stage.blocks), 'block of class attention')
+    layers = chosen(options.blocks, len(stage.blocks), 'layer of class attention')
+    check_heads(trunk, options)
 
     def draw(seen: Seen) -> Drawing:
         found = class_attention(trunk, stage, seen.inputs)
@@ -52,12 +53,11 @@ def class_attention_panels(model: Model, options: Options, _: Images) -> Draw:
 
 def attention_panels(model: Model, options: Options, _: Images) -> Draw:
     """Attention of one token to all others, head by head."""
-    trunk = model.module.backbone
+    trunk, blocks = model.module.backbone, blocks_of(model.module.backbone, options)
 
     def draw(seen: Seen) -> Drawing:
         point, token = token_at(options, seen, trunk)
-        found = [(b, token_attention(trunk, seen.inputs, token, b))
-                 for b in blocks_of(trunk, options)]
+        found = [(b, token_attention(trunk, seen.inputs, token, b)) for b in blocks]
         maps = {f'block {block}': each.maps[0] for block, each in found}
         if point is None and not found[0][1].to_prefix.shape[-1]:
             height, width = found[0][1].maps.shape[-2:]
@@ -88,7 +88,7 @@ def attention_drawing(title: str,
                       options: Options,
                       stride: float,
                       mark: tuple[float, float] | None = None) -> Drawing:
-    """The mean and the heads of several layers, in multiples of a uniform weight.
+    """The mean of all heads and the chosen ones, in multiples of a uniform weight.
 
     Args:
         title: What stands above.
@@ -112,11 +112,11 @@ def attention_drawing(title: str,
 
 def magnitude_panels(model: Model, options: Options, _: Images) -> Draw:
     """Norms of XCA's normalised queries and keys, token by token (XCiT paper, Fig. D.2)."""
-    trunk = model.module.backbone
+    trunk, blocks = model.module.backbone, blocks_of(model.module.backbone, options)
 
     def draw(seen: Seen) -> Drawing:
         rows = []
-        for block in blocks_of(trunk, options):
+        for block in blocks:
             found = query_key_magnitude(trunk, seen.inputs, block)
             for kind, values in zip(('queries', 'keys'), found, strict=True):
                 maps = values[0].float().cpu().numpy()
@@ -134,11 +134,11 @@ def magnitude_panels(model: Model, options: Options, _: Images) -> Draw:
 
 def channel_panels(model: Model, options: Options, _: Images) -> Draw:
     """XCA's attention between the channels of each head (XCiT paper, section 3.2)."""
-    trunk = model.module.backbone
+    trunk, blocks = model.module.backbone, blocks_of(model.module.backbone, options)
 
     def draw(seen: Seen) -> Drawing:
         rows = []
-        for block in blocks_of(trunk, options):
+        for block in blocks:
             maps = channel_attention(trunk, seen.inputs, block)[0].float().cpu().numpy()
             heads = chosen(options.heads, len(maps), 'head')
             rows.append(
@@ -155,14 +155,14 @@ def mixing_panels(model: Model, options: Options, _: Images) -> Draw:
     The matrices are learned for one grid of tokens, and are the same for every image. The image
     shows where on that grid the tokens lie.
     """
-    trunk = model.module.backbone
+    trunk, blocks = model.module.backbone, blocks_of(model.module.backbone, options)
 
     def draw(seen: Seen) -> Drawing:
         rows, places = [], list(PLACES)
         if options.point is not None:
             x, y = seen.to_seen(options.point)
             places = [(y / seen.image.shape[0], x / seen.image.shape[1])]
-        for block in blocks_of(trunk, options):
+        for block in blocks:
             found = mixing_rows(trunk, block).float().cpu().numpy()  # (n, n, n, n)
             side = len(found)
             tokens = [(int(down * side), int(along * side)) for down, along in places]
@@ -188,10 +188,16 @@ def blocks_of(trunk: ColumnarBackbone, options: Options) -> list[int]:
     """The blocks that are shown.
 
     Raises:
-        ValueError: If there is none of a number.
+        ValueError: If there is no block or no head of a number.
     """
+    check_heads(trunk, options)
     last = [len(trunk.blocks) - 1]
     return chosen(last if options.blocks is None else options.blocks, len(trunk.blocks), 'block')
+
+
+def check_heads(trunk: ColumnarBackbone, options: Options) -> None:
+    """Raise a ValueError for a head that there is not, before anything is computed."""
+    chosen(options.heads, trunk.settings.get('num_heads', 1), 'head')
 
 
 def chosen(numbers: Sequence[int] | None, count: int, what: str) -> list[int]:

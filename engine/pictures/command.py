@@ -4,9 +4,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..atomic import replacing
 from ..prediction import load, read_image
+from ..prediction.loading import CHECKPOINTS
 from .kinds import KINDS, check, pictures, pictures_of
 from .layout import as_bytes
 from .options import Options
@@ -28,29 +30,45 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
     """
     given = {name: getattr(args, name) for name in OPTIONS}
     options = Options.of({key: value for key, value in given.items() if value is not None})
-    images = [Path(image) for image in args.images]
+    if args.dpi < 1:
+        raise ValueError(f'--dpi must be positive, got {args.dpi}')
+    checkpoint, images = files_of(args)
     stems = stems_of(images)
     require_new(args.out, stems, args.what or (), args.format)
     for image in images:
         read_image(image)
     model = load(
-        args.config,
-        args.checkpoint,
-        device=args.device,
-        cfg_options=args.cfg_options,
-        trust=args.trust)
+        args.config, checkpoint, device=args.device, cfg_options=args.cfg_options, trust=args.trust)
     names = args.what or pictures_of(model, classifier=options.classifier)
     check(model, names, options)
     require_new(args.out, stems, names, args.format)
-    for name in names:
-        used = {key: getattr(options, key) for key in options.set_names() & KINDS[name].options}
-        figures = pictures(model, images, name, **used)
+    each = {name: pictures(model, images, name, **options_of(name, options)) for name in names}
+    for name, figures in each.items():
         for stem, figure in zip(stems, figures, strict=True):
-            for kind in args.format:
+            for kind in dict.fromkeys(args.format):
                 path = file_of(args.out, stem, name, kind)
                 with replacing(path) as scratch:
                     scratch.write_bytes(as_bytes(figure, kind, args.dpi))
                 yield path
+
+
+def files_of(args: argparse.Namespace) -> tuple[str | None, list[Path]]:
+    """The checkpoint, None where the config has weights of its own, and the images.
+
+    Raises:
+        ValueError: If there is no image.
+    """
+    holds_weights = Path(args.config).is_dir() or Path(args.config).suffix in CHECKPOINTS
+    first = [args.checkpoint] if holds_weights else []
+    images = [Path(image) for image in (*first, *args.images)]
+    if not images:
+        raise ValueError(f'no image is given behind {args.checkpoint}')
+    return None if holds_weights else args.checkpoint, images
+
+
+def options_of(name: str, options: Options) -> dict[str, Any]:
+    """Those that are set and that a kind of pictures follows."""
+    return {key: getattr(options, key) for key in options.set_names() & KINDS[name].options}
 
 
 def file_of(out: Path, stem: str, name: str, kind: str) -> Path:
