@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,27 @@ def replacing(path: Path) -> Iterator[Path]:
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``path`` when the block ends without an error.
+
+    Raises:
+        FileExistsError: If ``path`` exists.
+        OSError: If it cannot be made.
+    """
+    path = Path(os.path.abspath(path))
+    if os.path.lexists(path):
+        raise FileExistsError(f'{path} exists: name another folder')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f'.{path.name}.{os.getpid()}')
+    scratch.mkdir()
+    try:
+        yield scratch
+        scratch.rename(path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def check_writable(path: Path) -> None:

@@ -21,6 +21,7 @@ from colonnade.weights.files import trusting
 from .atomic import check_writable, write_json
 from .checks import check_config
 from .data_sources import check_data
+from .digests import sha256_of
 from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
 from .runner import StrictRunner, compile_parts, fuse_trunks
@@ -160,6 +161,8 @@ def write_metrics(found: dict[str, float], runner: Runner, options: TestOptions)
     metrics = complete(found, runner.test_loop.evaluator.metrics)
     if is_main_process():
         content = dict(config=str(options.config), checkpoint=options.checkpoint, metrics=metrics)
+        if (path := Path(options.checkpoint).expanduser()).is_file():
+            content['checkpoint_sha256'] = sha256_of(path)
         try:
             write_json(metrics_file(runner, options), content)
         except OSError as error:

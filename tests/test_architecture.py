@@ -29,15 +29,16 @@ BENEATH = {  # room -> what it may import besides itself
     'engine.own_data': ('engine', ),
     'engine.benchmark': ('engine', 'necks', 'backbones'),
     'engine.probing': ('engine', 'backbones', 'weights'),
-    'engine.prediction': ('configs', 'engine', 'weights'),
     'engine.reporting': ('engine', ),
     'engine.pictures': ('engine', 'backbones'),
+    'engine.sharing': ('engine', 'engine.prediction', 'weights'),
+    'engine.prediction': ('configs', 'engine', 'engine.sharing', 'weights'),
     'engine.transplant': ('configs', 'engine', 'necks', 'backbones', 'weights'),
     'tools': ('configs', 'engine', 'weights'),
 }  # yapf: disable
 # which the rest of their folder does not know
 ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.pictures', 'engine.prediction',
-             'engine.probing', 'engine.reporting', 'engine.transplant')
+             'engine.probing', 'engine.reporting', 'engine.sharing', 'engine.transplant')
 FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'engine', 'tools')
 
 

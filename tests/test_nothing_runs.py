@@ -156,7 +156,8 @@ def test_configs_of_values_stay() -> None:
     "a = f'{open(1)}'", "a = '{{$X:' + 'y}}'", "[_base_] = ['x.py']", 'a.b = 1', 'a: int = f()',
     'def f(): pass', "model = dict(type='os.system', command='x')",
     "a = {'type': 'subprocess.run'}", "a = dict(b=['mmengine.utils.call_command'])",
-    "a = dict(type='antigravity')", 'a = [x for x in ()]', 'a = b.c', 'a = (', '\0', None, 7
+    "a = dict(type='antigravity')", "model = dict(tracker=dict(warp_mode='f(1)'))",
+    "a = dict(nms=dict(type='f(1)'))", 'a = [x for x in ()]', 'a = b.c', 'a = (', '\0', None, 7
 ])
 def test_configs_of_more_than_values_are_left_out(text: Any) -> None:
     assert not is_plain_config(text)

@@ -1,13 +1,17 @@
 """What pip installs: the namespace, the tools and the configs."""
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT, run_python
+from packages import some_image, write_checkpoint, write_package
+from PIL import Image
 
 LEAF = 'sem_fpn/xcit_tiny_12_p16_80k_ade20k.py'
 PARTS = ('api', 'backbones', 'configs', 'engine', 'heads', 'necks', 'tools', 'weights')
@@ -65,3 +69,32 @@ print(colonnade.backbones.__file__, colonnade.tools.train.__file__)
     printed = run_python('-c', code)
     for module in ('backbones/__init__.py', 'tools/train.py'):
         assert f'{tmp_path}/colonnade/{module}' in printed
+
+
+def test_a_shared_model_needs_no_clone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """From an installed wheel, in a folder of its own, with nothing else of ours on the path."""
+    write_package('sem_fpn', write_checkpoint('sem_fpn', tmp_path / 'a.pth'), tmp_path / 'shared')
+    Image.fromarray(some_image()).save(tmp_path / 'image.jpg')
+    wheel.extractall(tmp_path / 'installed')
+    code = """
+import colonnade
+model = colonnade.load('shared')
+result = model.predict('image.jpg')
+print(result)
+result.draw('image.jpg').save('drawn.png')
+print(colonnade.__file__, result.size)
+"""
+    # without site, nothing that a .pth file installs is found: no editable install of ours
+    paths = [str(tmp_path / 'installed'), str(Path(torch.__file__).parent.parent)]
+    done = subprocess.run([
+        sys.executable, '-I', '-S', '-W', 'ignore', '-c', f'import sys; sys.path += {paths}\n{code}'
+    ],
+                          cwd=tmp_path,
+                          env={
+                              **os.environ, 'PYTHONPATH': ''
+                          },
+                          capture_output=True,
+                          text=True)
+    assert not done.returncode, done.stderr
+    assert done.stdout.endswith(f'{tmp_path}/installed/colonnade/__init__.py (96, 128)\n')
+    assert Image.open(tmp_path / 'drawn.png').height >= 96

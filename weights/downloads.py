@@ -11,8 +11,7 @@ from urllib.parse import urlparse
 from urllib.request import getproxies
 
 import torch
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.constants import ENDPOINT
+from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 from mmengine.dist import all_gather_object
 from timm.models import get_pretrained_cfg, list_pretrained, load_state_dict_from_hf
@@ -83,8 +82,17 @@ def fetch_from_timm(name: str) -> State:
     if isinstance(cached, str):
         return read_checkpoint(cached)
     try:
-        if not getproxies():  # the hub's client would retry for most of a minute
-            socket.getaddrinfo(urlparse(ENDPOINT).hostname, 443)
+        require_hub()
         return load_state_dict_from_hf(repository, *filename, weights_only=True)
     except (OSError, RuntimeError, HfHubHTTPError) as error:
         raise WeightsError(f'timm://{name} cannot be downloaded: {error}') from error
+
+
+def require_hub() -> None:
+    """Raise a ConnectionError without a network: the hub's client would retry for a minute."""
+    host = urlparse(constants.ENDPOINT).hostname
+    try:
+        if not getproxies():
+            socket.getaddrinfo(host, 443)
+    except OSError as error:
+        raise ConnectionError(f'{host} cannot be reached: {error}') from error

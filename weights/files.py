@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import pickle
 import re
 import zipfile
@@ -20,6 +21,8 @@ from safetensors import SafetensorError
 
 from .state_dicts import WeightsError
 
+#: in the metadata of safetensors: classes and palette in JSON, as checkpoints of mmengine have them
+DATASET_META = 'dataset_meta'
 _TRUST = ContextVar('trust', default=False)
 
 
@@ -81,10 +84,7 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     if head.startswith(b'version https://git-lfs'):
         raise WeightsError(f'{path} is a pointer of Git LFS, not weights: fetch it with git lfs')
     if head[8:9] == b'{':
-        try:
-            return safetensors.torch.load_file(path)
-        except SafetensorError as error:
-            raise WeightsError(f'{path} is a damaged safetensors file: {error}') from error
+        return read_safetensors(path)
     trust = trust or _TRUST.get()
     with torch.serialization.safe_globals(HARMLESS):
         try:
@@ -101,6 +101,26 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise WeightsError(f'{path} holds a {type(content).__name__}, not a dict of weights')
     return dict(content)
+
+
+def read_safetensors(path: Path) -> dict[str, Any]:
+    """The tensors of a safetensors file; with classes, where it has them, as a ``.pth`` file.
+
+    Raises:
+        WeightsError: If it is damaged.
+    """
+    try:
+        tensors = safetensors.torch.load_file(path)
+        with safetensors.safe_open(path, framework='pt') as file:
+            text = (file.metadata() or {}).get(DATASET_META)
+        if text is None:
+            return tensors
+        dataset_meta = json.loads(text)
+    except (SafetensorError, ValueError, RecursionError) as error:
+        raise WeightsError(f'{path} is a damaged safetensors file: {error}') from error
+    if not isinstance(dataset_meta, dict):
+        raise WeightsError(f'{path} is a damaged safetensors file: its {DATASET_META} is no object')
+    return dict(meta=dict(dataset_meta=dataset_meta), state_dict=tensors)
 
 
 def reason_of_refusal(path: Path, error: Exception) -> str:

@@ -93,7 +93,8 @@ def is_plain_config(text: Any) -> bool:
     """Whether a config, as text, assigns values alone and names no code but in registries.
 
     It may import our packages. Elsewhere, mmengine would import and call whatever a ``type`` like
-    ``os.system`` names.
+    ``os.system`` names. mmcv and mmdet evaluate some strings of models, such as the ``type`` of
+    ``nms``: calls in them are no values.
     """
     try:
         if '{{' in text:  # which mmengine replaces before it runs the text
@@ -112,7 +113,9 @@ def is_plain_config(text: Any) -> bool:
     if '_base_' in values or not all(name.isidentifier() for name in values):
         return False
     imports = strings_in(values.pop('custom_imports', ast.Module([], [])))
-    return (all(name.split('.')[0] in OUR_IMPORTS for name in imports)
+    evaluated = strings_in(*(values[name] for name in ('model', ) if name in values))
+    return (not any('(' in text for text in (*evaluated, *types_in(tree)))
+            and all(name.split('.')[0] in OUR_IMPORTS for name in imports)
             and not any(map(names_a_module, strings_in(*values.values())))
             and not any(is_module(kind) for kind in types_in(tree)))
 

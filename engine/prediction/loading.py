@@ -22,6 +22,7 @@ from ..classes import class_heads, num_classes_of
 from ..launch import build_error, prepare_library, read_config
 from ..options import merge_options
 from ..runner import fuse_trunks
+from ..sharing import open_package
 from .drawing import Colour
 from .model import Model
 from .results import distinct_colours
@@ -41,17 +42,20 @@ def load(config: str | Path | Config,
 
     Args:
         config: A config file, the name of a shipped config (``colonnade.list_configs()``), a
-            ``Config``, or a checkpoint of a run, which holds its config.
-        weights: File, URL or ``timm://NAME`` of a whole model. Those of the checkpoint if
-            ``config`` is one.
+            ``Config``, a checkpoint of a run, which holds its config, or a folder of
+            ``tools/package.py``.
+        weights: File, URL or ``timm://NAME`` of a whole model. Those of the checkpoint or of the
+            folder if ``config`` is one.
         device: ``'cpu'``, ``'cuda:0'`` ...; a GPU where there is one, if not given.
         cfg_options: Settings that override the config, as in
             ``{'model.test_cfg.rcnn.score_thr': 0.3}``.
         fuse: Fold the trunk's norms and scales into its layers, which changes answers by rounding.
-        trust: Run what is pickled in the weights; only if you trust who made them.
+        trust: Run what is pickled in the weights, and whatever a folder's config names; only if
+            you trust who made them.
 
     Raises:
         FileNotFoundError: If there is no such config or file.
+        PackageError: If a folder is damaged, or asks for trust.
         ValueError: If the config, the options or the classes do not fit each other.
         WeightsError: If the weights cannot be fetched or read, or do not fit the model.
     """
@@ -83,6 +87,11 @@ def settle_sources(config: str | Path | Config, weights: str | Path | None, *,
     if isinstance(config, Config):
         cfg = deepcopy(config)
         prepare_library(cfg, cfg.filename or 'the config')
+    elif Path(config).is_dir():
+        if weights is not None:
+            raise ValueError(f'{config} is a folder that has its weights: name no others')
+        package = open_package(config, trust=trust)
+        return package.config, package.weights
     elif Path(config).suffix in CHECKPOINTS and weights is None:
         return config_within(config, trust=trust), config
     else:

@@ -1,0 +1,108 @@
+"""What ``tools/package.py`` does."""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..prediction import load
+from . import hub
+from .card import CONFIG, WEIGHTS, Card
+from .making import Words, make_package, read_metrics
+from .package import verified_card
+
+
+def make(args: argparse.Namespace) -> None:
+    """Write a package and say what it holds.
+
+    Args:
+        args: Of ``tools/package.py make``.
+
+    Raises:
+        OSError: If a file is missing, the folder exists or cannot be written.
+        ValueError: If config, weights and metrics do not fit each other or cannot be shared.
+    """
+    if args.out.exists():
+        raise FileExistsError(f'{args.out} exists: name another folder')
+    words = Words(
+        name=args.name or args.out.resolve().name,
+        license=args.license,
+        data=args.data,
+        notes=args.notes.read_text(encoding='utf-8') if args.notes else '')
+    metrics = read_metrics(args.metrics, args.checkpoint) if args.metrics else None
+    model = load(args.config, args.checkpoint, device='cpu', trust=args.trust)
+    changes = make_package(model, args.out, words, metrics=metrics, trust=args.trust)
+    for change in changes:
+        print(f'config: {change}')
+    print(summary(verified_card(args.out), args.out))
+    print(f'check with: python tools/package.py check {args.out}')
+
+
+def check(args: argparse.Namespace) -> None:
+    """Compare hashes, read the config and load the model.
+
+    Args:
+        args: Of ``tools/package.py check``.
+
+    Raises:
+        OSError: If a file is missing.
+        ValueError: If the package is damaged, asks for trust or does not load.
+    """
+    if not args.folder.is_dir():
+        raise NotADirectoryError(f'{args.folder} is no folder')
+    model = load(args.folder, device='cpu', trust=args.trust)
+    print(f'{args.folder}: whole, and loads\n{model}')
+
+
+def push(args: argparse.Namespace) -> None:
+    """Upload a package, and compare what arrived.
+
+    Args:
+        args: Of ``tools/package.py push``.
+
+    Raises:
+        OSError: If a file is missing, or the hub cannot be reached or refuses.
+        ValueError: If the package is damaged, or what arrived differs.
+    """
+    pushed = hub.push(
+        args.folder, args.repository, private=args.private, token=read_token(args.token_file))
+    print(f'pushed and compared: {pushed}')
+
+
+def pull(args: argparse.Namespace) -> None:
+    """Download a package, and compare what arrived.
+
+    Args:
+        args: Of ``tools/package.py pull``.
+
+    Raises:
+        OSError: If the folder exists, or the hub cannot be reached or refuses.
+        ValueError: If there is no whole package.
+    """
+    card = hub.pull(args.repository, args.out, token=read_token(args.token_file))
+    print(summary(card, args.out))
+
+
+def read_token(path: Path | None) -> str | None:
+    """The access token in a file; None without one, which lets the hub's client look.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is empty.
+    """
+    if path is None:
+        return None
+    token = path.read_text(encoding='utf-8').strip()
+    if not token:
+        raise ValueError(f'--token-file {path} is empty')
+    return token
+
+
+def summary(card: Card, folder: Path) -> str:
+    """A package in a few lines."""
+    return '\n'.join((
+        f'{folder}: {card.name}, {len(card.classes)} classes, {card.kind}, '
+        f'{card.parameters / 1e6:.1f} million parameters',
+        *(f'{name}: {card.files[name]["bytes"]} bytes, SHA-256 {card.files[name]["sha256"]}'
+          for name in (CONFIG, WEIGHTS)),
+        f'load with: colonnade.load({str(folder)!r})',
+    ))

@@ -1,0 +1,205 @@
+"""A package of a stranger runs nothing, and a damaged one is an error that names the file."""
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from evil_pickle import write_evil
+from packages import change_card, forge, write_checkpoint, write_package
+
+from colonnade.engine.prediction import load
+from colonnade.engine.sharing import PackageError, open_package
+from colonnade.engine.sharing.plain_config import parse_config
+from colonnade.weights.files import read_checkpoint, trusting
+from colonnade.weights.state_dicts import WeightsError
+
+
+@pytest.fixture(scope='module')
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp('original')
+    write_package('mask_rcnn', write_checkpoint('mask_rcnn', folder / 'a.pth'), folder / 'shared')
+    return folder / 'shared'
+
+
+@pytest.fixture
+def package(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / 'shared')
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize('name', ['config.py', 'model.safetensors'])
+def test_a_damaged_file_is_named(name: str, package: Path) -> None:
+    flip_a_byte(package / name)
+    with pytest.raises(PackageError, match=f'shared/{name} has the SHA-256 .* is damaged or'):
+        open_package(package)
+    with (package / name).open('ab') as file:
+        file.write(b'\n')
+    with pytest.raises(PackageError, match=rf'shared/{name} has \d+ bytes, and model.json says'):
+        open_package(package)
+    (package / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f'shared/{name}: the package is not whole'):
+        open_package(package)
+    (package / 'model.json').unlink()
+    with pytest.raises(FileNotFoundError, match='shared/model.json: this is no folder of'):
+        load(package)
+
+
+def test_weights_are_safetensors_alone(package: Path, tmp_path: Path) -> None:
+    """Also for who trusts: what is called so must be so."""
+    marker = write_evil(tmp_path / 'evil.pth', 'zip')
+    forge(package, 'model.safetensors', (tmp_path / 'evil.pth').read_bytes())
+    with pytest.raises(PackageError, match='model.safetensors is no safetensors file'), trusting():
+        open_package(package, trust=True)
+    assert not marker.exists()
+
+
+ENTRY = dict(sha256='0' * 64, bytes=1)
+
+
+@pytest.mark.parametrize('key, value, message', [
+    ('format', 'other', "must have the format 'colonnade-model'"),
+    ('format_version', 2, 'format_version 2, and this colonnade reads 1'),
+    ('kind', 'panoptic', 'kind must be boxes, masks, labels, got "panoptic"'),
+    ('classes', [], 'classes must be a list of at least one name'),
+    ('classes', ['disc', 3, 'a'], 'classes must be'),
+    ('classes', ['disc'], 'palette has 3 colours, and there are 1 classes'),
+    ('classes', ['disc', 'square', 'dog'], 'config.py and .*model.json name other classes'),
+    ('palette', [[0, 0, 256]] * 3, 'palette must be'),
+    ('parameters', '3', 'parameters must be'),
+    ('metrics', dict(mIoU='high'), 'metrics must be'),
+    ('name', 'a\nb', 'name must be'),
+    ('files', {
+        'config.py': ENTRY,
+        '../../model.safetensors': ENTRY
+    }, 'files must be'),
+    ('files', {
+        'config.py': ENTRY,
+        'model.safetensors': dict(sha256='../x', bytes=1)
+    }, 'files'),
+])
+def test_cards_are_checked(key: str, value: Any, message: str, package: Path) -> None:
+    change_card(package, lambda card: card.update({key: value}))
+    with pytest.raises(PackageError, match=message):
+        open_package(package)
+
+
+@pytest.mark.parametrize('text, message', [
+    ('[' * 10**5, 'is no JSON'), ('{"a": ', 'is no JSON'), ('[]', 'must have the format'),
+    (' ' * 5 * 2**20, 'has more than 4194304 bytes'),
+    ('{"format": "colonnade-model", "format_version": 1}', "has no 'name'"),
+])  # yapf: disable
+def test_cards_that_are_none(text: str, message: str, package: Path) -> None:
+    (package / 'model.json').write_text(text)
+    with pytest.raises(PackageError, match=f'model.json {message}'):
+        open_package(package)
+
+
+@pytest.mark.parametrize('line', [
+    'import os', '_base_ = "x.py"', 'a = b = 1', '[a] = [1]', 'a.b = 1', 'a: int = 1', 'a += 1',
+    'a = open("x")', 'a = dict(1)', 'a = dict(**b)', 'a = {**b}', 'a = {b: 1}', 'a = [*b]',
+    'a = f"{b}"', 'a = b', 'a = -b', 'a = not 1', 'a = 1 + 1', 'a = (lambda: 1)()', 'a = b"x"',
+    'a = ...', 'a = {1}', 'a = [b for b in c]', 'a = 1 if 2 else 3', 'def f(): pass', 'text = 1',
+    'default_scope = "mmseg"', 'a = dict.fromkeys(b)', '"""text"""'
+])  # yapf: disable
+def test_configs_are_values_alone(line: str) -> None:
+    text = f"default_scope = 'mmdet'\n\n{line}\n"
+    with pytest.raises(PackageError, match='^config.py, line 3: .* is not run, since'):
+        parse_config(text, 'config.py')
+
+
+@pytest.mark.parametrize('text', [
+    'a = (', '\0', 'a = ' + '(' * 10**4, 'a = ' + '-' * 10**5 + '1', 'a = "{{$HOME:x}}"',
+    'a = 1\n' * 2**18, 'a = ' + '9' * 10**5, 'a = {[]: 1}'
+])
+def test_configs_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(PackageError, match='^config.py'):
+        parse_config(text, 'config.py')
+
+
+HARM = "__import__('pathlib').Path('made').touch()"
+EVIL = {  # what is exchanged in the config -> what for
+    'a type': ("type='RPNHead'", "type='os.system'"),
+    'a module': ("type='RPNHead'", "type='antigravity'"),
+    'a library': ("type='RPNHead'", "type='timm.create_model'"),
+    'what mmcv evaluates': ("nms=dict(type='nms'", f'nms=dict(type={HARM!r}'),
+    'what mmdet evaluates': ("type='L1Loss'",
+                             f"type='CameraMotionCompensation', warp_mode={HARM!r}"),
+    'what mmdet runs': ("type='MaskRCNN'", "type='LAD', teacher_config='made.py'"),
+    'a file': ("arch='nano_12_p16'", "arch='/etc/passwd'"),
+    'a URL': ("type='XCiT'", "init_cfg=dict(checkpoint='http://127.0.0.1/x.pth'), type='XCiT'"),
+    'a scope': ("type='XCiT'", "_scope_='antigravity', type='XCiT'"),
+    'another string': ("type='XCiT'", "own=['mmengine.utils.call_command'], type='XCiT'"),
+    'a key': ("type='XCiT'", f"own={{'os.system': 1, {HARM!r}: 1}}, type='XCiT'"),
+    'a step': ("type='Resize'", "type='subprocess.run'"),
+    'a metric': ("type='CocoMetric'", "type='os.system'"),
+    'a loop': ("type='TestLoop'", "type='os.system'"),
+    'an import': ("'colonnade.necks'", "'antigravity'"),
+    'an import of ours that is none': ("'colonnade.necks'", "'colonnade.nowhere'"),
+    'settings of imports': ('allow_failed_imports=False', 'package="x"'),
+    'no library': ("default_scope = 'mmdet'", "default_scope = 'os'"),
+}
+
+
+@pytest.mark.parametrize('kind', EVIL)
+def test_configs_name_registered_classes_alone(kind: str, package: Path, tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before, after = EVIL[kind]
+    text = (package / 'config.py').read_text()
+    assert before in text
+    (tmp_path / 'made.py').write_text("open('made', 'w')")
+    forge(package, 'config.py', text.replace(before, after, 1).encode())
+    with pytest.raises(PackageError, match='shared/config.py'):
+        load(package)
+    assert not (tmp_path / 'made').exists() and 'antigravity' not in sys.modules
+
+
+def test_trust_imports_what_a_config_imports(package: Path, tmp_path: Path,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'own_part.py').write_text(
+        'from mmdet.registry import MODELS\nfrom mmdet.models import RPNHead\n'
+        '@MODELS.register_module(force=True)\nclass OwnHead(RPNHead):\n    pass\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    text = (package / 'config.py').read_text().replace("'colonnade.necks'", "'own_part'")
+    text = text.replace("'RPNHead'", "'OwnHead'").replace("'XCiT'", "'colonnade.backbones.XCiT'")
+    forge(package, 'config.py', text.encode())
+    with pytest.raises(PackageError, match="custom_imports names 'own_part'.* with trust=True"):
+        load(package)
+    assert type(load(package, trust=True).module.rpn_head).__name__ == 'OwnHead'
+
+
+def test_weights_that_do_not_fit(package: Path, tmp_path: Path) -> None:
+    """Strictly, as any: nothing stays random."""
+    text = (package / 'config.py').read_text().replace('fc_out_channels=256', 'fc_out_channels=64')
+    forge(package, 'config.py', text.encode())
+    with pytest.raises(WeightsError, match='model.safetensors .*does not fit'):
+        load(package)
+    with pytest.raises(ValueError, match='shared is a folder that has its weights'):
+        load(package, tmp_path / 'a.pth')
+
+
+@pytest.mark.parametrize('metadata, message', [('{', 'damaged'), ('[]', 'is no object'),
+                                               ('[' * 10**5, 'damaged')])
+def test_metadata_of_weights(metadata: str, message: str, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+    save_file(dict(a=torch.zeros(1)), tmp_path / 'a.safetensors', dict(dataset_meta=metadata))
+    with pytest.raises(WeightsError, match=message):
+        read_checkpoint(tmp_path / 'a.safetensors')
+
+
+def test_a_failed_download_of_the_card(package: Path, run_tool: Callable) -> None:
+    """What the tool says."""
+    (package / 'model.json').write_text('<html>')
+    with pytest.raises(SystemExit, match='^package: .*model.json is no JSON'):
+        run_tool('package', 'check', package)

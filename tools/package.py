@@ -1,0 +1,65 @@
+"""Share a trained model: a folder with weights, config and model card, checked, pushed and pulled.
+
+    python tools/package.py make CONFIG epoch_36.pth --out my_detector --metrics metrics.json
+    python tools/package.py check my_detector
+    python tools/package.py push my_detector USER/my_detector
+    python tools/package.py pull USER/my_detector --out my_detector
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from colonnade.tools.command_line import print_any_name, user_errors
+
+TRUST = 'build and import whatever the config names, and run what is pickled\n' \
+        'in the weights; only if you trust who made them'
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    actions = parser.add_subparsers(dest='action', required=True, metavar='ACTION')
+    add_make(
+        actions.add_parser('make', help='write a folder', formatter_class=parser.formatter_class))
+    check = actions.add_parser('check', help='compare hashes, and load it')
+    check.add_argument('folder', type=Path)
+    check.add_argument('--trust', action='store_true', help=TRUST)
+    push = actions.add_parser('push', help="upload a folder to a hub's repository")
+    push.add_argument('folder', type=Path)
+    push.add_argument('repository', metavar='OWNER/NAME', help='made if there is none')
+    push.add_argument('--private', action='store_true', help='make a repository that is private')
+    pull = actions.add_parser('pull', help="download a hub's repository to a folder")
+    pull.add_argument('repository', metavar='OWNER/NAME[@REVISION]')
+    pull.add_argument('--out', type=Path, required=True, help='folder to write')
+    for remote in (push, pull):
+        remote.add_argument(
+            '--token-file', type=Path, help='file of an access token (HF_TOKEN, or the login)')
+    return parser.parse_args()
+
+
+def add_make(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``make``."""
+    parser.add_argument('config', help='config file, or the name of one of ours')
+    parser.add_argument('checkpoint', help='file or URL of the trained model')
+    parser.add_argument('--out', type=Path, required=True, help='folder to write')
+    parser.add_argument('--metrics', type=Path, help='metrics.json of tools/test.py')
+    parser.add_argument('--data', help='what the metrics were computed on, for people')
+    parser.add_argument('--name', help='of the model (the name of the folder)')
+    parser.add_argument('--license', help='identifier of the licence, e.g. apache-2.0')
+    parser.add_argument('--notes', type=Path, help='Markdown file, a section of the README')
+    parser.add_argument('--trust', action='store_true', help=TRUST)
+
+
+def main() -> None:
+    """Make, check, push or pull a package."""
+    print_any_name()
+    args = parse_args()
+    with user_errors('package'):
+        from colonnade.engine.sharing import command  # takes seconds
+        getattr(command, args.action)(args)
+
+
+if __name__ == '__main__':
+    main()
