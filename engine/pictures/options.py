@@ -44,9 +44,11 @@ class Options:
         if unknown := sorted(options.keys() - known):
             raise ValueError(f'no option of pictures: {", ".join(unknown)}; there are '
                              f'{", ".join(sorted(known))}')
-        values = ((key, tuple(value) if isinstance(value, list) else value)
-                  for key, value in options.items())
-        made = cls(**dict(values))
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in options.items()
+        }
+        made = cls(**values)
         if made.size is not None and min(made.size) < 1:
             raise ValueError(f'size must be a height and a width in pixels, got {made.size}')
         return made
