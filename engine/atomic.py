@@ -19,7 +19,7 @@ def replacing(path: Path) -> Iterator[Path]:
         OSError: If the folder cannot be made or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f'.{path.name}.{os.getpid()}')
+    scratch = path.with_name(f'.{os.getpid()}.{path.name}')  # with the suffix, which tells formats
     try:
         yield scratch
         scratch.replace(path)

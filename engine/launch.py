@@ -1,7 +1,6 @@
 """From a config file and command-line options to a runner, for mmdet and mmseg configs alike."""
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Iterator
@@ -12,17 +11,19 @@ from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.registry import METRICS, RUNNERS, init_default_scope
+from mmengine.registry import METRICS, RUNNERS, DefaultScope
 from mmengine.runner import Runner
 from torch import distributed
 
 from .checks import settle_trunk, warn_of_normalisation
 from .data_sources import evaluators, redirect_data_root
 from .hooks import drop_absent_hooks
+from .locking import locked
 from .options import merge_options
 from .registries import known_types
 from .runner import StrictRunner
@@ -106,7 +107,9 @@ def prepare_library(cfg: Config, source: str) -> None:
         raise ValueError(f'{source} is no config of a detector or segmenter: it has no model, or '
                          f'no default_scope = {" or ".join(map(repr, LIBRARIES))}')
     import_quietly(f'{cfg.default_scope}.datasets')
-    init_default_scope(cfg.default_scope)
+    current = DefaultScope.get_current_instance()
+    if current is None or current.scope_name != cfg.default_scope:  # init_default_scope would warn
+        DefaultScope.get_instance(f'{cfg.default_scope}-{time_ns()}', scope_name=cfg.default_scope)
 
 
 def import_quietly(name: str) -> None:
@@ -197,18 +200,10 @@ def sole_run(cfg: Config) -> Iterator[None]:
     if int(os.environ.get(RANK.get(cfg.launcher, ''), 0)):  # the first process locks for all
         yield
         return
-    folder = os.open(cfg.work_dir, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FileExistsError(f'another run is training in {cfg.work_dir}: wait for its end, '
-                                  'or name another --work-dir') from None
-        except OSError:  # a file system without locks
-            pass
+    with locked(
+            cfg.work_dir, f'another run is training in {cfg.work_dir}: wait for its end, or '
+            'name another --work-dir'):
         yield
-    finally:
-        os.close(folder)
 
 
 def _use_gloo(cfg: Config) -> None:

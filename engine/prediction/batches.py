@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 A = TypeVar('A')
 B = TypeVar('B')
-WINDOW = 4  # batches of images may wait for others of their shape
+WINDOW = 4  # batches of images may come between an image and others of its shape
 
 
 def prefetched(function: Callable[[A], B], items: Iterable[A], *, workers: int,
@@ -42,8 +42,8 @@ def in_batches(run: Callable[[list[Any]], list[Any]], items: Iterable[A], *,
     """Each item with its answer, in order; only items of one shape share a batch.
 
     Images of a batch are padded to one size, and these trunks see the padding: with other images
-    beside it, an image would get another answer. So images wait for others of their shape, at most
-    ``WINDOW`` batches of them.
+    beside it, an image would get another answer. So an image waits for others of its shape, while
+    at most ``WINDOW`` batches of images come after it.
 
     Args:
         run: Answers of a batch.
@@ -69,8 +69,8 @@ def in_batches(run: Callable[[list[Any]], list[Any]], items: Iterable[A], *,
             alike = sum(shape_of(other) == shape_of(item) for other in waiting.values())
             if alike == batch_size:
                 run_like(number)
-            elif len(waiting) >= WINDOW * batch_size:
-                run_like(next(iter(waiting)))
+        if due in waiting and number - due >= WINDOW * batch_size:
+            run_like(due)
         while due in done:
             yield done.pop(due)
             due += 1

@@ -78,10 +78,10 @@ def draw_instances(pixels: np.ndarray,
 
 def write_captions(pen: ImageDraw.ImageDraw, boxes: np.ndarray, captions: Sequence[str],
                    colours: Sequence[Colour], size: int, limits: tuple[int, int]) -> None:
-    """A caption at each box, where no other is as far as there is room."""
+    """A caption at each box, where no other is as far as there is room; the first lie on top."""
     taken: list[tuple[float, float, float, float]] = []
     font = font_of(size)
-    for box, text, colour in zip(boxes, captions, colours, strict=True):
+    for box, text in zip(boxes, captions, strict=True):
         left, top, right, bottom = map(float, box)
         wide, high = pen.textlength(text, font=font) + 4, size + 4
         places = [(left, top - high), (left, top), (right - wide, bottom - high), (left, bottom),
@@ -89,8 +89,10 @@ def write_captions(pen: ImageDraw.ImageDraw, boxes: np.ndarray, captions: Sequen
         inside = [within(place, wide, high, limits) for place in places]
         x, y = next((place for place in inside if not meets(place, wide, high, taken)), inside[0])
         taken.append((x, y, x + wide, y + high))
-        pen.rectangle(taken[-1], fill=colour)
-        pen.text((x + 2, y + high / 2), text, font=font, fill=readable_on(colour), anchor='lm')
+    for place, text, colour in reversed(list(zip(taken, captions, colours, strict=True))):
+        pen.rectangle(place, fill=colour)
+        middle = (place[1] + place[3]) / 2
+        pen.text((place[0] + 2, middle), text, font=font, fill=readable_on(colour), anchor='lm')
 
 
 def within(place: tuple[float, float], wide: float, high: float,

@@ -1,6 +1,7 @@
 """Image files of any kind, as the networks see images."""
 from __future__ import annotations
 
+import struct
 import warnings
 from io import BufferedReader, BytesIO
 from pathlib import Path
@@ -13,7 +14,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 Source: TypeAlias = str | Path | Image.Image | np.ndarray | bytes | BinaryIO
 SUFFIXES = ('.bmp', '.gif', '.jfif', '.jpeg', '.jpg', '.pgm', '.png', '.pnm', '.ppm', '.tif',
             '.tiff', '.webp')
-MAX_PIXELS = 1 << 28  # 16,384 x 16,384
+MAX_PIXELS = 178_956_970  # Pillow refuses larger ones: they could be made to fill the memory
+
+# Pillow warns from half of that on; a filter for the time of a call would not be safe in threads
+warnings.filterwarnings('ignore', category=Image.DecompressionBombWarning)
 
 
 class ImageError(ValueError):
@@ -24,7 +28,8 @@ def read_image(source: Source) -> np.ndarray:
     """An image as an array of RGB values.
 
     The first frame of a file, turned as its EXIF says. Gray values and palettes become colours,
-    transparency is dropped, 16 bits become 8. JPEGs and PNGs have the values that mmcv reads.
+    transparency and colour profiles are dropped, 16 bits become 8. JPEGs and PNGs have the values
+    that mmcv reads, those of CMYK to within 1.
 
     Args:
         source: See :data:`Source`.
@@ -41,14 +46,12 @@ def read_image(source: Source) -> np.ndarray:
     try:
         if isinstance(source, Image.Image):
             return rgb_of(source)
-        if isinstance(source, bytes):
-            source = BytesIO(source)
-        with warnings.catch_warnings():  # Pillow's limit is lower than ours and a warning at first
-            warnings.simplefilter('ignore', Image.DecompressionBombWarning)
-            with Image.open(source) as image:
-                return rgb_of(image)
+        with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as image:
+            return rgb_of(image)
     except ImageError as error:
         raise ImageError(f'{name}: {error}') from None
+    except Image.DecompressionBombError:
+        raise ImageError(f'{name} has more than {MAX_PIXELS:,} pixels: cut it up') from None
     except FileNotFoundError:
         raise ImageError(f'{name}: there is no such file') from None
     except IsADirectoryError:
@@ -79,12 +82,36 @@ def checked_array(array: np.ndarray) -> np.ndarray:
 
 
 def rgb_of(image: Image.Image) -> np.ndarray:
-    """The first frame as RGB values."""
-    if image.width * image.height > MAX_PIXELS:
-        raise ImageError(f'{image.width} x {image.height} pixels are more than {MAX_PIXELS}')
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith('I;16') or image.mode == 'I':
-        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+    """The first frame as RGB values.
+
+    Raises:
+        ImageError: If its values have no known range.
+    """
+    image = turned(image)
+    if image.mode.startswith('I'):  # I;16 and its like, or I: 32 bits, of which PGM uses 16
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise ImageError('its values are not of 8 or 16 bits')
+        image = Image.fromarray((values >> 8).astype(np.uint8))
     elif image.mode == 'F':
         raise ImageError('its values are floating-point numbers, of no known range')
+    if 'transparency' in image.info:  # of single colours; Pillow has no direct way
+        image = image.convert('RGBA')
     return np.array(image.convert('RGB'))
+
+
+def turned(image: Image.Image) -> Image.Image:
+    """An image as its EXIF says that it is to be seen; as it is, if EXIF is damaged."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except (SyntaxError, struct.error, KeyError, TypeError, ValueError):
+        image.load()
+        return image
+
+
+def num_frames(path: Path) -> int:
+    """How many frames or pages a file has, of which :func:`read_image` reads the first."""
+    with Image.open(path) as image:
+        if image.format in ('GIF', 'PNG', 'TIFF', 'WEBP'):  # in others, they are previews
+            return getattr(image, 'n_frames', 1)
+    return 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.model import revert_sync_batchnorm
@@ -21,6 +22,7 @@ from ..checks import settle_trunk
 from ..classes import class_heads, num_classes_of
 from ..launch import build_error, prepare_library, read_config
 from ..options import merge_options
+from ..registries import find_class
 from ..runner import fuse_trunks
 from ..sharing import open_package
 from .drawing import Colour
@@ -56,23 +58,41 @@ def load(config: str | Path | Config,
     Raises:
         FileNotFoundError: If there is no such config or file.
         PackageError: If a folder is damaged, or asks for trust.
-        ValueError: If the config, the options or the classes do not fit each other.
+        ValueError: If the config, the options or the classes do not fit each other, or there is no
+            such device.
         WeightsError: If the weights cannot be fetched or read, or do not fit the model.
     """
-    cfg, weights = settle_sources(config, weights, trust=trust)
-    if cfg_options:
-        merge_options(cfg, cfg_options)
-    with LOADING, DefaultScope.overwrite_default_scope(cfg.default_scope):
-        settle_trunk(cfg.model)
-        with build_error():
-            module = revert_sync_batchnorm(MODELS.build(deepcopy(cfg.model)))
-        checkpoint = fetch(weights, trust=trust)
-        module.load_state_dict(plan_loading(module, checkpoint, str(weights)).state)
-        classes, palette = classes_of(cfg, checkpoint.get('meta') or {}, str(weights))
-        module.to(device or get_device()).eval()
-        if fuse:
-            fuse_trunks(module)
-        return Model(module.requires_grad_(False), cfg, classes, palette, str(weights))
+    place = device_of(device)
+    with LOADING:
+        cfg, weights = settle_sources(config, weights, trust=trust)
+        if cfg_options:
+            merge_options(cfg, cfg_options)
+        with DefaultScope.overwrite_default_scope(cfg.default_scope):
+            settle_trunk(cfg.model)
+            with build_error():
+                module = revert_sync_batchnorm(MODELS.build(deepcopy(cfg.model)))
+            checkpoint = fetch(weights, trust=trust)
+            module.load_state_dict(plan_loading(module, checkpoint, str(weights)).state)
+            classes, palette = classes_of(cfg, checkpoint.get('meta') or {}, str(weights))
+            module.to(place).eval()
+            if fuse:
+                fuse_trunks(module)
+            return Model(module.requires_grad_(False), cfg, classes, palette, str(weights))
+
+
+def device_of(name: str | None) -> torch.device:
+    """The device of a name, the best one there is for None.
+
+    Raises:
+        ValueError: If there is none of this name.
+    """
+    try:
+        device = torch.device(name or get_device())
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition('. ')[0]
+        raise ValueError(f'device {name} cannot be used: {reason}') from error
+    return device
 
 
 def settle_sources(config: str | Path | Config, weights: str | Path | None, *,
@@ -131,15 +151,15 @@ def classes_of(cfg: Config, meta: dict[str, Any],
         ValueError: If their number is not the model's.
     """
     known = {key.lower(): value for key, value in (meta.get('dataset_meta') or {}).items()}
+    origin = weights
     if not known.get('classes'):
-        known = dict(metainfo_of(cfg))
+        known, origin = metainfo_of(cfg), 'the data set of the config'
     classes = known.get('classes') or ()
     classes = (classes, ) if isinstance(classes, str) else tuple(classes)
     heads = {name: num_classes_of(head) for name, head in class_heads(cfg.model)}
     for name, number in heads.items():
         if number != len(classes):
-            raise ValueError(f'{weights} was trained on {len(classes)} classes, or the data set of '
-                             f'the config has as many, and {name} knows {number}')
+            raise ValueError(f'{origin} names {len(classes)} classes, and {name} knows {number}')
     palette = known.get('palette')
     if not isinstance(palette, (list, tuple)) or len(palette) < len(classes):
         palette = distinct_colours(len(classes))
@@ -153,6 +173,6 @@ def metainfo_of(cfg: Config) -> dict[str, Any]:
         while dataset and 'dataset' in dataset:  # repeated, mixed
             dataset = dataset['dataset']
         if dataset:
-            kind = DATASETS.get(dataset['type'])
+            kind = find_class(dataset['type'], DATASETS)
             return {**(getattr(kind, 'METAINFO', None) or {}), **(dataset.get('metainfo') or {})}
     return {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
+import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -15,7 +16,7 @@ from torch import nn
 
 from .batches import in_batches, prefetched
 from .drawing import Colour
-from .images import ImageError, Source, read_image
+from .images import ImageError, Source, name_of, read_image
 from .pipeline import pipeline_for_arrays
 from .results import Instances, LabelMap, Result
 from .tiling import View, merge, tiles_of
@@ -93,11 +94,12 @@ class Model:
         """Images that are computed at a time: 1 on a CPU, which gains nothing by more."""
         return 1 if self.device.type == 'cpu' else 8
 
-    def prepare(self, image: np.ndarray) -> dict[str, Any]:
+    def prepare(self, image: np.ndarray, name: str = 'the image') -> dict[str, Any]:
         """What the test pipeline of the config makes of an image.
 
         Args:
             image: RGB values, ``(H, W, 3)``, uint8.
+            name: What errors call it.
 
         Returns:
             ``inputs``, ``(3, h, w)``, and ``data_samples``.
@@ -107,10 +109,11 @@ class Model:
         """
         try:
             return self.pipeline(dict(img=np.ascontiguousarray(image[..., ::-1]), img_id=0))
-        except (ValueError, TypeError, AssertionError, ZeroDivisionError) as error:
+        except (ValueError, TypeError, AssertionError, ZeroDivisionError, cv2.error) as error:
             height, width = image.shape[:2]
-            raise ImageError(f'an image of {height} x {width} pixels does not pass the test '
-                             f'pipeline: {error}') from error
+            reason = ' '.join(str(error).split())
+            raise ImageError(f'{name} of {height} x {width} pixels does not pass the test pipeline '
+                             f'of the config: {reason}') from error
 
     def run(self, batch: Sequence[dict[str, Any]]) -> list[BaseDataElement]:
         """The samples of mmdet or mmseg for images that :meth:`prepare` prepared."""
@@ -176,7 +179,7 @@ class Model:
         if answer.image is None:
             return Prepared(answer)
         try:
-            return Prepared(answer, self.prepare(answer.image))
+            return Prepared(answer, self.prepare(answer.image, name_of(answer.source)))
         except ImageError as error:
             return Prepared(replace(answer, image=None, error=error))
 

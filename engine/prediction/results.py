@@ -85,7 +85,7 @@ class Instances:
         return np.stack([coco_masks.decode(mask).astype(bool) for mask in self.masks])
 
     def as_coco(self, image_id: int, category_ids: Sequence[int] | None = None) -> list[dict]:
-        """The instances as entries of COCO's result files.
+        """The instances as entries of COCO's result files, of the same values as mmdet's.
 
         Args:
             image_id: Of the image.
@@ -93,12 +93,12 @@ class Instances:
         """
         ids = category_ids or range(1, len(self.classes) + 1)
         entries = []
-        for index, (left, top, right, bottom) in enumerate(self.boxes.astype(float)):
+        for index, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
             entry = dict(
                 image_id=image_id,
                 category_id=int(ids[self.labels[index]]),
-                bbox=[round(value, 3) for value in (left, top, right - left, bottom - top)],
-                score=round(float(self.scores[index]), 6))
+                bbox=[left, top, right - left, bottom - top],
+                score=float(self.scores[index]))
             if self.masks is not None:
                 entry['segmentation'] = self.masks[index]
             entries.append(entry)
@@ -157,11 +157,23 @@ class LabelMap:
         order = np.argsort(-counts, kind='stable')
         return {self.classes[i]: float(counts[i] / self.labels.size) for i in order if counts[i]}
 
-    def as_image(self) -> Image.Image:
-        """The labels as an image: with the palette if they fit in 8 bits, else of 16 bits."""
-        image = Image.fromarray(self.labels)
-        if self.labels.dtype == np.uint8:
-            image.putpalette([value for colour in self.palette for value in colour])
+    def as_image(self, first: int = 0) -> Image.Image:
+        """The labels as an image: with the palette if they fit in 8 bits, else of 16 bits.
+
+        Args:
+            first: The label of the first class. Where label 0 stands for unlabelled pixels, as in
+                ADE20k's files, it is 1.
+
+        Raises:
+            ValueError: If labels do not fit in 16 bits.
+        """
+        last = first + len(self.classes) - 1
+        if first < 0 or last > 65535:
+            raise ValueError(f'labels are from 0 to 65535, got {first} to {last}')
+        image = Image.fromarray(self.labels.astype(np.uint8 if last < 256 else np.uint16) + first)
+        if last < 256:
+            colours = [(0, 0, 0)] * first + list(self.palette)
+            image.putpalette([value for colour in colours for value in colour])
         return image
 
     def draw(self,

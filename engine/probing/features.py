@@ -23,7 +23,7 @@ from colonnade import backbones
 from colonnade.backbones import ColumnarBackbone
 
 from .cache import CacheError, FeatureCache
-from .progress import no_progress
+from ..progress import no_progress
 
 LONGEST = 4  # sides of an image, the long one to the short one; more is shrunk, as mmseg does
 

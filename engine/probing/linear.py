@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from .progress import no_progress
+from ..progress import no_progress
 from .soft_labels import SoftLabels
 
 IMAGES_PER_STEP = 8

@@ -17,7 +17,7 @@ from .evaluation import iou_of_classes, mean_iou
 from .features import Extractor, Features, compute_features
 from .linear import train_linear_probe
 from .neighbours import remember
-from .progress import Progress
+from ..progress import Progress
 from .soft_labels import SoftLabels, soft_labels
 from .trunks import NamedTrunk
 

@@ -41,10 +41,18 @@ class Progress:
         if now - self.shown < (FLICKER if in_terminal else PAUSE):
             return
         self.shown = now
-        left = timedelta(seconds=round((now - self.started) / done * (self.total - done)))
+        seconds = (now - self.started) / done * max(self.total - done, 0)
+        left = timedelta(seconds=round(seconds))
         text = f'  {self.what}: {done} of {self.total}, {left} to go'
         if in_terminal:
             print(f'\r{text:<70}', end='', flush=True)
             self.is_open = True
         else:
             print(text, flush=True)
+
+    def note(self, text: str) -> None:
+        """Print a line of its own to stderr, the progress going on beneath it."""
+        if self.is_open:
+            print(f'\r{"":<70}\r', end='', flush=True)
+            self.is_open = False
+        print(text, file=sys.stderr, flush=True)

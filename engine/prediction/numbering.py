@@ -1,0 +1,84 @@
+"""The ids of images and categories in results: counted, or those of a COCO file."""
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .inputs import Input
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The ids of what is predicted.
+
+    Attributes:
+        images: Of each image or video, by its name.
+        categories: Of each class of the model, in order.
+    """
+    images: dict[str, int]
+    categories: tuple[int, ...]
+
+
+def counted(inputs: Sequence[Input], classes: Sequence[str], first: int = 1) -> Numbering:
+    """Ids that count the inputs from 1 on, and the classes from ``first`` on."""
+    return Numbering({
+        item.name: number
+        for number, item in enumerate(inputs, 1)
+    }, tuple(range(first, first + len(classes))))
+
+
+def numbering_of(annotations: Path, inputs: Sequence[Input], classes: Sequence[str]) -> Numbering:
+    """The ids that a COCO file has.
+
+    Args:
+        annotations: The file.
+        inputs: Each is an image in it: its path ends with the ``file_name``.
+        classes: Each is the name of a category in it.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is no such file, or lacks an image or a class.
+    """
+    images, categories = lists_of(annotations)
+    missing = [name for name in classes if name not in categories]
+    if missing:
+        raise ValueError(f'{annotations} has no category {missing[0]!r}, which the model knows; it '
+                         f'has {", ".join(map(repr, categories))}')
+    by_last_part = defaultdict(list)
+    for name in images:
+        by_last_part[name.rpartition('/')[2]].append(name)
+    ids = {}
+    for item in inputs:
+        names = [name for name in by_last_part[item.path.name]
+                 if item.path.as_posix().endswith(f'/{name}')]  # yapf: disable
+        if not names:
+            raise ValueError(f'{annotations} has no image {item.name}')
+        ids[item.name] = images[max(names, key=len)]
+    return Numbering(ids, tuple(categories[name] for name in classes))
+
+
+def lists_of(annotations: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """The ids of images by their ``file_name``, and of categories by their ``name``.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is not in COCO's form.
+    """
+    try:
+        content: Any = json.loads(annotations.read_bytes())
+        return ({
+            image['file_name']: image['id']
+            for image in content['images']
+        }, {
+            category['name']: category['id']
+            for category in content['categories']
+        })
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{annotations} is no JSON file: {error}') from error
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{annotations} is not in COCO's form: it needs images with id and "
+                         'file_name, and categories with id and name') from error

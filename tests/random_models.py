@@ -1,0 +1,23 @@
+"""Checkpoints of random weights, for what does not depend on them."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from mmengine.registry import MODELS, DefaultScope
+
+from colonnade.configs import find_config
+from colonnade.engine.launch import read_config
+
+
+def random_checkpoint(leaf: str, path: Path, *, seed: int = 0) -> Path:
+    """Write the weights of a shipped config as a run starts from them, the head's spread out."""
+    cfg = read_config(find_config(leaf))
+    torch.manual_seed(seed)
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        module = MODELS.build(cfg.model)
+    for name, value in module.state_dict().items():
+        if name.endswith(('conv_seg.weight', 'fc_cls.weight', 'fc_reg.weight')):
+            value.normal_(std=1)
+    torch.save(dict(state_dict=module.state_dict(), meta={}), path)
+    return path
