@@ -252,7 +252,9 @@ def test_targets_of_grad_cam() -> None:
     assert scores[0].value.item() >= best.value.item() >= scores[-1].value.item()
     title = drawing_of(model, 'grad-cam', target='1000', size=(64, 64)).title
     assert title == 'Grad-CAM: there is no detection 1000'
-    with pytest.raises(ValueError, match='cat is no class of the model or the number of a detect'):
+    with pytest.raises(
+            ValueError,
+            match='cat is no class of the model or the number of a detection; it has disc, sq'):
         drawing_of(model, 'grad-cam', target='cat')
 
 
@@ -316,7 +318,8 @@ def test_text_of_a_pdf_is_text() -> None:
     ('features', dict(size=(0, 5)), r'size must be a height and a width in pixels, got \(0, 5\)'),
     ('query-key', dict(blocks=[4]), r'there is no block 4: there are 0 \.\.\. 3'),
     ('query-key', dict(heads=[-5]), r'there is no head -5: there are 0 \.\.\. 3'),
-    ('grad-cam', dict(target='0'), '0 is no class of the model; its classes are background, disc'),
+    ('grad-cam', dict(target='squares'), 'squares is no class of the model; did you mean square?'),
+    ('grad-cam', dict(target='0'), '0 is no class of the model; it has background, disc'),
 ])
 def test_errors_say_what_there_is(name: str, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
