@@ -252,7 +252,9 @@ def test_targets_of_grad_cam() -> None:
     assert scores[0].value.item() >= best.value.item() >= scores[-1].value.item()
     title = drawing_of(model, 'grad-cam', target='1000', size=(64, 64)).title
     assert title == 'Grad-CAM: there is no detection 1000'
-    with pytest.raises(ValueError, match='cat is no class of the model or the number of a detect'):
+    with pytest.raises(
+            ValueError,
+            match='cat is no class of the model or the number of a detection; it has disc, sq'):
         drawing_of(model, 'grad-cam', target='cat')
 
 
@@ -302,6 +304,19 @@ def test_figures_of_every_shape(shape: tuple[int, int]) -> None:
     assert max(figure.get_size_inches()) < 30
 
 
+def test_scales_leave_out_what_is_rare() -> None:
+    values = [np.arange(101.), np.array([])]
+    from_zero, between = Scale.from_zero('', values, 0.9), Scale.between('', values, 0.9)
+    assert (from_zero.low, from_zero.high) == pytest.approx((0, 90))
+    assert (between.low, between.high) == pytest.approx((10, 90))
+    around = Scale.around_zero('', [np.array([-3., 1.])])
+    assert (around.low, around.high) == (-3, 3)
+    for scale in (Scale.between('', [np.ones(3)], 0.9), Scale.from_zero('', [np.zeros(3)])):
+        assert scale.high == scale.low + 1
+    colours = Scale('', 0., 1., 'YlOrRd', transparent=True).mappable().to_rgba([0., 0.25, 1.])
+    np.testing.assert_allclose(colours[:, 3], [0, 0.425, 0.85], atol=0.01)
+
+
 def test_text_of_a_pdf_is_text() -> None:
     figure = figure_of(Drawing('title', IMAGE, [Row('row', [Panel(IMAGE, 'panel', 1.)])]))
     assert as_bytes(figure, 'pdf').startswith(b'%PDF') and b'/FontFile2' in as_bytes(figure, 'pdf')
@@ -316,7 +331,8 @@ def test_text_of_a_pdf_is_text() -> None:
     ('features', dict(size=(0, 5)), r'size must be a height and a width in pixels, got \(0, 5\)'),
     ('query-key', dict(blocks=[4]), r'there is no block 4: there are 0 \.\.\. 3'),
     ('query-key', dict(heads=[-5]), r'there is no head -5: there are 0 \.\.\. 3'),
-    ('grad-cam', dict(target='0'), '0 is no class of the model; its classes are background, disc'),
+    ('grad-cam', dict(target='squares'), 'squares is no class of the model; did you mean square?'),
+    ('grad-cam', dict(target='0'), '0 is no class of the model; it has background, disc'),
 ])
 def test_errors_say_what_there_is(name: str, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

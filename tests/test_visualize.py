@@ -98,7 +98,7 @@ def test_errors_come_before_pictures(run_tool: Callable, checkpoint: Path, tmp_p
         fails(run_tool, *command, '--what', 'mixing')
     assert 'needs the weights of a classifier (--classifier)' in \
         fails(run_tool, *command, '--what', 'class-attention')
-    assert 'cat is no class of the model; its classes are background, disc' in \
+    assert 'cat is no class of the model; it has background, disc' in \
         fails(run_tool, *command, '--what', 'grad-cam', '--target', 'cat')
     assert 'there is no block 12: there are 0 ... 11' in fails(run_tool, *command, '--block', 12)
     assert 'there is no head 4: there are 0 ... 3' in \

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import Options, print_any_name, user_errors
+from colonnade.tools.command_line import add_config_arguments, print_any_name, user_errors
 
 WHAT = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mixing', 'features',
         'grad-cam')
@@ -20,7 +20,7 @@ def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__.split('\n\n')[0], formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument('config', help='config file of mmdet or mmseg, or FOLDER/NAME of ours')
+    add_config_arguments(parser)
     parser.add_argument(
         'checkpoint',
         help='file or URL of the whole model; left out where CONFIG is a\n'
@@ -43,9 +43,7 @@ def parse_args() -> argparse.Namespace:
         metavar=('H', 'W'),
         help='resize images to this, instead of what the test pipeline does')
     add_choices(parser)
-    parser.add_argument(
-        '--cfg-options', action=Options, help='settings that override those of the config')
-    parser.add_argument('--device', help='cpu, cuda, cuda:1 ... (a GPU where there is one)')
+    parser.add_argument('--device', help='cpu, cuda:0 ... (a GPU where there is one)')
     parser.add_argument(
         '--trust',
         action='store_true',

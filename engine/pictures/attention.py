@@ -125,7 +125,7 @@ def magnitude_panels(model: Model, options: Options, _: Images) -> Draw:
                     for head in chosen(options.heads, len(maps), 'head')
                 ]
                 rows.append(Row(f'block {block}', panels))
-        scale = Scale.from_zero('norm over channels', values_of(rows), SHARE)
+        scale = Scale.between('norm over channels', values_of(rows), SHARE)
         return Drawing(
             'Magnitude of queries and keys', seen.image, rows, scale, nearest=options.nearest)
 

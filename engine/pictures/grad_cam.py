@@ -4,7 +4,8 @@ Shapes: ``C`` channels, ``h, w`` a map's height and width, ``K`` classes.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from .scales import Scale
 from .seen import Maps, NamedMap, Seen, named_maps, recorded
 
 MOST = 3  # targets of a figure, if none is chosen
+FEW = 10  # classes that a message names
 
 
 class Score(NamedTuple):
@@ -126,8 +128,15 @@ def check_target(model: Model, target: str | int | None) -> str | int | None:
     if of_detections and str(target).isdecimal():
         return int(target)
     also = ' or the number of a detection' if of_detections else ''
-    raise ValueError(f'{target} is no class of the model{also}; its classes are '
-                     f'{", ".join(model.classes)}')
+    near = get_close_matches(str(target), model.classes, n=3)
+    there = f'did you mean {" or ".join(near)}?' if near else f'it has {shortened(model.classes)}'
+    raise ValueError(f'{target} is no class of the model{also}; {there}')
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first of many names, and how many there are."""
+    more = f' and {len(names) - FEW} more' if len(names) > FEW else ''
+    return ', '.join(names[:FEW]) + more
 
 
 def maps_and_scores(model: Model, seen: Seen) -> tuple[Maps, list[Score]]:

@@ -41,6 +41,13 @@ class Scale:
         return cls(label, 0., high or 1., power=power)
 
     @classmethod
+    def between(cls, label: str, arrays: Iterable[np.ndarray], share: float) -> Scale:
+        """Without the least and the greatest values, a share ``1 - share`` of all each."""
+        values = np.concatenate([a.ravel() for a in arrays])
+        low, high = (float(x) for x in np.quantile(values, (1 - share, share)))
+        return cls(label, low, high if high > low else low + 1)
+
+    @classmethod
     def around_zero(cls, label: str, arrays: Iterable[np.ndarray], share: float = 1.) -> Scale:
         """The same distance below and above 0, of two hues."""
         high = cls.from_zero(label, (np.abs(a) for a in arrays), share).high
