@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
+import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -107,7 +108,7 @@ class Model:
         """
         try:
             return self.pipeline(dict(img=np.ascontiguousarray(image[..., ::-1]), img_id=0))
-        except (ValueError, TypeError, AssertionError, ZeroDivisionError) as error:
+        except (ValueError, TypeError, AssertionError, ZeroDivisionError, cv2.error) as error:
             height, width = image.shape[:2]
             raise ImageError(f'an image of {height} x {width} pixels does not pass the test '
                              f'pipeline: {error}') from error
