@@ -1,0 +1,193 @@
+"""The page: an image in, what the model finds in it out."""
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import gradio as gr
+from fastapi import FastAPI
+
+from ..prediction import ImageError
+from .answers import describe, drawing_of, encoded
+from .look import FONT, ICON, MONO, STYLE, alert, heading, table_of, times
+from .service import Busy, ModelError, Served, Service, TimedOut
+
+KEPT_SECONDS = 600  # files of the page
+REFUSALS = (Busy, ImageError, ModelError, TimedOut)
+EVENT: dict[str, Any] = dict(
+    preprocess=False,  # or Gradio decodes images, without our limits
+    api_visibility='private',
+    concurrency_limit=None,  # the service has its own
+    show_progress='minimal')
+
+
+class Page:
+    """What happens on the page; nothing in it belongs to one user.
+
+    Args:
+        service: That answers.
+        folder: Where drawings lie for the browser to fetch.
+    """
+
+    def __init__(self, service: Service, folder: Path) -> None:
+        self.service, self.folder = service, folder
+
+    def predict(self, upload: dict[str, Any] | None, threshold: float, opacity: float,
+                key: str | None) -> tuple[str | None, str | None, str, str]:
+        """A new image: key of the answer, drawing, table and times."""
+        self.service.kept.drop(key)
+        if upload is None:
+            return None, None, '', ''
+        try:
+            served = self.service.predict(Path(upload['path']).read_bytes())
+        except REFUSALS as error:
+            return None, None, '', alert(f'{name_of(upload)}: {error}')
+        return self.service.kept.put(served), *self.show(served, threshold, opacity)
+
+    def redraw(self, threshold: float, opacity: float, key: str | None) -> tuple[Any, Any, str]:
+        """Other settings for the same answer: drawing, table and times."""
+        served = self.service.kept.get(key)
+        if served is None:
+            lost = 'this answer is kept no longer: send the image again'
+            return gr.skip(), gr.skip(), alert(lost) if key else ''
+        return self.show(served, threshold, opacity)
+
+    def show(self, served: Served, threshold: float, opacity: float) -> tuple[str, str, str]:
+        """Drawing, table and times of an answer."""
+        threshold, opacity = share(threshold), share(opacity)
+        start = perf_counter()
+        drawing = self.saved(drawing_of(served, threshold=threshold, opacity=opacity))
+        spent = times(
+            decoding=served.decoding,
+            waiting=served.waiting,
+            model=served.computing,
+            drawing=perf_counter() - start)
+        return drawing, table_of(served.result, threshold), spent
+
+    def picture(self, name: str | None, key: str | None) -> tuple[Any, str]:
+        """A picture of what the model looks at, and how long it took."""
+        from ..pictures import as_bytes, picture
+        served = self.service.kept.get(key)
+        if served is None or not name:
+            return None, alert('send an image under Prediction first')
+        start = perf_counter()
+        try:
+            content = self.service.call(
+                lambda: as_bytes(picture(self.service.model, served.image, name), 'png'))
+        except REFUSALS as error:
+            return None, alert(str(error))
+        return self.stored(content, f'{name}.png'), times(drawing=perf_counter() - start)
+
+    def saved(self, drawing: Any) -> str:
+        """A drawing as a file that the browser can fetch."""
+        return self.stored(encoded(drawing, 'JPEG', quality=92, subsampling=0), 'prediction.jpg')
+
+    def stored(self, content: bytes, name: str) -> str:
+        """A file in the folder, whose path cannot be guessed."""
+        path = self.folder / secrets.token_hex() / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        return str(path)
+
+
+def share(value: Any) -> float:
+    """What a slider sent, made a number from 0 to 1 whatever it is."""
+    return min(1., max(0., float(value))) if isinstance(value, (int, float)) else 0.
+
+
+def name_of(upload: dict[str, Any]) -> str:
+    """What the user calls the file."""
+    return Path(upload.get('orig_name') or 'the image').name
+
+
+def build_page(service: Service, folder: Path) -> gr.Blocks:
+    """Layout and events."""
+    page, about = Page(service, folder), describe(service.model)
+    with gr.Blocks(
+            title='Colonnade', analytics_enabled=False,
+            delete_cache=(KEPT_SECONDS // 10, KEPT_SECONDS)) as blocks:
+        gr.HTML(heading(about))
+        key = gr.State()
+        with gr.Tabs():
+            with gr.Tab('Prediction'):
+                prediction_tab(page, key, has_scores=about['kind'] != 'labels')
+            with gr.Tab('Attention and features') as tab:
+                pictures_tab(page, key, tab)
+    return blocks.queue(max_size=64, api_open=False, default_concurrency_limit=None)
+
+
+def prediction_tab(page: Page, key: gr.State, *, has_scores: bool) -> None:
+    """Image and sliders on the left, drawing and table on the right."""
+    with gr.Row():
+        with gr.Column(scale=2, min_width=320):
+            upload = gr.Image(
+                label='Image: drop, paste or choose one',
+                type='filepath',
+                sources=['upload', 'clipboard'],
+                buttons=['fullscreen'],
+                height=300,
+                elem_id='upload',
+                alt_text='the image that was sent')
+            threshold = slider('Threshold of scores', 0.3, 'threshold', visible=has_scores)
+            opacity = slider('Opacity', 0.5, 'opacity')
+        with gr.Column(scale=3, min_width=320):
+            drawing = output('drawing', 'the image with what the model finds in it')
+            status = gr.HTML(elem_id='status', elem_classes='status')
+            table = gr.HTML(elem_id='table')
+    shown = [drawing, table, status]
+    upload.change(page.predict, [upload, threshold, opacity, key], [key, *shown], **EVENT)
+    for each in (threshold, opacity):
+        each.change(
+            page.redraw, [threshold, opacity, key], shown, trigger_mode='always_last', **EVENT)
+
+
+def slider(label: str, value: float, name: str, *, visible: bool = True) -> gr.Slider:
+    """A number from 0 to 1."""
+    return gr.Slider(
+        0, 1, value=value, step=0.01, label=label, elem_id=name, visible=visible, buttons=[])
+
+
+def output(name: str, description: str) -> gr.Image:
+    """An image that the page shows."""
+    return gr.Image(
+        show_label=False,
+        interactive=False,
+        buttons=['download', 'fullscreen'],
+        elem_id=name,
+        alt_text=description)
+
+
+def pictures_tab(page: Page, key: gr.State, tab: gr.Tab) -> None:
+    """What the model looks at on the image of the first tab."""
+    from ..pictures import pictures_of
+    names = list(pictures_of(page.service.model))
+    chosen = gr.Radio(names, value=names[0], show_label=False, elem_id='kind')
+    status = gr.HTML(elem_id='picture-status', elem_classes='status')
+    picture = output('picture', 'what the model looks at')
+    for event in (chosen.input, tab.select):
+        event(page.picture, [chosen, key], [picture, status], trigger_mode='always_last', **EVENT)
+
+
+def mount_page(app: FastAPI, service: Service, folder: Path) -> FastAPI:
+    """The page at ``/`` of an application; nothing in it is fetched from elsewhere."""
+    colours = gr.themes.Color(*('#effafa', '#d5f0f1', '#aee0e3', '#7cc8ce', '#48a6af', '#2b8993',
+                                '#1f6f78', '#1d5962', '#1c4951', '#1a3d44', '#0b272d'))
+    theme = gr.themes.Base(
+        primary_hue=colours, neutral_hue='slate', font=list(FONT), font_mono=list(MONO))
+    return gr.mount_gradio_app(
+        app,
+        build_page(service, folder),
+        '/',
+        theme=theme,
+        css=STYLE,
+        head=ICON,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        enable_monitoring=False,
+        allowed_paths=[],
+        max_file_size=service.limits.max_bytes)

@@ -1,0 +1,173 @@
+"""Starts the server: address, model, folder for files of the page."""
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from ..prediction import load
+from .service import Service, affordable_pixels
+from .uploads import MEGABYTE, Limits
+
+SECONDS_TO_END = 1
+
+
+@dataclass(kw_only=True)
+class ServeOptions:
+    """What the server is told, as ``tools/serve.py --help`` says it."""
+    config: str | Path
+    checkpoint: str | Path | None = None
+    host: str = '127.0.0.1'
+    port: int = 7860
+    device: str | None = None
+    batch_size: int | None = None
+    max_megabytes: float = 20.
+    max_pixels: int | None = None
+    cfg_options: dict[str, Any] | None = None
+    fuse: bool = False
+    trust: bool = False
+
+
+def serve(options: ServeOptions) -> None:
+    """Answer until the process is interrupted.
+
+    Raises:
+        OSError: If the address is in use or is none of this machine's, or a file is missing.
+        ValueError: If gradio is missing, or config, weights and options do not fit each other.
+    """
+    require_gradio()
+    check_limits(options)
+    with ExitStack() as stack:
+        listener = stack.enter_context(closing(listen(options.host, options.port)))
+        model = load(
+            options.config,
+            options.checkpoint,
+            device=options.device,
+            cfg_options=options.cfg_options,
+            fuse=options.fuse,
+            trust=options.trust)
+        limits = Limits(
+            int(options.max_megabytes * MEGABYTE), options.max_pixels
+            or min(Limits.max_pixels, affordable_pixels(model)))
+        service = stack.enter_context(
+            closing(Service(model, limits, batch_size=options.batch_size)))
+        folder = stack.enter_context(temporary_folder())
+        app = build_app(service, folder, loopback=is_loopback(listener))
+        announce(listener)
+        with suppress(KeyboardInterrupt):  # which uvicorn raises again at its end
+            server_of(app).run(sockets=[listener])
+
+
+def require_gradio() -> None:
+    """Raise a ValueError if the page cannot be built."""
+    if find_spec('gradio') is None:
+        raise ValueError('the page needs gradio: pip install colonnade[serve]')
+
+
+def check_limits(options: ServeOptions) -> None:
+    """Raise a ValueError for numbers that make no sense."""
+    numbers = dict(
+        batch_size=options.batch_size,
+        max_megabytes=options.max_megabytes,
+        max_pixels=options.max_pixels)
+    for name, value in numbers.items():
+        if value is not None and value <= 0:
+            raise ValueError(f'--{name.replace("_", "-")} must be positive, got {value}')
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, before anything that takes time.
+
+    Raises:
+        OSError: If it cannot be had; the message names host and port.
+    """
+    if not 0 <= port <= 65535:
+        raise ValueError(f'--port must be from 0 to 65535, got {port}')
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(f'port {port} of {host} is in use: choose another with --port') from None
+        raise OSError(f'cannot listen on {host}, port {port}: {error.strerror or error}') from error
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine can reach it."""
+    return ip_address(listener.getsockname()[0]).is_loopback
+
+
+def announce(listener: socket.socket) -> None:
+    """Print where the page is, and who may use it."""
+    host, port = listener.getsockname()[:2]
+    if not is_loopback(listener):
+        print(
+            f'warning: everybody who can reach this machine may use the model, on {host} port '
+            f'{port}; there is no password',
+            file=sys.stderr)
+    shown = 'localhost' if ip_address(host).is_unspecified else host
+    name = f'[{shown}]' if ':' in shown else shown
+    print(f'serving on http://{name}:{port} (Ctrl-C ends)', flush=True)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder for the files of the page, removed at the end; Gradio uses it and no other."""
+    names = ('GRADIO_TEMP_DIR', 'GRADIO_EXAMPLES_CACHE', 'GRADIO_ANALYTICS_ENABLED')
+    before = {name: os.environ.get(name) for name in names}
+    with tempfile.TemporaryDirectory(prefix='colonnade-') as name:
+        folder = Path(name).resolve()
+        os.environ.update(zip(names, (str(folder), str(folder / 'examples'), 'False'), strict=True))
+        try:
+            yield folder
+        finally:
+            for key, value in before.items():
+                os.environ.pop(key, None)
+                if value is not None:
+                    os.environ[key] = value
+
+
+def build_app(service: Service, folder: Path, *, loopback: bool) -> Any:
+    """Page and API behind the guard; an ASGI application.
+
+    Args:
+        service: That answers.
+        folder: Of :func:`temporary_folder`.
+        loopback: Whether only this machine may ask.
+    """
+    from .api import build_api  # take seconds, and may be missing
+    from .guard import Guard
+    from .page import mount_page
+    app = mount_page(build_api(service), service, folder)
+    app.add_middleware(
+        Guard, loopback=loopback, max_bytes=service.limits.max_bytes, folder=str(folder))
+    return app
+
+
+def server_of(app: Any) -> Any:
+    """The server of an application; open pages do not delay its end."""
+    import uvicorn
+    config = uvicorn.Config(
+        app,
+        log_level='warning',
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=SECONDS_TO_END)
+    return uvicorn.Server(config)

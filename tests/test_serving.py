@@ -1,0 +1,148 @@
+"""The server without HTTP: batches of several users, limits, addresses."""
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from threading import Event
+from time import sleep
+from typing import Any
+
+import numpy as np
+import pytest
+from live_server import LIMITS, file_of
+from PIL import Image
+
+from colonnade.engine.prediction.results import LabelMap
+from colonnade.engine.serving import ServeOptions, serve
+from colonnade.engine.serving.look import table_of
+from colonnade.engine.serving.server import listen
+from colonnade.engine.serving.service import (Busy, Kept, ModelError, Served, Service, TimedOut,
+                                              affordable_pixels)
+from colonnade.engine.serving.worker import Worker
+
+
+class StandIn:
+    """Answers the mean of an image; ``gate`` holds it up, black images break it."""
+    kind, classes, palette, default_batch_size = 'labels', ('a', 'b'), ((0, 0, 0), ) * 2, 2
+
+    def __init__(self) -> None:
+        self.gate = Event()
+        self.batches: list[list[int]] = []
+
+    def prepare(self, image: np.ndarray) -> dict[str, Any]:
+        return dict(inputs=image)
+
+    def run(self, batch: list[dict[str, Any]]) -> list[int]:
+        self.gate.wait(10)
+        means = [int(item['inputs'].mean()) for item in batch]
+        self.batches.append(means)
+        if 0 in means:
+            raise FloatingPointError('black')
+        return means
+
+    def result(self, sample: int) -> LabelMap:
+        return LabelMap((1, 1), self.classes, self.palette, np.full((1, 1), sample, np.uint8))
+
+
+@pytest.fixture
+def stand_in() -> StandIn:
+    return StandIn()
+
+
+def grey(value: int, width: int = 8) -> bytes:
+    return file_of(Image.new('RGB', (width, 8), (value, value, value)))
+
+
+def test_the_worker_takes_what_is_alike() -> None:
+    gate, batches = Event(), []
+
+    def run(items: list[str]) -> list[str]:
+        gate.wait(10)
+        batches.append(''.join(items))
+        return [item.upper() for item in items]
+
+    with closing(Worker(2)) as worker:
+        first = worker.submit(run, 'x', None)
+        futures = [worker.submit(run, item, item) for item in 'abaab']
+        dropped = worker.submit(run, 'a', 'a')
+        assert dropped.cancel()
+        gate.set()
+        assert [future.result(5) for future in (first, *futures)] == list('XABAAB')
+        assert worker.call(sum, [1, 2]).result(5) == 3
+    assert batches == ['x', 'aa', 'bb', 'a']
+    with pytest.raises(RuntimeError, match='the server ends'):
+        worker.call(sum, [])
+
+
+def test_answers_are_those_of_the_users(stand_in: StandIn) -> None:
+    """Images of equal shape share batches; one that fails fails alone."""
+    with closing(Service(stand_in, LIMITS)) as service, ThreadPoolExecutor(9) as users:
+        values = [10, 20, 0, 30, 40, 50]
+        futures = [users.submit(service.predict, grey(v, 8 + v % 20)) for v in values]
+        stand_in.gate.set()
+        for value, future in zip(values, futures, strict=True):
+            if value:
+                assert future.result(5).result.labels[0, 0] == value
+            else:
+                with pytest.raises(ModelError, match='FloatingPointError: black'):
+                    future.result(5)
+        assert service.predict(grey(60)).result.labels[0, 0] == 60
+
+
+def test_too_many_users_and_too_long(stand_in: StandIn) -> None:
+    service = Service(stand_in, LIMITS, capacity=1, timeout=0.2)
+    with closing(service), ThreadPoolExecutor(1) as users:
+        waiting = users.submit(service.predict, grey(10))
+        while service._places._value:
+            sleep(0.01)
+        with pytest.raises(Busy, match='too many requests at once'):
+            service.predict(grey(20))
+        with pytest.raises(TimedOut, match='within 0.2 seconds'):
+            waiting.result(5)
+        with pytest.raises(TimedOut):  # behind the first; is not computed
+            service.predict(grey(30))
+        stand_in.gate.set()
+        service.timeout = 5
+        assert service.call(lambda: 1) == 1
+    assert stand_in.batches == [[10]]
+
+
+def test_what_is_kept_fits_in_memory() -> None:
+    image = np.zeros((10, 10, 3), np.uint8)
+    kept = Kept(700)
+    keys = [kept.put(Served(image, None, 0, 0, 0)) for _ in range(3)]
+    assert [kept.get(key) is None for key in keys] == [True, False, False]
+    assert kept.get(None) is None
+    kept.drop(keys[1])
+    assert kept.get(keys[1]) is None
+
+
+@pytest.mark.parametrize('kind, classes, most', [('labels', 150, 3_333_333),
+                                                 ('masks', 80, 20_000_000)])
+def test_answers_fit_in_memory(kind: str, classes: int, most: int, stand_in: StandIn) -> None:
+    stand_in.kind, stand_in.classes = kind, ('x', ) * classes
+    assert affordable_pixels(stand_in) == most
+
+
+def test_names_of_classes_are_text() -> None:
+    result = LabelMap((1, 1), ('<script>', ), ((1, 2, 3), ), np.zeros((1, 1), np.uint8))
+    assert '&lt;script&gt;' in table_of(result, 0) and '<script>' not in table_of(result, 0)
+
+
+def test_a_port_in_use_is_named() -> None:
+    with closing(listen('127.0.0.1', 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f'port {port} of 127.0.0.1 is in use: .* --port'):
+            serve(ServeOptions(config='none', port=port))
+    with pytest.raises(OSError, match='cannot listen on 192.0.2.1, port 80'):
+        listen('192.0.2.1', 80)
+    with pytest.raises(ValueError, match='from 0 to 65535, got 99999'):
+        listen('127.0.0.1', 99999)
+
+
+def test_senseless_numbers_and_no_gradio(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match='--max-pixels must be positive, got -1'):
+        serve(ServeOptions(config='none', max_pixels=-1))
+    monkeypatch.setattr('colonnade.engine.serving.server.find_spec', lambda name: None)
+    with pytest.raises(ValueError, match=r'pip install colonnade\[serve\]'):
+        serve(ServeOptions(config='none'))

@@ -1,0 +1,209 @@
+"""The server over HTTP: its API, what it accepts, and what it refuses."""
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from live_server import LIMITS, Live, file_of, live_server, random_model, shapes_image
+from PIL import Image
+from pycocotools import mask as coco_masks
+from starlette.datastructures import Headers
+
+from colonnade.engine.serving.guard import Guard
+from colonnade.engine.serving.page import Page
+from colonnade.engine.serving.server import temporary_folder
+from colonnade.engine.serving.service import Service
+from colonnade.engine.serving.uploads import Limits, UploadError, read_upload
+
+PICTURE = shapes_image(0)
+
+
+def claiming(width: int, height: int) -> bytes:
+    """A PNG that says it is large, and is not."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = struct.pack('>I', zlib.crc32(kind + data))
+        return struct.pack('>I', len(data)) + kind + data + checksum
+
+    head = struct.pack('>IIBBBBB', width, height, 8, 2, 0, 0, 0)
+    return (b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', head) +
+            chunk(b'IDAT', zlib.compress(b'\0' * 99)) + chunk(b'IEND', b''))
+
+
+BROKEN = {  # content, status, message
+    'nothing': (b'', 400, 'the file is empty'),
+    'text': (b'no image at all\n' * 9, 415, 'no image that can be read'),
+    'EPS': (b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n', 415, 'no image that'),
+    'SVG': (b'<svg xmlns="http://www.w3.org/2000/svg"/>', 415, 'no image that'),
+    'a part': (file_of(shapes_image(1), 'JPEG')[:-200], 400, 'truncated'),
+    'a head': (file_of(PICTURE)[:50], 400, 'truncated'),
+    'many pixels': (claiming(1001, 1000), 413, '1001 x 1000 pixels, more than the 1000000'),
+    'a bomb': (claiming(60_000, 60_000), 413, 'more than 1000000 pixels'),
+    'many bytes': (b'\0' * (10**6 + 1), 413, 'more than the 1 MB'),
+    'a line': (file_of(Image.new('RGB', (9000, 1))), 400, '1 x 9000 pixels does not pass'),
+}
+FRAMES = [Image.new('RGB', (40, 30), colour) for colour in ('red', 'blue')]
+UNUSUAL = {
+    '1 x 1': file_of(Image.new('RGB', (1, 1))),
+    'wide': file_of(Image.new('RGB', (3000, 180))),
+    'CMYK': file_of(PICTURE.convert('CMYK'), 'JPEG'),
+    'animated': file_of(FRAMES[0], 'GIF', save_all=True, append_images=FRAMES[1:]),
+    'transparent': file_of(PICTURE.convert('RGBA'), 'WEBP'),
+    '16 bits': file_of(Image.fromarray(np.full((20, 30), 999, np.uint16)), 'TIFF'),
+}
+
+
+@pytest.fixture(scope='module')
+def live() -> Iterator[Live]:
+    with live_server(random_model('mask_rcnn'), batch_size=3) as running:
+        yield running
+
+
+def post(live: Live, content: bytes, **query: Any) -> httpx.Response:
+    return httpx.post(f'{live.url}/api/predict', content=content, params=query, timeout=30)
+
+
+def test_pixels_are_limited_before_they_are_decoded() -> None:
+    with pytest.raises(UploadError, match='413|pixels') as caught:
+        read_upload(claiming(30_000, 1000), Limits())
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize('name', BROKEN)
+def test_broken_files_are_refused(name: str, live: Live) -> None:
+    content, status, message = BROKEN[name]
+    answer = post(live, content)
+    assert (answer.status_code, message in answer.json()['detail']) == (status, True), answer.text
+
+
+@pytest.mark.parametrize('name', UNUSUAL)
+def test_unusual_images_are_taken(name: str, live: Live) -> None:
+    answer = post(live, UNUSUAL[name])
+    assert answer.status_code == 200, answer.text
+
+
+def test_the_api_says_what_the_model_is(live: Live) -> None:
+    assert httpx.get(f'{live.url}/health').json() == dict(status='ok')
+    about = httpx.get(f'{live.url}/api/model').json()
+    assert (about['model'], about['trunk'], about['arch']) == ('MaskRCNN', 'XCiT', 'nano_12_p16')
+    assert about['weights'] == 'weights.pth' and about['max_pixels'] == LIMITS.max_pixels
+    described = httpx.get(f'{live.url}/api/openapi.json').json()
+    assert set(described['paths']) == {'/health', '/api/model', '/api/predict'}
+
+
+def test_the_api_answers_as_the_model(live: Live) -> None:
+    expected = live.model.predict(PICTURE).above(0.35)
+    assert len(expected)
+    answer = post(live, file_of(PICTURE), threshold=0.35, masks='rle').json()
+    assert (answer['height'], answer['width']) == expected.size
+    assert [found['class'] for found in answer['instances']] == list(expected.names)
+    np.testing.assert_allclose([found['box'] for found in answer['instances']],
+                               expected.boxes,
+                               atol=0.01)
+    masks = [coco_masks.decode(found['mask']) for found in answer['instances']]
+    np.testing.assert_array_equal(masks, expected.mask_arrays())
+    assert 'mask' not in post(live, file_of(PICTURE), threshold=0.35).json()['instances'][0]
+    assert answer['seconds'].keys() == {'decoding', 'waiting', 'model'}
+
+
+def test_forms_and_drawings(live: Live) -> None:
+    form = dict(image=('any.png', file_of(PICTURE)))
+    drawn = httpx.post(f'{live.url}/api/predict?format=png&threshold=0.35', files=form, timeout=30)
+    assert drawn.headers['content-type'] == 'image/png'
+    expected = live.model.predict(PICTURE).draw(PICTURE, threshold=0.35)
+    np.testing.assert_array_equal(Image.open(BytesIO(drawn.content)), expected)
+    empty = httpx.post(f'{live.url}/api/predict', files=dict(x=(None, 'text')))
+    assert empty.status_code == 400 and '-F image=@FILE' in empty.json()['detail']
+    assert post(live, file_of(PICTURE), threshold=2).status_code == 422
+
+
+def test_many_users_at_once(live: Live) -> None:
+    """Each gets the answer to the own image, of whatever shape, as if alone."""
+    images = [shapes_image(seed, (96, 64) if seed % 3 else (64, 96)) for seed in range(6)]
+    alone = [live.model.predict(image).above(0.3) for image in images]
+    start = len(live.model.batches)
+    with ThreadPoolExecutor(6) as users:
+        answers = list(users.map(lambda image: post(live, file_of(image)).json(), images))
+    assert max(live.model.batches[start:]) > 1
+    for answer, expected in zip(answers, alone, strict=True):
+        assert (answer['height'], answer['width']) == expected.size
+        assert [found['class'] for found in answer['instances']] == list(expected.names)
+        np.testing.assert_allclose([found['box'] for found in answer['instances']],
+                                   expected.boxes.reshape(-1, 4),
+                                   atol=0.1)
+
+
+@pytest.mark.parametrize('path', [
+    '/gradio_api/file=/etc/passwd', '/gradio_api/file=http://127.0.0.1/',
+    '/gradio_api/file=FOLDER/../../etc/passwd', '/gradio_api/file=FOLDER/%2e%2e/%2e%2e/etc/passwd',
+    '/gradio_api/proxy=http://127.0.0.1/', '/gradio_api/runs', '/monitoring', '/docs', '/login',
+    '/static/%2e%2e/%2e%2e/index.html'
+])  # yapf: disable
+def test_routes_that_nobody_needs_are_closed(path: str, live: Live) -> None:
+    answer = httpx.get(live.url + path.replace('FOLDER', str(live.folder)))
+    assert answer.status_code in (403, 404), answer.text[:200]
+
+
+@pytest.mark.parametrize('headers, status', [({'Host': 'elsewhere.example'}, 421),
+                                             ({'Host': '127.0.0.1.example'}, 421),
+                                             ({'Host': 'localhost:7860'}, 200),
+                                             ({'Host': '[::1]:7860'}, 200),
+                                             ({'Origin': 'http://elsewhere.example'}, 403),
+                                             ({'Origin': 'null'}, 403)])  # yapf: disable
+def test_other_sites_are_refused(headers: dict[str, str], status: int, live: Live) -> None:
+    answer = httpx.get(f'{live.url}/api/model', headers=headers)
+    assert answer.status_code == status, answer.text
+    assert "default-src 'self'" in answer.headers['content-security-policy']
+
+
+@pytest.mark.parametrize('file', ['http://127.0.0.1:1/a.png', '/etc/passwd', None])
+def test_the_page_takes_uploaded_files_alone(file: str | None, live: Live) -> None:
+    """Gradio would fetch the URL."""
+    event = dict(fn_index=0, session_hash='x', data=[dict(path=file), 0.3, 0.5, None])
+    answer = httpx.post(f'{live.url}/gradio_api/queue/join', json=event)
+    assert (answer.status_code,
+            answer.json()['detail']) == (400, 'only files that were uploaded can be used')
+
+
+def test_large_requests_are_refused_whatever_they_announce(live: Live) -> None:
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(30):
+            yield b'\0' * 10**5
+
+    assert httpx.post(f'{live.url}/api/predict', content=endless()).status_code == 413
+    events = f'{live.url}/gradio_api/queue/join'
+    assert httpx.post(events, content=b'[' * 300_000).status_code == 413
+    assert httpx.post(events, content=b'[' * 100_000).status_code == 400
+
+
+def test_a_server_for_all_is_not_bound_to_a_name() -> None:
+    guard = Guard(None, loopback=False, max_bytes=9, folder='/folder')  # type: ignore[arg-type]
+    guard.check('/', Headers(dict(host='any.example:80', origin='https://any.example:80')))
+
+
+def test_files_of_the_page_are_removed(live: Live, tmp_path: Path) -> None:
+    before = dict(os.environ)
+    with temporary_folder() as folder:
+        assert os.environ['GRADIO_TEMP_DIR'] == str(folder)
+        with closing(Service(live.model, LIMITS)) as service:
+            page = Page(service, folder)
+            upload = tmp_path / 'a.png'
+            upload.write_bytes(file_of(PICTURE))
+            key, drawing, table, _ = page.predict(dict(path=str(upload)), 0.3, 0.5, None)
+            assert Path(drawing).is_file() and 'reach the threshold' in table
+            assert 'role="alert"' in page.redraw(0.3, 0.5, 'forgotten')[2]
+            assert page.redraw(0.9, 'no number', key)[0] != drawing
+            assert page.predict(None, 0.3, 0.5, key) == (None, None, '', '')
+            assert service.kept.get(key) is None
+    assert not folder.exists() and before == dict(os.environ)

@@ -1,0 +1,67 @@
+"""A web page and a JSON API for a detector or segmenter, on this machine.
+
+    python tools/serve.py sem_fpn/xcit_nano_12_p16_slim_shapes iter_500.pth
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from colonnade.tools.command_line import add_config_arguments, user_errors
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    add_config_arguments(parser)
+    parser.add_argument(
+        'checkpoint', nargs='?', help='file or URL of a whole model, unless config has its own')
+    parser.add_argument(
+        '--host',
+        default='127.0.0.1',
+        help='address to listen on; 0.0.0.0 lets everybody in who can reach this machine '
+        '(%(default)s)')
+    parser.add_argument(
+        '--port', type=int, default=7860, help='0 for any that is free (%(default)s)')
+    parser.add_argument('--device', help='cpu, cuda:0 ... (a GPU where there is one)')
+    parser.add_argument(
+        '--batch-size',
+        type=int,
+        metavar='N',
+        help='images that are computed at a time (1 on a CPU, else 8)')
+    parser.add_argument(
+        '--max-megabytes',
+        type=float,
+        default=20,
+        metavar='N',
+        help='largest file to accept (%(default)s)')
+    parser.add_argument(
+        '--max-pixels',
+        type=int,
+        metavar='N',
+        help='largest image to accept (25 million, fewer with many classes)')
+    parser.add_argument(
+        '--fuse', action='store_true', help="fold the trunk's norms and scales into its layers")
+    parser.add_argument(
+        '--trust',
+        action='store_true',
+        help='run what is pickled in weight files; only if you trust who made them')
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Serve until Ctrl-C."""
+    args = parse_args()
+    with user_errors('serve'):
+        try:
+            from colonnade.engine.serving import ServeOptions, serve  # takes seconds
+            serve(ServeOptions(**vars(args)))
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+    sys.stdout.flush()
+    os._exit(0)  # all is closed and removed; taking the libraries apart would last seconds
+
+
+if __name__ == '__main__':
+    main()
