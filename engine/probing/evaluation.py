@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..own_data.label_maps import IGNORED
-from .data import Sample
 from ..progress import no_progress
+from .data import Sample
 
 MOST_SCORES = 2**25  # of pixels and classes, that are in memory at once: 128 MiB
 

@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from colonnade import backbones
 from colonnade.backbones import ColumnarBackbone
 
-from .cache import CacheError, FeatureCache
 from ..progress import no_progress
+from .cache import CacheError, FeatureCache
 
 LONGEST = 4  # sides of an image, the long one to the short one; more is shrunk, as mmseg does
 

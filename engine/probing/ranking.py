@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from ..complexity import count_parameters, multiply_adds
+from ..progress import Progress
 from .cache import FeatureCache, size_of
 from .data import Sample
 from .evaluation import iou_of_classes, mean_iou
 from .features import Extractor, Features, compute_features
 from .linear import train_linear_probe
 from .neighbours import remember
-from ..progress import Progress
 from .soft_labels import SoftLabels, soft_labels
 from .trunks import NamedTrunk
 
