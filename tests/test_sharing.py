@@ -23,6 +23,7 @@ from colonnade.engine.launch import read_config
 from colonnade.engine.prediction import load
 from colonnade.engine.sharing import PackageError, open_package
 from colonnade.engine.sharing.making import Words, make_package, read_metrics, save_weights
+from colonnade.engine.sharing.package import as_config
 from colonnade.engine.sharing.plain_config import config_text, parse_config
 from colonnade.engine.sharing.portable import portable
 
@@ -66,6 +67,7 @@ def test_configs_stay_what_they_are(leaf: Path, no_layout: None) -> None:
     values, _ = portable(cfg, ('disc', ), ((1, 2, 3), ))
     assert repr(parse_config(config_text(values, []), 'config.py')) == repr(values)
     settle_trunk(cfg.model)
+    as_config(values, 'config.py', trust=False)
     assert repr(values['model']) == repr(plain(cfg.model))
     pipeline = plain(cfg.test_dataloader.dataset.pipeline)
     assert repr(values['test_dataloader']['dataset']['pipeline']) == repr(pipeline)

@@ -117,7 +117,8 @@ def as_config(values: dict[str, Any], source: str, *, trust: bool) -> Config:
         check_imports(values, source)
     try:
         config = Config(values)
-        import_modules_from_strings(**config.get('custom_imports', {}))
+        if config.get('custom_imports'):
+            import_modules_from_strings(**config.custom_imports)
         pipeline = config.test_dataloader.dataset.pipeline
     except (ImportError, AttributeError, TypeError, KeyError) as error:
         raise PackageError(f'{source}: {type(error).__name__}: {error}') from error

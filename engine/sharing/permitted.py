@@ -16,7 +16,7 @@ from ..launch import LIBRARIES
 from ..registries import REGISTRIES
 from .plain_config import PackageError
 
-TRUST = 'If you trust who made the package, load it with trust=True'
+TRUST = 'If you trust who made the package, load it with trust=True, or --trust'
 #: strings in models and pipelines: names, so neither expressions nor paths
 NAME = re.compile(r'[\w .,+-]*', re.ASCII)
 #: types that mmdet and mmcv look up in mmcv.ops, without a registry

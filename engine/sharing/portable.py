@@ -1,12 +1,13 @@
 """The part of a config that others need, without what concerns its maker's machine."""
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from mmengine.config import Config
+
+from colonnade.weights.pretrained import pretrained_of
 
 from ..checks import settle_trunk
 from ..hooks import averages_weights, hooks_of, plain
@@ -14,6 +15,8 @@ from .plain_config import PackageError
 
 #: what inference and evaluation read; how the model was trained stands in the card
 KEPT = ('default_scope', 'custom_imports', 'model', 'test_dataloader', 'test_evaluator', 'test_cfg')
+#: what registers our parts, and lets other people's tools read safetensors with classes
+IMPORTS = ('colonnade.backbones', 'colonnade.necks', 'colonnade.engine')
 ROOT = 'data'  # where a data set lies, relative to whoever uses the config
 LOADER = dict(
     batch_size=1,
@@ -42,6 +45,10 @@ def portable(cfg: Config, classes: tuple[str, ...],
     if not isinstance(dataset.get('pipeline'), list):
         raise PackageError('test_dataloader.dataset must be one data set with a pipeline, got '
                            f'{dataset.get("type", "none")}')
+    given = values.get('custom_imports', {}).get('imports', [])
+    given = [given] if isinstance(given, str) else list(given)
+    values['custom_imports'] = dict(
+        imports=list(dict.fromkeys((*given, *IMPORTS))), allow_failed_imports=False)
     changes: list[str] = []
     values['model'] = _without_pretrained(values['model'], 'model', changes)
     roots = [str(root) for root in (dataset.get('data_root'), cfg.get('data_root')) if root]
@@ -61,7 +68,8 @@ def _without_pretrained(value: Any, name: str, changes: list[str]) -> Any:
 
     def keeps(item: Any, name: str) -> bool:
         """Whether an item names no weights."""
-        is_init = isinstance(item, dict) and item.get('type') == 'Pretrained'
+        is_init = isinstance(item, dict) and (item.get('type') == 'Pretrained' or
+                                              (name.endswith('init_cfg') and 'checkpoint' in item))
         if is_init or (name.endswith('.pretrained') and isinstance(item, str)):
             changes.append(f'{name} is left out: the package has all weights')
             return False
@@ -144,8 +152,8 @@ def training_of(cfg: Config) -> dict[str, Any]:
     size = (cfg.get('train_dataloader') or {}).get('batch_size')
     if isinstance(size, int):
         found['images_per_process'] = size
-    init = (cfg.model.get('backbone') or {}).get('init_cfg')
-    source = init.get('checkpoint') if isinstance(init, Mapping) else None
+    source = (pretrained_of((cfg.model.get('backbone') or {}).get('init_cfg'))
+              or {}).get('checkpoint')
     if isinstance(source, str):  # a URL or a name is public, a path is not
         found['trunk_from'] = source if '://' in source else Path(source).name
     if any(averages_weights(hook) for hook in hooks_of(cfg)):

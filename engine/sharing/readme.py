@@ -1,6 +1,7 @@
 """The README of a package: a model card as hubs show it."""
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,8 +120,8 @@ def results(card: Card) -> Iterator[str]:
     data = f' on {card.data}' if card.data else ' on the test data of its maker'
     yield (f'Computed by the maker of this model{data}, with `tools/test.py`. mAP is from 0 to 1, '
            'IoU and accuracy are in percent.\n')
-    shown = {key: '–' if value is None else f'{value:.4g}' for key, value in card.metrics.items()}
-    yield from table(('metric', 'value'), shown)
+    values = {key: '–' if value is None else f'{value:.4g}' for key, value in card.metrics.items()}
+    yield from table(('metric', 'value'), values)
 
 
 def training(card: Card) -> Iterator[str]:
@@ -158,9 +159,13 @@ def table(head: tuple[str, str], rows: dict[Any, Any]) -> Iterator[str]:
 
 def escaped(value: Any) -> str:
     """A value as a cell of a table shows it."""
-    text = ', '.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return re.sub(r'([\\|<>*_`\[\]])', r'\\\1', shown(value))
+
+
+def shown(value: Any) -> str:
+    """A value of a card in words."""
     if isinstance(value, dict):
-        text = ', '.join(f'{key} {escaped(item)}' for key, item in value.items())
-    for mark in '\\|<>*_`[]':
-        text = text.replace(mark, f'\\{mark}')
-    return text
+        return ', '.join(f'{key} {shown(item)}' for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ' × '.join(map(str, value)) if len(value) == 2 else ', '.join(map(str, value))
+    return str(value)
