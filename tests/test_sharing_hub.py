@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import run_python
 from hub_server import READ, WRITE, Hub, running_hub
 from huggingface_hub import constants
 from packages import write_checkpoint, write_package
@@ -113,3 +114,16 @@ def test_pushes_that_fail(tool: Callable, package: Path, tmp_path: Path,
     monkeypatch.setattr(constants, 'ENDPOINT', 'http://nowhere.invalid')
     with pytest.raises(SystemExit, match='^package: nowhere.invalid cannot be reached'):
         tool('push', package, 'anna/shapes')
+
+
+@pytest.mark.slow
+def test_as_a_user_has_it(package: Path, tmp_path: Path) -> None:
+    """In processes of their own, which the environment tells of the hub and of the token."""
+    with running_hub() as hub:
+        environ = dict(
+            HF_ENDPOINT=hub.url, HF_HUB_DISABLE_XET='1', HF_TOKEN=WRITE, HF_HOME=str(tmp_path))
+        run_python('tools/package.py', 'push', package, 'anna/shapes', **environ)
+        printed = run_python('tools/package.py', 'pull', 'anna/shapes', '--out', tmp_path / 'out',
+                             **environ)
+    assert 'load with: colonnade.load(' in printed
+    assert same(package, tmp_path / 'out')

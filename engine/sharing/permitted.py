@@ -1,13 +1,15 @@
 """What a config of somebody else's may name: registered classes, and no module, file or URL.
 
 Plain values are not enough. mmengine imports and calls whatever a ``type`` names if no registry
-knows it. Parts of mmdet and mmcv evaluate strings, and one of mmdet's runs a config file.
+knows it. Parts of mmdet and mmcv evaluate strings, and others read files that strings name: configs,
+which are run, and pickles.
 """
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from colonnade.weights.openmmlab import OUR_IMPORTS, is_module, names_a_module
@@ -58,6 +60,8 @@ def check_names(values: Mapping[str, Any], source: str) -> None:
         elif name.startswith('model.') or 'pipeline' in name:
             if not NAME.fullmatch(text) or text.endswith(CONFIG_FILES):
                 problem = 'more than a name'
+            elif text and key and Path(text).is_file():  # timm, for one, unpickles such
+                problem = 'the name of a file in this folder'
         if problem:
             raise PackageError(f'{source}: {name} is {text[:80]!r}, which is {problem}. {TRUST}')
 
