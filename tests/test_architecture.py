@@ -32,7 +32,7 @@ BENEATH = {  # room -> what it may import besides itself
     'engine.reporting': ('engine', ),
     'engine.serving': ('engine', ),
     'engine.pictures': ('engine', 'backbones'),
-    'engine.sharing': ('engine', 'engine.prediction', 'weights'),
+    'engine.sharing': ('engine', 'engine.prediction', 'necks', 'backbones', 'weights'),
     'engine.prediction': ('configs', 'engine', 'engine.sharing', 'weights'),
     'engine.transplant': ('configs', 'engine', 'necks', 'backbones', 'weights'),
     'tools': ('configs', 'engine', 'weights'),

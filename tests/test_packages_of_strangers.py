@@ -205,3 +205,18 @@ def test_a_failed_download_of_the_card(package: Path, run_tool: Callable) -> Non
     (package / 'model.json').write_text('<html>')
     with pytest.raises(SystemExit, match='^package: .*model.json is no JSON'):
         run_tool('package', 'check', package)
+
+
+@pytest.mark.parametrize('kind', ['a type', 'a file beside', 'what mmdet evaluates'])
+def test_configs_within_checkpoints(kind: str, original: Path, tmp_path: Path,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``load`` takes from a file alone is built by the same rules."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'beside').touch()
+    text = (original / 'config.py').read_text()
+    checkpoint = read_checkpoint(original / 'model.safetensors')
+    for name, cfg in (('good.pth', text), ('evil.pth', text.replace(*EVIL[kind], 1))):
+        torch.save({**checkpoint, 'meta': {**checkpoint['meta'], 'cfg': cfg}}, tmp_path / name)
+    assert load('good.pth').classes == ('disc', 'square', 'triangle')
+    with pytest.raises(ValueError, match='^evil.pth'):
+        load('evil.pth')

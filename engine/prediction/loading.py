@@ -24,7 +24,7 @@ from ..launch import build_error, prepare_library, read_config
 from ..options import merge_options
 from ..registries import find_class
 from ..runner import fuse_trunks
-from ..sharing import open_package
+from ..sharing import check_parts, open_package
 from .drawing import Colour
 from .model import Model
 from .results import distinct_colours
@@ -126,6 +126,7 @@ def config_within(checkpoint: str | Path, *, trust: bool) -> Config:
     """The config that a checkpoint of a run holds.
 
     Raises:
+        PackageError: If its model names more than registered classes, and is not trusted.
         WeightsError: If it holds none, or one that is more than values.
     """
     meta = without_code(fetch(checkpoint, trust=trust), str(checkpoint)).get('meta') or {}
@@ -135,6 +136,8 @@ def config_within(checkpoint: str | Path, *, trust: bool) -> Config:
                            'it, as in load(CONFIG, CHECKPOINT)')
     cfg = Config.fromstring(text, '.py')
     prepare_library(cfg, str(checkpoint))
+    if not trust:
+        check_parts(cfg, str(checkpoint))
     return cfg
 
 

@@ -11,10 +11,12 @@ from mmengine.utils import import_modules_from_strings
 from safetensors import SafetensorError, safe_open
 
 from ..digests import sha256_of
+from ..hooks import plain
 from ..launch import LIBRARIES, prepare_library
 from .card import CARD, CONFIG, WEIGHTS, Card, read_card
 from .permitted import check_imports, check_names
 from .plain_config import PackageError, parse_config
+from .portable import without_pretrained
 
 
 @dataclass(frozen=True)
@@ -128,3 +130,21 @@ def as_config(values: dict[str, Any], source: str, *, trust: bool) -> Config:
     if not trust:
         check_names(values, source)
     return config
+
+
+def check_parts(config: Config, source: str) -> None:
+    """Check what is built of a config that a checkpoint carries as that of a package is.
+
+    Args:
+        config: Of plain values; the rest of it may name what it likes.
+        source: Name of its file.
+
+    Raises:
+        PackageError: If its model or its pipelines name more than registered classes.
+    """
+    parts = dict(default_scope=config.default_scope, model=plain(config.model))
+    parts['model'] = without_pretrained(parts['model'], 'model', [])
+    for key in ('test_dataloader', 'val_dataloader', 'test_pipeline'):
+        if config.get(key):
+            parts[key] = plain(config[key])
+    check_names(parts, source)

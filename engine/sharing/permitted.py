@@ -1,8 +1,8 @@
 """What a config of somebody else's may name: registered classes, and no module, file or URL.
 
 Plain values are not enough. mmengine imports and calls whatever a ``type`` names if no registry
-knows it. Parts of mmdet and mmcv evaluate strings, and others read files that strings name: configs,
-which are run, and pickles.
+knows it. Parts of mmdet and mmcv evaluate strings. Others read files that strings name: pickles, or
+configs, which are run.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..launch import LIBRARIES
 from ..registries import REGISTRIES
 from .plain_config import PackageError
 
-TRUST = 'If you trust who made the package, load it with trust=True, or --trust'
+TRUST = 'If you trust who made it, load it with trust=True, or --trust'
 #: strings in models and pipelines: names, so neither expressions nor paths
 NAME = re.compile(r'[\w .,+-]*', re.ASCII)
 #: types that mmdet and mmcv look up in mmcv.ops, without a registry

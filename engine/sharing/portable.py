@@ -50,7 +50,7 @@ def portable(cfg: Config, classes: tuple[str, ...],
     values['custom_imports'] = dict(
         imports=list(dict.fromkeys((*given, *IMPORTS))), allow_failed_imports=False)
     changes: list[str] = []
-    values['model'] = _without_pretrained(values['model'], 'model', changes)
+    values['model'] = without_pretrained(values['model'], 'model', changes)
     roots = [str(root) for root in (dataset.get('data_root'), cfg.get('data_root')) if root]
     dataset['metainfo'] = dict(classes=classes, palette=list(palette))
     values['test_dataloader'] = {**LOADER, 'dataset': dataset}
@@ -63,7 +63,7 @@ def portable(cfg: Config, classes: tuple[str, ...],
     return values, [*changes, f'only {", ".join((*KEPT, "visualizer"))} are kept']
 
 
-def _without_pretrained(value: Any, name: str, changes: list[str]) -> Any:
+def without_pretrained(value: Any, name: str, changes: list[str]) -> Any:
     """``value`` without the weights that training began from; ``changes`` gets remarks."""
 
     def keeps(item: Any, name: str) -> bool:
@@ -78,12 +78,12 @@ def _without_pretrained(value: Any, name: str, changes: list[str]) -> Any:
     if isinstance(value, dict):
         named = {key: f'{name}.{key}' for key in value}
         return {
-            key: _without_pretrained(item, named[key], changes)
+            key: without_pretrained(item, named[key], changes)
             for key, item in value.items() if keeps(item, named[key])
         }
     if isinstance(value, (list, tuple)):
         return type(value)(
-            _without_pretrained(item, name, changes) for item in value if keeps(item, name))
+            without_pretrained(item, name, changes) for item in value if keeps(item, name))
     return value
 
 
