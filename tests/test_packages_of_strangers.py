@@ -137,6 +137,8 @@ EVIL = {  # what is exchanged in the config -> what for
     'what mmdet runs': ("type='MaskRCNN'", "type='LAD', teacher_config='made.py'"),
     'a file': ("arch='nano_12_p16'", "arch='/etc/passwd'"),
     'a file beside': ("arch='nano_12_p16'", "arch='nano_12_p16', checkpoint_path='beside'"),
+    'a text elsewhere': ("type='XCiT'", "metainfo=dict(type='os.system'), type='XCiT'"),
+    'an operator that is a module': ("type='RPNHead'", "type='soft_nms'"),
     'a URL': ("type='XCiT'", "init_cfg=dict(checkpoint='http://127.0.0.1/x.pth'), type='XCiT'"),
     'a scope': ("type='XCiT'", "_scope_='antigravity', type='XCiT'"),
     'another string': ("type='XCiT'", "own=['mmengine.utils.call_command'], type='XCiT'"),
@@ -159,7 +161,8 @@ def test_configs_name_registered_classes_alone(kind: str, package: Path, tmp_pat
     before, after = EVIL[kind]
     text = (package / 'config.py').read_text()
     assert before in text
-    (tmp_path / 'made.py').write_text("open('made', 'w')")
+    for name in ('made.py', 'soft_nms.py'):
+        (tmp_path / name).write_text("open('made', 'w')")
     (tmp_path / 'beside').touch()
     forge(package, 'config.py', text.replace(before, after, 1).encode())
     with pytest.raises(PackageError, match='shared/config.py'):

@@ -50,14 +50,14 @@ def check_names(values: Mapping[str, Any], source: str) -> None:
     for name, key, text in strings_of(values):
         problem = ''
         if key == 'type':
-            if text not in OPERATORS and not is_registered(text, scope):
+            if not is_registered(text, scope):
                 problem = 'no class that mmengine, mmdet, mmseg or colonnade registers'
         elif key == '_scope_':
             if text not in (*LIBRARIES, 'mmengine'):
                 problem = 'no library that we know'
         elif names_a_module(text):
             problem = 'the name of a module'
-        elif name.startswith('model.') or 'pipeline' in name:
+        elif is_built(name):
             if not NAME.fullmatch(text) or text.endswith(CONFIG_FILES):
                 problem = 'more than a name'
             elif text and key and Path(text).is_file():  # timm, for one, unpickles such
@@ -70,9 +70,10 @@ def strings_of(value: Any, name: str = '', key: str = '') -> Iterator[tuple[str,
     """The strings in a config, each with its whole name and its last key; keys are such too."""
     if isinstance(value, Mapping):
         for inner, item in value.items():
-            if inner in TEXTS or (not name and inner in ('custom_imports', 'default_scope')):
-                continue
             whole = f'{name}.{inner}' if name else str(inner)
+            if whole in ('custom_imports', 'default_scope') or (inner in TEXTS
+                                                                and not is_built(whole)):
+                continue
             if isinstance(inner, str):
                 yield whole, '', inner
             yield from strings_of(item, whole, str(inner))
@@ -83,8 +84,13 @@ def strings_of(value: Any, name: str = '', key: str = '') -> Iterator[tuple[str,
         yield name, key, value
 
 
+def is_built(name: str) -> bool:
+    """Whether what is at a name becomes a part of a model or a step of a pipeline."""
+    return name.startswith('model.') or 'pipeline' in name
+
+
 def is_registered(kind: str, scope: str) -> bool:
-    """Whether a registry knows a type, so that nothing is imported to find it.
+    """Whether a type is known, so that no module of its name is imported to find it.
 
     Args:
         kind: With its library (``mmdet.FPN``) or without.
@@ -94,6 +100,8 @@ def is_registered(kind: str, scope: str) -> bool:
     library = library or scope
     if library not in LIBRARIES or is_module(kind):
         return False
+    if kind in OPERATORS:
+        return True
     import_module(f'{library}.registry')
     for root in REGISTRIES:
         for registry in (root.children.get(library), root):
