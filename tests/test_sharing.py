@@ -140,6 +140,7 @@ def test_shared_tensors_are_written_by_each_name(tmp_path: Path) -> None:
     save_weights(model, tmp_path / 'model.safetensors')
     with safe_open(tmp_path / 'model.safetensors', framework='pt') as file:
         assert torch.equal(file.get_tensor('0.weight'), file.get_tensor('1.weight'))
+        assert len(file.metadata()) == 1, 'several are written in any order'
 
 
 def test_metrics_are_of_this_checkpoint(tmp_path: Path) -> None:

@@ -102,9 +102,10 @@ def save_weights(model: TrainedModel, path: Path) -> None:
         key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for key, value in model.module.state_dict().items()
     }
+    # one entry alone: several would be written in any order, and equal models have equal hashes
     meta = {DATASET_META: json.dumps(dict(classes=model.classes, palette=model.palette))}
     try:
-        safetensors.torch.save_file(state, path, metadata=dict(format='pt', **meta))
+        safetensors.torch.save_file(state, path, metadata=meta)
     except SafetensorError as error:
         raise OSError(f'{path} cannot be written, is the disk full? {error}') from error
     path.chmod(path.with_name(CONFIG).stat().st_mode)  # safetensors lets the owner alone read
