@@ -26,7 +26,7 @@ def distinct_colours(number: int) -> tuple[Colour, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Instances:
     """The objects that a detector found in an image, the most certain first.
 
@@ -51,6 +51,12 @@ class Instances:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def __repr__(self) -> str:
+        shown = [f'{n} {s:.2f}' for n, s in zip(self.names[:8], self.scores, strict=False)]
+        if len(self) > 8:
+            shown.append(f'{len(self) - 8} more')
+        return f'{len(self)} instances on {self.size[0]} x {self.size[1]}: {", ".join(shown)}'
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,7 +140,7 @@ class Instances:
             opacity=opacity)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LabelMap:
     """The class of each pixel of an image.
 
@@ -150,6 +156,10 @@ class LabelMap:
     palette: tuple[Colour, ...]
     labels: np.ndarray
     source: str | None = None
+
+    def __repr__(self) -> str:
+        shown = ', '.join(text for text, _ in self.legend())
+        return f'label map of {self.size[0]} x {self.size[1]}: {shown}'
 
     def shares(self) -> dict[str, float]:
         """The classes that occur and their shares of the pixels, the largest first."""
