@@ -25,7 +25,11 @@ def parse_args() -> argparse.Namespace:
         'checkpoint',
         help='file or URL of the whole model; left out where CONFIG is a\n'
         'checkpoint of a run or a packaged model')
-    parser.add_argument('images', nargs='*', metavar='image', help='image files')
+    parser.add_argument(
+        'images',
+        nargs='*',
+        metavar='image',
+        help='images, folders of them, and patterns in quotes')
     parser.add_argument(
         '--what',
         nargs='+',

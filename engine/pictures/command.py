@@ -8,6 +8,7 @@ from typing import Any
 
 from ..atomic import replacing
 from ..prediction import load, read_image
+from ..prediction.inputs import Input, find_inputs
 from ..prediction.loading import CHECKPOINTS
 from .kinds import KINDS, check, pictures, pictures_of
 from .layout import as_bytes
@@ -32,8 +33,8 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
     options = Options.of({key: value for key, value in given.items() if value is not None})
     if args.dpi < 1:
         raise ValueError(f'--dpi must be positive, got {args.dpi}')
-    checkpoint, images = files_of(args)
-    stems = stems_of(images)
+    checkpoint, inputs = files_of(args)
+    images, stems = [item.path for item in inputs], [item.stem for item in inputs]
     require_new(args.out, stems, args.what or (), args.format)
     for image in images:
         read_image(image)
@@ -52,18 +53,22 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
                 yield path
 
 
-def files_of(args: argparse.Namespace) -> tuple[str | None, list[Path]]:
+def files_of(args: argparse.Namespace) -> tuple[str | None, list[Input]]:
     """The checkpoint, None where the config has weights of its own, and the images.
 
     Raises:
-        ValueError: If there is no image.
+        FileNotFoundError: If an image is not there.
+        ValueError: If there is no image, or a video.
     """
-    holds_weights = Path(args.config).is_dir() or Path(args.config).suffix in CHECKPOINTS
-    first = [args.checkpoint] if holds_weights else []
-    images = [Path(image) for image in (*first, *args.images)]
-    if not images:
-        raise ValueError(f'no image is given behind {args.checkpoint}')
-    return None if holds_weights else args.checkpoint, images
+    holds_weights = args.config.is_dir() or args.config.suffix in CHECKPOINTS
+    names = [args.checkpoint, *args.images] if holds_weights else args.images
+    if not names:
+        raise ValueError(f'no image behind {args.config} {args.checkpoint}: name images')
+    inputs = find_inputs(names, args.out)
+    for item in inputs:
+        if item.is_video:
+            raise ValueError(f'{item.path} is a video: pictures are of images')
+    return None if holds_weights else args.checkpoint, inputs
 
 
 def options_of(name: str, options: Options) -> dict[str, Any]:
@@ -89,24 +94,3 @@ def require_new(out: Path, stems: Sequence[str], names: Sequence[str],
             for kind in kinds:
                 if (path := file_of(out, stem, name, kind)).exists():
                     raise FileExistsError(f'{path} exists: name another --out, or remove it')
-
-
-def stems_of(images: Sequence[Path]) -> list[str]:
-    """What the pictures of each image are called, without what follows.
-
-    That is the file's name without its ending. As many folders stand before it as tell all files
-    apart, then the ending behind it.
-
-    Raises:
-        ValueError: If a file is given twice.
-    """
-    paths = [image.absolute() for image in images]
-    if twice := {path for path in paths if paths.count(path) > 1}:
-        raise ValueError(f'{min(twice)} is given twice')
-    for with_ending in (False, True):
-        shown = paths if with_ending else [path.with_suffix('') for path in paths]
-        for count in range(1, max(len(path.parts) for path in shown)):
-            stems = ['-'.join(path.parts[1:][-count:]) for path in shown]
-            if len({stem.lower() for stem in stems}) == len(stems):
-                return stems
-    return [f'{number}-{path.name}' for number, path in enumerate(paths)]
