@@ -38,7 +38,8 @@ class Progress:
     def __call__(self, done: int) -> None:
         """Report that so many are done."""
         now, in_terminal = time.monotonic(), sys.stdout.isatty()
-        if now - self.shown < (FLICKER if in_terminal else PAUSE):
+        is_last = self.is_open and done == self.total
+        if now - self.shown < (FLICKER if in_terminal else PAUSE) and not is_last:
             return
         self.shown = now
         seconds = (now - self.started) / done * max(self.total - done, 0)

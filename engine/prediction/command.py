@@ -4,7 +4,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -89,16 +90,28 @@ def run(args: argparse.Namespace, inputs: Sequence[Input]) -> list[str]:
     settle(args, model)
     numbering = numbered(args, inputs, model)
     with records_of(args.out, settings_of(args, model), resume=args.resume) as records:
-        try:
+        with shortages(args.out, model.device):
             errors = predict(args, model, inputs, numbering, records)
-        except torch.OutOfMemoryError as error:
-            raise ValueError(f'the memory of {model.device} is full: set a smaller --batch-size, '
-                             'or --tile for large images') from error
-        write_images(records, numbering, categories_of(model, numbering))
-        if 'results' in args.outputs:
-            write_results(records, numbering)
-        write_errors(args.out / 'errors.txt', errors)
+            write_images(records, numbering, categories_of(model, numbering))
+            if 'results' in args.outputs:
+                write_results(records, numbering)
+            write_errors(args.out / 'errors.txt', errors)
     return errors
+
+
+@contextmanager
+def shortages(folder: Path, device: torch.device) -> Iterator[None]:
+    """Say what to do where there is too little memory, or no room on the disk."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(f'the memory of {device} is full: set a smaller --batch-size, or --tile '
+                         'for large images') from error
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(f'{folder} cannot be written: {error}. --resume goes on when it can') \
+            from error
 
 
 def settle(args: argparse.Namespace, model: Model) -> None:

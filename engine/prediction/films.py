@@ -30,7 +30,7 @@ class Film:
         self.writer = cv2.VideoWriter(
             str(path), cv2.VideoWriter.fourcc(*CODEC), rate, (size[1], size[0]))
         if not self.writer.isOpened():
-            raise OSError(f'{path} cannot be written as a video')
+            raise OSError(f'OpenCV cannot write a video of {size[0]} x {size[1]} pixels')
 
     def add(self, frame: np.ndarray) -> None:
         """Write a frame, RGB values ``(H, W, 3)``."""
@@ -43,8 +43,8 @@ class Film:
         found = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
         capture.release()
         if found < self.num_frames:
-            raise OSError(f'{self.path}: {found} of {self.num_frames} frames were written; is the '
-                          'disk full?')
+            raise OSError(f'{max(found, 0)} of {self.num_frames} frames of a video were written, as '
+                          'where a disk is full')
 
 
 @contextmanager
