@@ -9,7 +9,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from conftest import NO_WORKERS, ROOT
+import torch
+from conftest import ROOT
 from PIL import Image
 from pycocotools.coco import COCO
 from random_models import random_checkpoint
@@ -88,7 +89,7 @@ def test_a_segmenter(predict: Predict, photos: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_detector(predict: Predict, photos: Path) -> None:
-    out = predict(DETECTOR, photos / '*.png', photos / 'a9.jpg', '--threshold', 0.8)
+    out = predict(DETECTOR, photos / '*.png', photos / 'a9.jpg', '--threshold', 0.8, '--tile', 32)
     assert not (out / 'labels').exists() and len(files_in(out / 'pictures')) == 2
     found = COCO(out / 'images.json').loadRes(str(out / 'results.json'))
     assert set(found.getImgIds()) == {1, 2} and found.anns
@@ -129,6 +130,21 @@ def test_it_goes_on_where_it_was_stopped(predict: Predict, photos: Path,
     before = (out / 'pictures/a9.jpg').stat().st_mtime_ns
     predict(DETECTOR, photos, '--resume')  # nothing is left
     assert (out / 'pictures/a9.jpg').stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize('error, says', [
+    (OSError(28, 'No space left on device'), 'out cannot be written: .* No space left on device'),
+    (torch.OutOfMemoryError('CUDA'), 'the memory of cpu is full: set a smaller --batch-size'),
+])
+def test_shortages(error: Exception, says: str, weights: dict[str, Path], photos: Path,
+                   run_tool: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Records, 'add', fail)
+    with pytest.raises(SystemExit, match=f'^predict: .*{says}'):
+        run_tool('predict', SEGMENTER, weights[SEGMENTER], photos, '--out', tmp_path / 'out')
 
 
 def test_two_processes_do_not_write_to_a_folder(predict: Predict, photos: Path,
@@ -257,46 +273,3 @@ def test_what_it_refuses(leaf: str, arguments: list, says: str, weights: dict[st
 def test_folders_of_others_are_not_written_to(predict: Predict, photos: Path) -> None:
     with pytest.raises(AssertionError, match='photos holds other files than predictions'):
         predict(SEGMENTER, photos, out='photos', status=1)
-
-
-def test_instances_are_those_that_mmdet_evaluates(run_tool: Callable, real_data: dict[str, Path],
-                                                  tmp_path: Path) -> None:
-    """Entry by entry, with the ids of COCO's file, hence metrics too."""
-    leaf, images = 'mask_rcnn/xcit_nano_12_p16_slim_coco', real_data['coco'] / 'val2017'
-    checkpoint = random_checkpoint(leaf, tmp_path / 'a.pth')
-    run_tool('test', leaf, checkpoint, '--data-root', real_data['coco'], '--work-dir', tmp_path,
-             '--cfg-options', *NO_WORKERS[4:], 'test_dataloader.dataset.indices=3',
-             f'test_evaluator.outfile_prefix={tmp_path}/a')
-    expected = read(tmp_path / 'a.segm.json')
-    annotations = real_data['coco'] / 'annotations/instances_val2017.json'
-    chosen = sorted({entry['image_id'] for entry in expected})
-    run_tool('predict', leaf, checkpoint, *(images / f'{number:012}.jpg' for number in chosen),
-             '--annotations', annotations, '--out', tmp_path / 'out', '--device', 'cpu')
-    found = read(tmp_path / 'out/results.json')
-    assert len(found) > 50
-
-    def key(entry: dict[str, Any]) -> str:
-        return json.dumps(entry, sort_keys=True)
-
-    assert sorted(map(key, found)) == sorted(map(key, expected))
-
-
-def test_label_maps_are_those_that_mmseg_writes(run_tool: Callable, real_data: dict[str, Path],
-                                                tmp_path: Path) -> None:
-    """For ADE20k's server, which counts labels from 1."""
-    leaf = 'sem_fpn/xcit_nano_12_p16_slim_ade20k'
-    checkpoint = random_checkpoint(leaf, tmp_path / 'a.pth')
-    run_tool('test', leaf, checkpoint, '--data-root', real_data['ade'], '--work-dir', tmp_path,
-             '--cfg-options', *NO_WORKERS[4:], 'test_dataloader.dataset.indices=2',
-             f'test_evaluator.output_dir={tmp_path}/expected')
-    expected = sorted((tmp_path / 'expected').iterdir())
-    images = real_data['ade'] / 'images/validation'
-    run_tool('predict', leaf, checkpoint, *(images / f'{path.stem}.jpg' for path in expected),
-             '--first-label', 1, '--outputs', 'labels', '--out', tmp_path / 'out', '--device',
-             'cpu')
-    assert len(expected) == 2
-    for path in expected:
-        labels = np.array(Image.open(path))
-        assert len(np.unique(labels)) > 3
-        np.testing.assert_array_equal(
-            np.array(Image.open(tmp_path / 'out/labels' / path.name)), labels)

@@ -1,4 +1,4 @@
-"""Results, their pictures, batches of images, and what models load from."""
+"""Batches of images, and what models load from."""
 from __future__ import annotations
 
 import itertools
@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-from pycocotools import mask as coco_masks
 from random_models import random_checkpoint
 
 import colonnade
 from colonnade.configs import find_config
+from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.batches import WINDOW, in_batches, prefetched
-from colonnade.engine.prediction.drawing import draw_instances
 from colonnade.engine.prediction.images import ImageError
+from colonnade.engine.prediction.loading import metainfo_of
 from colonnade.engine.prediction.model import Model
-from colonnade.engine.prediction.results import Instances, LabelMap, distinct_colours
+from colonnade.engine.prediction.pipeline import steps_for_arrays
+from colonnade.engine.prediction.results import Instances
 
 LEAVES = dict(
     boxes='faster_rcnn/xcit_nano_12_p16_slim_shapes',
     masks='mask_rcnn/xcit_nano_12_p16_slim_shapes',
     labels='sem_fpn/xcit_nano_12_p16_slim_shapes')
-RED, BLUE = (255, 0, 0), (0, 0, 255)
 
 
 @pytest.fixture(scope='module')
@@ -46,93 +46,6 @@ def models(weights: dict[str, Path]) -> dict[str, Model]:
 def images(*sizes: tuple[int, int]) -> list[np.ndarray]:
     noise = np.random.default_rng(0)
     return [noise.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
-
-
-def squares() -> Instances:
-    """Two in an image of 8 x 10, the second class first."""
-    masks = np.zeros((2, 8, 10), dtype=np.uint8)
-    masks[0, 1:3, 2:5], masks[1, 4:8, 5:9] = 1, 1
-    codes = [coco_masks.encode(np.asfortranarray(mask)) for mask in masks]
-    return Instances(
-        size=(8, 10),
-        classes=('disc', 'square'),
-        palette=(RED, BLUE),
-        boxes=np.array([[2, 1, 5, 3], [5, 4, 9, 8]], dtype=np.float32),
-        scores=np.array([0.9, 0.2], dtype=np.float32),
-        labels=np.array([1, 0]),
-        masks=tuple(dict(size=code['size'], counts=code['counts'].decode()) for code in codes))
-
-
-def test_instances() -> None:
-    found = squares()
-    assert len(found) == 2 and found.names == ('square', 'disc')
-    assert found.mask_arrays().sum((1, 2)).tolist() == [6, 16]
-    assert found.above(0.9).names == ('square', )
-    assert found.above(0.95).mask_arrays().shape == (0, 8, 10)
-    second = found.take([1])
-    assert second.names == ('disc', ) and second.mask_arrays().sum() == 16
-    boxes = Instances((8, 10), found.classes, found.palette, found.boxes, found.scores,
-                      found.labels)
-    with pytest.raises(ValueError, match='the model finds boxes, and no masks'):
-        boxes.mask_arrays()
-
-
-def test_instances_as_coco_has_them() -> None:
-    first, second = squares().as_coco(7, [18, 44])
-    assert (first['image_id'], first['category_id'], second['category_id']) == (7, 44, 18)
-    assert first['bbox'] == [2, 1, 3, 2] and np.float32(first['score']) == np.float32(0.9)
-    assert first['segmentation']['size'] == [8, 10]
-    assert [entry['category_id'] for entry in squares().as_coco(1)] == [2, 1]
-
-
-def test_instances_are_drawn() -> None:
-    black = np.zeros((8, 10, 3), dtype=np.uint8)
-    drawn = np.array(squares().draw(black, threshold=0.1, opacity=0.5, legend=False))
-    assert drawn[1, 2].tolist() == [0, 0, 255]  # the box
-    assert drawn[5, 6].tolist() == [128, 0, 0] and not black.any()  # the mask
-    assert not np.array(squares().draw(black, threshold=1, legend=False)).any()
-
-
-def test_label_maps() -> None:
-    labels = np.array([[0, 0, 1], [0, 2, 1]], dtype=np.uint8)
-    found = LabelMap((2, 3), ('sky', 'tree', 'road'), (RED, BLUE, (9, 9, 9)), labels)
-    assert found.shares() == {'sky': 1 / 2, 'tree': 1 / 3, 'road': 1 / 6}
-    for first in (0, 1):
-        image = found.as_image(first)
-        np.testing.assert_array_equal(np.array(image), labels + first)
-        np.testing.assert_array_equal(
-            np.array(image.convert('RGB')),
-            np.array(found.palette)[labels])
-    grey = np.full((2, 3, 3), 100, dtype=np.uint8)
-    assert np.array(found.draw(grey, opacity=1, legend=False))[1, 2].tolist() == list(BLUE)
-    assert np.array(found.draw(grey, opacity=0, legend=False)).tolist() == grey.tolist()
-    assert found.draw(grey).height > 2  # with a legend
-    with pytest.raises(ValueError, match='the image has 3 x 3 pixels, and .* predicted 2 x 3'):
-        found.draw(np.zeros((3, 3, 3), dtype=np.uint8))
-    with pytest.raises(ValueError, match='opacity is from 0 to 1, got 2'):
-        found.draw(grey, opacity=2)
-    with pytest.raises(ValueError, match='given as an array: draw'):
-        found.draw()
-
-
-def test_label_maps_of_many_classes() -> None:
-    names = tuple(map(str, range(300)))
-    labels = np.array([[0, 299]], dtype=np.uint16)
-    found = LabelMap((1, 2), names, distinct_colours(300), labels)
-    assert np.array(found.as_image()).tolist() == [[0, 299]]
-    small = LabelMap((1, 1), names[:256], distinct_colours(256), np.zeros((1, 1), dtype=np.uint8))
-    assert small.as_image().mode == 'P' and np.array(small.as_image(1)).dtype == np.uint16
-    with pytest.raises(ValueError, match='labels are from 0 to 65535'):
-        found.as_image(65500)
-
-
-@pytest.mark.parametrize('size, number', [((1, 1), 1), ((1, 1), 0), ((60, 80), 200), ((2, 500), 3)])
-def test_pictures_of_any_size(size: tuple[int, int], number: int) -> None:
-    corners = np.random.default_rng(0).uniform(0, 1, (number, 2, 2)) * size[::-1]
-    boxes = np.concatenate([corners.min(1), corners.max(1)], axis=1)
-    picture = draw_instances(np.zeros((*size, 3), dtype=np.uint8), boxes, None, [RED] * number,
-                             ['a long caption 0.50'] * number)  # yapf: disable
-    assert picture.size == size[::-1] and np.array(picture).any() == bool(number)
 
 
 def test_prefetched_keeps_order_and_never_runs_far_ahead() -> None:
@@ -257,6 +170,38 @@ def test_classes_of_a_data_set_of_the_library(tmp_path: Path) -> None:
     model = colonnade.load(leaf, random_checkpoint(leaf, tmp_path / 'a.pth'), device='cpu')
     assert len(model.classes) == 80 and model.classes[0] == 'person'
     assert model.palette[0] == (220, 20, 60)
+
+
+def test_wrapped_data_sets_and_colours() -> None:
+    cfg = read_config(find_config(LEAVES['labels']))
+    dataset, kinds = cfg.test_dataloader.dataset, [step['type'] for step in steps_for_arrays(cfg)]
+    assert kinds[0] == 'mmseg.LoadImageFromNDArray' and 'LoadAnnotations' not in kinds
+    classes = metainfo_of(cfg)['classes']
+    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[dataset])
+    assert [step['type'] for step in steps_for_arrays(cfg)] == kinds
+    assert metainfo_of(cfg)['classes'] == classes
+    dataset.pipeline[0].color_type = 'grayscale'
+    with pytest.raises(ValueError, match="color_type 'grayscale': only color can be predicted"):
+        steps_for_arrays(cfg)
+    dataset.pipeline = dataset.pipeline[1:]
+    with pytest.raises(ValueError, match='no test pipeline that begins with LoadImageFromFile'):
+        steps_for_arrays(cfg)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('leaf', colonnade.list_configs('*/xcit_nano_12_p16_slim_shapes'))
+def test_every_head_answers(leaf: str, tmp_path: Path) -> None:
+    """Alone, in batches, in tiles, and on a single pixel."""
+    model = colonnade.load(leaf, random_checkpoint(leaf, tmp_path / 'a.pth'), device='cpu')
+    given = images((40, 60), (40, 60), (1, 1))
+    alone = [model.predict(image) for image in given]
+    for one, other in zip(alone, model.predict(given, batch_size=2), strict=True):
+        if isinstance(one, Instances):
+            np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
+        else:
+            assert (one.labels == other.labels).mean() > 0.999
+    for image, found in zip(given, model.predict_each(given, tile=32), strict=True):
+        assert found.size == image.shape[:2] and found.draw(image).width >= found.size[1]
 
 
 @pytest.mark.parametrize('change, says', [

@@ -23,6 +23,7 @@ from .loading import CHECKPOINTS, load
 from .model import OVERLAP, WORKERS, Answer, Model
 from .numbering import Numbering, counted, numbering_of
 from .outputs import KINDS, Outputs
+from .pipeline import steps_for_arrays
 from .records import Records, check_new, records_of, write_images, write_results
 from .tiling import tiles_of
 from .video import open_video, predict_frames
@@ -168,7 +169,8 @@ def settings_of(args: argparse.Namespace, model: Model) -> dict[str, Any]:
 
 def fingerprint(model: Model) -> str:
     """A hash of a model's config, test pipeline, classes and weights."""
-    about = (model.cfg.model.to_dict(), model.pipeline, model.classes, model.palette)
+    steps = steps_for_arrays(model.cfg)
+    about = (model.cfg.model.to_dict(), steps, model.classes, model.palette)
     digest = sha256(repr(about).encode())
     for name, value in model.module.state_dict().items():
         digest.update(name.encode())

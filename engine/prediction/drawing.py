@@ -66,7 +66,9 @@ def draw_instances(pixels: np.ndarray,
     check_opacity(opacity)
     drawn = pixels.copy()
     for code, colour in reversed(list(zip(masks or (), colours, strict=masks is not None))):
-        blend(drawn, coco_masks.decode(code).astype(bool), colour, opacity)
+        left, top, wide, high = map(int, coco_masks.toBbox(code))
+        where = slice(top, top + high), slice(left, left + wide)
+        blend(drawn[where], coco_masks.decode(code)[where].astype(bool), colour, opacity)
     image = Image.fromarray(drawn)
     pen, size = ImageDraw.Draw(image), text_size(pixels.shape)
     for box, colour in reversed(list(zip(boxes, colours, strict=True))):

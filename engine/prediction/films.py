@@ -43,8 +43,8 @@ class Film:
         found = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
         capture.release()
         if found < self.num_frames:
-            raise OSError(f'{max(found, 0)} of {self.num_frames} frames of a video were written, as '
-                          'where a disk is full')
+            raise OSError(f'{max(found, 0)} of {self.num_frames} frames of a video were written, '
+                          'as where a disk is full')
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from colonnade.weights.state_dicts import WeightsError
 
 from ..checks import settle_trunk
 from ..classes import class_heads, num_classes_of
+from ..data_sources import find_datasets
 from ..launch import build_error, prepare_library, read_config
 from ..options import merge_options
 from ..registries import find_class
@@ -171,11 +172,7 @@ def classes_of(cfg: Config, meta: dict[str, Any],
 
 def metainfo_of(cfg: Config) -> dict[str, Any]:
     """What the data set of a config says of its classes, without its files."""
-    for key in ('test_dataloader', 'val_dataloader', 'train_dataloader'):
-        dataset = (cfg.get(key) or {}).get('dataset')
-        while dataset and 'dataset' in dataset:  # repeated, mixed
-            dataset = dataset['dataset']
-        if dataset:
-            kind = find_class(dataset['type'], DATASETS)
-            return {**(getattr(kind, 'METAINFO', None) or {}), **(dataset.get('metainfo') or {})}
+    for _, dataset in find_datasets(cfg, ('test_dataloader', 'val_dataloader', 'train_dataloader')):
+        known = getattr(find_class(dataset.type, DATASETS), 'METAINFO', None) or {}
+        return {**known, **(dataset.get('metainfo') or {})}
     return {}

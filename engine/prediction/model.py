@@ -130,7 +130,7 @@ class Model:
         """What became of each image, in order; images that cannot be read do not end it.
 
         Images are decoded in threads beside the computation. Those whose prepared sizes are equal
-        share a batch, so that answers are as for one at a time.
+        share a batch, so that answers are as for one at a time, to rounding.
 
         Args:
             images: Paths, images of Pillow's, or RGB values ``(H, W, 3)``; may be endless.

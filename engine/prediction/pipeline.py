@@ -13,22 +13,42 @@ def pipeline_for_arrays(cfg: Config) -> Compose:
     """The test pipeline of a config, for images that are decoded already.
 
     Raises:
-        ValueError: If the config has none, or it loads no image.
+        ValueError: As :func:`steps_for_arrays`.
     """
-    dataset = (cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}).get('dataset')
-    while dataset and 'pipeline' not in dataset and 'dataset' in dataset:  # wrapped
-        dataset = dataset.dataset
-    steps = deepcopy((dataset or {}).get('pipeline') or cfg.get('test_pipeline') or [])
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        return Compose(steps_for_arrays(cfg))
+
+
+def steps_for_arrays(cfg: Config) -> list[dict[str, Any]]:
+    """The steps of that pipeline.
+
+    Raises:
+        ValueError: If the config has none, or it loads no image in colour.
+    """
+    steps = steps_of(cfg)
     loads = [step for step in steps if kind_of_step(step) == 'LoadImageFromFile']
     if not loads:
         raise ValueError('the config has no test pipeline that begins with LoadImageFromFile')
-    library = cfg.default_scope
+    if (colours := loads[0].get('color_type', 'color')) != 'color':
+        raise ValueError(f'the config loads images with color_type {colours!r}: only color can be '
+                         'predicted')
     settings = {key: loads[0][key] for key in ('to_float32', ) if key in loads[0]}
-    settings['type'] = f'{library}.LoadImageFromNDArray'
-    kept = [settings if step is loads[0] else step for step in steps
-            if 'LoadAnnotations' not in kind_of_step(step)]  # yapf: disable
-    with DefaultScope.overwrite_default_scope(library):
-        return Compose(kept)
+    settings['type'] = f'{cfg.default_scope}.LoadImageFromNDArray'
+    return [settings if step is loads[0] else step for step in steps
+            if not loads_annotations(step)]  # yapf: disable
+
+
+def steps_of(cfg: Config) -> list[dict[str, Any]]:
+    """The test pipeline of a config; without one, that of validation; empty without both."""
+    dataset = (cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}).get('dataset') or {}
+    while 'pipeline' not in dataset and {'dataset', 'datasets'} & dataset.keys():  # wrapped
+        dataset = dataset.get('dataset') or dataset['datasets'][0]
+    return deepcopy(dataset.get('pipeline') or cfg.get('test_pipeline') or [])
+
+
+def loads_annotations(step: dict[str, Any]) -> bool:
+    kind = kind_of_step(step)
+    return kind.startswith('Load') and kind.endswith('Annotations')
 
 
 def kind_of_step(step: dict[str, Any]) -> str:
