@@ -113,10 +113,13 @@ def test_an_image_and_other_settings(page: Page, live: Live, heard: Heard) -> No
     assert first.shape == (64, 96, 3) and np.abs(first - np.asarray(image, dtype=int)).max() > 50
     assert page.locator('#drawing img').get_attribute('alt').startswith('the image with what')
     assert 'model' in page.locator('#status').inner_text()
-    computed = len(live.model.batches)
+    computed, shown = len(live.model.batches), page.locator('#drawing img')
+    first_url = shown.get_attribute('src') or ''
     page.locator('#threshold input[type=number]').fill(str(FEWER))
     expect(page.locator('#table tbody tr')).to_have_count(len(fewer))
-    assert rows(page) == fewer and (drawing(page) != first).any()
+    assert rows(page) == fewer
+    expect(shown).not_to_have_attribute('src', first_url)
+    assert (drawing(page) != first).any()
     assert len(live.model.batches) == computed
     assert all(url.startswith((live.url, 'data:', 'blob:')) for url in heard.asked), heard.asked
     assert {address[0] for address in live.reached} <= set(LOOPBACK)
@@ -155,7 +158,7 @@ def test_what_the_model_looks_at(page: Page, live: Live) -> None:
     page.get_by_role('tab', name='Attention and features').click()
     picture = page.locator('#picture img')
     expect(picture).to_be_visible()
-    first = picture.get_attribute('src')
+    first = picture.get_attribute('src') or ''
     page.get_by_label('features', exact=True).check()
     expect(picture).not_to_have_attribute('src', first)
     assert list(Path(live.folder).rglob('features.png'))
