@@ -1,15 +1,24 @@
 """The server without HTTP: batches of several users, limits, addresses."""
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from threading import Event
 from time import sleep
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
-from live_server import LIMITS, file_of
+import torch
+from conftest import ROOT, run_python
+from live_server import LIMITS, file_of, random_model
 from PIL import Image
 
 from colonnade.engine.prediction.results import LabelMap
@@ -146,3 +155,25 @@ def test_senseless_numbers_and_no_gradio(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr('colonnade.engine.serving.server.find_spec', lambda name: None)
     with pytest.raises(ValueError, match=r'pip install colonnade\[serve\]'):
         serve(ServeOptions(config='none'))
+
+
+@pytest.mark.slow
+def test_the_tool_starts_and_ends(tmp_path: Path) -> None:
+    """With a folder of its own for temporary files, which is empty at the end."""
+    leaf, weights = 'sem_fpn/xcit_nano_12_p16_slim_shapes', tmp_path / 'weights.pth'
+    torch.save(dict(state_dict=random_model('sem_fpn').module.state_dict()), weights)
+    (tmp_path / 'tmp').mkdir()
+    command = [sys.executable, '-W', 'ignore', 'tools/serve.py', leaf, str(weights), '--port', '0']
+    environ = {**os.environ, 'TMPDIR': str(tmp_path / 'tmp')}
+    with subprocess.Popen(command, env=environ, cwd=ROOT, stdout=-1, stderr=-2, text=True) as tool:
+        url = re.fullmatch(r'serving on (\S+) \(Ctrl-C ends\)\n', tool.stdout.readline())[1]
+        with httpx.stream('GET', f'{url}/gradio_api/heartbeat/x') as page:  # is open meanwhile
+            assert page.status_code == 200
+            port = httpx.URL(url).port
+            done = run_python('tools/serve.py', leaf, weights, '--port', str(port), fail=True)
+            assert done == (f'serve: port {port} of 127.0.0.1 is in use: choose another with '
+                            '--port\n')
+            tool.send_signal(signal.SIGINT)
+            assert tool.wait(20) == 0
+        assert tool.stdout.read() == ''
+    assert not list((tmp_path / 'tmp').glob('colonnade-*'))

@@ -42,6 +42,12 @@ def parse_args() -> argparse.Namespace:
         metavar='N',
         help='largest image to accept (25 million, fewer with many classes)')
     parser.add_argument(
+        '--timeout',
+        type=float,
+        default=120,
+        metavar='SECONDS',
+        help='until a request is given up (%(default)s)')
+    parser.add_argument(
         '--fuse', action='store_true', help="fold the trunk's norms and scales into its layers")
     parser.add_argument(
         '--trust',

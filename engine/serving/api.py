@@ -71,8 +71,9 @@ def build_api(service: Service) -> FastAPI:
         def respond() -> Response:
             served = predicted(service, content)
             if format == 'png':
-                drawn = drawing_of(served, threshold=threshold, opacity=opacity)
-                return Response(encoded(drawn, 'PNG'), media_type='image/png')
+                with service.images:
+                    drawn = drawing_of(served, threshold=threshold, opacity=opacity)
+                    return Response(encoded(drawn, 'PNG'), media_type='image/png')
             return JSONResponse(answer_of(served, threshold=threshold, masks=masks == 'rle'))
 
         return await run_in_threadpool(respond)

@@ -4,6 +4,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -17,6 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 LOOPBACK = frozenset({'localhost', '127.0.0.1', '::1'})
+UPLOAD = '/gradio_api/upload'
 EVENTS = '/gradio_api/queue/join'
 # what the page needs of Gradio, whose other routes fetch URLs, read files or tell of other users
 OPEN = re.compile(r'/(health|api/(model|predict|openapi\.json))|'
@@ -27,6 +30,7 @@ OPEN = re.compile(r'/(health|api/(model|predict|openapi\.json))|'
 STORED = '/gradio_api/file='
 SMALL = 1 << 18  # bytes of a request that holds no file
 MOST_DRAINED = 1 << 28  # bytes that are read to say why they are refused
+MOST_STORED = 10**9  # bytes of the files of the page
 AROUND = 1 << 14  # bytes around the file in a form
 HEADERS = {
     'Content-Security-Policy':
@@ -87,7 +91,7 @@ class Guard:
 
     def most(self, path: str) -> int:
         """How many bytes may be sent to a route."""
-        return self.max_bytes if path in ('/api/predict', '/gradio_api/upload') else SMALL
+        return self.max_bytes if path in ('/api/predict', UPLOAD) else SMALL
 
     def check(self, path: str, headers: Headers) -> None:
         """Raise an HTTPException for a request that is refused for its head."""
@@ -98,6 +102,8 @@ class Guard:
             raise HTTPException(403, f'requests from {origin!r} are refused')
         if not OPEN.fullmatch(path) and not self.holds(path):
             raise HTTPException(404, 'not found')
+        if path == UPLOAD and stored_bytes(self.folder) > MOST_STORED:
+            raise HTTPException(503, 'too many images at once: try again in a few minutes')
         if int(headers.get('content-length') or 0) > self.most(path):
             raise too_large(self.most(path))
 
@@ -131,6 +137,15 @@ def name_of(host: str) -> str | None:
 
 def too_large(most: int) -> HTTPException:
     return HTTPException(413, f'the request has more than the {most} bytes that are accepted')
+
+
+def stored_bytes(folder: str) -> int:
+    """How much lies in a folder, whose files come and go."""
+    total = 0
+    for path in Path(folder).rglob('*'):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
 
 
 def dicts_in(value: Any) -> Iterator[dict[str, Any]]:

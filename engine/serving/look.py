@@ -36,8 +36,11 @@ STYLE = """
 .prose .found th, .prose .found td { text-align: left; padding: .3rem .6rem; border: 0;
     border-bottom: 1px solid var(--border-color-primary); }
 .prose .found .number { text-align: right; font-variant-numeric: tabular-nums; }
+.prose .found td { white-space: nowrap; }
 .found .colour { display: inline-block; width: .8em; height: .8em; margin-right: .5em;
     border: 1px solid #0005; border-radius: 2px; vertical-align: -.05em; }
+#table { max-height: 26rem; overflow: auto; }
+.found thead th { position: sticky; top: 0; background: var(--body-background-fill); }
 .found caption { text-align: left; padding: .25rem 0; color: var(--body-text-color-subdued); }
 """
 ICON = (

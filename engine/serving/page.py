@@ -58,7 +58,8 @@ class Page:
         """Drawing, table and times of an answer."""
         threshold, opacity = share(threshold), share(opacity)
         start = perf_counter()
-        drawing = self.saved(drawing_of(served, threshold=threshold, opacity=opacity))
+        with self.service.images:
+            drawing = self.saved(drawing_of(served, threshold=threshold, opacity=opacity))
         spent = times(
             decoding=served.decoding,
             waiting=served.waiting,
@@ -106,7 +107,9 @@ def build_page(service: Service, folder: Path) -> gr.Blocks:
     """Layout and events."""
     page, about = Page(service, folder), describe(service.model)
     with gr.Blocks(
-            title='Colonnade', analytics_enabled=False,
+            title='Colonnade',
+            fill_width=True,
+            analytics_enabled=False,
             delete_cache=(KEPT_SECONDS // 10, KEPT_SECONDS)) as blocks:
         gr.HTML(heading(about))
         key = gr.State()
@@ -123,13 +126,13 @@ def prediction_tab(page: Page, key: gr.State, *, has_scores: bool) -> None:
     with gr.Row():
         with gr.Column(scale=2, min_width=320):
             upload = gr.Image(
-                label='Image: drop, paste or choose one',
+                show_label=False,
+                placeholder='Drop, paste or choose an image',
                 type='filepath',
                 sources=['upload', 'clipboard'],
                 buttons=['fullscreen'],
                 height=300,
-                elem_id='upload',
-                alt_text='the image that was sent')
+                elem_id='upload')
             threshold = slider('Threshold of scores', 0.3, 'threshold', visible=has_scores)
             opacity = slider('Opacity', 0.5, 'opacity')
         with gr.Column(scale=3, min_width=320):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..prediction import load
-from .service import Service, affordable_pixels
+from .service import TIMEOUT, Service, affordable_pixels
 from .uploads import MEGABYTE, Limits
 
 SECONDS_TO_END = 1
@@ -32,6 +33,7 @@ class ServeOptions:
     batch_size: int | None = None
     max_megabytes: float = 20.
     max_pixels: int | None = None
+    timeout: float = TIMEOUT
     cfg_options: dict[str, Any] | None = None
     fuse: bool = False
     trust: bool = False
@@ -59,7 +61,7 @@ def serve(options: ServeOptions) -> None:
             int(options.max_megabytes * MEGABYTE), options.max_pixels
             or min(Limits.max_pixels, affordable_pixels(model)))
         service = stack.enter_context(
-            closing(Service(model, limits, batch_size=options.batch_size)))
+            closing(Service(model, limits, batch_size=options.batch_size, timeout=options.timeout)))
         folder = stack.enter_context(temporary_folder())
         app = build_app(service, folder, loopback=is_loopback(listener))
         announce(listener)
@@ -78,7 +80,8 @@ def check_limits(options: ServeOptions) -> None:
     numbers = dict(
         batch_size=options.batch_size,
         max_megabytes=options.max_megabytes,
-        max_pixels=options.max_pixels)
+        max_pixels=options.max_pixels,
+        timeout=options.timeout)
     for name, value in numbers.items():
         if value is not None and value <= 0:
             raise ValueError(f'--{name.replace("_", "-")} must be positive, got {value}')
@@ -164,10 +167,18 @@ def build_app(service: Service, folder: Path, *, loopback: bool) -> Any:
 def server_of(app: Any) -> Any:
     """The server of an application; open pages do not delay its end."""
     import uvicorn
+
+    class Server(uvicorn.Server):
+        """Ends without reports on the pages that it cuts off."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            logging.getLogger('uvicorn.error').setLevel(logging.CRITICAL)
+            await super().shutdown(sockets)
+
     config = uvicorn.Config(
         app,
         log_level='warning',
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=SECONDS_TO_END)
-    return uvicorn.Server(config)
+    return Server(config)

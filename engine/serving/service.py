@@ -21,8 +21,8 @@ from .uploads import Limits, read_upload
 from .worker import Worker
 
 CAPACITY = 32  # requests at a time
-DECODERS = 2  # images that are decoded at a time: each takes memory
-TIMEOUT = 60.  # seconds
+IMAGES = 2  # that are decoded or drawn at a time: each takes memory
+TIMEOUT = 120.  # seconds
 RESULT_BYTES = 2 * 10**9  # that an answer may take while it is made
 KEPT_BYTES = 512 * 10**6  # of images that can be drawn again
 
@@ -67,6 +67,7 @@ class Service:
         limits: Of uploads.
         timeout: Seconds until a request is given up.
         kept: Answers that can be drawn again.
+        images: Held while an image is decoded or drawn.
     """
 
     def __init__(self,
@@ -80,7 +81,7 @@ class Service:
         self.kept = Kept(KEPT_BYTES)
         self._worker = Worker(batch_size or model.default_batch_size)
         self._places = BoundedSemaphore(capacity)
-        self._decoders = BoundedSemaphore(DECODERS)
+        self.images = BoundedSemaphore(IMAGES)
 
     def predict(self, content: bytes) -> Served:
         """What the model finds in an image.
@@ -96,7 +97,7 @@ class Service:
         """
         with self._place():
             start = perf_counter()
-            with self._decoders:
+            with self.images:
                 image = read_upload(content, self.limits)
                 data = self.model.prepare(image)
             decoded = perf_counter()

@@ -67,7 +67,7 @@ def read_upload(content: bytes, limits: Limits) -> np.ndarray:
             check_pixels(image.width, image.height, limits)
             return read_image(image)
     except UnidentifiedImageError:
-        raise OtherKind(f'no image that can be read: {", ".join(FORMATS)} are') from None
+        raise OtherKind(f'no image that can be read ({", ".join(FORMATS)})') from None
     except Image.DecompressionBombError:
         raise TooLarge(f'the image has more than {limits.max_pixels} pixels') from None
     except UploadError:

@@ -1,0 +1,175 @@
+"""The page in a real browser: what is shown, what is redrawn, and what leaves this machine."""
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from live_server import LOOPBACK, Live, file_of, live_server, random_model, shapes_image
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+NAMES = ('chromium', 'chromium-browser', 'google-chrome')
+ARGUMENTS = [
+    '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
+    '--disable-background-networking', '--disable-component-update', '--disable-sync',
+    '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1'
+]
+FEWER = 0.6  # a threshold
+
+
+def chromium() -> str:
+    """The path of a browser; without one, tests are skipped, and fail where CI is set."""
+    found = os.environ.get('COLONNADE_CHROMIUM') or next(filter(None, map(shutil.which, NAMES)), '')
+    if not found:
+        reason = f'no {", ".join(NAMES)}, and COLONNADE_CHROMIUM names none'
+        (pytest.fail if os.environ.get('CI') == 'true' else pytest.skip)(reason)
+    return found
+
+
+@pytest.fixture(scope='module')
+def browser() -> Iterator[Browser]:
+    path = chromium()
+    with sync_playwright() as playwright:
+        with playwright.chromium.launch(executable_path=path, args=ARGUMENTS) as running:
+            yield running
+
+
+@pytest.fixture(scope='module')
+def live(browser: Browser) -> Iterator[Live]:
+    with live_server(random_model('mask_rcnn')) as running:
+        yield running
+
+
+@dataclass
+class Heard:
+    """What a page asked for, and its errors."""
+    asked: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def page(browser: Browser, live: Live, heard: Heard) -> Iterator[Page]:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.on('request', lambda request: heard.asked.append(request.url))
+        page.on('pageerror', lambda error: heard.errors.append(str(error)))
+        page.on('console', lambda told: told.type == 'error' and heard.errors.append(told.text))
+        yield opened(page, live)
+
+
+def opened(page: Page, live: Live) -> Page:
+    """The page once it can be used."""
+    page.set_default_timeout(20_000)
+    page.goto(live.url)
+    page.locator('#upload input[type=file]').wait_for(state='attached')
+    return page
+
+
+def send(page: Page, content: bytes, name: str = 'image.png') -> None:
+    """Choose a file in the page."""
+    page.set_input_files('#upload input[type=file]',
+                         [dict(name=name, mimeType='image/png', buffer=content)])
+
+
+def rows(page: Page) -> list[list[str]]:
+    """Class and score of each row of the table."""
+    return [row.split('\t')[:2] for row in page.locator('#table tbody').inner_text().splitlines()]
+
+
+def expected_rows(live: Live, image: Image.Image, threshold: float) -> list[list[str]]:
+    """Of the API."""
+    answer = httpx.post(
+        f'{live.url}/api/predict?threshold={threshold}', content=file_of(image), timeout=30).json()
+    return [[found['class'], f'{found["score"]:.2f}'] for found in answer['instances']]
+
+
+def drawing(page: Page) -> np.ndarray:
+    """The pixels that the page shows as what was found."""
+    url = page.locator('#drawing img').get_attribute('src')
+    return np.asarray(Image.open(BytesIO(httpx.get(url).content)))
+
+
+def test_an_image_and_other_settings(page: Page, live: Live, heard: Heard) -> None:
+    """Sliders draw again and compute nothing; nothing leaves this machine."""
+    image = shapes_image(3)
+    expected, fewer = (expected_rows(live, image, threshold) for threshold in (0.3, FEWER))
+    assert len(expected) > len(fewer) > 0
+    send(page, file_of(image))
+    expect(page.locator('#table tbody tr')).to_have_count(len(expected))
+    assert rows(page) == expected
+    first = drawing(page)
+    assert first.shape == (64, 96, 3) and np.abs(first - np.asarray(image, dtype=int)).max() > 50
+    assert page.locator('#drawing img').get_attribute('alt').startswith('the image with what')
+    assert 'model' in page.locator('#status').inner_text()
+    computed, shown = len(live.model.batches), page.locator('#drawing img')
+    first_url = shown.get_attribute('src') or ''
+    page.locator('#threshold input[type=number]').fill(str(FEWER))
+    expect(page.locator('#table tbody tr')).to_have_count(len(fewer))
+    assert rows(page) == fewer
+    expect(shown).not_to_have_attribute('src', first_url)
+    assert (drawing(page) != first).any()
+    assert len(live.model.batches) == computed
+    assert all(url.startswith((live.url, 'data:', 'blob:')) for url in heard.asked), heard.asked
+    assert {address[0] for address in live.reached} <= set(LOOPBACK)
+    assert heard.errors == []
+
+
+def test_what_cannot_be_read_is_said(page: Page, live: Live) -> None:
+    """And the next image is answered."""
+    send(page, b'no image', 'notes.jpg')
+    alert = page.locator('#status [role=alert]')
+    expect(alert).to_have_text('notes.jpg: no image that can be read (BMP, GIF, JPEG, PNG, PPM, '
+                               'TIFF, WEBP)')
+    page.get_by_label('Remove Image').click()
+    send(page, file_of(shapes_image(3)))
+    expect(page.locator('#drawing img')).to_be_visible()
+    expect(alert).to_have_count(0)
+
+
+def test_two_users_at_once(browser: Browser, live: Live) -> None:
+    images = [shapes_image(3), shapes_image(5, (64, 96))]
+    expected = [expected_rows(live, image, 0.3) for image in images]
+    assert expected[0] != expected[1]
+    with browser.new_context() as one, browser.new_context() as other:
+        pages = [opened(context.new_page(), live) for context in (one, other)]
+        for page, image in zip(pages, images, strict=True):
+            send(page, file_of(image))
+        for page, shown, image in zip(pages, expected, images, strict=True):
+            expect(page.locator('#table tbody tr')).to_have_count(len(shown))
+            assert rows(page) == shown
+            assert drawing(page).shape[:2] == image.size[::-1]
+
+
+def test_what_the_model_looks_at(page: Page, live: Live) -> None:
+    send(page, file_of(shapes_image(3)))
+    expect(page.locator('#drawing img')).to_be_visible()
+    page.get_by_role('tab', name='Attention and features').click()
+    picture = page.locator('#picture img')
+    expect(picture).to_be_visible()
+    first = picture.get_attribute('src') or ''
+    page.get_by_label('features', exact=True).check()
+    expect(picture).not_to_have_attribute('src', first)
+    assert list(Path(live.folder).rglob('features.png'))
+
+
+def test_no_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, 'which', lambda name: None)
+    monkeypatch.delenv('COLONNADE_CHROMIUM', raising=False)
+    monkeypatch.delenv('CI', raising=False)
+    with pytest.raises(pytest.skip.Exception, match='no chromium'):
+        chromium()
+    monkeypatch.setenv('CI', 'true')
+    with pytest.raises(pytest.fail.Exception, match='no chromium'):
+        chromium()
