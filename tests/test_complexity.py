@@ -69,6 +69,7 @@ def test_parts_make_up_the_whole(name: str) -> None:
     assert all(part.multiply_adds or part.name == 'auxiliary_head' for part in parts)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('no_filling')
 def test_the_papers_trunks() -> None:
     rows = list(trunk_rows())

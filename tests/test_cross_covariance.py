@@ -246,7 +246,7 @@ def test_no_graph_breaks_at_any_size(cls: type, arch: dict, training: bool) -> N
             check_all_rounding(compiled(image), model(image), doubled(model)(image.double()))
 
 
-@pytest.mark.parametrize('training', [False, True])
+@pytest.mark.parametrize('training', [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('cls, arch', [
     (XCiT, WIDE),
     (CaiT, dict(embed_dim=32, depth=4, num_heads=4)),

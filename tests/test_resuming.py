@@ -65,7 +65,12 @@ def test_averaged_weights_go_on_and_are_evaluated(averaging: Path, train: Callab
         assert (tmp_path / 'm.json').is_file()
 
 
-@pytest.mark.parametrize('layout', ['ours', 'safetensors', 'bare', 'published'])
+slowly = pytest.mark.slow  # what others cover in part
+
+
+@pytest.mark.parametrize(
+    'layout',
+    ['safetensors', 'published', *(pytest.param(name, marks=slowly) for name in ('ours', 'bare'))])
 def test_averaging_starts_from_any_file(layout: str, averaging: Path, train: Callable,
                                         tmp_path: Path) -> None:
     state = MODELS.build(read_config(averaging).model).state_dict()

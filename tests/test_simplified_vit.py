@@ -211,7 +211,7 @@ def test_under_autocast(block: str) -> None:
     assert all(p.grad.isfinite().all() for p in backbone.parameters())
 
 
-@pytest.mark.parametrize('training', [False, True])
+@pytest.mark.parametrize('training', [False, pytest.param(True, marks=pytest.mark.slow)])
 @every_block
 def test_compiled_once_for_all_blocks_and_sizes(block: str, training: bool) -> None:
     torch._dynamo.reset()

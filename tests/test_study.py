@@ -15,6 +15,7 @@ from conftest import NO_WORKERS, ROOT
 OPTIONS = ['train_dataloader.batch_size=2', *NO_WORKERS]
 
 
+@pytest.mark.slow
 def test_the_study(shapes: Path, tmp_path: Path, run_tool: Callable,
                    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     started = []
