@@ -270,6 +270,14 @@ def test_what_it_refuses(leaf: str, arguments: list, says: str, weights: dict[st
     assert not (tmp_path / 'out').exists()
 
 
+def test_two_sets_of_weights(weights: dict[str, Path], run_tool: Callable, tmp_path: Path) -> None:
+    first, second = weights.values()
+    with pytest.raises(SystemExit, match='has weights of its own: leave out .*mask_rcnn.pth'):
+        run_tool('predict', first, second, 'images', '--out', tmp_path / 'out')
+    with pytest.raises(SystemExit, match='no INPUT behind'):
+        run_tool('predict', SEGMENTER, first, '--out', tmp_path / 'out')
+
+
 def test_folders_of_others_are_not_written_to(predict: Predict, photos: Path) -> None:
     with pytest.raises(AssertionError, match='photos holds other files than predictions'):
         predict(SEGMENTER, photos, out='photos', status=1)

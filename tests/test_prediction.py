@@ -110,6 +110,30 @@ def test_batches_change_no_answer(kind: str, models: dict[str, Model]) -> None:
             assert (one.labels == other.labels).mean() > 0.999
 
 
+@pytest.mark.parametrize('kind', LEAVES)
+def test_answers_leave_the_device_before_numpy(kind: str, models: dict[str, Model],
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """``np.array(tensor)`` is an error for tensors of a GPU; here it is one for all."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    monkeypatch.setattr(torch.Tensor, '__array__', refuse)
+    assert models[kind].predict(images((40, 60)))[0].size == (40, 60)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize('kind', LEAVES)
+def test_answers_of_a_gpu(kind: str, models: dict[str, Model], weights: dict[str, Path]) -> None:
+    image, = images((40, 60))
+    expected = models[kind].predict(image)
+    found = colonnade.load(LEAVES[kind], weights[kind], device='cuda:0').predict(image)
+    if isinstance(expected, Instances):
+        np.testing.assert_allclose(found.scores[:5], expected.scores[:5], atol=1e-2)
+    else:
+        assert (found.labels == expected.labels).mean() > 0.99
+
+
 def test_models_answer_in_threads(models: dict[str, Model]) -> None:
     given = images((50, 60), (60, 50))
     alone = {kind: model.predict(given) for kind, model in models.items()}

@@ -53,6 +53,8 @@ def complete(args: argparse.Namespace) -> list[Input]:
         raise ValueError(f'--threshold is from 0 to 1, got {args.threshold}')
     check_opacity(args.opacity)
     if args.config.is_dir() or args.config.suffix in CHECKPOINTS:  # and its weights
+        if Path(args.checkpoint).suffix in CHECKPOINTS:
+            raise ValueError(f'{args.config} has weights of its own: leave out {args.checkpoint}')
         args.inputs.insert(0, args.checkpoint)
         args.checkpoint = None
     if not args.inputs:

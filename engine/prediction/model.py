@@ -289,7 +289,8 @@ def instances_of(sample: BaseDataElement, *, with_masks: bool, **shared: Any) ->
     masks = None
     if with_masks:
         codes = found.masks
-        codes = encode_mask_results(codes) if isinstance(codes, torch.Tensor) else codes
+        if isinstance(codes, torch.Tensor):
+            codes = encode_mask_results(codes.cpu().numpy())
         masks = tuple(
             dict(size=list(codes[i]['size']), counts=codes[i]['counts'].decode()) for i in order)
     return Instances(
