@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -237,6 +239,20 @@ def test_videos(predict: Predict, tmp_path: Path, capsys: pytest.CaptureFixture)
     assert sum(lines[0]['entries'][0]['shares'].values()) == pytest.approx(1)
     entry, = read(out / 'images.json')['videos']
     assert (entry['file_name'], entry['frames'], entry['every']) == ('film.avi', 3, 2)
+
+
+@pytest.mark.skipif(sys.platform == 'darwin', reason='names of files are UTF-8 there')
+def test_names_in_other_encodings(predict: Predict, tmp_path: Path, photos: Path) -> None:
+    """OpenCV would end the process."""
+    folder = tmp_path / 'named'
+    folder.mkdir()
+    (photos / 'a9.jpg').rename(folder / 'caf\udce9.jpg')
+    film(tmp_path / 'film.avi').rename(folder / 'caf\udce9.avi')
+    (folder / 'bad\udce9.png').touch()
+    out = predict(SEGMENTER, folder, status=3)
+    assert files_in(out / 'labels') == {'caf\udce9.jpg.png'}
+    errors = os.fsdecode((out / 'errors.txt').read_bytes())
+    assert 'bad\udce9.png is no image' in errors and 'caf\udce9.avi: OpenCV opens no' in errors
 
 
 def test_videos_of_a_detector(predict: Predict, tmp_path: Path) -> None:

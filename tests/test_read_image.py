@@ -102,6 +102,11 @@ def test_the_first_frame_is_read(tmp_path: Path) -> None:
         if exact:
             np.testing.assert_array_equal(read_image(path), PIXELS)
     assert num_frames(saved(tmp_path / 'a.jpg')) == 1
+    whole = (tmp_path / 'a.gif').read_bytes()
+    for length in range(len(whole) // 2, len(whole), 7):  # damaged behind the first frame
+        (tmp_path / 'a.gif').write_bytes(whole[:length])
+        assert read_image(tmp_path / 'a.gif').shape == (16, 32, 3)
+        assert num_frames(tmp_path / 'a.gif') in (1, 2, 3)
 
 
 def test_sources_of_every_kind(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from .records import Records, check_new, records_of, write_images, write_results
 from .tiling import tiles_of
 from .video import open_video, predict_frames
 
-THRESHOLD, OPACITY = 0.3, 0.5
+THRESHOLD = 0.3  # unless an option says otherwise
 
 
 def complete(args: argparse.Namespace) -> list[Input]:

@@ -13,6 +13,15 @@ from ..atomic import replacing
 CODEC = 'mp4v'  # MPEG-4 part 2, which OpenCV's wheels can write
 
 
+def can_be_named(path: Path) -> bool:
+    """Whether OpenCV can be told a path; one that is not UTF-8 ends the process."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Film:
     """A video file that is written frame by frame.
 
@@ -27,6 +36,8 @@ class Film:
 
     def __init__(self, path: Path, size: tuple[int, int], rate: float) -> None:
         self.path, self.num_frames = path, 0
+        if not can_be_named(path):
+            raise OSError(f'OpenCV writes no video whose path is not UTF-8: {path}')
         self.writer = cv2.VideoWriter(
             str(path), cv2.VideoWriter.fourcc(*CODEC), rate, (size[1], size[0]))
         if not self.writer.isOpened():

@@ -110,8 +110,14 @@ def turned(image: Image.Image) -> Image.Image:
 
 
 def num_frames(path: Path) -> int:
-    """How many frames or pages a file has, of which :func:`read_image` reads the first."""
-    with Image.open(path) as image:
-        if image.format in ('GIF', 'PNG', 'TIFF', 'WEBP'):  # in others, they are previews
-            return getattr(image, 'n_frames', 1)
+    """How many frames or pages a file has, of which :func:`read_image` reads the first.
+
+    1 if those behind the first are damaged.
+    """
+    try:
+        with Image.open(path) as image:
+            if image.format in ('GIF', 'PNG', 'TIFF', 'WEBP'):  # in others, they are previews
+                return getattr(image, 'n_frames', 1)
+    except Exception:  # decoders raise of all kinds
+        pass
     return 1

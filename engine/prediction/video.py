@@ -16,7 +16,7 @@ import numpy as np
 
 from ..atomic import replacing
 from .batches import prefetched
-from .films import new_film
+from .films import can_be_named, new_film
 from .images import ImageError
 from .inputs import Input
 from .model import WORKERS, Answer, Model
@@ -71,6 +71,8 @@ def open_video(path: Path, every: int) -> Video:
     """
     if not path.is_file():
         raise ImageError(f'{path}: there is no such file')
+    if not can_be_named(path):
+        raise ImageError(f'{path}: OpenCV opens no video whose path is not UTF-8: rename it')
     capture = cv2.VideoCapture(str(path))
     try:
         whole, frame = capture.read()
