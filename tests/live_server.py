@@ -46,8 +46,8 @@ def random_model(head: str, **options: Any) -> CountingModel:
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         module = MODELS.build(deepcopy(cfg.model)).eval()
     for name, value in module.state_dict().items():
-        if name.endswith(('conv_seg.weight', 'fc_cls.weight')):
-            value.normal_(std=1)
+        if name.endswith('fc_cls.weight'):
+            value.normal_(std=0.2)
     names = ('disc', 'square', 'triangle')
     names = ('background', *names) if cfg.default_scope == 'mmseg' else names
     colours = ((120, 120, 120), (220, 60, 60), (60, 180, 75), (60, 90, 220))[-len(names):]

@@ -158,7 +158,8 @@ def test_senseless_numbers_and_no_gradio(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_the_tool_starts_and_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize('ending', [signal.SIGINT, signal.SIGTERM])
+def test_the_tool_starts_and_ends(ending: signal.Signals, tmp_path: Path) -> None:
     """With a folder of its own for temporary files, which is empty at the end."""
     leaf, weights = 'sem_fpn/xcit_nano_12_p16_slim_shapes', tmp_path / 'weights.pth'
     torch.save(dict(state_dict=random_model('sem_fpn').module.state_dict()), weights)
@@ -173,7 +174,7 @@ def test_the_tool_starts_and_ends(tmp_path: Path) -> None:
             done = run_python('tools/serve.py', leaf, weights, '--port', str(port), fail=True)
             assert done == (f'serve: port {port} of 127.0.0.1 is in use: choose another with '
                             '--port\n')
-            tool.send_signal(signal.SIGINT)
+            tool.send_signal(ending)
             assert tool.wait(20) == 0
         assert tool.stdout.read() == ''
     assert not list((tmp_path / 'tmp').glob('colonnade-*'))

@@ -102,9 +102,9 @@ def test_the_api_says_what_the_model_is(live: Live) -> None:
 
 
 def test_the_api_answers_as_the_model(live: Live) -> None:
-    expected = live.model.predict(PICTURE).above(0.35)
+    expected = live.model.predict(PICTURE).above(0.6)
     assert len(expected)
-    answer = post(live, file_of(PICTURE), threshold=0.35, masks='rle').json()
+    answer = post(live, file_of(PICTURE), threshold=0.6, masks='rle').json()
     assert (answer['height'], answer['width']) == expected.size
     assert [found['class'] for found in answer['instances']] == list(expected.names)
     np.testing.assert_allclose([found['box'] for found in answer['instances']],
@@ -112,15 +112,15 @@ def test_the_api_answers_as_the_model(live: Live) -> None:
                                atol=0.01)
     masks = [coco_masks.decode(found['mask']) for found in answer['instances']]
     np.testing.assert_array_equal(masks, expected.mask_arrays())
-    assert 'mask' not in post(live, file_of(PICTURE), threshold=0.35).json()['instances'][0]
+    assert 'mask' not in post(live, file_of(PICTURE), threshold=0.6).json()['instances'][0]
     assert answer['seconds'].keys() == {'decoding', 'waiting', 'model'}
 
 
 def test_forms_and_drawings(live: Live) -> None:
     form = dict(image=('any.png', file_of(PICTURE)))
-    drawn = httpx.post(f'{live.url}/api/predict?format=png&threshold=0.35', files=form, timeout=30)
+    drawn = httpx.post(f'{live.url}/api/predict?format=png&threshold=0.6', files=form, timeout=30)
     assert drawn.headers['content-type'] == 'image/png'
-    expected = live.model.predict(PICTURE).draw(PICTURE, threshold=0.35)
+    expected = live.model.predict(PICTURE).draw(PICTURE, threshold=0.6)
     np.testing.assert_array_equal(Image.open(BytesIO(drawn.content)), expected)
     empty = httpx.post(f'{live.url}/api/predict', files=dict(x=(None, 'text')))
     assert empty.status_code == 400 and '-F image=@FILE' in empty.json()['detail']
@@ -130,10 +130,11 @@ def test_forms_and_drawings(live: Live) -> None:
 def test_many_users_at_once(live: Live) -> None:
     """Each gets the answer to the own image, of whatever shape, as if alone."""
     images = [shapes_image(seed, (96, 64) if seed % 3 else (64, 96)) for seed in range(6)]
-    alone = [live.model.predict(image).above(0.3) for image in images]
+    alone = [live.model.predict(image).above(0.6) for image in images]
     start = len(live.model.batches)
     with ThreadPoolExecutor(6) as users:
-        answers = list(users.map(lambda image: post(live, file_of(image)).json(), images))
+        answers = list(
+            users.map(lambda image: post(live, file_of(image), threshold=0.6).json(), images))
     assert max(live.model.batches[start:]) > 1
     for answer, expected in zip(answers, alone, strict=True):
         assert (answer['height'], answer['width']) == expected.size

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 
 from colonnade.tools.command_line import add_config_arguments, user_errors
@@ -59,6 +60,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Serve until Ctrl-C."""
     args = parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     with user_errors('serve'):
         try:
             from colonnade.engine.serving import ServeOptions, serve  # takes seconds
