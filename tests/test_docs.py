@@ -99,7 +99,8 @@ def parser_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], argparse.Argum
     def build(tool: str) -> argparse.ArgumentParser:
         module = import_module(f'colonnade.tools.{tool}')
         with monkeypatch.context() as patch:
-            patch.setattr(argparse.ArgumentParser, 'parse_args', stop)
+            for name in ('parse_args', 'parse_intermixed_args'):
+                patch.setattr(argparse.ArgumentParser, name, stop)
             with pytest.raises(Parsed) as found:
                 getattr(module, 'parse_args', module.main)()
         return found.value.args[0]

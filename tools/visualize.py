@@ -52,7 +52,7 @@ def parse_args() -> argparse.Namespace:
         '--trust',
         action='store_true',
         help='run what is pickled in weight files; only if you trust who made them')
-    return parser.parse_args()
+    return parser.parse_intermixed_args()  # images may stand behind options
 
 
 def add_choices(parser: argparse.ArgumentParser) -> None:
