@@ -10,6 +10,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+CHECKPOINT = ('file or URL of the whole model; left out where CONFIG is a\n'
+              'checkpoint of a run or a packaged model')
+
 
 @contextmanager
 def user_errors(tool: str, *kinds: type[Exception]) -> Iterator[None]:
@@ -89,6 +92,21 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         help='settings that override the config, e.g. train_cfg.max_epochs=12')
 
 
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of :func:`colonnade.load`, but for the checkpoint."""
+    add_config_arguments(parser)
+    parser.add_argument('--device', help='cpu, cuda:0 ... (a GPU where there is one)')
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Whether weights may bring code with them."""
+    parser.add_argument(
+        '--trust',
+        action='store_true',
+        help='run what is pickled in weight files; only if you trust who made them')
+
+
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Where a user's own images and annotations are, and what these mean."""
     kind = parser.add_mutually_exclusive_group(required=True)
@@ -147,7 +165,4 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         choices=['none', 'pytorch', 'slurm', 'mpi'],
         default='none',
         help='what started the processes: pytorch for torchrun')
-    parser.add_argument(
-        '--trust',
-        action='store_true',
-        help='run what is pickled in weight files; only if you trust who made them')
+    add_trust(parser)

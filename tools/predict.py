@@ -9,7 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from colonnade.tools.command_line import add_config_arguments, print_any_name, user_errors
+from colonnade.tools.command_line import (CHECKPOINT, add_model_arguments, print_any_name,
+                                          user_errors)
 
 UNREADABLE, STOPPED = 3, 130  # statuses that the program ends with
 
@@ -20,11 +21,8 @@ def parse_args() -> argparse.Namespace:
         description=__doc__.split('\n\n')[0],
         formatter_class=argparse.RawTextHelpFormatter,
         epilog=f'Ends with status {UNREADABLE} if inputs could not be read, {STOPPED} if stopped.')
-    add_config_arguments(parser)
-    parser.add_argument(
-        'checkpoint',
-        help='file or URL of the whole model; left out where CONFIG is a\n'
-        'checkpoint of a run or a packaged model')
+    add_model_arguments(parser)
+    parser.add_argument('checkpoint', help=CHECKPOINT)
     parser.add_argument(
         'inputs',
         nargs='*',
@@ -51,10 +49,6 @@ def parse_args() -> argparse.Namespace:
     add_picture_arguments(parser)
     add_speed_arguments(parser)
     parser.add_argument('--limit', type=int, metavar='N', help='the first N inputs alone')
-    parser.add_argument(
-        '--trust',
-        action='store_true',
-        help='run what is pickled in weight files; only if you trust who made them')
     return parser.parse_intermixed_args()  # images may stand behind options
 
 
@@ -74,7 +68,6 @@ def add_speed_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--overlap', type=float, help='share that tiles have in common (0.25)')
     parser.add_argument(
         '--batch-size', type=int, metavar='N', help='images at a time (1, with a GPU 8)')
-    parser.add_argument('--device', help='cpu, cuda:0 ... (a GPU where there is one)')
     parser.add_argument(
         '--fuse', action='store_true', help="fold the trunk's norms and scales into its layers")
 

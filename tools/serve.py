@@ -9,15 +9,14 @@ import os
 import signal
 import sys
 
-from colonnade.tools.command_line import add_config_arguments, user_errors
+from colonnade.tools.command_line import CHECKPOINT, add_model_arguments, user_errors
 
 
 def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    add_config_arguments(parser)
-    parser.add_argument(
-        'checkpoint', nargs='?', help='file or URL of a whole model, unless config has its own')
+    add_model_arguments(parser)
+    parser.add_argument('checkpoint', nargs='?', help=CHECKPOINT)
     parser.add_argument(
         '--host',
         default='127.0.0.1',
@@ -25,7 +24,6 @@ def parse_args() -> argparse.Namespace:
         '(%(default)s)')
     parser.add_argument(
         '--port', type=int, default=7860, help='0 for any that is free (%(default)s)')
-    parser.add_argument('--device', help='cpu, cuda:0 ... (a GPU where there is one)')
     parser.add_argument(
         '--batch-size',
         type=int,
@@ -50,10 +48,6 @@ def parse_args() -> argparse.Namespace:
         help='until a request is given up (%(default)s)')
     parser.add_argument(
         '--fuse', action='store_true', help="fold the trunk's norms and scales into its layers")
-    parser.add_argument(
-        '--trust',
-        action='store_true',
-        help='run what is pickled in weight files; only if you trust who made them')
     return parser.parse_args()
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import add_config_arguments, print_any_name, user_errors
+from colonnade.tools.command_line import (CHECKPOINT, add_model_arguments, print_any_name,
+                                          user_errors)
 
 WHAT = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mixing', 'features',
         'grad-cam')
@@ -20,11 +21,8 @@ def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__.split('\n\n')[0], formatter_class=argparse.RawTextHelpFormatter)
-    add_config_arguments(parser)
-    parser.add_argument(
-        'checkpoint',
-        help='file or URL of the whole model; left out where CONFIG is a\n'
-        'checkpoint of a run or a packaged model')
+    add_model_arguments(parser)
+    parser.add_argument('checkpoint', help=CHECKPOINT)
     parser.add_argument(
         'images',
         nargs='*',
@@ -47,11 +45,6 @@ def parse_args() -> argparse.Namespace:
         metavar=('H', 'W'),
         help='resize images to this, instead of what the test pipeline does')
     add_choices(parser)
-    parser.add_argument('--device', help='cpu, cuda:0 ... (a GPU where there is one)')
-    parser.add_argument(
-        '--trust',
-        action='store_true',
-        help='run what is pickled in weight files; only if you trust who made them')
     return parser.parse_intermixed_args()  # images may stand behind options
 
 
