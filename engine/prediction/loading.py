@@ -1,6 +1,7 @@
 """From a config and weights to a model that predicts."""
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from pathlib import Path
 from threading import Lock
@@ -32,6 +33,9 @@ from .results import distinct_colours
 
 CHECKPOINTS = ('.pth', '.pt')
 LOADING = Lock()  # registries have one default scope for all threads
+
+# mmseg warns of a setting of training losses whenever it builds a head
+warnings.filterwarnings('ignore', message='Default ``avg_non_ignore`` is False')
 
 
 def load(config: str | Path | Config,

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -45,8 +47,8 @@ def test_set(cfg: Config) -> Any:
     settings = (cfg.get('test_dataloader') or {}).get('dataset')
     if settings is None:
         raise ValueError('the config has no test_dataloader')
-    with DefaultScope.overwrite_default_scope(cfg.default_scope):
-        return DATASETS.build(settings)
+    with DefaultScope.overwrite_default_scope(cfg.default_scope), redirect_stdout(StringIO()):
+        return DATASETS.build(settings)  # pycocotools prints its progress
 
 
 def instances(model: Model, found: dict[str, Any], path: str) -> Instances:
