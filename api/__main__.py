@@ -5,6 +5,7 @@
 """
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 
@@ -15,16 +16,27 @@ TOOLS = ('benchmark', 'complexity', 'convert_checkpoint', 'feature_agreement', '
          'train', 'transplant', 'visualize')
 
 
+def list_names(patterns: list[str]) -> None:
+    """Print the names of the configs that match one of the patterns, of all without patterns."""
+    if patterns[:1] in (['-h'], ['--help']):
+        print("usage: colonnade configs [PATTERN ...], as in colonnade configs 'sem_fpn/*' '*p8*'")
+        return
+    found = sorted({name for pattern in patterns or ['*'] for name in list_configs(pattern)})
+    if not found:
+        sys.exit(f'colonnade: no config is called {" or ".join(patterns)}; patterns have stars, as '
+                 f'in "*{patterns[0]}*"')
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is no error
+    print('\n'.join(found))
+
+
 def main() -> None:
     """Run the tool that the command line names."""
     name, *arguments = sys.argv[1:] or ['--help']
     if name in ('-h', '--help'):
-        print(f'{(__doc__ or "").strip()}\n\ntools: {", ".join(TOOLS)}\nEach has a --help.')
+        print((__doc__ or '').replace('``', ''))
+        print(f'tools: {", ".join(TOOLS)}\nEach has a --help.')
     elif name == 'configs':
-        found = list_configs(*arguments[:1])
-        if not found:
-            sys.exit(f'colonnade: no config is called {arguments[0]}')
-        print('\n'.join(found))
+        list_names(arguments)
     elif name in TOOLS:
         sys.argv = [f'colonnade {name}', *arguments]
         import_module(f'colonnade.tools.{name}').main()

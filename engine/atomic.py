@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,8 @@ def replacing(path: Path) -> Iterator[Path]:
         OSError: If the folder cannot be made or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f'.{os.getpid()}.{path.name}')  # with the suffix, which tells formats
+    number = zlib.crc32(os.fsencode(path.name))  # no longer than names may be
+    scratch = path.with_name(f'.{os.getpid()}-{number:08x}{path.suffix}')  # which tells formats
     try:
         yield scratch
         scratch.replace(path)
@@ -39,13 +41,20 @@ def new_folder(path: Path) -> Iterator[Path]:
     if os.path.lexists(path):
         raise FileExistsError(f'{path} exists: name another folder')
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f'.{path.name}.{os.getpid()}')
-    scratch.mkdir()
+    scratch = Path(tempfile.mkdtemp(prefix='.unfinished-', dir=path.parent))
+    scratch.chmod(0o777 & ~umask())
     try:
         yield scratch
         scratch.rename(path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def umask() -> int:
+    """The bits that new files of this process lack."""
+    bits = os.umask(0)
+    os.umask(bits)
+    return bits
 
 
 def check_writable(path: Path) -> None:

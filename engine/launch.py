@@ -29,6 +29,7 @@ from .registries import known_types
 from .runner import StrictRunner
 
 LIBRARIES = ('mmdet', 'mmseg')
+CONFIGS = ('.py', '.json', '.yaml', '.yml')
 #: what registries say of a type that they do not know, and Python of wrong arguments of one
 WRONG_SETTING = (r'\S+ is not in the \S+ registry|cfg should be a dict|type must be a str|'
                  r'\S+__init__\(\) (got an unexpected|missing \d+ required)')
@@ -88,6 +89,8 @@ def read_config(path: Path) -> Config:
     """
     if not path.is_file():
         raise FileNotFoundError(f'no config file {path}')
+    if path.suffix not in CONFIGS:
+        raise ValueError(f'{path} is no config: configs end in {", ".join(CONFIGS)}')
     try:
         cfg = Config.fromfile(path)
     except (SyntaxError, NameError, TypeError, KeyError, AttributeError, ImportError, OSError,

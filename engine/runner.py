@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.backbones.kernels.folding import FusedError
 from colonnade.necks import Pyramid
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
@@ -62,11 +63,14 @@ def fuse_trunks(model: nn.Module) -> None:
     """Fuse the trunks of a model that is to be evaluated, see :meth:`ColumnarBackbone.fuse`.
 
     Raises:
-        ValueError: If it has none of ours.
+        ValueError: If it has none of ours, or one that cannot be fused.
     """
     for part in parts_of_ours(model):
         if isinstance(part, ColumnarBackbone):
-            part.eval().fuse()
+            try:
+                part.eval().fuse()
+            except FusedError as error:
+                raise ValueError(str(error)) from error
 
 
 def require_training_state(checkpoint: Mapping[str, Any], source: str) -> None:

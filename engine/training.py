@@ -10,8 +10,9 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
-from mmengine.runner import Runner
+from mmengine.runner import Runner, find_latest_checkpoint
 
 from colonnade.configs import find_config
 from colonnade.weights.files import trusting
@@ -50,7 +51,7 @@ class TrainOptions(LaunchOptions):
     new_classes: bool = False
 
 
-def train(config: str | Path, **options: Any) -> Path:
+def train(config: str | Path, **options: Any) -> Path | None:
     """Train a detector or segmenter, as ``tools/train.py`` does.
 
     Args:
@@ -58,7 +59,7 @@ def train(config: str | Path, **options: Any) -> Path:
         **options: The attributes of :class:`TrainOptions`.
 
     Returns:
-        The last checkpoint.
+        The last checkpoint; None if the config saves none.
 
     Raises:
         OSError: If a file or folder is missing, or cannot be written, or the work dir has an
@@ -68,7 +69,11 @@ def train(config: str | Path, **options: Any) -> Path:
     """
     with prepared_runner(TrainOptions(find_config(config), **options)) as runner:
         runner.train()
-    return Path(Path(runner.work_dir, 'last_checkpoint').read_text())
+    for hook in runner.hooks:
+        if isinstance(hook, CheckpointHook):
+            latest = find_latest_checkpoint(hook.out_dir)
+            return None if latest is None else Path(latest)
+    return None
 
 
 def training_config(options: TrainOptions) -> Config:

@@ -61,7 +61,8 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
 def test_the_command() -> None:
     assert command('configs', 'sem_fpn/*nano*shapes').stdout.split()[-1] == LEAF
     assert 'tools: ' in command().stdout
-    assert command('configs', 'nothing').stderr == 'colonnade: no config is called nothing\n'
+    assert command('configs', 'nothing').stderr == (
+        'colonnade: no config is called nothing; patterns have stars, as in "*nothing*"\n')
     assert command('tran').stderr.startswith('colonnade: no tool tran; there are configs, ')
     shown = command('train', '--help').stdout
     assert shown.startswith('usage: colonnade train ') and '--resume' in shown

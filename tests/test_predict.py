@@ -235,7 +235,7 @@ def test_videos(predict: Predict, tmp_path: Path, capsys: pytest.CaptureFixture)
     assert about == [3, 5, 32, 48]
     lines = [json.loads(line) for line in (out / 'results/film.jsonl').read_text().splitlines()]
     assert [(line['frame'], line['seconds']) for line in lines] == [(0, 0), (2, 0.2), (4, 0.4)]
-    assert files_in(out / 'labels') == {f'film/{number:06}.png' for number in (0, 2, 4)}
+    assert files_in(out / 'labels') == {f'film.avi/{number:06}.png' for number in (0, 2, 4)}
     assert sum(lines[0]['entries'][0]['shares'].values()) == pytest.approx(1)
     entry, = read(out / 'images.json')['videos']
     assert (entry['file_name'], entry['frames'], entry['every']) == ('film.avi', 3, 2)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from PIL import Image
 from random_models import random_checkpoint
 
 import colonnade
@@ -230,12 +231,12 @@ def test_every_head_answers(leaf: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('change, says', [
     (dict(config='mask_rcnn/xcit_nano'), 'no config file mask_rcnn/xcit_nano'),
-    (dict(weights=None), 'no weights: load'),
+    (dict(weights=None), 'no weights behind'),
     (dict(weights='nowhere.pth'), 'nowhere.pth'),
     (dict(weights='labels'), 'labels.pth'),
     (dict(config='mask_rcnn/xcit_nano_12_p16_slim_coco'), r'boxes\.pth'),
     (dict(device='cuda:99'), 'device cuda:99 cannot be used: '),
-    (dict(device='gpu'), 'device gpu cannot be used: Expected one of cpu, cuda'),
+    (dict(device='gpu'), 'device gpu cannot be used: name cpu, cuda or cuda:0'),
     (dict(cfg_options={'model.test_cfg.rcnn.score_th': 1}), r'did you mean .*\.score_thr'),
     (dict(config='labels', weights=None), 'labels.pth holds no config that can be used'),
 ])  # yapf: disable
@@ -245,3 +246,84 @@ def test_what_load_refuses(change: dict[str, Any], says: str, weights: dict[str,
         arguments[key] = weights.get(arguments[key], arguments[key])  # type: ignore[call-overload]
     with pytest.raises((ValueError, OSError, colonnade.WeightsError), match=says):
         colonnade.load(**arguments)
+
+
+def test_an_image_that_the_network_refuses_stops_no_other(models: dict[str, Model]) -> None:
+    """A line of pixels is prepared as less than a patch."""
+    good, thin = images((40, 40), (1, 64))
+    for batch_size in (1, 3):
+        found = list(models['labels'].answers([good, thin, good], batch_size=batch_size))
+        assert [answer.error is None for answer in found] == [True, False, True]
+        assert 'at least 16 x 16' in str(found[1].error) and found[1].image is None
+
+
+def test_what_the_network_fails_on_is_found_in_a_batch(models: dict[str, Model],
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = models['labels'], images((40, 40), (40, 40), (40, 40))
+    given[1][:] = 0
+    step = model.module.test_step
+
+    def fails_on_black(data: dict[str, list]) -> list:
+        if any(not image.any() for image in data['inputs']):
+            raise RuntimeError('black')
+        return step(data)
+
+    monkeypatch.setattr(model.module, 'test_step', fails_on_black)
+    found = list(model.answers(given, batch_size=3))
+    assert [answer.result is None for answer in found] == [False, True, False]
+    assert str(found[1].error) == 'the image: the model does not take it: black'
+
+
+def test_boxes_that_are_no_numbers_are_errors_of_the_image(models: dict[str, Model],
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    model, step = models['boxes'], models['boxes'].module.test_step
+
+    def diverged(data: dict[str, list]) -> list:
+        samples = step(data)
+        samples[0].pred_instances.bboxes[:] = torch.inf
+        return samples
+
+    monkeypatch.setattr(model.module, 'test_step', diverged)
+    with pytest.raises(ImageError, match='boxes or scores that are not finite'):
+        model.predict(images((40, 40))[0])
+
+
+def test_one_image_of_pillows_many_times(models: dict[str, Model], tmp_path: Path) -> None:
+    """Pillow decodes it when it is first used, which only one thread may do."""
+    for _ in range(5):
+        Image.fromarray(images((40, 40))[0]).save(tmp_path / 'a.png')
+        with Image.open(tmp_path / 'a.png') as image:
+            assert len(models['labels'].predict([image] * 4)) == 4
+
+
+def test_what_one_image_may_be(models: dict[str, Model], tmp_path: Path) -> None:
+    model = models['labels']
+    Image.fromarray(images((40, 40))[0]).save(tmp_path / 'a.png')
+    with (tmp_path / 'a.png').open('rb') as file:
+        np.testing.assert_array_equal(
+            model.predict(file).labels,
+            model.predict(tmp_path / 'a.png').labels)
+    with pytest.raises(TypeError, match='predict_each takes several images'):
+        next(model.predict_each(str(tmp_path / 'a.png')))
+    with pytest.raises(TypeError, match='an image is a path, .* got int'):
+        model.predict(5)
+    with pytest.raises(ValueError, match='overlap is of tiles'):
+        model.predict(tmp_path / 'a.png', overlap=0.5)
+
+
+@pytest.mark.parametrize('config, given, says', [
+    ('a.png', None, 'a.png is an image: a config stands before it'),
+    ('a.safetensors', None, 'a.safetensors holds no config'),
+    ('a.pth', LEAVES['boxes'], 'a.pth holds weights, and is no config: name the config first'),
+    (LEAVES['boxes'], 'a.png', 'no weights behind .*: a.png is no file of weights'),
+    ('README.md', 'a.pth', 'README.md is no config: configs end in .py'),
+])  # yapf: disable
+def test_files_of_another_kind(config: str, given: str | None, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        colonnade.load(config, given)
+
+
+def test_trunks_that_cannot_be_fused(tmp_path: Path) -> None:
+    leaf = 'sem_fpn/simplified_vit_nano_12_slim_shapes'
+    with pytest.raises(ValueError, match='SimplifiedViT cannot be fused'):
+        colonnade.load(leaf, random_checkpoint(leaf, tmp_path / 'a.pth'), fuse=True)

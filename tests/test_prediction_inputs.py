@@ -143,3 +143,27 @@ def test_a_folder_in_which_nothing_was_finished_is_new(tmp_path: Path) -> None:
         with records_of(tmp_path / 'out', dict(threshold=threshold), resume=False) as records:
             assert not records.names
     assert json.loads((tmp_path / 'out/settings.json').read_text()) == dict(threshold=0.4)
+
+
+def test_a_picture_and_a_folder_of_one_name(tmp_path: Path) -> None:
+    touch(tmp_path, 'x.png', 'x.jpg/1.png')
+    with pytest.raises(ValueError, match=r'x\.png and x\.jpg/1\.png need the name x\.jpg'):
+        names(tmp_path)
+
+
+def test_frames_of_a_video_may_lie_beside_it(tmp_path: Path) -> None:
+    touch(tmp_path, 'v.mp4', 'v/000000.png')
+    assert names(tmp_path) == ['v/000000.png', 'v.mp4']
+
+
+def test_two_images_are_not_the_same_annotated_one(tmp_path: Path) -> None:
+    content = dict(images=[dict(id=7, file_name='1.jpg')], categories=[dict(id=1, name='person')])
+    with pytest.raises(ValueError, match=r'x/1\.jpg and y/1\.jpg are both image 7'):
+        numbering_of(
+            write(tmp_path / 'a.json', content), inputs('x/1.jpg', 'y/1.jpg'), ('person', ))
+
+
+@pytest.mark.parametrize('text', ['https://example.org/a.jpg', 'http://a/b*.png'])
+def test_nothing_is_downloaded(text: str) -> None:
+    with pytest.raises(FileNotFoundError, match='nothing is downloaded'):
+        names(text)

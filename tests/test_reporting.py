@@ -82,3 +82,11 @@ def test_annotations_are_those_of_the_files(head: str, shapes: Path, tmp_path: P
             np.testing.assert_array_equal(mask, coco.annToMask(annotation))
         names = [coco.cats[item['category_id']]['name'] for item in expected]
         assert list(truth.names) == names
+
+
+def test_classes_that_change_places(tmp_path: Path, shapes: Path) -> None:
+    from colonnade.engine.prediction.truth import label_map
+    model = untrained('sem_fpn', shapes, tmp_path)
+    Image.fromarray(np.array([[0, 1, 2, 3]], dtype=np.uint8)).save(tmp_path / 'map.png')
+    found = dict(seg_map_path=tmp_path / 'map.png', label_map={0: 1, 1: 0})
+    np.testing.assert_array_equal(label_map(model, found, 'a.jpg').labels, [[1, 0, 2, 3]])

@@ -1,6 +1,8 @@
 """What models answer, and pictures of it."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from pycocotools import mask as coco_masks
@@ -96,3 +98,24 @@ def test_pictures_of_any_size(size: tuple[int, int], number: int) -> None:
     picture = draw_instances(np.zeros((*size, 3), dtype=np.uint8), boxes, None, [RED] * number,
                              ['a long caption 0.50'] * number)  # yapf: disable
     assert picture.size == size[::-1] and np.array(picture).any() == bool(number)
+
+
+def test_instances_are_chosen_and_printed() -> None:
+    found = squares()
+    assert found.take(found.scores > 0.5).names == ('square', )
+    assert [entry['category_id'] for entry in found.as_coco(1, np.array([7, 8]))] == [8, 7]
+    assert repr(found) == '2 instances, image of height 8 and width 10: square 0.90, disc 0.20'
+    assert repr(found.above(1)) == '0 instances, image of height 8 and width 10'
+    labels = LabelMap((1, 4), found.classes, found.palette, np.array([[0, 0, 0, 1]],
+                                                                     dtype=np.uint8))
+    assert repr(labels) == 'label map of height 1 and width 4: disc 75%, square 25%'
+
+
+def test_names_of_several_lines_are_drawn() -> None:
+    found = replace(squares(), classes=('disc', 'a\nsquare'))
+    image = np.zeros((8, 10, 3), dtype=np.uint8)
+    assert found.draw(image).size == (10, 8)
+    labels = LabelMap((8, 10), found.classes, found.palette, np.ones((8, 10), dtype=np.uint8))
+    assert labels.draw(image).height > 8
+    with pytest.raises(ValueError, match='threshold is from 0 to 1, got 5'):
+        found.draw(image, threshold=5)

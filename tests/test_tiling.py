@@ -138,3 +138,17 @@ def test_nothing_in_any_tile() -> None:
     views = tiles_of(scene.shape, 60, 0.25)
     merged = merge([seen(scene, view, 0.9, True) for view in views], views, scene.shape)
     assert len(merged) == 0 and merged.boxes.shape == (0, 4) and merged.masks == ()
+
+
+def test_masks_whose_places_meet_and_that_do_not() -> None:
+    """Two diagonals: their rectangles share a corner in which neither has a pixel."""
+    views, size = tiles_of((30, 30), 20, 0.5), (30, 30)
+    found = []
+    for view in views:
+        scene = np.zeros(size, dtype=int)
+        if (view.top, view.left) in ((0, 0), (10, 10)):
+            for offset in range(6):
+                row = view.top + (5 + offset if view.top == 0 else 4 + offset)
+                scene[row, view.left + (15 - offset if view.top == 0 else 9 - offset)] = 1
+        found.append(seen(scene, view, 0.5, True))
+    assert len(merge(found, views, size)) == 2

@@ -18,6 +18,7 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
+from shlex import quote
 
 from colonnade.tools.command_line import user_errors
 
@@ -38,8 +39,7 @@ HEADS = {  # folder of the configs -> name, layout of the data set
     'mask2former_semantic': ('Mask2Former, semantic', 'ade'),
 }
 IMAGES = {'coco': 'val2017', 'ade': 'images/validation'}
-ABOUT = ('Annotations left, predictions right. The commands run in the environment that make env '
-         'makes: first, . .venv/bin/activate')
+ABOUT = 'Annotations left, predictions right. Type the commands in the folder of the clone.'
 ROWS = {  # row of the table -> metric, factor that makes it a percentage
     'box mAP': ('coco/bbox_mAP', 100),
     'box AP50': ('coco/bbox_mAP_50', 100),
@@ -151,11 +151,12 @@ def write_report(title: str, configs: dict[str, Path], tables: dict[str, list[tu
     for head, config in configs.items():
         name, layout = HEADS[head]
         checkpoint = Path((out / head / 'last_checkpoint').read_text())
-        model = f'{head}/{config.stem} {checkpoint}'
+        model = f'{head}/{config.stem} {quote(str(checkpoint))}'
         images = data / layout / IMAGES[layout]
-        first = min(images.iterdir())
+        first = quote(str(min(images.iterdir())))
         commands = [
-            f'colonnade predict {model} {images} --out predictions/{head}',
+            '. .venv/bin/activate',
+            f'colonnade predict {model} {quote(str(images))} --out predictions/{head}',
             f'colonnade visualize {model} {first} --out pictures/{head}',
             f'colonnade serve {model}',
         ]

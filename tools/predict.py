@@ -86,7 +86,8 @@ def main() -> None:
     except KeyboardInterrupt:
         print('\npredict: stopped; the same command with --resume goes on', file=sys.stderr)
         sys.exit(STOPPED)
-    print(f'written: {args.out}')
+    if len(errors) < len(inputs):
+        print(f'written: {args.out}')
     if errors:
         print(f'predict: {len(errors)} of {len(inputs)} inputs could not be read: '
               f'{args.out / "errors.txt"}', file=sys.stderr)  # yapf: disable

@@ -160,8 +160,10 @@ def reason_for(problems: Problems, trunk: Loadable | None, prefix: str, of_trunk
     heads_alone = not any(key.startswith(('backbone.', 'neck.')) for key in keys)
     classes = ''
     if heads_alone and not adapted and list(problems) == [OTHER_SHAPE]:
-        classes = (' If the file was trained on other classes, tools/train.py --load-from FILE '
-                   '--new-classes leaves the layers that depend on them untrained.')
+        classes = (
+            ' If the file was trained on other classes, name the config that it was trained '
+            'with. To train it on yours, tools/train.py --load-from FILE --new-classes leaves '
+            'the layers that depend on them untrained.')
     return f'it differs from the model in {parts}.{classes}'
 
 

@@ -13,13 +13,15 @@ from typing import Any
 
 import torch
 
+from colonnade.configs import list_configs
+
 from ..atomic import replacing
 from ..progress import Progress
 from .batches import prefetched
 from .drawing import check_opacity
 from .images import ImageError, num_frames
 from .inputs import Input, absolute, find_inputs
-from .loading import CHECKPOINTS, load
+from .loading import CHECKPOINTS, check_kinds, load
 from .model import OVERLAP, WORKERS, Answer, Model
 from .numbering import Numbering, counted, numbering_of
 from .outputs import KINDS, Outputs
@@ -53,16 +55,21 @@ def complete(args: argparse.Namespace) -> list[Input]:
         raise ValueError(f'--threshold is from 0 to 1, got {args.threshold}')
     check_opacity(args.opacity)
     if args.config.is_dir() or args.config.suffix in CHECKPOINTS:  # and its weights
+        if args.checkpoint in list_configs() or args.checkpoint.endswith('.py'):
+            raise ValueError(f'{args.checkpoint} is a config: name it first')
         if Path(args.checkpoint).suffix in CHECKPOINTS:
             raise ValueError(f'{args.config} has weights of its own: leave out {args.checkpoint}')
         args.inputs.insert(0, args.checkpoint)
         args.checkpoint = None
+    check_kinds(args.config, args.checkpoint)
     if not args.inputs:
         raise ValueError(f'no INPUT behind {args.config} {args.checkpoint}: name images')
     check_new(args.out, resume=args.resume)
     inputs = find_inputs(args.inputs, args.out)[:args.limit]
     if args.every is not None and not any(item.is_video for item in inputs):
         raise ValueError('--every is of videos, and there are none')
+    if args.annotations is not None and not args.annotations.is_file():
+        raise FileNotFoundError(f'--annotations: no file {args.annotations}')
     if args.annotations is not None and any(item.is_video for item in inputs):
         raise ValueError('--annotations is of images, and there are videos')
     return inputs

@@ -83,6 +83,7 @@ def write_captions(pen: ImageDraw.ImageDraw, boxes: np.ndarray, captions: Sequen
     """A caption at each box, where no other is as far as there is room; the first lie on top."""
     taken: list[tuple[float, float, float, float]] = []
     font = font_of(size)
+    captions = [' '.join(text.split()) for text in captions]  # Pillow cannot measure lines
     for box, text in zip(boxes, captions, strict=True):
         left, top, right, bottom = map(float, box)
         wide, high = pen.textlength(text, font=font) + 4, size + 4
@@ -139,7 +140,7 @@ def with_legend(image: Image.Image, entries: Sequence[tuple[str, Colour]]) -> Im
     font, line = font_of(size), round(size * 1.6)
     width = max(image.width, LEGEND_WIDTH)
     places, x, y = [], 0., 0.
-    for text, colour in entries:
+    for text, colour in ((' '.join(text.split()), colour) for text, colour in entries):
         wide = line + font.getlength(text) + size
         if x and x + wide > width:
             x, y = 0., y + line

@@ -53,7 +53,8 @@ def read_image(source: Source) -> np.ndarray:
     except Image.DecompressionBombError:
         raise ImageError(f'{name} has more than {MAX_PIXELS:,} pixels: cut it up') from None
     except FileNotFoundError:
-        raise ImageError(f'{name}: there is no such file') from None
+        reason = 'images are not downloaded' if '://' in name else 'there is no such file'
+        raise ImageError(f'{name}: {reason}') from None
     except IsADirectoryError:
         raise ImageError(f'{name} is a folder') from None
     except PermissionError:

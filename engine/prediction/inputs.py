@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .images import SUFFIXES
 
+OUTPUTS = ('.jpg', '.png', '.mp4', '.jsonl')  # behind stems
 VIDEOS = ('.avi', '.m4v', '.mkv', '.mov', '.mp4', '.mpeg', '.mpg', '.webm', '.wmv')
 
 
@@ -43,6 +44,7 @@ def find_inputs(texts: Iterable[str], ignored: Path) -> list[Input]:
 
     Raises:
         FileNotFoundError: If one of ``texts`` leads to nothing.
+        ValueError: If outputs of two inputs would have one place.
     """
     found: dict[Path, None] = {}
     bases = []
@@ -57,7 +59,9 @@ def find_inputs(texts: Iterable[str], ignored: Path) -> list[Input]:
     for path in found:
         name = path.relative_to(base)
         inputs.append(Input(path, name.as_posix(), name.with_suffix('').as_posix()))
-    return sorted(with_own_stems(inputs), key=lambda item: natural(item.name))
+    inputs = sorted(with_own_stems(inputs), key=lambda item: natural(item.name))
+    check_outputs(inputs)
+    return inputs
 
 
 def with_own_stems(inputs: list[Input]) -> list[Input]:
@@ -67,6 +71,17 @@ def with_own_stems(inputs: list[Input]) -> list[Input]:
         return inputs
     return with_own_stems(
         [replace(item, stem=item.name) if counts[item.stem] > 1 else item for item in inputs])
+
+
+def check_outputs(inputs: list[Input]) -> None:
+    """Raise a ValueError if the picture of an input would have the name of a folder of others."""
+    folders = {str(folder): item.name for item in inputs
+               for folder in PurePosixPath(item.stem).parents}  # yapf: disable
+    for item in inputs:
+        outputs = {item.name if item.is_video else item.stem + suffix for suffix in OUTPUTS}
+        if taken := sorted(outputs & folders.keys()):
+            raise ValueError(f'{item.name} and {folders[taken[0]]} need the name {taken[0]} for a '
+                             'file and a folder: predict them into two folders')
 
 
 def matches(text: str, ignored: Path) -> tuple[Path, list[Path]]:
@@ -123,6 +138,8 @@ def absolute(text: str) -> Path:
 
 def absence(text: str) -> str:
     """Why no image was found."""
+    if '://' in text:
+        return 'nothing is downloaded: save it, and name the file'
     if absolute(text).is_dir():
         return f'no images or videos in this folder ({" ".join((*SUFFIXES, *VIDEOS))})'
     return 'no image or video fits this pattern' if has_magic(text) else 'no such file or folder'

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.fileio import list_from_file
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 
@@ -20,7 +21,7 @@ from colonnade.weights.openmmlab import is_plain_config, without_code
 from colonnade.weights.state_dicts import WeightsError
 
 from ..checks import settle_trunk
-from ..classes import class_heads, num_classes_of
+from ..classes import OTHER_CLASSES, class_heads, num_classes_of
 from ..data_sources import find_datasets
 from ..launch import build_error, prepare_library, read_config
 from ..options import merge_options
@@ -28,10 +29,13 @@ from ..registries import find_class
 from ..runner import fuse_trunks
 from ..sharing import check_parts, open_package
 from .drawing import Colour
+from .images import SUFFIXES
 from .model import Model
 from .results import distinct_colours
+from .samples import kind_of
 
 CHECKPOINTS = ('.pth', '.pt')
+WEIGHTS = (*CHECKPOINTS, '.safetensors')
 LOADING = Lock()  # registries have one default scope for all threads
 
 # mmseg warns of a setting of training losses whenever it builds a head
@@ -76,6 +80,7 @@ def load(config: str | Path | Config,
             settle_trunk(cfg.model)
             with build_error():
                 module = revert_sync_batchnorm(MODELS.build(deepcopy(cfg.model)))
+            kind_of(module)  # which refuses panoptic models
             checkpoint = fetch(weights, trust=trust)
             module.load_state_dict(plan_loading(module, checkpoint, str(weights)).state)
             classes, palette = classes_of(cfg, checkpoint.get('meta') or {}, str(weights))
@@ -95,7 +100,8 @@ def device_of(name: str | None) -> torch.device:
         device = torch.device(name or get_device())
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition('. ')[0]
+        known = str(name).partition(':')[0] in ('cpu', 'cuda', 'mps', 'xpu')
+        reason = str(error).partition('. ')[0] if known else 'name cpu, cuda or cuda:0'
         raise ValueError(f'device {name} cannot be used: {reason}') from error
     return device
 
@@ -109,6 +115,8 @@ def settle_sources(config: str | Path | Config, weights: str | Path | None, *,
         ValueError: If there are no weights, or the config cannot be read.
         WeightsError: If a checkpoint that is given in place of a config holds none.
     """
+    if not isinstance(config, Config):
+        check_kinds(config, weights)
     if isinstance(config, Config):
         cfg = deepcopy(config)
         prepare_library(cfg, cfg.filename or 'the config')
@@ -122,9 +130,29 @@ def settle_sources(config: str | Path | Config, weights: str | Path | None, *,
     else:
         cfg = read_config(find_config(config))
     if weights is None:
-        raise ValueError(f'no weights: load({str(config)!r}, WEIGHTS) needs the file of a trained '
-                         'model')
+        raise ValueError(f'no weights behind {config}: name the file of a trained model')
     return cfg, weights
+
+
+def check_kinds(config: str | Path, weights: str | Path | None) -> None:
+    """Raise a ValueError for files of other kinds, as when they are named in another order.
+
+    Args:
+        config: A config, a checkpoint of a run or a folder.
+        weights: Those of a whole model, if there are any.
+    """
+    suffix = Path(config).suffix.lower()
+    if suffix in SUFFIXES:
+        raise ValueError(f'{config} is an image: a config stands before it, and weights')
+    if weights is None:
+        if suffix == '.safetensors':
+            raise ValueError(f'{config} holds no config: name one before it, or the folder of a '
+                             'packaged model')
+        return
+    if suffix in WEIGHTS:
+        raise ValueError(f'{config} holds weights, and is no config: name the config first')
+    if Path(weights).suffix.lower() in SUFFIXES or Path(weights).is_dir():
+        raise ValueError(f'no weights behind {config}: {weights} is no file of weights')
 
 
 def config_within(checkpoint: str | Path, *, trust: bool) -> Config:
@@ -163,8 +191,14 @@ def classes_of(cfg: Config, meta: dict[str, Any],
     if not known.get('classes'):
         known, origin = metainfo_of(cfg), 'the data set of the config'
     classes = known.get('classes') or ()
-    classes = (classes, ) if isinstance(classes, str) else tuple(classes)
-    heads = {name: num_classes_of(head) for name, head in class_heads(cfg.model)}
+    if isinstance(classes, str):  # the name of a file, in mmengine's way
+        classes = list_from_file(classes) if Path(classes).is_file() else (classes, )
+    classes = tuple(classes)
+    heads = {
+        name: num_classes_of(head)
+        for name, head in class_heads(cfg.model)
+        if not head.get('class_agnostic') and head.get('type') not in OTHER_CLASSES
+    }
     for name, number in heads.items():
         if number != len(classes):
             raise ValueError(f'{origin} names {len(classes)} classes, and {name} knows {number}')

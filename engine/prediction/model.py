@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from io import IOBase
 from pathlib import Path
 from typing import Any, overload
 
@@ -24,6 +26,7 @@ from .tiling import View, merge, tiles_of
 
 WORKERS = 2  # threads that decode
 OVERLAP = 0.25
+SINGLE = (str, Path, Image.Image, np.ndarray, bytes, IOBase)  # what one image may be
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,14 @@ class Prepared:
     @property
     def shape(self) -> tuple[int, ...] | None:
         return None if self.data is None else tuple(self.data['inputs'].shape)
+
+
+def loaded(source: Source) -> Source:
+    """An image, of Pillow's decoded: several threads must not decode the same."""
+    if isinstance(source, Image.Image):
+        with suppress(Exception):  # of a file that is damaged, which reading it will say
+            source.load()
+    return source
 
 
 def decoded(source: Source) -> Answer:
@@ -117,17 +128,28 @@ class Model:
                              f'of the config: {reason}') from error
 
     def run(self, batch: Sequence[dict[str, Any]]) -> list[BaseDataElement]:
-        """The samples of mmdet or mmseg for images that :meth:`prepare` prepared."""
+        """The samples of mmdet or mmseg for images that :meth:`prepare` prepared.
+
+        Raises:
+            ImageError: If it is one image, and the model does not take it.
+        """
         data = {key: [item[key] for item in batch] for key in ('inputs', 'data_samples')}
-        with torch.inference_mode():
-            return self.module.test_step(data)
+        try:
+            with torch.inference_mode():
+                return self.module.test_step(data)
+        except torch.OutOfMemoryError:
+            raise
+        except (ValueError, AssertionError, RuntimeError) as error:
+            if len(batch) > 1:
+                raise
+            raise ImageError(f'the model does not take it: {error}') from error
 
     def answers(self,
                 images: Iterable[Source],
                 *,
                 batch_size: int | None = None,
                 tile: int | None = None,
-                overlap: float = OVERLAP) -> Iterator[Answer]:
+                overlap: float | None = None) -> Iterator[Answer]:
         """What became of each image, in order; images that cannot be read do not end it.
 
         Images are decoded in threads beside the computation. Those whose prepared sizes are equal
@@ -138,17 +160,21 @@ class Model:
             batch_size: Images at a time; see :attr:`default_batch_size`.
             tile: Images with a longer side are predicted in tiles of at most this height and width;
                 detectors see them as a whole too. See :mod:`.tiling`.
-            overlap: Share of a tile that it has in common with the next.
+            overlap: Share of a tile that it has in common with the next (0.25).
 
         Raises:
             ValueError: If the tiles, or the size of batches, are impossible.
         """
+        images = map(loaded, images)
         size = self.default_batch_size if batch_size is None else batch_size
         if size < 1:
             raise ValueError(f'a batch has at least one image, got {size}')
         if tile is None:
+            if overlap is not None:
+                raise ValueError('overlap is of tiles, and tile is not given')
             read = prefetched(self._read, images, workers=WORKERS, ahead=2 * size + 2)
-            return (replace(item.answer, result=result) for item, result in self._run(read, size))
+            return self._run(read, size)
+        overlap = OVERLAP if overlap is None else overlap
         tiles_of((1, 1), tile, overlap)
         return self._in_tiles(images, size, tile, overlap)
 
@@ -164,13 +190,12 @@ class Model:
                 views.append(View(0, 0, *size))
             crops = (replace(answer, image=answer.image[view.slices]) for view in views)
             read = prefetched(self._prepared, crops, workers=WORKERS, ahead=2 * batch_size + 2)
-            found = list(self._run(read, batch_size))
-            error = next((item.answer.error for item, _ in found if item.answer.error), None)
-            if error is not None:
+            found = [(part.result, part.error) for part in self._run(read, batch_size)]
+            if error := next((error for _, error in found if error), None):
                 yield replace(answer, image=None, error=error)
             else:
-                yield replace(
-                    answer, result=merge([r for _, r in found if r is not None], views, size))
+                results = [result for result, _ in found if result is not None]
+                yield replace(answer, result=merge(results, views, size))
 
     def _read(self, source: Source) -> Prepared:
         return self._prepared(decoded(source))
@@ -184,17 +209,28 @@ class Model:
         except ImageError as error:
             return Prepared(replace(answer, image=None, error=error))
 
-    def _run(self, items: Iterable[Prepared],
-             batch_size: int) -> Iterator[tuple[Prepared, Result | None]]:
-        return in_batches(
-            self._results, items, shape_of=lambda item: item.shape, batch_size=batch_size)
+    def _run(self, items: Iterable[Prepared], batch_size: int) -> Iterator[Answer]:
+        for item, found in in_batches(
+                self._results, items, shape_of=lambda item: item.shape, batch_size=batch_size):
+            if isinstance(found, ImageError):
+                yield replace(item.answer, image=None, error=found)
+            else:
+                yield replace(item.answer, result=found)
 
-    def _results(self, batch: list[Prepared]) -> list[Result]:
-        samples = self.run([item.data for item in batch if item.data is not None])
-        return [
-            self.result(sample, item.answer.source)
-            for item, sample in zip(batch, samples, strict=True)
-        ]
+    def _results(self, batch: list[Prepared]) -> list[Result | ImageError]:
+        """Results of a batch, or of each image alone if the model does not take all of them."""
+        try:
+            samples = self.run([item.data for item in batch if item.data is not None])
+            return [
+                self.result(sample, item.answer.source)
+                for item, sample in zip(batch, samples, strict=True)
+            ]
+        except torch.OutOfMemoryError:
+            raise
+        except (ValueError, AssertionError, RuntimeError) as error:
+            if len(batch) > 1:
+                return [found for item in batch for found in self._results([item])]
+            return [ImageError(f'{name_of(batch[0].answer.source)}: {error}')]
 
     def result(self, sample: BaseDataElement, source: Any = None) -> Result:
         """An answer of mmdet's or mmseg's as ours.
@@ -222,6 +258,8 @@ class Model:
             ImageError: If an image cannot be read.
             ValueError: As :meth:`answers`.
         """
+        if isinstance(images, SINGLE):
+            raise TypeError('predict_each takes several images: predict takes one')
         for answer in self.answers(images, **options):
             if answer.error is not None:
                 raise answer.error
@@ -252,6 +290,10 @@ class Model:
             ImageError: If an image cannot be read.
             ValueError: As :meth:`answers`.
         """
-        if isinstance(images, (str, Path, Image.Image, np.ndarray, bytes)):
+        if isinstance(images, SINGLE):
             return next(self.predict_each([images], **options))
+        if not isinstance(images, Iterable):
+            raise TypeError(
+                "an image is a path, an image of Pillow's, an array or the content of a "
+                f'file, got {type(images).__name__}')
         return list(self.predict_each(images, **options))

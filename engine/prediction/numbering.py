@@ -51,13 +51,18 @@ def numbering_of(annotations: Path, inputs: Sequence[Input], classes: Sequence[s
     by_last_part = defaultdict(list)
     for name in images:
         by_last_part[name.rpartition('/')[2]].append(name)
-    ids = {}
+    ids: dict[str, int] = {}
     for item in inputs:
         names = [name for name in by_last_part[item.path.name]
                  if item.path.as_posix().endswith(f'/{name}')]  # yapf: disable
         if not names:
             raise ValueError(f'{annotations} has no image {item.name}')
-        ids[item.name] = images[max(names, key=len)]
+        number = images[max(names, key=len)]
+        if number in ids.values():
+            other = next(name for name in ids if ids[name] == number)
+            raise ValueError(f'{other} and {item.name} are both image {number} of {annotations}: '
+                             'leave one out')
+        ids[item.name] = number
     return Numbering(ids, tuple(categories[name] for name in classes))
 
 

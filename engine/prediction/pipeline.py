@@ -40,7 +40,10 @@ def steps_for_arrays(cfg: Config) -> list[dict[str, Any]]:
 
 def steps_of(cfg: Config) -> list[dict[str, Any]]:
     """The test pipeline of a config; without one, that of validation; empty without both."""
-    dataset = (cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}).get('dataset') or {}
+    loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
+    if isinstance(loader, list):  # several data sets, tested one after the other
+        loader = loader[0]
+    dataset = loader.get('dataset') or {}
     while 'pipeline' not in dataset and {'dataset', 'datasets'} & dataset.keys():  # wrapped
         dataset = dataset.get('dataset') or dataset['datasets'][0]
     return deepcopy(dataset.get('pipeline') or cfg.get('test_pipeline') or [])

@@ -43,6 +43,9 @@ class Records:
 def check_new(folder: Path, *, resume: bool) -> None:
     """Raise a FileExistsError for a folder that is not to be written to."""
     if not os.path.lexists(folder):
+        above = next(parent for parent in folder.absolute().parents if os.path.lexists(parent))
+        if not above.is_dir():
+            raise NotADirectoryError(f'{above} is no folder: name another --out')
         return
     if not folder.is_dir():
         raise FileExistsError(f'{folder} is no folder: name another --out')
@@ -86,6 +89,9 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
     earlier = json.loads((folder / SETTINGS).read_bytes())
     settings = json.loads(json.dumps(settings))
     for key in settings:
+        if key == 'hash_of_model' and earlier.get(key) != settings[key]:
+            raise ValueError(f'{folder} holds predictions of other weights or another config: name '
+                             'another --out')
         if earlier.get(key) != settings[key]:
             raise ValueError(f'{folder} holds predictions with {key.replace("_", " ")} '
                              f'{earlier.get(key)}, and now it is {settings[key]}: name another '

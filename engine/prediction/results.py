@@ -26,6 +26,11 @@ def distinct_colours(number: int) -> tuple[Colour, ...]:
     return tuple(found)
 
 
+def size_text(size: tuple[int, int]) -> str:
+    """A height and width, said to be such."""
+    return f'height {size[0]} and width {size[1]}'
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Instances:
     """The objects that a detector found in an image, the most certain first.
@@ -56,7 +61,8 @@ class Instances:
         shown = [f'{n} {s:.2f}' for n, s in zip(self.names[:8], self.scores, strict=False)]
         if len(self) > 8:
             shown.append(f'{len(self) - 8} more')
-        return f'{len(self)} instances on {self.size[0]} x {self.size[1]}: {", ".join(shown)}'
+        named = f': {", ".join(shown)}' if shown else ''
+        return f'{len(self)} instances, image of {size_text(self.size)}{named}'
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,9 +70,10 @@ class Instances:
         return tuple(self.classes[label] for label in self.labels)
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Instances:
-        """The instances of these indices."""
-        masks = None if self.masks is None else tuple(self.masks[index] for index in indices)
-        chosen = np.asarray(indices, dtype=np.int64)
+        """The instances of these indices, or those where an array of bool is true."""
+        chosen = np.asarray(indices)
+        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
+        masks = None if self.masks is None else tuple(self.masks[index] for index in chosen)
         return replace(
             self,
             boxes=self.boxes[chosen],
@@ -97,7 +104,7 @@ class Instances:
             image_id: Of the image.
             category_ids: Of each class; indices, counted from 1, if not given.
         """
-        ids = category_ids or range(1, len(self.classes) + 1)
+        ids = range(1, len(self.classes) + 1) if category_ids is None else category_ids
         entries = []
         for index, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
             entry = dict(
@@ -126,8 +133,10 @@ class Instances:
 
         Raises:
             ImageError: If the image cannot be read.
-            ValueError: If it is of another size.
+            ValueError: If it is of another size, or a setting is not from 0 to 1.
         """
+        if not 0 <= threshold <= 1:
+            raise ValueError(f'threshold is from 0 to 1, got {threshold}')
         shown = self.above(threshold)
         colours = [self.palette[label] for label in shown.labels]
         captions = [f'{n} {s:.2f}' for n, s in zip(shown.names, shown.scores, strict=True)]
@@ -159,7 +168,7 @@ class LabelMap:
 
     def __repr__(self) -> str:
         shown = ', '.join(text for text, _ in self.legend())
-        return f'label map of {self.size[0]} x {self.size[1]}: {shown}'
+        return f'label map of {size_text(self.size)}: {shown}'
 
     def shares(self) -> dict[str, float]:
         """The classes that occur and their shares of the pixels, the largest first."""

@@ -8,6 +8,7 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import nn
 
+from .images import ImageError
 from .results import Instances
 
 
@@ -36,9 +37,15 @@ def named_children(module: nn.Module | None) -> list[tuple[str, nn.Module]]:
 
 
 def instances_of(sample: BaseDataElement, *, with_masks: bool, **shared: Any) -> Instances:
-    """mmdet's instances as ours, the most certain first."""
+    """mmdet's instances as ours, the most certain first.
+
+    Raises:
+        ImageError: If there are boxes or scores that are no numbers.
+    """
     from mmdet.structures.mask import encode_mask_results
     found = sample.pred_instances
+    if not (found.bboxes.isfinite().all() and found.scores.isfinite().all()):
+        raise ImageError('the model answers boxes or scores that are not finite')
     scores = found.scores.float().cpu().numpy()
     order = np.argsort(-scores, kind='stable')
     masks = None

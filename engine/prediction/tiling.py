@@ -196,7 +196,7 @@ def agreement(one: Part, other: Part, views: Sequence[View]) -> float:
     else:
         intersection = common
     union = area(one.within(shared)) + area(other.within(shared)) - intersection
-    return intersection / union
+    return intersection / union if union else 0.
 
 
 def area(found: np.ndarray | int) -> int:

@@ -86,8 +86,9 @@ def label_map(model: Model, found: dict[str, Any], path: str) -> LabelMap:
         labels = np.array(image).astype(np.int64)
     if found.get('reduce_zero_label'):
         labels = np.where((labels == 0) | (labels == UNLABELLED), UNLABELLED, labels - 1)
+    given = labels.copy()
     for old, new in (found.get('label_map') or {}).items():
-        labels[labels == old] = new
+        labels[given == old] = new
     none = len(model.classes)
     return LabelMap(
         size=labels.shape,

@@ -147,7 +147,7 @@ def write_frame(numbered: tuple[int, Answer], *, item: Input, video: Video,
     assert answer.result is not None and answer.image is not None  # where there is no error
     number, picture = index * video.every, None
     if 'labels' in outputs.kinds and isinstance(answer.result, LabelMap):
-        outputs.write_labels(answer.result, f'{item.stem}/{number:06}')
+        outputs.write_labels(answer.result, f'{item.name}/{number:06}')
     if 'pictures' in outputs.kinds:
         picture = np.asarray(outputs.draw(answer.result, answer.image, legend=False))
     entries = outputs.entries(answer.result) if 'results' in outputs.kinds else []

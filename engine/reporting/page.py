@@ -30,8 +30,9 @@ figure { display: inline-block; margin: .75rem .75rem 0 0; }
 figure img { max-width: 100%; }
 figcaption { color: #666; font-size: .85rem; }
 pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
+.name { display: inline-block; margin-right: 1em; }
 .key { display: inline-block; width: .8em; height: .8em; border: 1px solid #888;
-       margin: 0 .3em 0 1em; }
+       margin-right: .3em; }
 </style>
 </head>
 <body>
@@ -48,7 +49,7 @@ pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
 {% endif %}
 {% if section.legend %}
 <p>{% for name, colour in section.legend %}
-<span class="key" style="background: rgb{{ colour }}"></span>{{ name }}
+<span class="name"><span class="key" style="background: rgb{{ colour }}"></span>{{ name }}</span>
 {% endfor %}</p>
 {% endif %}
 {% for name, picture in section.pictures %}
