@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import numpy as np
 import pytest
 from live_server import LOOPBACK, Live, file_of, live_server, random_model, shapes_image
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 ARGUMENTS = [
@@ -22,6 +23,23 @@ ARGUMENTS = [
     '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1'
 ]
 FEWER = 0.6  # a threshold
+CONTRASTS = """() => {  // of visible texts with what is behind them, as WCAG defines it
+    const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
+    const linear = v => v <= 10.3 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const behind = element => {
+        const colour = numbers(getComputedStyle(element).backgroundColor);
+        return (colour[3] ?? 1) === 1 ? colour : behind(element.parentElement);
+    };
+    const found = {}, texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        const text = texts.currentNode.data.trim(), element = texts.currentNode.parentElement;
+        if (!text || !element.checkVisibility()) continue;
+        const both = [numbers(getComputedStyle(element).color), behind(element)].map(light);
+        found[text] = (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+    }
+    return found;
+}"""
 
 
 def chromium() -> str:
@@ -135,10 +153,14 @@ def test_what_cannot_be_read_is_said(page: Page, live: Live) -> None:
     alert = page.locator('#status [role=alert]')
     expect(alert).to_have_text('notes.jpg: no image that can be read (BMP, GIF, JPEG, PNG, PPM, '
                                'TIFF, WEBP)')
-    page.get_by_label('Remove Image').click()
+    expect(page.locator('#upload img')).to_have_count(0)
+    page.wait_for_timeout(500)  # for the event of the box that was cleared
+    expect(alert).to_have_count(1)
     send(page, file_of(shapes_image(3)))
     expect(page.locator('#drawing img')).to_be_visible()
     expect(alert).to_have_count(0)
+    page.get_by_label('Remove Image').click()
+    expect(page.locator('#status')).to_be_empty()
 
 
 def test_two_users_at_once(browser: Browser, live: Live) -> None:
@@ -165,6 +187,38 @@ def test_what_the_model_looks_at(page: Page, live: Live) -> None:
     page.get_by_label('features', exact=True).check()
     expect(picture).not_to_have_attribute('src', first)
     assert list(Path(live.folder).rglob('features.png'))
+
+
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+def test_a_narrow_page(scheme: Literal['light', 'dark'], browser: Browser, live: Live) -> None:
+    """Text can be read, buttons cover no picture, and wide pictures scroll."""
+    size = ViewportSize(width=390, height=800)
+    with browser.new_context(color_scheme=scheme, viewport=size) as context:
+        page = opened(context.new_page(), live)
+        send(page, file_of(shapes_image(3)))
+        check_picture(page, 'drawing')
+        page.get_by_role('tab', name='Attention and features').click()
+        check_picture(page, 'picture')
+        picture = page.locator('#picture')
+        assert picture.evaluate('block => block.scrollWidth') >= 720
+        picture.evaluate('block => block.scrollTo(999, 0)')
+        assert picture.evaluate('block => block.scrollLeft') > 0
+        expect(picture.get_by_label('Download')).to_be_in_viewport(ratio=1)
+        assert page.evaluate('document.documentElement.scrollWidth') == 390
+
+
+def check_picture(page: Page, name: str) -> None:
+    """A picture whose buttons stand above it, among text that can be read."""
+    image, button = (page.locator(f'#{name} {what}') for what in ('img', '[aria-label=Download]'))
+    expect(image).to_be_visible()
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(500)  # for transitions
+    above, below = button.bounding_box(), image.bounding_box()
+    assert above and below and above['y'] + above['height'] <= below['y']
+    expect(button).to_be_in_viewport()
+    contrasts = page.evaluate(CONTRASTS)
+    assert len(contrasts) > 5
+    assert {text: value for text, value in contrasts.items() if value < 4.5} == {}
 
 
 def test_no_browser(monkeypatch: pytest.MonkeyPatch) -> None:

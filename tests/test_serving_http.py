@@ -201,10 +201,10 @@ def test_files_of_the_page_are_removed(live: Live, tmp_path: Path) -> None:
             page = Page(service, folder)
             upload = tmp_path / 'a.png'
             upload.write_bytes(file_of(PICTURE))
-            key, drawing, table, _ = page.predict(dict(path=str(upload)), 0.3, 0.5, None)
+            _, key, drawing, table, _ = page.predict(dict(path=str(upload)), 0.3, 0.5, None)
             assert Path(drawing).is_file() and 'reach the threshold' in table
             assert 'role="alert"' in page.redraw(0.3, 0.5, 'forgotten')[2]
             assert page.redraw(0.9, 'no number', key)[0] != drawing
-            assert page.predict(None, 0.3, 0.5, key) == (None, None, '', '')
+            assert page.predict(None, 0.3, 0.5, key)[1:] == (None, None, '', '')
             assert service.kept.get(key) is None
     assert not folder.exists() and before == dict(os.environ)

@@ -18,6 +18,7 @@ MONO = ('ui-monospace', 'Consolas', 'DejaVu Sans Mono', 'monospace')
 STYLE = """
 .gradio-container { width: 100% !important; max-width: 1240px !important;
     margin: 0 auto !important; }
+.dark .gradio-container { --color-accent: var(--primary-400); }
 #heading { display: flex; gap: .75rem; align-items: center; }
 #heading * { color: var(--color-accent); }
 #heading h1 { margin: 0; font-size: 1.6rem; font-weight: 650; }
@@ -28,6 +29,10 @@ STYLE = """
 .status [role=status] { color: var(--body-text-color-subdued); }
 .status [role=alert] { color: #8f1d1d; background: #fdecec; border-left: 4px solid #c93535;
     padding: .6rem .8rem; border-radius: 4px; font-size: .95rem; }
+#drawing .icon-button-wrapper, #picture .icon-button-wrapper { position: sticky; right: 0;
+    width: fit-content; margin: 0 0 0 auto; }
+#picture { overflow-x: auto !important; }
+#picture .image-container:has(img) { min-width: 45rem; }
 #drawing button:has(img), #picture button:has(img), .image-frame { width: 100% !important; }
 #drawing img, #picture img { width: 100% !important; max-height: 75vh !important;
     object-fit: contain !important; }

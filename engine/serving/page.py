@@ -35,16 +35,19 @@ class Page:
         self.service, self.folder = service, folder
 
     def predict(self, upload: dict[str, Any] | None, threshold: float, opacity: float,
-                key: str | None) -> tuple[str | None, str | None, str, str]:
-        """A new image: key of the answer, drawing, table and times."""
+                key: str | None) -> tuple[Any, str | None, str | None, str, Any]:
+        """A new image: what its box then holds, key of the answer, drawing, table and times.
+
+        The box of an image that is refused is cleared, as if its user had removed it.
+        """
         self.service.kept.drop(key)
         if upload is None:
-            return None, None, '', ''
+            return gr.skip(), None, None, '', '' if key else gr.skip()  # why it was refused
         try:
             served = self.service.predict(Path(upload['path']).read_bytes())
         except REFUSALS as error:
-            return None, None, '', alert(f'{name_of(upload)}: {error}')
-        return self.service.kept.put(served), *self.show(served, threshold, opacity)
+            return None, None, None, '', alert(f'{name_of(upload)}: {error}')
+        return gr.skip(), self.service.kept.put(served), *self.show(served, threshold, opacity)
 
     def redraw(self, threshold: float, opacity: float, key: str | None) -> tuple[Any, Any, str]:
         """Other settings for the same answer: drawing, table and times."""
@@ -140,7 +143,10 @@ def prediction_tab(page: Page, key: gr.State, *, has_scores: bool) -> None:
             status = gr.HTML(elem_id='status', elem_classes='status')
             table = gr.HTML(elem_id='table')
     shown = [drawing, table, status]
-    upload.change(page.predict, [upload, threshold, opacity, key], [key, *shown], **EVENT)
+    upload.change(
+        page.predict, [upload, threshold, opacity, key], [upload, key, *shown],
+        show_progress_on=shown,
+        **EVENT)
     for each in (threshold, opacity):
         each.change(
             page.redraw, [threshold, opacity, key], shown, trigger_mode='always_last', **EVENT)
@@ -178,7 +184,10 @@ def mount_page(app: FastAPI, service: Service, folder: Path) -> FastAPI:
     colours = gr.themes.Color(*('#effafa', '#d5f0f1', '#aee0e3', '#7cc8ce', '#48a6af', '#2b8993',
                                 '#1f6f78', '#1d5962', '#1c4951', '#1a3d44', '#0b272d'))
     theme = gr.themes.Base(
-        primary_hue=colours, neutral_hue='slate', font=list(FONT), font_mono=list(MONO))
+        primary_hue=colours, neutral_hue='slate', font=list(FONT), font_mono=list(MONO)).set(
+            color_accent='*primary_600',
+            body_text_color_subdued='*neutral_600',
+            body_text_color_subdued_dark='*neutral_300')
     return gr.mount_gradio_app(
         app,
         build_page(service, folder),
