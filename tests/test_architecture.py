@@ -30,7 +30,7 @@ BENEATH = {  # room -> what it may import besides itself
     'engine.benchmark': ('engine', 'necks', 'backbones'),
     'engine.probing': ('engine', 'backbones', 'weights'),
     'engine.reporting': ('engine', ),
-    'engine.serving': ('engine', ),
+    'engine.serving': ('configs', 'engine'),
     'engine.pictures': ('engine', 'backbones'),
     'engine.sharing': ('engine', 'engine.prediction', 'necks', 'backbones', 'weights'),
     'engine.prediction': ('configs', 'engine', 'engine.sharing', 'weights'),

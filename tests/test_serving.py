@@ -23,6 +23,7 @@ from PIL import Image
 
 from colonnade.engine.prediction.results import LabelMap
 from colonnade.engine.serving import ServeOptions, serve
+from colonnade.engine.serving.answers import name_of_weights
 from colonnade.engine.serving.look import table_of
 from colonnade.engine.serving.server import listen
 from colonnade.engine.serving.service import (Busy, Kept, ModelError, Served, Service, TimedOut,
@@ -153,8 +154,24 @@ def test_senseless_numbers_and_no_gradio(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ValueError, match='--max-pixels must be positive, got -1'):
         serve(ServeOptions(config='none', max_pixels=-1))
     monkeypatch.setattr('colonnade.engine.serving.server.find_spec', lambda name: None)
-    with pytest.raises(ValueError, match=r'pip install colonnade\[serve\]'):
+    with pytest.raises(ValueError, match=r"pip install '\.\[serve\]'"):
         serve(ServeOptions(config='none'))
+
+
+def test_a_config_alone_is_not_enough() -> None:
+    leaf = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
+    with pytest.raises(ValueError, match=f'no weights: name the file .* after {leaf}'):
+        serve(ServeOptions(config=leaf, port=0))
+    with pytest.raises(FileNotFoundError, match='no config file none'):
+        serve(ServeOptions(config='none', port=0))
+
+
+@pytest.mark.parametrize('source, name', [('work_dirs/a/iter_500.pth', 'iter_500.pth'),
+                                          ('https://elsewhere.example/b.pth', 'b.pth'),
+                                          ('shared/street/model.safetensors', 'street'),
+                                          ('model.safetensors', Path.cwd().name)])
+def test_weights_are_named(source: str, name: str) -> None:
+    assert name_of_weights(source) == name
 
 
 @pytest.mark.slow

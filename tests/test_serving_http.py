@@ -18,7 +18,9 @@ from live_server import LIMITS, Live, file_of, live_server, random_model, shapes
 from PIL import Image
 from pycocotools import mask as coco_masks
 from starlette.datastructures import Headers
+from starlette.testclient import TestClient
 
+from colonnade.engine.serving.api import build_api
 from colonnade.engine.serving.guard import Guard
 from colonnade.engine.serving.page import Page
 from colonnade.engine.serving.server import temporary_folder
@@ -51,6 +53,8 @@ BROKEN = {  # content, status, message
     'a bomb': (claiming(60_000, 60_000), 413, 'more than 1000000 pixels'),
     'many bytes': (b'\0' * (10**6 + 1), 413, 'more than the 1 MB'),
     'a line': (file_of(Image.new('RGB', (9000, 1))), 400, '1 x 9000 pixels does not pass'),
+    'floats': (file_of(Image.new('F', (9, 9)), 'TIFF'), 400,
+               'the image cannot be used: its values are floating-point numbers'),
 }
 FRAMES = [Image.new('RGB', (40, 30), colour) for colour in ('red', 'blue')]
 UNUSUAL = {
@@ -124,7 +128,40 @@ def test_forms_and_drawings(live: Live) -> None:
     np.testing.assert_array_equal(Image.open(BytesIO(drawn.content)), expected)
     empty = httpx.post(f'{live.url}/api/predict', files=dict(x=(None, 'text')))
     assert empty.status_code == 400 and '-F image=@FILE' in empty.json()['detail']
-    assert post(live, file_of(PICTURE), threshold=2).status_code == 422
+    form['opacity'] = (None, '0.2')  # type: ignore[assignment]
+    refused = httpx.post(f'{live.url}/api/predict', files=form)
+    assert refused.status_code == 422 and 'part of the URL' in refused.json()['detail']
+
+
+@pytest.mark.parametrize('query, message', [
+    (dict(threshold=50), 'threshold must be from 0 to 1, got 50'),
+    (dict(opacity='half'), 'opacity must be from 0 to 1, got half'),
+    (dict(masks='png', format=''),
+     'masks must be none or rle, got png; format must be json or png, got '),
+    (dict(treshold=0.5),
+     'this model has no parameter treshold: it has threshold, opacity, masks, format'),
+])  # yapf: disable
+def test_parameters_are_checked(query: dict[str, Any], message: str, live: Live) -> None:
+    answer = post(live, file_of(PICTURE), **query)
+    assert (answer.status_code, answer.json()) == (422, dict(detail=message))
+
+
+def test_segmenters_have_no_threshold() -> None:
+    with closing(Service(random_model('sem_fpn'), LIMITS)) as service:
+        client = TestClient(build_api(service))
+        answer = client.post('/api/predict?threshold=0.5', content=file_of(PICTURE))
+        assert (answer.status_code, answer.json()['detail']) == (
+            422, 'this model has no parameter threshold: it has opacity, masks, format')
+        assert client.post('/api/predict?opacity=0.2', content=file_of(PICTURE)).is_success
+
+
+@pytest.mark.parametrize('method, path, allowed', [('GET', '/api/predict', 'POST'),
+                                                   ('POST', '/api/model', 'GET'),
+                                                   ('DELETE', '/health', 'GET')])
+def test_other_methods_are_refused(method: str, path: str, allowed: str, live: Live) -> None:
+    answer = httpx.request(method, live.url + path)
+    assert (answer.status_code, answer.headers['allow']) == (405, allowed)
+    assert answer.json()['detail'] == f'{path} takes {allowed}, got {method}'
 
 
 def test_many_users_at_once(live: Live) -> None:
@@ -182,7 +219,9 @@ def test_large_requests_are_refused_whatever_they_announce(live: Live) -> None:
         for _ in range(30):
             yield b'\0' * 10**5
 
-    assert httpx.post(f'{live.url}/api/predict', content=endless()).status_code == 413
+    answer = httpx.post(f'{live.url}/api/predict', content=endless())
+    assert (answer.status_code,
+            answer.json()['detail']) == (413, 'the file has more than the 1 MB that are accepted')
     events = f'{live.url}/gradio_api/queue/join'
     assert httpx.post(events, content=b'[' * 300_000).status_code == 413
     assert httpx.post(events, content=b'[' * 100_000).status_code == 400

@@ -12,6 +12,7 @@ from pycocotools import mask as coco_masks
 from ..complexity import count_parameters
 from ..prediction import Instances, LabelMap, Model
 from ..prediction.results import Result
+from ..sharing.package import WEIGHTS
 from .service import Served
 
 Values = dict[str, Any]
@@ -28,8 +29,14 @@ def describe(model: Model) -> Values:
         classes=list(model.classes),
         palette=[list(colour) for colour in model.palette],
         parameters=count_parameters(model.module),
-        weights=Path(model.source).name,
+        weights=name_of_weights(model.source),
         device=str(model.device))
+
+
+def name_of_weights(source: str) -> str:
+    """The name of a file, or of the folder of a package, whose files all have the same names."""
+    path = Path(source)
+    return path.absolute().parent.name if path.name == WEIGHTS else path.name
 
 
 def answer_of(served: Served, *, threshold: float, masks: bool) -> Values:

@@ -13,6 +13,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from .uploads import too_many_bytes
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -21,6 +23,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 LOOPBACK = frozenset({'localhost', '127.0.0.1', '::1'})
 UPLOAD = '/gradio_api/upload'
 EVENTS = '/gradio_api/queue/join'
+FILES = ('/api/predict', UPLOAD)
 # what the page needs of Gradio, whose other routes fetch URLs, read files or tell of other users
 OPEN = re.compile(r'/(health|api/(model|predict|openapi\.json))|'
                   r'/(config|theme\.css|favicon\.ico|manifest\.json)?|'
@@ -66,7 +69,7 @@ class Guard:
 
     def __init__(self, app: App, *, loopback: bool, max_bytes: int, folder: str) -> None:
         self.app, self.loopback, self.folder = app, loopback, folder
-        self.max_bytes = max_bytes + AROUND
+        self.max_bytes = max_bytes
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -74,10 +77,12 @@ class Guard:
             if scope['type'] == 'lifespan':
                 await self.app(scope, receive, send)
             return
-        send, guarded = with_headers(send), limited(receive, self.most(scope['path']))
+        path = scope['path']
+        send = with_headers(send)
+        guarded = limited(receive, self.most(path), self.too_large(path))
         try:
-            self.check(scope['path'], Headers(scope=scope))
-            if scope['path'] == EVENTS and scope['method'] == 'POST':
+            self.check(path, Headers(scope=scope))
+            if path == EVENTS and scope['method'] == 'POST':
                 body = await whole(guarded)
                 self.check_event(body)
                 guarded = replayed(body, receive)
@@ -91,7 +96,13 @@ class Guard:
 
     def most(self, path: str) -> int:
         """How many bytes may be sent to a route."""
-        return self.max_bytes if path in ('/api/predict', UPLOAD) else SMALL
+        return self.max_bytes + AROUND if path in FILES else SMALL
+
+    def too_large(self, path: str) -> HTTPException:
+        """What is raised when more is sent; it names the limit that the server was started with."""
+        if path in FILES:
+            return HTTPException(413, too_many_bytes(self.max_bytes))
+        return HTTPException(413, f'the request has more than {SMALL} bytes and sends no file')
 
     def check(self, path: str, headers: Headers) -> None:
         """Raise an HTTPException for a request that is refused for its head."""
@@ -105,7 +116,7 @@ class Guard:
         if path == UPLOAD and stored_bytes(self.folder) > MOST_STORED:
             raise HTTPException(503, 'too many images at once: try again in a few minutes')
         if int(headers.get('content-length') or 0) > self.most(path):
-            raise too_large(self.most(path))
+            raise self.too_large(path)
 
     def holds(self, path: str) -> bool:
         """Whether a route is that of a file in the folder."""
@@ -133,10 +144,6 @@ def name_of(host: str) -> str | None:
         return urlsplit(f'//{host}').hostname
     except ValueError:
         return None
-
-
-def too_large(most: int) -> HTTPException:
-    return HTTPException(413, f'the request has more than the {most} bytes that are accepted')
 
 
 def stored_bytes(folder: str) -> int:
@@ -171,8 +178,8 @@ def with_headers(send: Send) -> Send:
     return wrapped
 
 
-def limited(receive: Receive, most: int) -> Receive:
-    """Raise an HTTPException when more than ``most`` bytes arrive, whatever was announced."""
+def limited(receive: Receive, most: int, too_large: HTTPException) -> Receive:
+    """Raise ``too_large`` when more than ``most`` bytes arrive, whatever was announced."""
     count = 0
 
     async def wrapped() -> Message:
@@ -180,7 +187,7 @@ def limited(receive: Receive, most: int) -> Receive:
         message = await receive()
         count += len(message.get('body', b''))
         if count > most:
-            raise too_large(most)
+            raise too_large
         return message
 
     return wrapped

@@ -15,7 +15,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from colonnade.configs import find_config
+
 from ..prediction import load
+from ..prediction.loading import CHECKPOINTS
 from .service import TIMEOUT, Service, affordable_pixels
 from .uploads import MEGABYTE, Limits
 
@@ -50,6 +53,7 @@ def serve(options: ServeOptions) -> None:
     check_limits(options)
     with ExitStack() as stack:
         listener = stack.enter_context(closing(listen(options.host, options.port)))
+        require_weights(options)
         model = load(
             options.config,
             options.checkpoint,
@@ -72,7 +76,15 @@ def serve(options: ServeOptions) -> None:
 def require_gradio() -> None:
     """Raise a ValueError if the page cannot be built."""
     if find_spec('gradio') is None:
-        raise ValueError('the page needs gradio: pip install colonnade[serve]')
+        raise ValueError("the page needs gradio: run pip install '.[serve]' in Colonnade's source")
+
+
+def require_weights(options: ServeOptions) -> None:
+    """Raise a ValueError for a config alone."""
+    path = Path(options.config)
+    if options.checkpoint is None and not path.is_dir() and path.suffix not in CHECKPOINTS:
+        find_config(path)  # raises if there is none
+        raise ValueError(f'no weights: name the file of a trained model after {path}')
 
 
 def check_limits(options: ServeOptions) -> None:

@@ -7,7 +7,8 @@ from io import BytesIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from ..prediction import ImageError, read_image
+from ..prediction import ImageError
+from ..prediction.images import rgb_of
 
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')  # none that starts other programs
 MEGABYTE = 10**6
@@ -58,22 +59,28 @@ def read_upload(content: bytes, limits: Limits) -> np.ndarray:
         UploadError: If it is broken; as :class:`TooLarge` or :class:`OtherKind` if it is that.
     """
     if not content:
-        raise UploadError('no image: the file is empty')
+        raise UploadError('the file is empty')
     if len(content) > limits.max_bytes:
-        raise TooLarge(f'the file has more than the {limits.max_bytes / MEGABYTE:g} MB that are '
-                       'accepted')
+        raise TooLarge(too_many_bytes(limits.max_bytes))
     try:
         with Image.open(BytesIO(content), formats=FORMATS) as image:
             check_pixels(image.width, image.height, limits)
-            return read_image(image)
+            return rgb_of(image)
     except UnidentifiedImageError:
         raise OtherKind(f'no image that can be read ({", ".join(FORMATS)})') from None
     except Image.DecompressionBombError:
         raise TooLarge(f'the image has more than {limits.max_pixels} pixels') from None
     except UploadError:
         raise
+    except ImageError as error:
+        raise UploadError(f'the image cannot be used: {error}') from error
     except Exception as error:  # decoders raise of all kinds
-        raise UploadError(str(error)) from error
+        raise UploadError(f'the image cannot be decoded: {error}') from error
+
+
+def too_many_bytes(most: int) -> str:
+    """What to say of a file with more bytes than are accepted."""
+    return f'the file has more than the {most / MEGABYTE:g} MB that are accepted'
 
 
 def check_pixels(width: int, height: int, limits: Limits) -> None:
