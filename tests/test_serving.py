@@ -151,7 +151,7 @@ def test_a_port_in_use_is_named() -> None:
 
 
 def test_senseless_numbers_and_no_gradio(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match='--max-pixels must be positive, got -1'):
+    with pytest.raises(ValueError, match='--max-pixels must be positive and finite, got -1'):
         serve(ServeOptions(config='none', max_pixels=-1))
     monkeypatch.setattr('colonnade.engine.serving.server.find_spec', lambda name: None)
     with pytest.raises(ValueError, match=r"pip install '\.\[serve\]'"):

@@ -197,6 +197,7 @@ def test_routes_that_nobody_needs_are_closed(path: str, live: Live) -> None:
                                              ({'Host': 'localhost:7860'}, 200),
                                              ({'Host': '[::1]:7860'}, 200),
                                              ({'Origin': 'http://elsewhere.example'}, 403),
+                                             ({'Origin': 'http://['}, 403),
                                              ({'Origin': 'null'}, 403)])  # yapf: disable
 def test_other_sites_are_refused(headers: dict[str, str], status: int, live: Live) -> None:
     answer = httpx.get(f'{live.url}/api/model', headers=headers)

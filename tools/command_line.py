@@ -10,6 +10,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+CONFIG = 'config file of mmdet or mmseg, or the name of one of ours'
+CONFIG_OR_MODEL = f'{CONFIG};\nor a checkpoint of a run, or the folder of a packaged model'
 CHECKPOINT = ('file or URL of the whole model; left out where CONFIG is a\n'
               'checkpoint of a run or a packaged model')
 
@@ -82,10 +84,9 @@ class Options(argparse.Action):
                          f'got {wrong}')
 
 
-def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+def add_config_arguments(parser: argparse.ArgumentParser, *, meaning: str = CONFIG) -> None:
     """A config and settings that override it."""
-    parser.add_argument(
-        'config', type=Path, help='config file of mmdet or mmseg, or the name of one of ours')
+    parser.add_argument('config', type=Path, help=meaning)
     parser.add_argument(
         '--cfg-options',
         action=Options,
@@ -94,7 +95,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of :func:`colonnade.load`, but for the checkpoint."""
-    add_config_arguments(parser)
+    add_config_arguments(parser, meaning=CONFIG_OR_MODEL)
     parser.add_argument('--device', help='cpu, cuda:0 ... (a GPU where there is one)')
     add_trust(parser)
 

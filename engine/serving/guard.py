@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import suppress
@@ -109,7 +110,7 @@ class Guard:
         host, origin = headers.get('host', ''), headers.get('origin')
         if self.loopback and name_of(host) not in LOOPBACK:
             raise HTTPException(421, f'this server is localhost, not {host!r}')
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and place_of(origin) != host:
             raise HTTPException(403, f'requests from {origin!r} are refused')
         if not OPEN.fullmatch(path) and not self.holds(path):
             raise HTTPException(404, 'not found')
@@ -146,12 +147,21 @@ def name_of(host: str) -> str | None:
         return None
 
 
+def place_of(origin: str) -> str | None:
+    """The host and port of an ``Origin``; None if it is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
 def stored_bytes(folder: str) -> int:
-    """How much lies in a folder, whose files come and go."""
+    """How much lies in a folder, whose files and folders come and go."""
     total = 0
-    for path in Path(folder).rglob('*'):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(parent, name).stat().st_size
     return total
 
 

@@ -10,6 +10,7 @@ import gradio as gr
 from fastapi import FastAPI
 
 from ..prediction import ImageError
+from ..prediction.outputs import LARGEST_JPEG
 from .answers import describe, drawing_of, encoded
 from .look import FONT, ICON, MONO, STYLE, alert, heading, table_of, times
 from .service import Busy, ModelError, Served, Service, TimedOut
@@ -86,6 +87,8 @@ class Page:
 
     def saved(self, drawing: Any) -> str:
         """A drawing as a file that the browser can fetch."""
+        if max(drawing.size) > LARGEST_JPEG:
+            return self.stored(encoded(drawing, 'PNG'), 'prediction.png')
         return self.stored(encoded(drawing, 'JPEG', quality=92, subsampling=0), 'prediction.jpg')
 
     def stored(self, content: bytes, name: str) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import socket
 import sys
@@ -95,8 +96,8 @@ def check_limits(options: ServeOptions) -> None:
         max_pixels=options.max_pixels,
         timeout=options.timeout)
     for name, value in numbers.items():
-        if value is not None and value <= 0:
-            raise ValueError(f'--{name.replace("_", "-")} must be positive, got {value}')
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f'--{name.replace("_", "-")} must be positive and finite, got {value}')
 
 
 def listen(host: str, port: int) -> socket.socket:

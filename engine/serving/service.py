@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..prediction import Model
+from ..prediction import ImageError, Model
 from ..prediction.results import Result
 from .uploads import Limits, read_upload
 from .worker import Worker
@@ -138,6 +138,8 @@ class Service:
             raise TimedOut(f'no answer within {self.timeout:g} seconds') from None
         except CancelledError:
             raise Busy('the server ends') from None
+        except ImageError:
+            raise
         except Exception as error:
             logger.exception('the model failed')
             raise ModelError(f'the model failed: {type(error).__name__}: {error}') from error
