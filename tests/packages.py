@@ -24,12 +24,12 @@ PALETTE = ((10, 20, 30), (40, 50, 60), (70, 80, 90), (100, 110, 120))
 HEADS = tuple(CLASSES)
 
 
-def write_checkpoint(head: str, path: Path) -> Path:
-    """A file as training writes it."""
+def write_checkpoint(head: str, path: Path, **further: Any) -> Path:
+    """A file as training writes it, with ``further`` entries of its ``meta``."""
     torch.manual_seed(0)
     meta = dict(classes=CLASSES[head], palette=list(PALETTE[:len(CLASSES[head])]))
     state = MODELS.build(read_config(config(head)).model).state_dict()
-    torch.save(dict(state_dict=state, meta=dict(dataset_meta=meta)), path)
+    torch.save(dict(state_dict=state, meta=dict(dataset_meta=meta, **further)), path)
     return path
 
 

@@ -250,12 +250,34 @@ def test_targets_of_grad_cam() -> None:
     best, = chosen_scores(scores, name)
     assert best is next(score for score in scores if score.name == name)
     assert scores[0].value.item() >= best.value.item() >= scores[-1].value.item()
-    title = drawing_of(model, 'grad-cam', target='1000', size=(64, 64)).title
-    assert title == 'Grad-CAM: there is no detection 1000'
+    with pytest.raises(
+            ValueError,
+            match=f'no detection 1000, counted from 0; there are {len(scores)} in the image'):
+        drawing_of(model, 'grad-cam', target='1000', size=(64, 64))
     with pytest.raises(
             ValueError,
             match='cat is no class of the model or the number of a detection; it has disc, sq'):
         drawing_of(model, 'grad-cam', target='cat')
+
+
+def test_a_target_that_some_images_lack(caplog: pytest.LogCaptureFixture) -> None:
+    model = model_of('faster_rcnn', **{'model.test_cfg.rcnn.nms.iou_threshold': 0.01})
+    images, size = (IMAGE, np.zeros_like(IMAGE)), (64, 64)
+    with torch.no_grad():
+        least, most = sorted(
+            len(detection_scores(model, see(model, image, size))) for image in images)
+    assert least < most
+    figures = pictures(model, images, 'grad-cam', target=least, size=size)
+    assert sorted(len(figure.axes) > 1 for figure in figures) == [False, True]
+    assert [each.getMessage() for each in caplog.records] == \
+        [f'the image: there is no detection {least}, counted from 0; there are {least}']
+    with pytest.raises(ValueError, match=f'no detection {most}, counted from 0; there are .* in '):
+        pictures(model, images, 'grad-cam', target=most, size=size)
+
+
+def test_figures_of_too_many_pixels() -> None:
+    with pytest.raises(ValueError, match='178,956,970 pixels at 10000 dpi: choose less'):
+        as_bytes(figure_of(Drawing('title', IMAGE, [])), dpi=10000)
 
 
 def test_nothing_is_detected() -> None:
@@ -326,9 +348,11 @@ def test_text_of_a_pdf_is_text() -> None:
 @pytest.mark.parametrize('name, options, message', [
     ('mixing', {}, 'XCiT has no picture mixing; it has class-attention, query-key, channel-att'),
     ('painting', {}, 'XCiT has no picture painting'),
-    ('features', dict(point=(1, 1), heads=[1]), 'heads, point: no effect on features; leave it'),
+    ('features', dict(point=(1, 1), heads=[1]),
+     'no effect on features: leave out the option heads and the option point'),
     ('features', dict(colour=1), 'no option of pictures: colour; there are blocks, classifier,'),
-    ('features', dict(size=(0, 5)), r'size must be a height and a width in pixels, got \(0, 5\)'),
+    ('features', dict(size=(0, 5)), 'the option size must be .*, got 0 x 5'),
+    ('features', dict(size=(20000, 20000)), 'of at most 178,956,970 pixels in all, got 20000 x'),
     ('query-key', dict(blocks=[4]), r'there is no block 4: there are 0 \.\.\. 3'),
     ('query-key', dict(heads=[-5]), r'there is no head -5: there are 0 \.\.\. 3'),
     ('grad-cam', dict(target='squares'), 'squares is no class of the model; did you mean square?'),

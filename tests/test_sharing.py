@@ -13,6 +13,7 @@ import yaml
 from conftest import NO_WORKERS, ROOT, config
 from mmengine.config import Config
 from packages import CLASSES, HEADS, PALETTE, some_image, write_checkpoint, write_package
+from PIL import Image
 from safetensors import safe_open
 from torch import nn
 
@@ -108,7 +109,8 @@ def test_nothing_of_the_makers_machine_is_shared(checkpoints: dict[str, Path],
     assert 'model.backbone.init_cfg is left out' in told and 'backend_args is left out' in told
 
 
-def test_the_card_and_the_readme(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+def test_the_card_and_the_readme(checkpoints: dict[str, Path], tmp_path: Path,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(config('sem_fpn'), checkpoints['sem_fpn'])
     words = Words('drawn_shapes', license='cc-by-4.0', data='drawn shapes', notes='Three *shapes*.')
     make_package(model, tmp_path / 'out', words, metrics=dict(mIoU=75.2, aAcc=None))
@@ -126,8 +128,12 @@ def test_the_card_and_the_readme(checkpoints: dict[str, Path], tmp_path: Path) -
     assert front['pipeline_tag'] == 'image-segmentation'
     assert front['model-index'][0]['results'][0]['metrics'] == [dict(type='mIoU', value=75.2)]
     assert '| mIoU | 75.2 |' in body and '| aAcc | – |' in body and 'Three *shapes*.' in body
+    assert 'It is an `EncoderDecoder` on XCiT (nano_12_p16)' in body
     code = body.split('```python\n')[1].split('```')[0]
-    compile(code, 'README.md', 'exec')
+    Image.fromarray(some_image()).save(tmp_path / 'out/image.jpg')
+    monkeypatch.chdir(tmp_path / 'out')
+    exec(code, {})
+    assert Image.open('drawn.png').height >= 96
     with safe_open(tmp_path / 'out/model.safetensors', framework='pt') as file:
         assert json.loads(file.metadata()['dataset_meta'])['classes'] == card['classes']
 
@@ -210,10 +216,59 @@ def test_errors_of_the_command_line(checkpoints: dict[str, Path], tmp_path: Path
     make = ('make', config('sem_fpn'), tmp_path / 'a.pth', '--out')
     for arguments, message in (
         ((*make, tmp_path / 'there'), 'package: .*there exists: name another folder'),
-        ((*make, tmp_path / 'new', '--metrics', tmp_path / 'no.json'), 'package: no metrics file'),
+        ((*make, tmp_path / 'new', '--metrics', tmp_path / 'no.json'),
+         'package: --metrics .*no.json: there is no such file'),
+        ((*make, tmp_path / 'new', '--notes', tmp_path / 'no.md'),
+         'package: --notes .*no.md cannot be read: No such file'),
+        ((*make, tmp_path / 'new', '--notes', tmp_path / 'a.pth'),
+         'package: --notes .*a.pth is no text in UTF-8'),
+        (('push', tmp_path / 'there', 'x/y', '--token-file', tmp_path / 'no.txt'),
+         'package: --token-file .*no.txt cannot be read: No such file'),
+        (('make', config('sem_fpn'), '--out', tmp_path / 'new'), 'package: no weights behind '),
+        (('make', tmp_path / 'there', '--out', tmp_path / 'new'),
+         'package: .*there is a folder: name a config and a checkpoint'),
         (('check', tmp_path / 'there'), 'package: no .*model.json: this is no folder of'),
         (('check', tmp_path / 'a.pth'), 'package: .*a.pth is no folder'),
     ):
         with pytest.raises(SystemExit, match=message):
             run_tool('package', *arguments)
     assert {path.name for path in tmp_path.iterdir()} == {'there', 'a.pth'}
+
+
+def test_a_checkpoint_of_a_run_alone(tmp_path: Path, run_tool: Callable) -> None:
+    cfg = read_config(config('sem_fpn'))
+    path = write_checkpoint('sem_fpn', tmp_path / 'iter_500.pth', cfg=cfg.pretty_text)
+    metrics = tmp_path / 'metrics.json'
+    metrics.write_text(json.dumps(dict(checkpoint=str(path), metrics=dict(mIoU=75.2))))
+    run_tool('package', 'make', path, '--out', tmp_path / 'shared', '--metrics', metrics)
+    package = open_package(tmp_path / 'shared')
+    assert package.card.classes == CLASSES['sem_fpn'] and package.card.metrics == dict(mIoU=75.2)
+    assert package.card.training['max_iters'] == cfg.train_cfg.max_iters
+
+
+def test_evaluators_are_those_that_all_have() -> None:
+    """A run's config has faster ones where faster-coco-eval is installed."""
+    cfg = read_config(config('mask_rcnn'))
+    cfg.test_evaluator.type = 'FasterCocoMetric'
+    values, _ = portable(cfg, ('disc', ), ((1, 2, 3), ))
+    assert values['test_evaluator']['type'] == 'CocoMetric'
+
+
+@pytest.mark.parametrize('tool, arguments, step', [
+    ('package', ('make', config('sem_fpn'), 'a.pth', '--out', 'new'), 'sharing.command.load'),
+    ('visualize', (config('sem_fpn'), 'a.pth', ROOT / 'docs/images/visualize_features.png', '--out',
+                   'new'), 'pictures.command.load'),
+])
+def test_tools_stop_quietly(tool: str, arguments: tuple, step: str, run_tool: Callable,
+                            tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                            capsys: pytest.CaptureFixture) -> None:
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(f'colonnade.engine.{step}', stop)
+    with pytest.raises(SystemExit) as stopped:
+        run_tool(tool, *arguments)
+    assert stopped.value.code == 130 and not list(tmp_path.iterdir())
+    assert capsys.readouterr().err.endswith(f'{tool}: stopped\n')

@@ -94,7 +94,11 @@ def test_errors_come_before_pictures(run_tool: Callable, checkpoint: Path, tmp_p
     assert 'b.png: no such file or folder' in \
         fails(run_tool, *command[:2], tmp_path / 'b.png', *command[3:])
     assert 'random.pth: name images' in fails(run_tool, *command[:2], *command[3:])
-    assert '--dpi must be positive, got 0' in fails(run_tool, *command, '--dpi', 0)
+    for dpi in (0, 100000):
+        assert f'--dpi is from 10 to 1200, got {dpi}' in fails(run_tool, *command, '--dpi', dpi)
+    for forgotten in (image, tmp_path):
+        assert fails(run_tool, SLIM, forgotten, '--out', out) == \
+            f'visualize: no weights behind {SLIM}: {forgotten} is no file of weights'
     assert 'XCiT has no picture mixing; it has class-attention, query-key, ' in \
         fails(run_tool, *command, '--what', 'mixing')
     assert 'needs the weights of a classifier (--classifier)' in \
@@ -104,8 +108,17 @@ def test_errors_come_before_pictures(run_tool: Callable, checkpoint: Path, tmp_p
     assert 'there is no block 12: there are 0 ... 11' in fails(run_tool, *command, '--block', 12)
     assert 'there is no head 4: there are 0 ... 3' in \
         fails(run_tool, *command, '--what', 'features', 'query-key', '--heads', 4)
-    assert 'point: no effect on query-key, ' in fails(run_tool, *command, '--point', 1, 1)
+    assert 'grad-cam: leave out the option point' in fails(run_tool, *command, '--point', 1, 1)
     assert not out.exists()
+
+
+def test_frames_that_are_not_shown(run_tool: Callable, checkpoint: Path, tmp_path: Path,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    frames = [Image.new('L', (20, 20), value) for value in (0, 100, 200)]
+    frames[0].save(tmp_path / 'a.gif', save_all=True, append_images=frames[1:])
+    assert 'no block 12' in fails(run_tool, SLIM, checkpoint, tmp_path / 'a.gif', '--out',
+                                  tmp_path / 'out', '--block', 12)  # yapf: disable
+    assert capsys.readouterr().err == f'{tmp_path}/a.gif: the first of 3 frames\n'
 
 
 def test_the_tool_names_all_pictures() -> None:

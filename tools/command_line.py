@@ -14,6 +14,7 @@ CONFIG = 'config file of mmdet or mmseg, or the name of one of ours'
 CONFIG_OR_MODEL = f'{CONFIG};\nor a checkpoint of a run, or the folder of a packaged model'
 CHECKPOINT = ('file or URL of the whole model; left out where CONFIG is a\n'
               'checkpoint of a run or a packaged model')
+STOPPED = 130  # the status that Ctrl-C ends a program with
 
 
 @contextmanager
@@ -31,6 +32,20 @@ def user_errors(tool: str, *kinds: type[Exception]) -> Iterator[None]:
         if is_from_an_import(error):
             raise
         sys.exit(f'{tool}: {error}')
+
+
+@contextmanager
+def stoppable(tool: str) -> Iterator[None]:
+    """End the program with ``tool: stopped`` and status 130 on Ctrl-C.
+
+    Args:
+        tool: Its name.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f'\n{tool}: stopped', file=sys.stderr)
+        sys.exit(STOPPED)
 
 
 def is_from_an_import(error: Exception) -> bool:

@@ -1,6 +1,7 @@
 """Share a trained model: a folder with weights, config and model card, checked, pushed and pulled.
 
     python tools/package.py make CONFIG epoch_36.pth --out my_detector --metrics metrics.json
+    python tools/package.py make work_dirs/shapes/iter_500.pth --out my_detector
     python tools/package.py check my_detector
     python tools/package.py push my_detector USER/my_detector
     python tools/package.py pull USER/my_detector --out my_detector
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import print_any_name, user_errors
+from colonnade.tools.command_line import print_any_name, stoppable, user_errors
 
 TRUST = 'build and import whatever the config names, and run what is pickled\n' \
         'in the weights; only if you trust who made them'
@@ -41,8 +42,12 @@ def parse_args() -> argparse.Namespace:
 
 def add_make(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``make``."""
-    parser.add_argument('config', help='config file, or the name of one of ours')
-    parser.add_argument('checkpoint', help='file or URL of the trained model')
+    parser.add_argument(
+        'config', type=Path, help='config file, the name of one of ours, or a checkpoint of a run')
+    parser.add_argument(
+        'checkpoint',
+        nargs='?',
+        help='file or URL of the trained model; left out where CONFIG is a checkpoint')
     parser.add_argument('--out', type=Path, required=True, help='folder to write')
     parser.add_argument('--metrics', type=Path, help='metrics.json of tools/test.py')
     parser.add_argument('--data', help='what the metrics were computed on, for people')
@@ -56,7 +61,7 @@ def main() -> None:
     """Make, check, push or pull a package."""
     print_any_name()
     args = parse_args()
-    with user_errors('package'):
+    with stoppable('package'), user_errors('package'):
         from colonnade.engine.sharing import command  # takes seconds
         getattr(command, args.action)(args)
 

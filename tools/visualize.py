@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from colonnade.tools.command_line import (CHECKPOINT, add_model_arguments, print_any_name,
-                                          user_errors)
+                                          stoppable, user_errors)
 
 WHAT = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mixing', 'features',
         'grad-cam')
@@ -37,7 +37,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--out', type=Path, required=True, help='folder for IMAGE.NAME.png')
     parser.add_argument(
         '--format', nargs='+', choices=['png', 'pdf'], default=['png'], help='of files (png)')
-    parser.add_argument('--dpi', type=int, default=150, help='pixels of an inch (150)')
+    parser.add_argument('--dpi', type=int, default=150, help='pixels of an inch, 10 to 1200 (150)')
     parser.add_argument(
         '--size',
         nargs=2,
@@ -75,7 +75,7 @@ def main() -> None:
     """Draw and write the pictures."""
     print_any_name()
     args = parse_args()
-    with user_errors('visualize'):
+    with stoppable('visualize'), user_errors('visualize'):
         from colonnade.engine.launch import import_quietly
         import_quietly('colonnade.engine.pictures.command')  # takes seconds
         from colonnade.engine.pictures.command import visualize

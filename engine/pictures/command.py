@@ -2,19 +2,22 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..atomic import replacing
 from ..prediction import load, read_image
+from ..prediction.images import num_frames
 from ..prediction.inputs import Input, find_inputs
-from ..prediction.loading import CHECKPOINTS
+from ..prediction.loading import CHECKPOINTS, check_kinds
 from .kinds import KINDS, check, pictures, pictures_of
 from .layout import as_bytes
 from .options import Options
 
 OPTIONS = ('blocks', 'heads', 'point', 'classifier', 'target', 'size', 'nearest', 'trust')
+LEAST_DPI, MOST_DPI = 10, 1200
 
 
 def visualize(args: argparse.Namespace) -> Iterator[Path]:
@@ -31,13 +34,12 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
     """
     given = {name: getattr(args, name) for name in OPTIONS}
     options = Options.of({key: value for key, value in given.items() if value is not None})
-    if args.dpi < 1:
-        raise ValueError(f'--dpi must be positive, got {args.dpi}')
+    if not LEAST_DPI <= args.dpi <= MOST_DPI:
+        raise ValueError(f'--dpi is from {LEAST_DPI} to {MOST_DPI}, got {args.dpi}')
     checkpoint, inputs = files_of(args)
     images, stems = [item.path for item in inputs], [item.stem for item in inputs]
     require_new(args.out, stems, args.what or (), args.format)
-    for image in images:
-        read_image(image)
+    check_images(images)
     model = load(
         args.config, checkpoint, device=args.device, cfg_options=args.cfg_options, trust=args.trust)
     names = args.what or pictures_of(model, classifier=options.classifier)
@@ -58,9 +60,11 @@ def files_of(args: argparse.Namespace) -> tuple[str | None, list[Input]]:
 
     Raises:
         FileNotFoundError: If an image is not there.
-        ValueError: If there is no image, or a video.
+        ValueError: If there is no checkpoint, no image, or a video.
     """
     holds_weights = args.config.is_dir() or args.config.suffix in CHECKPOINTS
+    checkpoint = None if holds_weights else args.checkpoint
+    check_kinds(args.config, checkpoint)
     names = [args.checkpoint, *args.images] if holds_weights else args.images
     if not names:
         raise ValueError(f'no image behind {args.config} {args.checkpoint}: name images')
@@ -68,7 +72,15 @@ def files_of(args: argparse.Namespace) -> tuple[str | None, list[Input]]:
     for item in inputs:
         if item.is_video:
             raise ValueError(f'{item.path} is a video: pictures are of images')
-    return None if holds_weights else args.checkpoint, inputs
+    return checkpoint, inputs
+
+
+def check_images(images: Sequence[Path]) -> None:
+    """Raise an ImageError if one cannot be read; say which have frames that are not shown."""
+    for image in images:
+        read_image(image)
+        if (number := num_frames(image)) > 1:
+            print(f'{image}: the first of {number} frames', file=sys.stderr, flush=True)
 
 
 def options_of(name: str, options: Options) -> dict[str, Any]:

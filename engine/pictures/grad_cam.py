@@ -4,6 +4,7 @@ Shapes: ``C`` channels, ``h, w`` a map's height and width, ``K`` classes.
 """
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from .options import Options
 from .scales import Scale
 from .seen import Maps, NamedMap, Seen, named_maps, recorded
 
+logger = logging.getLogger(__name__)
 MOST = 3  # targets of a figure, if none is chosen
 FEW = 10  # classes that a message names
 
@@ -75,7 +77,8 @@ def detection_scores(model: Model, seen: Seen) -> list[Score]:
     choice of what is kept.
     """
     sample, = model.module.predict(seen.inputs, seen.samples, rescale=False)
-    if len(sample.pred_instances) and not sample.pred_instances.scores.requires_grad:
+    lacks_graph = torch.is_grad_enabled() and not sample.pred_instances.scores.requires_grad
+    if len(sample.pred_instances) and lacks_graph:
         with WithoutDetach():
             sample, = model.module.predict(seen.inputs, seen.samples, rescale=False)
     found = sample.pred_instances
@@ -133,6 +136,27 @@ def check_target(model: Model, target: str | int | None) -> str | int | None:
     raise ValueError(f'{target} is no class of the model{also}; {there}')
 
 
+def require_target(model: Model, target: str | int, images: Iterable[Seen]) -> None:
+    """Raise a ValueError if no image has such a detection."""
+    found = []
+    for seen in images:
+        with torch.no_grad():
+            scores = detection_scores(model, seen)
+        if chosen_scores(scores, target):
+            return
+        found.append(f'{len(scores)} in {seen.name}')
+    raise ValueError(f'{absence(target)}; there are {shortened(found)}')
+
+
+def absence(target: str | int | None) -> str:
+    """That a detection, or any, is not there."""
+    if target is None:
+        return 'there is no detection'
+    if isinstance(target, int):
+        return f'there is no detection {target}, counted from 0'
+    return f'there is no detection of {target}'
+
+
 def shortened(names: Sequence[str]) -> str:
     """The first of many names, and how many there are."""
     more = f' and {len(names) - FEW} more' if len(names) > FEW else ''
@@ -146,14 +170,16 @@ def maps_and_scores(model: Model, seen: Seen) -> tuple[Maps, list[Score]]:
         return maps, scores_of(model, seen)
 
 
-def grad_cam_panels(model: Model, options: Options, _: Callable[[], Iterable[Seen]]) -> \
+def grad_cam_panels(model: Model, options: Options, images: Callable[[], Iterable[Seen]]) -> \
         Callable[[Seen], Drawing]:
     """Grad-CAM of detections or classes, at each tap and level that the score depends on.
 
     Raises:
-        ValueError: If the target is no class, and no number of a detection.
+        ValueError: If the target is no class, and no number of a detection; or no image has it.
     """
     target = check_target(model, options.target)
+    if target is not None and model.kind != 'labels':
+        require_target(model, target, images())
 
     def draw(seen: Seen) -> Drawing:
         maps, scores = maps_and_scores(model, seen)
@@ -163,7 +189,9 @@ def grad_cam_panels(model: Model, options: Options, _: Callable[[], Iterable[See
         ]
         what = 'score of a detection' if model.kind != 'labels' else 'mean logit of a class'
         if not rows:
-            what = f'there is no detection {"" if target is None else target}'.strip()
+            what = absence(target)
+            if target is not None:
+                logger.warning('%s: %s; there are %d', seen.name, what, len(scores))
         scale = Scale('share of the maximum', 0., 1., 'YlOrRd', transparent=True)
         return Drawing(f'Grad-CAM: {what}', seen.image, rows, scale, nearest=options.nearest)
 

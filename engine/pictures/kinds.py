@@ -11,7 +11,7 @@ from torch import nn
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.token_attention import has_token_attention
 
-from ..prediction.images import Source, read_image
+from ..prediction.images import Source, name_of, read_image
 from ..prediction.model import Model
 from .attention import (attention_panels, channel_panels, class_attention_panels, magnitude_panels,
                         mixing_panels)
@@ -108,7 +108,7 @@ def pictures(model: Model, images: Sequence[Source], name: str, **options: Any) 
     check(model, [name], made)
 
     def each_seen() -> Iterator[Seen]:
-        return (see(model, read_image(image), made.size) for image in images)
+        return (see(model, read_image(image), made.size, name_of(image)) for image in images)
 
     draw = KINDS[name].panels(model, made, each_seen)
     return (figure_of(draw(seen)) for seen in each_seen())
@@ -127,4 +127,5 @@ def check(model: Model, names: Sequence[str], options: Options) -> None:
                              f'has {there}')
     used = frozenset().union(*(KINDS[name].options for name in names))
     if unused := sorted(options.set_names() - used):
-        raise ValueError(f'{", ".join(unused)}: no effect on {", ".join(names)}; leave it out')
+        raise ValueError(f'no effect on {", ".join(names)}: leave out the option '
+                         f'{" and the option ".join(unused)}')

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from ..prediction.images import MAX_PIXELS
 from .scales import Scale
 
 WIDTH = 9.  # inches that panels may take side by side
@@ -197,7 +198,14 @@ def as_bytes(figure: Figure, kind: str = 'png', dpi: int = DPI) -> bytes:
         figure: Of :func:`figure_of`.
         kind: ``'png'``, or ``'pdf'`` with text as text.
         dpi: Pixels of an inch.
+
+    Raises:
+        ValueError: If a PNG would have more than :data:`.MAX_PIXELS` pixels.
     """
+    width, height = figure.get_size_inches()
+    if kind == 'png' and width * height * dpi**2 > MAX_PIXELS:
+        raise ValueError(f'a figure of {width:.1f} x {height:.1f} inches has more than '
+                         f'{MAX_PIXELS:,} pixels at {dpi} dpi: choose less')
     file = io.BytesIO()
     with rc_context({'pdf.fonttype': 42}):
         figure.savefig(file, format=kind, dpi=dpi)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ..prediction.images import MAX_PIXELS
+
 
 @dataclass(frozen=True)
 class Options:
@@ -49,8 +51,11 @@ class Options:
             for key, value in options.items()
         }
         made = cls(**values)
-        if made.size is not None and min(made.size) < 1:
-            raise ValueError(f'size must be a height and a width in pixels, got {made.size}')
+        if made.size is not None:
+            height, width = made.size
+            if min(made.size) < 1 or height * width > MAX_PIXELS:
+                raise ValueError('the option size must be a height and a width in pixels, of at '
+                                 f'most {MAX_PIXELS:,} pixels in all, got {height} x {width}')
         return made
 
     def set_names(self) -> set[str]:

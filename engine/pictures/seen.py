@@ -32,11 +32,13 @@ class Seen:
         original: Height and width of the image that was given.
         inputs: ``(1, 3, H, W)``, normalised and padded.
         samples: mmdet's or mmseg's data sample, in a list.
+        name: What messages call it.
     """
     image: np.ndarray
     original: Size
     inputs: Tensor
     samples: list[Any]
+    name: str = 'the image'
 
     def to_seen(self, point: tuple[float, float]) -> tuple[float, float]:
         """A point ``(x, y)`` in pixels of the original in those of :attr:`image`.
@@ -47,11 +49,11 @@ class Seen:
         (height, width), (x, y) = self.original, point
         if not (0 <= x < width and 0 <= y < height):
             raise ValueError(
-                f'the image has {width} x {height} pixels, and no point ({x:g}, {y:g})')
+                f'{self.name} has {width} x {height} pixels, and no point ({x:g}, {y:g})')
         return x / width * self.image.shape[1], y / height * self.image.shape[0]
 
 
-def see(model: Model, array: np.ndarray, size: Size | None = None) -> Seen:
+def see(model: Model, array: np.ndarray, size: Size | None = None, name: str = 'the image') -> Seen:
     """An image behind the test pipeline and the model's preprocessing.
 
     Args:
@@ -59,11 +61,12 @@ def see(model: Model, array: np.ndarray, size: Size | None = None) -> Seen:
         array: RGB values, ``(h, w, 3)``, uint8.
         size: Height and width to resize it to, instead of what the test pipeline makes of it;
             bilinear, antialiased.
+        name: What messages call it.
 
     Raises:
         ImageError: If the pipeline cannot take it.
     """
-    data = model.prepare(array)
+    data = model.prepare(array, name)
     if size is not None:
         resized = Image.fromarray(array).resize((size[1], size[0]), Image.Resampling.BILINEAR)
         data['inputs'] = torch.from_numpy(np.array(resized)[..., ::-1].copy()).permute(2, 0, 1)
@@ -74,7 +77,7 @@ def see(model: Model, array: np.ndarray, size: Size | None = None) -> Seen:
     batch = dict(inputs=[data['inputs']], data_samples=[data['data_samples']])
     ready = model.module.data_preprocessor(batch, False)
     return Seen(
-        np.ascontiguousarray(shown), array.shape[:2], ready['inputs'], ready['data_samples'])
+        np.ascontiguousarray(shown), array.shape[:2], ready['inputs'], ready['data_samples'], name)
 
 
 @dataclass

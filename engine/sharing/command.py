@@ -23,12 +23,16 @@ def make(args: argparse.Namespace) -> None:
     """
     if args.out.exists():
         raise FileExistsError(f'{args.out} exists: name another folder')
+    if args.config.is_dir():
+        raise IsADirectoryError(f'{args.config} is a folder: name a config and a checkpoint, or a '
+                                'checkpoint of a run')
     words = Words(
         name=args.name or args.out.resolve().name,
         license=args.license,
         data=args.data,
-        notes=args.notes.read_text(encoding='utf-8') if args.notes else '')
-    metrics = read_metrics(args.metrics, args.checkpoint) if args.metrics else None
+        notes=read_option('--notes', args.notes) if args.notes else '')
+    checkpoint = args.checkpoint or str(args.config)
+    metrics = read_metrics(args.metrics, checkpoint) if args.metrics else None
     model = load(args.config, args.checkpoint, device='cpu', trust=args.trust)
     changes = make_package(model, args.out, words, metrics=metrics, trust=args.trust)
     for change in changes:
@@ -87,14 +91,29 @@ def read_token(path: Path | None) -> str | None:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it is empty.
+        ValueError: If it is empty or no text.
     """
     if path is None:
         return None
-    token = path.read_text(encoding='utf-8').strip()
+    token = read_option('--token-file', path).strip()
     if not token:
         raise ValueError(f'--token-file {path} is empty')
     return token
+
+
+def read_option(option: str, path: Path) -> str:
+    """The text of a file that an option names.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is no text.
+    """
+    try:
+        return path.read_text(encoding='utf-8')
+    except OSError as error:
+        raise OSError(f'{option} {path} cannot be read: {error.strerror}') from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{option} {path} is no text in UTF-8: {error.reason}') from error
 
 
 def summary(card: Card, folder: Path) -> str:

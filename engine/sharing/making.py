@@ -164,7 +164,7 @@ def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
         PackageError: If it is none, or is of another checkpoint.
     """
     if not path.is_file():
-        raise FileNotFoundError(f'no metrics file {path}')
+        raise FileNotFoundError(f'--metrics {path}: there is no such file')
     try:
         content: Any = json.loads(path.read_text(encoding='utf-8'))
         metrics, tested = dict(content['metrics']), str(content['checkpoint'])

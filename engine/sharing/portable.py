@@ -10,6 +10,7 @@ from mmengine.config import Config
 from colonnade.weights.pretrained import pretrained_of
 
 from ..checks import settle_trunk
+from ..data_sources import evaluators
 from ..hooks import averages_weights, hooks_of, plain
 from .plain_config import PackageError
 
@@ -40,6 +41,9 @@ def portable(cfg: Config, classes: tuple[str, ...],
     """
     cfg = deepcopy(cfg)
     settle_trunk(cfg.model)
+    for evaluator in evaluators(cfg, ('test_evaluator', )):
+        if evaluator.type == 'FasterCocoMetric':  # of a run; others may lack what it needs
+            evaluator.type = 'CocoMetric'
     values = {key: plain(cfg[key]) for key in KEPT if cfg.get(key) is not None}
     dataset = values.get('test_dataloader', {}).get('dataset', {})
     if not isinstance(dataset.get('pipeline'), list):

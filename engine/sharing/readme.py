@@ -79,7 +79,9 @@ def front_matter(card: Card, config: Config) -> str:
 def introduction(card: Card, config: Config) -> Iterator[str]:
     """What the model is."""
     yield f'{TASKS[card.kind].format(number=len(card.classes))}\n'
-    yield (f'It is a `{config.model.type}` on {trunk_of(config)}, with '
+    kind = config.model.type
+    article = 'an' if kind[0] in 'AEIOU' else 'a'
+    yield (f'It is {article} `{kind}` on {trunk_of(config)}, with '
            f'{card.parameters / 1e6:.1f} million parameters.\n')
 
 
