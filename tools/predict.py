@@ -9,10 +9,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from colonnade.tools.command_line import (CHECKPOINT, add_model_arguments, print_any_name,
+from colonnade.tools.command_line import (CHECKPOINT, STOPPED, add_model_arguments, print_any_name,
                                           user_errors)
 
-UNREADABLE, STOPPED = 3, 130  # statuses that the program ends with
+UNREADABLE = 3  # the status that inputs which could not be read end the program with
 
 
 def parse_args() -> argparse.Namespace:

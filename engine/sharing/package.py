@@ -57,7 +57,10 @@ def open_package(folder: str | Path, *, trust: bool = False) -> Package:
     except UnicodeDecodeError as error:
         raise PackageError(f'{path} is no text: {error}') from error
     config = as_config(values, str(path), trust=trust)
-    if (named := config.test_dataloader.dataset.get('metainfo', {}).get('classes')) is not None:
+    about = config.test_dataloader.dataset.get('metainfo') or {}
+    if not isinstance(about, Mapping):
+        raise PackageError(f'{path}: metainfo of the test data must be a dict, got {about!r}')
+    if (named := about.get('classes')) is not None:
         if tuple(named) != card.classes:
             raise PackageError(f'{path} and {folder / CARD} name other classes')
     return Package(folder, config, folder / WEIGHTS, card)

@@ -22,7 +22,7 @@ TRUST = 'If you trust who made it, load it with trust=True, or --trust'
 #: strings in models and pipelines: names, so neither expressions nor paths
 NAME = re.compile(r'[\w .,+-]*', re.ASCII)
 #: types that mmdet and mmcv look up in mmcv.ops, without a registry
-OPERATORS = ('RoIAlign', 'RoIPool', 'nms', 'soft_nms')
+OPERATORS = ('RoIAlign', 'RoIPool', 'SimpleRoIAlign', 'nms', 'soft_nms')
 CONFIG_FILES = ('.py', '.json', '.yaml', '.yml')
 #: what data sets read as paths or show as text, and no registry gets
 TEXTS = ('metainfo', 'ann_file', 'data_root', 'data_prefix')
