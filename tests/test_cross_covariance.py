@@ -234,7 +234,12 @@ def test_fused_trunks_give_the_same_maps(cls: type, arch: dict) -> None:
 
 
 @pytest.mark.parametrize('training', [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize('cls, arch', [(XCiT, ARCH), (ResMLP, dict(embed_dim=64, img_size=64))])
+@pytest.mark.parametrize(
+    'cls, arch',
+    [
+        pytest.param(XCiT, ARCH, marks=pytest.mark.slow),  # takes half a minute to compile
+        (ResMLP, dict(embed_dim=64, img_size=64)),
+    ])
 def test_no_graph_breaks_at_any_size(cls: type, arch: dict, training: bool) -> None:
     torch._dynamo.reset()
     trunk = cls(arch | dict(depth=1)).train(training)

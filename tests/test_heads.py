@@ -40,8 +40,8 @@ FEW = {  # settings of models that take time: how many there are at most
 WITHOUT_MASKS = ('faster_rcnn', 'dino')
 FROZEN = ('linear', )  # heads whose recipe freezes the trunk
 #: whose small versions are slow too: others with the same data and losses run always
-COVERED = ('cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'mask2former', 'sem_fpn', 'upernet',
-           'mask2former_semantic')
+COVERED = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'mask2former', 'rtmdet_ins',
+           'sem_fpn', 'upernet', 'segmenter', 'mask2former_semantic')
 RUNS = [
     pytest.param(head, factor, marks=pytest.mark.slow if factor == 1 or head in COVERED else [])
     for head in LEAVES for factor in (8, 1)

@@ -122,7 +122,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (dict(limit=0), '--limit must be at least 1, got 0'),
     (dict(limit=-1), '--limit must be at least 1, got -1'),
     (dict(config='no.py'), 'no config file no.py'),
-    (dict(config=ROOT / 'setup.cfg'), 'setup.cfg cannot be read'),
+    (dict(config=ROOT / 'setup.cfg'), 'setup.cfg is no config'),
     (dict(config=ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py'), 'does not fit'),
     (dict(
         config=Path(find_spec('mmseg').origin).parent /

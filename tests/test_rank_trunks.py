@@ -79,7 +79,7 @@ def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: py
         [[row[key] for key in same] for row in rows]
 
 
-@pytest.mark.parametrize('boxes', [[], ['--boxes']])
+@pytest.mark.parametrize('boxes', [[], pytest.param(['--boxes'], marks=pytest.mark.slow)])
 def test_instances_are_ranked_by(boxes: list[str], rank: Callable, tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.engine.probing.command.draw', lambda *_: None)
