@@ -35,8 +35,13 @@ default_hooks = dict(checkpoint=dict(interval=1))
 """
 
 
-@pytest.mark.parametrize('trunk, head', [  # each always under one head
-    pytest.param(trunk, head, marks=[] if (row + column) % 2 else pytest.mark.slow)
+def marks_of(trunk: str, row: int, column: int) -> list[pytest.MarkDecorator]:
+    """Each class is always run under one head."""
+    return [] if (row + column) % 2 and 'windows' not in trunk else [pytest.mark.slow]
+
+
+@pytest.mark.parametrize('trunk, head', [
+    pytest.param(trunk, head, marks=marks_of(trunk, row, column))
     for row, trunk in enumerate(TRUNKS) if trunk != 'XCiT'
     for column, head in enumerate(('mask_rcnn', 'sem_fpn'))
 ])  # yapf: disable

@@ -23,6 +23,7 @@ needs_linux = pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), rea
 
 
 @needs_linux
+@pytest.mark.slow
 def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
                                  capsys: pytest.CaptureFixture[str]) -> None:
     run_tool('benchmark', '--trunks', 'ResMLP:s12:token_mixing=window', '--sizes', '256',
