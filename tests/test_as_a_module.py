@@ -15,12 +15,13 @@ from rounding import check_all_rounding, doubled
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.optim.swa_utils import AveragedModel
-from trunks import MAKERS, tiny
+from trunks import MAKERS, OURS, tiny
 
 from colonnade.necks import ColumnarPyramid
 
 SIZES = [(64, 64), (72, 104), (40, 56)]  # the first grid is CaiT's and ResMLP's own
 
+CLASSES = [cls.__name__ for cls in OURS]  # without their other forms
 every_model = pytest.mark.parametrize('kind', [*MAKERS, 'pyramid'])
 
 
@@ -191,7 +192,9 @@ def test_built_without_memory_and_filled(kind: str) -> None:
     check_same(run(model), run(source))
 
 
-@every_model
+@pytest.mark.parametrize(
+    'kind', [pytest.param(kind, marks=[] if kind in CLASSES else pytest.mark.slow)
+             for kind in (*MAKERS, 'pyramid')])  # yapf: disable
 def test_exported_twice_with_eager_runs_between(kind: str) -> None:
     """Traces leave nothing behind, at sizes that nothing else has had either."""
     model = build(kind)
