@@ -32,7 +32,7 @@ CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'colo
 UV = 'uv==0.13.8'
 UV_CACHE = Path(os.environ.get('UV_CACHE_DIR') or CACHE.parent / 'uv')  # where uv has it, too
 MMCV = 'onedl-mmcv==2.3.6'
-GIGABYTES = {'VENV': 5.8, 'UV_CACHE_DIR': 5.8, 'TMPDIR': 0.4}  # environment, downloads, compiling
+GIGABYTES = {'VENV': 7.0, 'UV_CACHE_DIR': 7.0, 'TMPDIR': 0.4}  # environment, downloads, compiling
 MMCV_TOOLS = [ROOT / 'tools/build_mmcv.py', *sorted(ROOT.glob('tools/mmcv_ext/*.py'))]
 LOG = 'bootstrap.log'
 SCRATCH = 'scratch-'  # begins the names of folders in the cache that may be left over
