@@ -26,8 +26,12 @@ BENEATH = {  # room -> what it may import besides itself
     'necks': ('weights', 'backbones.kernels'),
     'heads': (),
     'engine': ('configs', 'engine', 'necks', 'backbones', 'weights'),
-    'engine.own_data': ('engine', ),
+    'engine.own_data': ('engine', 'engine.data_doors'),
     'engine.benchmark': ('engine', 'necks', 'backbones'),
+    'engine.data_doors': ('engine', 'engine.own_data'),
+    'engine.browsing': ('engine', 'engine.own_data', 'engine.prediction', 'engine.reporting'),
+    'engine.run_folder': ('engine', ),
+    'engine.run_report': ('engine', 'engine.prediction', 'engine.reporting'),
     'engine.probing': ('engine', 'backbones', 'weights'),
     'engine.reporting': ('engine', ),
     'engine.serving': ('configs', 'engine'),
@@ -38,9 +42,9 @@ BENEATH = {  # room -> what it may import besides itself
     'tools': ('configs', 'engine', 'weights'),
 }  # yapf: disable
 # which the rest of their folder does not know
-ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.pictures', 'engine.prediction',
-             'engine.probing', 'engine.reporting', 'engine.serving', 'engine.sharing',
-             'engine.transplant')
+ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.browsing', 'engine.data_doors',
+             'engine.pictures', 'engine.prediction', 'engine.probing', 'engine.reporting',
+             'engine.serving', 'engine.sharing', 'engine.transplant')
 FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'engine', 'tools')
 
 

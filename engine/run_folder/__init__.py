@@ -1,0 +1,1 @@
+"""What a training leaves in its folder while it runs, and when it stops."""
