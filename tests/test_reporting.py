@@ -13,7 +13,9 @@ from PIL import Image
 
 from colonnade.engine.prediction import Instances, LabelMap, Model, load
 from colonnade.engine.prediction.truth import truth_of
-from colonnade.engine.reporting import Section, sample_section, write_page
+from colonnade.engine.reporting import Section, Table, sample_section, write_page
+from colonnade.engine.reporting.page import address
+from colonnade.engine.reporting.plots import figure, plain, svg
 
 
 def root(shapes: Path, head: str) -> dict[str, str]:
@@ -31,6 +33,28 @@ def test_pictures_are_in_the_page_and_texts_are_text(tmp_path: Path) -> None:
     with Image.open(BytesIO(base64.b64decode(content))) as found:
         assert found.size == (3, 2)
     assert 'http' not in text
+
+
+def test_tables_plots_and_folds(tmp_path: Path) -> None:
+    drawn, axes = figure()
+    axes.plot([1, 2], label=plain('a $b$'))
+    axes.legend()
+    table = Table(('class', 'AP'), [('<i>cat', 0.51239), ('dog', None), ('fish', float('nan'))])
+    section = Section('Config', text='a < b', plots=[('loss', drawn)], tables=[table], folded=True)
+    write_page(tmp_path / 'page.html', 'Title', 'about', [section])
+    text = (tmp_path / 'page.html').read_text()
+    assert '<summary>Config</summary>' in text and '<p>a &lt; b</p>' in text
+    assert '<td>&lt;i&gt;cat</td>' in text and '<th scope="col" class=number>AP' in text
+    cells = re.findall('<td class=number>(.*)</td>', text)
+    assert cells == ['0.5124', '–', '–']
+    plot = base64.b64decode(re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', text)[1])
+    assert plot == svg(drawn) and b'<!-- a $b$ -->' in plot and b'script' not in plot
+
+
+def test_photographs_are_smaller_than_drawings(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (100, 100, 3), dtype=np.uint8)
+    assert address(Image.fromarray(noise)).startswith('data:image/jpeg')
+    assert address(Image.new('RGBA', (9, 9))).startswith('data:image/png')
 
 
 def test_samples_of_a_trained_model(trained: Path, shapes: Path) -> None:

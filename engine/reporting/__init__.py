@@ -1,5 +1,5 @@
 """Pages that show what came out of runs."""
-from .page import Section, write_page
+from .page import Section, Table, write_page
 from .samples import sample_section
 
-__all__ = ['Section', 'sample_section', 'write_page']
+__all__ = ['Section', 'Table', 'sample_section', 'write_page']

@@ -8,9 +8,11 @@ from io import BytesIO
 from pathlib import Path
 
 import jinja2
+from matplotlib.figure import Figure
 from PIL import Image
 
 from ..atomic import write_text
+from .plots import svg
 
 TEMPLATE = """<!doctype html>
 <html lang="en">
@@ -23,12 +25,19 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto
        color: #222; background: #fff; }
 h1, h2 { line-height: 1.2; }
 h2 { margin-top: 2.5rem; border-top: 1px solid #ddd; padding-top: 1.5rem; }
+.table { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; }
-td { padding: .2rem 1.5rem .2rem 0; border-bottom: 1px solid #eee; }
-td + td { text-align: right; font-variant-numeric: tabular-nums; }
-figure { display: inline-block; margin: .75rem .75rem 0 0; }
-figure img { max-width: 100%; }
-figcaption { color: #666; font-size: .85rem; }
+caption { text-align: left; color: #555; font-size: .85rem; padding-bottom: .3rem; }
+th, td { padding: .2rem 1.5rem .2rem 0; border-bottom: 1px solid #eee; text-align: left;
+         vertical-align: top; }
+th { font-weight: 600; border-bottom-color: #999; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+figure { display: inline-block; margin: .75rem .75rem 0 0; max-width: 100%; vertical-align: top; }
+figure img { max-width: 100%; height: auto; }
+figcaption { color: #555; font-size: .85rem; overflow-wrap: anywhere; }
+p, td { overflow-wrap: break-word; }
+summary { cursor: pointer; font-size: 1.5em; font-weight: bold; margin-top: 2.5rem;
+          border-top: 1px solid #ddd; padding-top: 1.5rem; }
 pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
 .name { display: inline-block; margin-right: 1em; }
 .key { display: inline-block; width: .8em; height: .8em; border: 1px solid #888;
@@ -39,14 +48,44 @@ pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
 <h1>{{ title }}</h1>
 <p>{{ about }}</p>
 {% for section in sections %}
+{% if section.folded %}
+<details><summary>{{ section.title }}</summary>
+{% else %}
 <h2>{{ section.title }}</h2>
-{% if section.rows %}
-<table>
-{% for name, value in section.rows %}
-<tr><td>{{ name }}</td><td>{{ value }}</td></tr>
-{% endfor %}
-</table>
 {% endif %}
+{% if section.text %}
+<p>{{ section.text }}</p>
+{% endif %}
+{% if section.rows %}
+<div class="table"><table>
+{% for name, value in section.rows %}
+<tr><td>{{ name }}</td><td class="number">{{ value }}</td></tr>
+{% endfor %}
+</table></div>
+{% endif %}
+{% for caption, plot in section.plots %}
+<figure><img src="{{ address_of_plot(plot) }}" alt="{{ caption }}">
+<figcaption>{{ caption }}</figcaption></figure>
+{% endfor %}
+{% for table in section.tables %}
+<div class="table"><table>
+{% if table.caption %}
+<caption>{{ table.caption }}</caption>
+{% endif %}
+<thead><tr>
+{% for name in table.header %}
+<th scope="col"{{ ' class=number' if table.is_number(loop.index0) }}>{{ name }}</th>
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for row in table.rows %}
+<tr>{% for cell in row %}
+<td{{ ' class=number' if table.is_number(loop.index0) }}>{{ shown(cell) }}</td>
+{% endfor %}</tr>
+{% endfor %}
+</tbody>
+</table></div>
+{% endfor %}
 {% if section.legend %}
 <p>{% for name, colour in section.legend %}
 <span class="name"><span class="key" style="background: rgb{{ colour }}"></span>{{ name }}</span>
@@ -59,10 +98,35 @@ pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
 {% if section.commands %}
 <pre>{{ section.commands | join('\n') }}</pre>
 {% endif %}
+{% if section.folded %}
+</details>
+{% endif %}
 {% endfor %}
 </body>
 </html>
 """
+
+Cell = str | int | float | None
+MOST_COLOURS = 4096  # of a drawing; what has more is a photograph
+QUALITY = 90  # of photographs
+
+
+@dataclass(frozen=True)
+class Table:
+    """Values under headings.
+
+    Attributes:
+        header: Names of the columns.
+        rows: A cell for each column; numbers are shown with four digits, None as a dash.
+        caption: A sentence above it.
+    """
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ''
+
+    def is_number(self, column: int) -> bool:
+        """Whether a column holds no text."""
+        return not any(isinstance(row[column], str) for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -75,19 +139,47 @@ class Section:
         legend: Names and colours.
         pictures: Captions and pictures.
         commands: Lines to type.
+        text: A paragraph beneath the heading.
+        plots: Captions and plots, see :func:`.plots.figure`.
+        tables: Tables of several columns.
+        folded: Whether the heading alone is seen until it is clicked.
     """
     title: str
     rows: Sequence[tuple[str, str]] = ()
     legend: Sequence[tuple[str, tuple[int, int, int]]] = ()
     pictures: Sequence[tuple[str, Image.Image]] = ()
     commands: Sequence[str] = ()
+    text: str = ''
+    plots: Sequence[tuple[str, Figure]] = ()
+    tables: Sequence[Table] = ()
+    folded: bool = False
 
 
 def address(picture: Image.Image) -> str:
-    """A picture as an address that holds it."""
+    """A picture as an address that holds it: a drawing as PNG, a photograph as JPEG."""
     content = BytesIO()
+    if picture.getcolors(MOST_COLOURS) is None:
+        picture.convert('RGB').save(content, 'JPEG', quality=QUALITY, optimize=True)
+        return data_address('jpeg', content.getvalue())
     picture.save(content, 'PNG', optimize=True)
-    return 'data:image/png;base64,' + base64.b64encode(content.getvalue()).decode()
+    return data_address('png', content.getvalue())
+
+
+def address_of_plot(plot: Figure) -> str:
+    """A plot as an address that holds it."""
+    return data_address('svg+xml', svg(plot))
+
+
+def data_address(kind: str, content: bytes) -> str:
+    """An image's bytes as an address."""
+    return f'data:image/{kind};base64,{base64.b64encode(content).decode()}'
+
+
+def shown(cell: Cell) -> str:
+    """A cell's text."""
+    if cell is None or cell != cell:  # NaN is not equal to itself
+        return '–'
+    return f'{cell:.4g}' if isinstance(cell, float) else str(cell)
 
 
 def write_page(path: Path, title: str, about: str, sections: Sequence[Section]) -> None:
@@ -103,4 +195,12 @@ def write_page(path: Path, title: str, about: str, sections: Sequence[Section]) 
         OSError: If it cannot be written.
     """
     page = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE)
-    write_text(path, page.render(title=title, about=about, sections=sections, address=address))
+    write_text(
+        path,
+        page.render(
+            title=title,
+            about=about,
+            sections=sections,
+            address=address,
+            address_of_plot=address_of_plot,
+            shown=shown))
