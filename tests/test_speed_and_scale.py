@@ -131,15 +131,17 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
     torch.save(dict(state_dict=state, made_by=Path('here')), tmp_path / 'start.pth')
     start = ['--load-from', tmp_path / 'start.pth', '--trust']
 
-    command = [
+    log = run_two(
         'tools/train.py',
-        config(head), *data, '--launcher', 'pytorch', *options, *start, *SHORT, NO_CLIP
-    ]
-    if head == 'mask_rcnn':  # as a user starts them
-        log = run_python(*LAUNCH, *command, **TWO_PROCESSES)
-        assert 'OneDL' not in log
-    else:
-        log = run_two(*command, out=tmp_path)
+        config(head),
+        *data,
+        '--launcher',
+        'pytorch',
+        *options,
+        *start,
+        *SHORT,
+        NO_CLIP,
+        out=tmp_path)
     dumped = tmp_path / config(head).name  # of the first run
     printed = run_two(
         'tools/test.py',

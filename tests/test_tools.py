@@ -24,8 +24,9 @@ from colonnade.engine.training import set_resume
 from colonnade.engine.tta import augment_tests
 
 
-def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
-    """The last as a user starts it; tests/test_families.py has the other heads and trunks."""
+def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
+                           capsys: pytest.CaptureFixture[str]) -> None:
+    """A detector; tests/test_families.py has the other heads and trunks."""
     head = 'mask_rcnn'
     data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path]
     run_tool('train', config(head), *data, *SHORT, *NO_WORKERS)
@@ -38,8 +39,9 @@ def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable) -> 
     assert 'Iter(train) [2/3]' not in log
     assert (tmp_path / 'iter_3.pth').is_file()
 
-    printed = run_python('tools/test.py', config(head), tmp_path / 'iter_3.pth', *data, '--out',
-                         tmp_path / 'm.json')
+    run_tool('test', config(head), tmp_path / 'iter_3.pth', *data, '--out', tmp_path / 'm.json',
+             '--cfg-options', *NO_WORKERS)
+    printed = capsys.readouterr().out
     written = json.loads((tmp_path / 'm.json').read_text())
     assert written['checkpoint'] == str(tmp_path / 'iter_3.pth')
     for metric in METRICS[head]:
