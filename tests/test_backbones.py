@@ -19,7 +19,8 @@ LAYOUTS_OF = {  # trunk -> those of its files; names begin with the trunk's
     name: [layout for layout in LAYOUTS if layout.name.startswith(name)]
     for name in TRUNKS
 }
-SIZES = [(64, 64), (64, 96), (75, 101), (16, 16), (17, 40), (16, 400), (512, 800)]
+SIZES = [(64, 64), (64, 96), (75, 101), (16, 16), (17, 40), (16, 400),
+         pytest.param(512, 800, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize('height, width', SIZES)
@@ -64,9 +65,9 @@ def test_every_token_reaches_every_block_after(make: partial) -> None:
     (XCiT, 'tiny_24_p16', (75, 101)),
     (XCiT, 'nano_12_p8', (64, 96)),
     (ResMLP, 's12', (224, 224)),
-    (ResMLP, 'b24', (224, 224)),
+    pytest.param(ResMLP, 'b24', (224, 224), marks=pytest.mark.slow),
     (CaiT, 'xxs24', (384, 384)),
-    (CaiT, 'xs36', (384, 384)),
+    pytest.param(CaiT, 'xs36', (384, 384), marks=pytest.mark.slow),
 ])
 def test_maps_equal_timms_intermediates(cls: type, arch: str, size: tuple[int, int]) -> None:
     """The widest is cut to eight blocks."""

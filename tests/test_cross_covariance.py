@@ -155,7 +155,9 @@ def bright_pixel() -> Tensor:
                      generator=torch.Generator().manual_seed(1)), dict(temperature=10.)),
         (torch.randn(1, 3, 320, 320, generator=torch.Generator().manual_seed(2)), dict(gamma=0.)),
         (torch.randn(1, 3, 40, 24, generator=torch.Generator().manual_seed(3)), {}),
-        (torch.randn(1, 3, 640, 512, generator=torch.Generator().manual_seed(4)), {}),
+        pytest.param(
+            torch.randn(1, 3, 640, 512, generator=torch.Generator().manual_seed(4)), {},
+            marks=pytest.mark.slow),
     ],
     ids=['random', 'constant', 'bright pixel', 'temperature', 'no scale', 'N < C', 'large'])
 def test_trunks_equal_timms(image: Tensor, changes: dict[str, float]) -> None:
