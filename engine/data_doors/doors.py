@@ -1,0 +1,93 @@
+"""Forms of data sets that the tools take, and which of them a folder has."""
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..own_data.files import Report, listed
+from .door import Door, Kind
+from .instance_doors import INSTANCE_DOORS
+from .label_doors import LABEL_DOORS
+
+DOORS: tuple[Door, ...] = (*INSTANCE_DOORS, *LABEL_DOORS)
+WHAT = dict(instances='instances, for a detector', labels='label maps, for a segmenter')
+
+
+def recognise(path: Path, kind: Kind) -> Door:
+    """The form of a file or folder.
+
+    Args:
+        path: What the user named.
+        kind: What the model learns from.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it has no known form of this kind, or more than one.
+    """
+    if not os.path.exists(path):
+        raise FileNotFoundError(f'--data: there is no {path}')
+    found = [door for door in DOORS if door.recognises(path)]
+    fitting = [door for door in found if door.kind == kind]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise ValueError(f'{path} has more than one form: {_names(fitting)}. Keep one of them in '
+                         'the folder, or name the folder or file of one')
+    forms = '\n'.join(f'  {door.name}: {door.layout}' for door in DOORS if door.kind == kind)
+    other = f', and {_names(found)} does not have these' if found else ''
+    raise ValueError(f'{path} {_contents(path)}. Wanted: {WHAT[kind]}{other}. The forms are\n'
+                     f'{forms}')
+
+
+def _names(doors: list[Door]) -> str:
+    return ' and '.join(door.name for door in doors)
+
+
+def _contents(path: Path) -> str:
+    """What a folder looks like to somebody who does not know its form."""
+    if path.is_file():
+        return f'is a file{path.suffix and f" {path.suffix}"} of no known form'
+    names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(path)
+                   if not entry.name.startswith('.'))
+    return f'has no known form, it holds {listed(names, 6) or "nothing"}'
+
+
+def kind_of(path: Path) -> Kind:
+    """What a data set has where a tool takes both: instances, if it has both.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
+    instances = any(d.recognises(path) for d in INSTANCE_DOORS) if os.path.exists(path) else False
+    return 'instances' if instances or not os.path.exists(path) else 'labels'
+
+
+@contextmanager
+def opened(args: argparse.Namespace, kind: Kind | None, report: Report) -> Iterator[None]:
+    """While open, the options are as if the user had named COCO files or label maps.
+
+    A conversion of data with faults is removed at the end: it is of no use once they are mended.
+
+    Args:
+        args: Options of a tool; changed.
+        kind: What the model learns from; ``None`` takes what there is.
+        report: Takes what is wrong, and what a conversion loses.
+
+    Raises:
+        OSError: If something cannot be read or written.
+        ValueError: If the data have no known form, or no two parts.
+    """
+    door = recognise(args.data[0], kind or kind_of(args.data[0]))
+    for path in args.data[1:]:
+        if recognise(path, door.kind) is not door:
+            raise ValueError(f'{args.data[0]} and {path} must have the same form, got {door.name} '
+                             f'and {recognise(path, door.kind).name}')
+    print(f'{args.data[0]}: {door.name}', flush=True)
+    written = door.open(args, report)
+    yield
+    if written and report.num_faults:
+        shutil.rmtree(written)
