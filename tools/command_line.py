@@ -127,11 +127,18 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Where a user's own images and annotations are, and what these mean."""
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument(
-        '--coco',
-        nargs=2,
+        '--data',
+        nargs='+',
         type=Path,
-        metavar=('TRAIN_JSON', 'VAL_JSON'),
-        help="instances in COCO's form, for a detector")
+        metavar='PATH',
+        help='a data set in any common form, which is found: a folder, its data.yaml,\n'
+        'or folders of training and validation')
+    kind.add_argument(
+        '--coco',
+        nargs='+',
+        type=Path,
+        metavar='JSON',
+        help="instances in COCO's form, for a detector: training and validation")
     kind.add_argument(
         '--masks',
         nargs='+',
@@ -167,6 +174,24 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         help='label 255 stands for unlabelled pixels, though classes have none')
     parser.add_argument(
         '--boxes', action='store_true', help='train boxes alone, whatever segmentations there are')
+    add_split_arguments(parser)
+
+
+def add_split_arguments(parser: argparse.ArgumentParser) -> None:
+    """How one data set becomes two, and where what is made of it goes."""
+    parser.add_argument(
+        '--split',
+        type=float,
+        metavar='FRACTION',
+        help='part of the images for validation, where data have no such part: 0.2')
+    parser.add_argument('--split-seed', type=int, default=0, help='of that choice (0)')
+    parser.add_argument(
+        '--group',
+        metavar='REGEX',
+        help='images whose names agree in its first group stay together in a split,\n'
+        "such as a patient's: '^(\\d+)_'")
+    parser.add_argument(
+        '--data-out', type=Path, help='folder for what --data or --split make (OUT_data)')
 
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,6 @@
 """Write a config that trains a recipe of ours on your own data, and check the data on the way.
 
+    python tools/new_config.py configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data data.yaml
     python tools/new_config.py configs/mask_rcnn/xcit_small_12_p16_3x_coco.py \\
         --coco train.json val.json --images train/ val/
     python tools/new_config.py configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py \\
@@ -37,8 +38,8 @@ def main() -> None:
         args.leaf = find_config(args.leaf)
         from colonnade.engine.own_data import command  # takes seconds
         cfg, report = command.complete(args), command.Report()
-    print('reading annotations and the headers of images ...', flush=True)
-    data = command.look_at_recipes_data(cfg, args, report)
+        print('reading annotations and the headers of images ...', flush=True)
+        data = command.look_at_recipes_data(cfg, args, report)
     print_report(report, 'new_config', 'no config was written')
     assert data is not None  # without faults
     with user_errors('new_config'):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..own_data.files import Report, listed
 from .door import Door, Kind
-from .instance_doors import INSTANCE_DOORS
+from .instance_doors import INSTANCE_DOORS, open_one_file
 from .label_doors import LABEL_DOORS
 
 DOORS: tuple[Door, ...] = (*INSTANCE_DOORS, *LABEL_DOORS)
@@ -81,13 +81,21 @@ def opened(args: argparse.Namespace, kind: Kind | None, report: Report) -> Itera
         OSError: If something cannot be read or written.
         ValueError: If the data have no known form, or no two parts.
     """
+    if not args.data:
+        written = open_one_file(args, report) if args.coco and args.split else None
+    else:
+        written = _open_door(args, kind, report)
+    yield
+    if written and report.num_faults:
+        shutil.rmtree(written)
+
+
+def _open_door(args: argparse.Namespace, kind: Kind | None, report: Report) -> Path | None:
+    """Open the door for ``--data``; returns the folder of a conversion that was written."""
     door = recognise(args.data[0], kind or kind_of(args.data[0]))
     for path in args.data[1:]:
         if recognise(path, door.kind) is not door:
             raise ValueError(f'{args.data[0]} and {path} must have the same form, got {door.name} '
                              f'and {recognise(path, door.kind).name}')
-    print(f'{args.data[0]}: {door.name}', flush=True)
-    written = door.open(args, report)
-    yield
-    if written and report.num_faults:
-        shutil.rmtree(written)
+    report.remark(f'{args.data[0]} is read as {door.name}')
+    return door.open(args, report)

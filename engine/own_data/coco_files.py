@@ -12,6 +12,7 @@ from .files import Report, json_layout, other_format, repeated, shown
 from .image_files import MOST_PIXELS, image_size
 from .segmentations import is_number, is_polygon, segmentation_fault
 
+CONVERTED_FROM = 'converted_from'  # key of entries that a conversion made: file and place
 LARGEST_ID = 2**53  # beyond, programs that read numbers as floats confuse ids
 
 
@@ -99,7 +100,7 @@ def check_instances(ann_file: Path,
     """
     whole, known = {}, {}
     for kind, fields in FIELDS.items():
-        whole[kind], known[kind] = _whole_entries(content[kind], kind, fields, ann_file, report)
+        whole[kind], known[kind] = whole_entries(content[kind], kind, fields, ann_file, report)
     for name in repeated(category['name'] for category in whole['categories']):
         report.fault(f'{ann_file}: categories: more than one is named {name!r}')
     for name in repeated(image['file_name'] for image in whole['images']):
@@ -109,7 +110,7 @@ def check_instances(ann_file: Path,
     else:
         for entry in whole['images']:
             for text in _image_faults(entry, folder):
-                report.fault(f'{ann_file}: image {entry["id"]}: {text}')
+                report.fault(f'{_place(ann_file, "images", entry)}: {text}')
 
     images = {image['id']: image for image in whole['images']}
     names = {category['id']: category['name'] for category in whole['categories']}
@@ -125,19 +126,25 @@ def check_instances(ann_file: Path,
         ]
         faults += _annotation_faults(annotation, image, masks, evaluated)
         for text in faults:
-            report.fault(f'{ann_file}: annotation {annotation["id"]}: {text}')
+            report.fault(f'{_place(ann_file, "annotations", annotation)}: {text}')
         if faults or image is None or name is None:
             continue
         annotated.setdefault(image['id'], set()).add(name)
         remarks, trains = _remarks(annotation, image, masks, polygons_alone)
         for text in remarks:
-            report.remark(f'{ann_file}: annotation {annotation["id"]}: {text}')
+            report.remark(f'{_place(ann_file, "annotations", annotation)}: {text}')
         counts[name] += trains
     return Instances(counts, images, annotated)
 
 
-def _whole_entries(entries: list, kind: str, fields: dict[str, Field], ann_file: Path,
-                   report: Report) -> tuple[list[dict], set[int]]:
+def _place(ann_file: Path, kind: str, entry: dict[str, Any]) -> str:
+    """Where an entry stands, or what it was converted from."""
+    source = entry.get(CONVERTED_FROM)
+    return source if isinstance(source, str) else f'{ann_file}: {SINGULAR[kind]} {entry["id"]}'
+
+
+def whole_entries(entries: list, kind: str, fields: dict[str, Field], ann_file: Path,
+                  report: Report) -> tuple[list[dict], set[int]]:
     """The entries whose fields are as they must be, and the ids of all."""
     whole, ids = [], []
     for index, entry in enumerate(entries):

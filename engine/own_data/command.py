@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 from pathlib import Path
 
 from mmengine.config import Config
 
 from ..atomic import write_text
+from ..data_doors.door import Kind
+from ..data_doors.doors import opened
 from .config import config_source, load_recipe, loads_masks, settings
 from .describe import OwnData, describe_instances, describe_label_maps
 from .files import Report, repeated
@@ -29,7 +32,8 @@ def complete(args: argparse.Namespace) -> Config:
     """
     args.out = args.out or Path(f'{args.leaf.stem}_own.py')
     check_options(args)
-    cfg = load_recipe(args.leaf, 'mmdet' if args.coco else 'mmseg')
+    scopes = [scope for scope, data in (('mmdet', args.coco), ('mmseg', args.masks)) if data]
+    cfg = load_recipe(args.leaf, scopes or ['mmdet', 'mmseg'])
     check_batch_size(cfg, args)
     complete_data_options(args)
     return cfg
@@ -46,6 +50,8 @@ def complete_data_options(args: argparse.Namespace) -> None:
         ValueError: If the options are not enough, or name a class twice.
     """
     args.classes = names_of_classes(args.classes)
+    if args.data:  # a door sets the rest
+        return
     args.images = folders_of_images(args)
     if args.masks and len(args.masks) == 1:
         args.masks = [args.masks[0] / LAYOUT[0][1] / split for split in LAYOUT[1]]
@@ -70,6 +76,13 @@ def check_options(args: argparse.Namespace) -> None:
 
 def check_data_options(args: argparse.Namespace) -> None:
     """Raise a ValueError if the options that say where the data are do not go together."""
+    check_split_options(args)
+    if args.data and (args.images or args.suffixes):
+        raise ValueError('--images and --suffixes are for --coco and --masks: --data finds images')
+    if args.data and len(args.data) > 2:
+        raise ValueError('--data takes one path, or two: training and validation')
+    if args.coco and len(args.coco) != (1 if args.split else 2):
+        raise ValueError('--coco takes two files, training and validation, or one with --split 0.2')
     if args.coco and (args.zero or args.suffixes or args.ignore_255):
         raise ValueError('--zero, --suffixes and --ignore-255 are for --masks')
     if args.masks and args.boxes:
@@ -78,6 +91,23 @@ def check_data_options(args: argparse.Namespace) -> None:
         if path.is_file():
             raise ValueError(f"{path} is a file and --masks takes folders of label maps. Instances "
                              "in COCO's form are for --coco, with a config of a detector")
+
+
+def check_split_options(args: argparse.Namespace) -> None:
+    """Raise a ValueError if the options that split one data set do not go together."""
+    if args.split is None and (args.group or args.split_seed):
+        raise ValueError('--group and --split-seed are for --split')
+    if args.split is not None and not 0 < args.split < 1:
+        raise ValueError(f'--split must be between 0 and 1, got {args.split}')
+    if args.group is not None:
+        try:
+            groups = re.compile(args.group).groups
+        except re.error as error:
+            raise ValueError(f'--group {args.group} is no regular expression: {error}') from error
+        if not groups:
+            raise ValueError(f"--group {args.group} has no group in brackets, as '^([^_]+)_' has")
+    if args.data_out and not (args.data or args.split):
+        raise ValueError('--data-out is for --data and --split')
 
 
 def check_batch_size(cfg: Config, args: argparse.Namespace) -> None:
@@ -134,16 +164,31 @@ def look_at_data(args: argparse.Namespace,
                  *,
                  masks: bool,
                  filter_cfg: dict,
-                 polygons_alone: bool = False) -> OwnData | None:
+                 polygons_alone: bool = False,
+                 kind: Kind | None = None) -> OwnData | None:
     """What the data set is; None if it cannot be used.
 
     Args:
-        args: After :func:`complete_data_options`.
+        args: After :func:`complete_data_options`; changed if a door opens for them.
         report: Takes what is wrong.
         masks: Whether to use the segmentations of a COCO file.
         filter_cfg: Which of its images mmdet leaves out of training.
         polygons_alone: Whether training takes polygons and no RLE.
+        kind: What the model learns from; ``None`` takes what there is.
+
+    Raises:
+        OSError: If a conversion cannot be read or written, or differs from one that is there.
+        ValueError: If ``--data`` has no known form, or cannot be split.
     """
+    with opened(args, kind, report):
+        if report.num_faults:
+            return None
+        return _described(
+            args, report, masks=masks, filter_cfg=filter_cfg, polygons_alone=polygons_alone)
+
+
+def _described(args: argparse.Namespace, report: Report, *, masks: bool, filter_cfg: dict,
+               polygons_alone: bool) -> OwnData | None:
     if args.coco:
         return describe_instances(
             args.coco,
@@ -172,7 +217,8 @@ def look_at_recipes_data(cfg: Config, args: argparse.Namespace, report: Report) 
         report,
         masks=loads_masks(cfg),
         filter_cfg=filter_cfg,
-        polygons_alone=any(step.get('poly2mask') is False for step in steps))
+        polygons_alone=any(step.get('poly2mask') is False for step in steps),
+        kind='labels' if cfg.default_scope == 'mmseg' else 'instances')
 
 
 def write_config(cfg: Config, args: argparse.Namespace, data: OwnData) -> None:

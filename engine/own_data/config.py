@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ NEEDED = ('default_scope', 'model', 'train_dataloader.batch_size', 'train_datalo
           'param_scheduler', 'default_hooks.checkpoint')
 
 
-def load_recipe(leaf: Path, scope: str) -> Config:
+def load_recipe(leaf: Path, scopes: Collection[str] = ('mmdet', 'mmseg')) -> Config:
     """A config that can be changed to train on one's own data.
 
     Args:
         leaf: Its file.
-        scope: ``mmdet`` or ``mmseg``, which is to train.
+        scopes: Which of mmdet and mmseg can train on the data.
 
     Raises:
         FileNotFoundError: If there is none.
@@ -41,7 +42,7 @@ def load_recipe(leaf: Path, scope: str) -> Config:
     if missing:
         raise ValueError(f'{leaf} is no config that trains and evaluates: it has no '
                          f'{", ".join(missing)}')
-    if cfg.default_scope != scope:
+    if cfg.default_scope not in scopes:
         raise ValueError('--coco is for detectors, --masks for segmenters, and '
                          f'{leaf} is a config of {cfg.default_scope}')
     if not isinstance(cfg.val_evaluator, dict):

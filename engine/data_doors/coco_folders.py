@@ -1,0 +1,143 @@
+"""Folders with COCO's JSON files: as COCO is distributed, or with a file beside the images."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..own_data.coco_files import CONVERTED_FROM, FIELDS, SINGULAR, load_coco, whole_entries
+from ..own_data.files import listed
+from .instances import ALL, SPLITS, Part, Reading, split_folders
+
+PROBE = 2**16  # bytes at the beginning of a file that are looked at to recognise it
+OTHER_TASKS = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info')
+
+
+def is_coco(path: Path) -> bool:
+    """Whether there is a JSON file of COCO's form in the folder, in annotations/ or below."""
+    if path.is_file():
+        return path.suffix.lower() == '.json' and _looks_like_coco(path)
+    return bool(_annotation_files(path))
+
+
+def _looks_like_coco(file: Path) -> bool:
+    """Whether a file's beginning has a key of COCO's form."""
+    try:
+        with file.open('rb') as handle:
+            start = handle.read(PROBE)
+    except OSError:
+        return False
+    keys = re.findall(rb'"(info|licenses|images|categories|annotations|shapes)"\s*:\s*[\[{]', start)
+    return bool(keys) and b'shapes' not in keys
+
+
+def read_coco(path: Path, reading: Reading) -> dict[str, Part]:
+    """The parts of a data set in COCO's form; they keep their files where nothing changes."""
+    parts = {}
+    for split, files in _annotation_files(path).items():
+        if len(files) > 1:
+            names = listed([reading.source(file) for file in files])
+            reading.fault(
+                path, f'more than one file is of the part {split}: {names}. Name two '
+                'with --coco')
+        elif split == 'test':
+            reading.lose('file of the test part is left for tests', reading.source(files[0]))
+        elif part := read_file(files[0], None, reading):
+            parts[split] = part
+    return parts
+
+
+def _annotation_files(path: Path) -> dict[str, list[Path]]:
+    """JSON files by the part that their name or folder tells."""
+    if path.is_file():
+        return {ALL: [path]}
+    found: dict[str, list[Path]] = {}
+    for split, folder in split_folders(path).items():
+        files = list(filter(_looks_like_coco, sorted(folder.glob('*.json'))))
+        if files:
+            found[split] = files
+    if found:
+        return found
+    for folder in (path / 'annotations', path):
+        for file in sorted(folder.glob('*.json')):
+            if not file.name.startswith(OTHER_TASKS) and _looks_like_coco(file):
+                found.setdefault(_split_of(file.stem), []).append(file)
+        if found:
+            return found
+    return found
+
+
+def _split_of(stem: str) -> str:
+    """The part that a name tells: ``instances_val2017`` is of ``val``."""
+    words = re.findall('[a-z]+', stem.lower())
+    return next((split for split, names in SPLITS.items() if set(names) & set(words)), ALL)
+
+
+def read_file(file: Path, images: Path | None, reading: Reading) -> Part | None:
+    """One COCO file and its folder of images.
+
+    Args:
+        file: The file.
+        images: The folder; ``None`` looks for it.
+        reading: Takes what is wrong.
+    """
+    before = reading.report.num_faults
+    content = load_coco(file, reading.report)
+    if content is None:
+        return None
+    for kind, fields in FIELDS.items():
+        whole_entries(content[kind], kind, fields, file, reading.report)
+    ids = {image['id'] for image in content['images'] if reading.report.num_faults == before}
+    for annotation in content['annotations'] if ids else ():
+        if annotation['image_id'] not in ids:
+            reading.fault(file, f'there is no image {annotation["image_id"]}',
+                          f'annotation {annotation["id"]}')
+    if reading.report.num_faults > before:
+        return None
+    folder = images or _folder_of_images(file, content, reading)
+    if folder is None:
+        return None
+    used = {annotation['category_id'] for annotation in content['annotations']}
+    unused = [
+        c for c in content['categories'] if c['id'] == 0 and 0 not in used and any(
+            other.get('supercategory') == c['name'] for other in content['categories'])
+    ]
+    if unused:
+        reading.lose(
+            f'category {unused[0]["name"]!r} without annotations, of which the others are '
+            'kinds, is left out', reading.source(file))
+        content['categories'] = [c for c in content['categories'] if c not in unused]
+        return Part(folder, named_by_source(content, reading.source(file)))
+    return Part(folder, content, file)
+
+
+def named_by_source(content: dict[str, list], source: str) -> dict[str, list]:
+    """A COCO file whose entries say which place they were converted from."""
+    named = {
+        kind: [{
+            CONVERTED_FROM: f'{source}: {SINGULAR[kind]} {entry["id"]}',
+            **entry
+        } for entry in content[kind]]
+        for kind in ('images', 'annotations')
+    }
+    return content | named
+
+
+def _folder_of_images(file: Path, content: dict[str, list], reading: Reading) -> Path | None:
+    """The folder that the first image of a file is in."""
+    if not content['images']:
+        reading.fault(file, 'has no images')
+        return None
+    words = re.sub('^instances_', '', file.stem)
+    root = file.parent.parent if file.parent.name == 'annotations' else file.parent
+    names = SPLITS.get(_split_of(file.stem), ())
+    ways = [
+        parent / name for parent in (root, root / 'images', file.parent)
+        for name in (words, *names, '.', 'JPEGImages')
+    ]
+    for way in ways:
+        if (way / content['images'][0]['file_name']).is_file():
+            return way
+    reading.fault(
+        file, f'its image {content["images"][0]["file_name"]} is not in '
+        f'{listed([str(way) for way in dict.fromkeys(ways)])}: say --coco and --images')
+    return None

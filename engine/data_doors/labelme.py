@@ -1,0 +1,163 @@
+"""LabelMe's JSON files, one an image."""
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from ..own_data.files import shown
+from .instances import (ALL, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Part, Reading,
+                        box_around, files_below, is_finite, part_of, split_folders, text_of)
+from .same_stem import image_of
+
+NUM_POINTS = 64  # of the polygon that a circle becomes
+PROBE = 2**16  # bytes at both ends of a file that are looked at to recognise it
+Key = tuple[Any, ...]
+
+
+def is_labelme(path: Path) -> bool:
+    """Whether there are JSON files of LabelMe's form in the folder or in the two below."""
+    if not path.is_dir():
+        return False
+    files = (
+        file for pattern in ('*.json', '*/*.json', '*/*/*.json') for file in path.glob(pattern))
+    return any(map(looks_like_labelme, files))
+
+
+def looks_like_labelme(file: Path) -> bool:
+    """Whether a file has a list of shapes, by its beginning and end."""
+    try:
+        with file.open('rb') as handle:
+            ends = handle.read(PROBE)
+            handle.seek(max(PROBE, file.stat().st_size - PROBE))
+            return b'"shapes"' in ends + handle.read()
+    except OSError:
+        return False
+
+
+def read_labelme(path: Path, reading: Reading) -> dict[str, Part]:
+    """The parts of a data set in LabelMe's form."""
+    folders = split_folders(path)
+    if 'train' not in folders:
+        folders = {ALL: path}
+    images = {}
+    for split, folder in folders.items():
+        files = list(filter(looks_like_labelme, files_below(folder, ('.json', ))))
+        if split == 'test':
+            reading.lose(TEST_LEFT, count=len(files))
+        else:
+            images[split] = [image for file in files if (image := _image(file, reading))]
+    return {split: part_of(found) for split, found in images.items() if found}
+
+
+def load_labelme(file: Path, reading: Reading) -> dict[str, Any] | None:
+    """What a file says; None, and a fault, if it is not in LabelMe's form."""
+    try:
+        content = json.loads(text_of(file))
+    except (OSError, ValueError, RecursionError) as error:
+        reading.fault(file, f'cannot be read: {error}')
+        return None
+    if not isinstance(content, dict) or not isinstance(content.get('shapes'), list):
+        reading.fault(file, f'must have a list of shapes, got {shown(content)}')
+        return None
+    return content
+
+
+def _image(file: Path, reading: Reading) -> AnnotatedImage | None:
+    content = load_labelme(file, reading)
+    if content is None:
+        return None
+    width, height = content.get('imageWidth'), content.get('imageHeight')
+    said = (width, height) if isinstance(width, int) and isinstance(height, int) else None
+    name = content.get('imagePath')
+    image = image_of(file, name if isinstance(name, str) else None, [], reading)
+    size = image and reading.size_of(image, said, file)
+    if not image or not size:
+        return None
+    if any((content.get('flags') or {}).values()):
+        reading.lose('images lose their flags', reading.source(file))
+    return AnnotatedImage(image, size, reading.source(file), _instances(file, content, reading))
+
+
+def _instances(file: Path, content: dict[str, Any], reading: Reading) -> list[Instance]:
+    """The objects of an image; shapes with the same label and group_id are one."""
+    found: dict[Key, Instance] = {}
+    for place, shape in enumerate(content['shapes'], 1):
+        source = reading.source(file, f'shape {place}')
+        try:
+            label, points, is_box = outline(shape, reading, source)
+        except ValueError as error:
+            reading.fault(file, str(error), f'shape {place}')
+            continue
+        if not points:
+            continue
+        group = shape.get('group_id')
+        key: Key = (label, group) if type(group) in (int, str) else (label, None, place)
+        new = Instance(label, box_around([points]), [points], source)
+        if key in found:
+            polygons = found[key].polygons or [_corners(found[key].box)]
+            new = Instance(label, box_around([*polygons, points]), [*polygons, points],
+                           found[key].source)  # yapf: disable
+        elif is_box:
+            new.polygons = []
+        found[key] = new
+    return list(found.values())
+
+
+def outline(shape: Any, reading: Reading, source: str) -> tuple[str, list[float], bool]:
+    """Label and polygon of a shape, and whether it is a mere box; no points if it has no area.
+
+    Raises:
+        ValueError: If it is malformed, or a mask.
+    """
+    label = shape.get('label') if isinstance(shape, dict) else None
+    if not isinstance(label, str) or not label.strip():
+        raise ValueError(f'must have a label, got {shown(shape)}')
+    label, kind, points = label.strip(), shape.get('shape_type') or 'polygon', shape.get('points')
+    if kind == 'mask':
+        raise ValueError('is a mask: save it as a polygon')
+    _count_lost(shape, kind, reading, source)
+    if not isinstance(points, list) or not all(map(_is_point, points)):
+        raise ValueError(f'points must be [[x, y], [x, y] ...], got {shown(points)}')
+    if kind == 'rectangle' and len(points) == 2:
+        (x, y), (u, v) = points
+        return label, _corners((min(x, u), min(y, v), max(x, u), max(y, v))), True
+    if kind == 'circle' and len(points) == 2:
+        return label, _circle(*points), False
+    if kind in ('polygon', 'rectangle', 'oriented_rectangle'):
+        if len(points) < 3:
+            reading.lose(TOO_FEW_POINTS, source)
+            return label, [], False
+        return label, [float(side) for point in points for side in point], False
+    return label, [], False
+
+
+def _count_lost(shape: dict[str, Any], kind: str, reading: Reading, source: str) -> None:
+    if kind not in ('polygon', 'rectangle', 'oriented_rectangle', 'circle'):
+        reading.lose(f'shapes of kind {kind} are left out: they have no area', source)
+    if any((shape.get('flags') or {}).values()):
+        reading.lose('shapes lose their flags', source)
+    if shape.get('description'):
+        reading.lose('shapes lose their descriptions', source)
+    if kind == 'circle':
+        reading.lose(f'circles become polygons of {NUM_POINTS} points', source)
+
+
+def _is_point(point: Any) -> bool:
+    return isinstance(point, list) and len(point) == 2 and all(
+        type(side) in (int, float) for side in point) and is_finite(point)
+
+
+def _corners(box: tuple[float, float, float, float]) -> list[float]:
+    left, top, right, bottom = box
+    return [left, top, right, top, right, bottom, left, bottom]
+
+
+def _circle(centre: list[float], edge: list[float]) -> list[float]:
+    radius = math.dist(centre, edge)
+    angles = [2 * math.pi * number / NUM_POINTS for number in range(NUM_POINTS)]
+    return [
+        side for angle in angles
+        for side in (centre[0] + radius * math.cos(angle), centre[1] + radius * math.sin(angle))
+    ]

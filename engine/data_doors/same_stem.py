@@ -1,0 +1,48 @@
+"""The image that a file of annotations belongs to."""
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path, PureWindowsPath
+
+from .instances import IMAGES, Reading
+
+
+def image_of(file: Path, said: str | None, folders: list[Path], reading: Reading) -> Path | None:
+    """The image that has the stem of its annotations; else the one that they name.
+
+    Names in annotations often are those that the image had before a program exported it.
+
+    Args:
+        file: The annotations.
+        said: The name of the image, or its path from the annotations, that they give.
+        folders: Where images may be, besides the folder of the annotations.
+        reading: Takes a fault if there is none, or more than one.
+    """
+    places = [file.parent, *folders]
+    for folder in places:
+        if folder not in reading.listings:
+            reading.listings[folder] = _by_stem(folder)
+        found = reading.listings[folder].get(file.stem, [])
+        if len(found) > 1:
+            names = ' and '.join(image.name for image in found)
+            reading.fault(file, f'it would be the annotations of {names}: rename one')
+            return None
+        if found:
+            return found[0]
+    name = PureWindowsPath(said or '')  # takes / and \
+    if name.name:
+        ways = [file.parent / name.as_posix(), *(folder / name.name for folder in places)]
+        for way in ways:
+            if way.is_file() and way.suffix.lower() in IMAGES:
+                return way
+    reading.fault(file, f'there is no image {said or file.stem} of it')
+    return None
+
+
+def _by_stem(folder: Path) -> dict[str, list[Path]]:
+    """Images of a folder by what their names are without the suffix."""
+    found: defaultdict[str, list[Path]] = defaultdict(list)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.suffix.lower() in IMAGES:
+            found[path.stem].append(path)
+    return dict(found)

@@ -1,0 +1,140 @@
+"""The YAML file of a data set in YOLO's form: where its images are, and what classes are called."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..own_data.files import repeated, shown
+from .instances import ALL, IMAGES, SPLITS, Reading, files_below, text_of
+
+NAMES_FILES = ('classes.txt', 'obj.names', 'names.txt')
+
+
+def yaml_in(folder: Path) -> Path | None:
+    """The YAML file of a folder that names classes; ``data.yaml`` before others."""
+    files = sorted((file for file in folder.glob('*.y*ml') if is_yolo_yaml(file)),
+                   key=lambda file: (file.stem != 'data', file))
+    return files[0] if files else None
+
+
+def is_yolo_yaml(file: Path) -> bool:
+    """Whether a YAML file has the keys of a data set, malformed or not."""
+    if file.suffix.lower() not in ('.yaml', '.yml'):
+        return False
+    try:
+        text = text_of(file)
+    except (OSError, ValueError):
+        return False
+    return all(re.search(rf'^{key}\s*:', text, re.MULTILINE) for key in ('(names|nc)', 'train'))
+
+
+def read_yaml(file: Path, reading: Reading) -> tuple[list[str], dict[str, list[Path]]]:
+    """Names of classes, and images of each part."""
+    try:
+        content = yaml.safe_load(text_of(file))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        reading.fault(file, f'cannot be read: {" ".join(str(error).split())}')
+        return [], {}
+    if not isinstance(content, dict):
+        reading.fault(file, f'must have names, train and val, got {shown(content)}')
+        return [], {}
+    if content.get('kpt_shape') or content.get('task') in ('pose', 'obb'):
+        what = 'oriented boxes' if content.get('task') == 'obb' else 'keypoints'
+        reading.fault(file, f'its labels are {what}, for which Colonnade has no configs')
+        return [], {}
+    names, images = _names(file, content, reading), {}
+    for split, keys in SPLITS.items():
+        given = next((content[key] for key in keys if content.get(key)), None)
+        if given is None:
+            continue
+        entries = given if isinstance(given, list) else [given]
+        found = [
+            image for entry in entries for image in _images(file, content, split, entry, reading)
+        ]
+        images[split] = list(dict.fromkeys(found))
+    if set(images) == {'train'}:
+        images = {ALL: images['train']}
+    return names, images
+
+
+def _names(file: Path, content: dict[str, Any], reading: Reading) -> list[str]:
+    """Names of the classes in order, from a list or from a mapping of numbers."""
+    names, number = content.get('names'), content.get('nc')
+    if isinstance(names, dict):
+        if sorted(map(str, names)) != sorted(map(str, range(len(names)))):
+            reading.fault(
+                file, 'names must be numbered from 0 without gaps, got '
+                f'{shown(list(names))}')
+            return []
+        names = [names[key] for key in sorted(names, key=int)]
+    if not isinstance(names, list) or not names:
+        reading.fault(file, f'names must be a list of names of classes, got {shown(names)}')
+        return []
+    for name in names:
+        if isinstance(name, bool) or not isinstance(name, (str, int)):
+            reading.fault(file, f'names must be text, got {shown(name)}: put quotes around it')
+    names = [str(name) for name in names]
+    if number is not None and number != len(names):
+        reading.fault(file, f'nc is {shown(number)}, and there are {len(names)} names')
+    for name in repeated(names):
+        reading.fault(file, f'names: more than one is {name!r}')
+    return names
+
+
+def _images(file: Path, content: dict[str, Any], split: str, entry: Any,
+            reading: Reading) -> list[Path]:
+    """The images that one entry stands for: a folder, or a text file that lists them."""
+    if not isinstance(entry, str):
+        reading.fault(file, f'{split} must be a folder or a list of images, got {shown(entry)}')
+        return []
+    root = file.parent / str(content.get('path') or '')
+    ways = [root / entry, file.parent / entry]
+    if entry.startswith('../'):  # as exporters write that have moved the file up
+        ways += [way.parent / entry.removeprefix('../') for way in (root / 'x', file)]
+    found = next((way for way in ways if way.exists()), None)
+    if found is None:
+        reading.fault(file, f'{split}: there is no {ways[0]}')
+        return []
+    if found.is_dir():
+        images = files_below(found, IMAGES)
+    else:
+        images = _listed_images(found, root, reading)
+    if not images:
+        reading.fault(file, f'{split}: there are no images in {found}')
+    return images
+
+
+def _listed_images(file: Path, root: Path, reading: Reading) -> list[Path]:
+    images = []
+    for number, line in enumerate(text_of(file).splitlines(), 1):
+        if not (name := line.strip()):
+            continue
+        found = [way for way in (file.parent / name, root / name) if way.is_file()]
+        if not found:
+            reading.fault(file, f'there is no {file.parent / name}', number)
+        images += found[:1]
+    return images
+
+
+def class_names(folder: Path, reading: Reading) -> list[str]:
+    """Names of classes, a line each, from a file in the folder, its labels/ or above."""
+    for parent in (folder, folder / 'labels', folder.parent, folder.parent.parent):
+        for name in NAMES_FILES:
+            if (parent / name).is_file():
+                return _names_in(parent / name, reading)
+    reading.fault(
+        folder, 'nothing names the classes: write data.yaml, or classes.txt with a name '
+        'a line, to this folder')
+    return []
+
+
+def _names_in(file: Path, reading: Reading) -> list[str]:
+    names = [line.strip() for line in text_of(file).rstrip().splitlines()]
+    if '' in names:
+        reading.fault(file, 'the line is empty', names.index('') + 1)
+    for name in repeated(filter(None, names)):
+        reading.fault(file, f'more than one class is {name!r}')
+    return names
