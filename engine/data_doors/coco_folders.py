@@ -103,8 +103,8 @@ def read_file(file: Path, images: Path | None, reading: Reading) -> Part | None:
     ]
     if unused:
         reading.lose(
-            f'category {unused[0]["name"]!r} without annotations, of which the others are '
-            'kinds, is left out', reading.source(file))
+            f'category {unused[0]["name"]!r}, of which the others are kinds, has no '
+            'annotations and is left out', reading.source(file))
         content['categories'] = [c for c in content['categories'] if c not in unused]
         return Part(folder, named_by_source(content, reading.source(file)))
     return Part(folder, content, file)

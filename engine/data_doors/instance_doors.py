@@ -76,7 +76,8 @@ def _finish(form: str, parts: dict[str, Part], args: argparse.Namespace,
     parts, chosen = _two_sides(parts, args)
     lost = {what: loss.count for what, loss in reading.lost.items()}
     for what, loss in reading.lost.items():
-        reading.report.remark(f'{loss.count} {what}' + (f': {loss.first}' if loss.first else ''))
+        first = f', the first: {loss.first}' if loss.first else ''
+        reading.report.remark(f'{what} ({loss.count}{first})')
     args.images = [parts[side].images for side in SIDES]
     files = [parts[side].file for side in SIDES]
     if all(files):

@@ -22,7 +22,7 @@ SPLITS = {
     'test': ('test', 'testing'),
 }
 ALL = 'all'  # the part of data that are not split
-TOO_FEW_POINTS = 'polygons have fewer than three points: left out'
+TOO_FEW_POINTS = 'polygons of fewer than three points are left out'
 TEST_LEFT = 'images of the test part are left for tests'
 
 

@@ -76,7 +76,7 @@ def _image(file: Path, reading: Reading) -> AnnotatedImage | None:
     if not image or not size:
         return None
     if any((content.get('flags') or {}).values()):
-        reading.lose('images lose their flags', reading.source(file))
+        reading.lose('flags of images are lost', reading.source(file))
     return AnnotatedImage(image, size, reading.source(file), _instances(file, content, reading))
 
 
@@ -135,11 +135,11 @@ def outline(shape: Any, reading: Reading, source: str) -> tuple[str, list[float]
 
 def _count_lost(shape: dict[str, Any], kind: str, reading: Reading, source: str) -> None:
     if kind not in ('polygon', 'rectangle', 'oriented_rectangle', 'circle'):
-        reading.lose(f'shapes of kind {kind} are left out: they have no area', source)
+        reading.lose(f'shapes of kind {kind}, which have no area, are left out', source)
     if any((shape.get('flags') or {}).values()):
-        reading.lose('shapes lose their flags', source)
+        reading.lose('flags of shapes are lost', source)
     if shape.get('description'):
-        reading.lose('shapes lose their descriptions', source)
+        reading.lose('descriptions of shapes are lost', source)
     if kind == 'circle':
         reading.lose(f'circles become polygons of {NUM_POINTS} points', source)
 

@@ -38,8 +38,8 @@ def read_voc(path: Path, reading: Reading) -> dict[str, Part]:
     trees = {split: _parsed(found, reading) for split, found in files.items()}
     origin = _origin([tree for found in trees.values() for tree in found.values()])
     if origin == 0:
-        reading.lose('data set has boxes that begin at 0: its coordinates are taken to count from '
-                     '0, not from 1 as VOC does')
+        reading.lose('coordinates are taken to count from 0, not from 1 as in VOC: a box begins '
+                     'before 1')
     images = {
         split: [image for file, tree in found.items()
                 if (image := _image(file, tree, path, origin, reading))]
@@ -177,12 +177,12 @@ def _count_lost(element: Element, reading: Reading, source: str) -> None:
     difficult = (element.findtext('difficult') or '0').strip()
     if difficult not in ('0', ''):
         reading.lose(
-            'objects are difficult: they become crowds, which are neither trained nor '
-            'counted as errors', source)
+            'objects marked difficult become crowds, which are neither trained nor counted '
+            'as errors', source)
     for flag in FLAGS:
         found = element.find(flag)
         if found is not None and (len(found) or (found.text or '0').strip() not in ('0', '')):
-            reading.lose(f'objects lose what `{flag}` says', source)
+            reading.lose(f'what `{flag}` says of objects is lost', source)
     for polygon in element.findall('polygon'):
         if len(polygon) < 6 and len(polygon.findall('pt')) < 3:
             reading.lose(TOO_FEW_POINTS, source)

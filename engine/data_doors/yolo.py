@@ -86,7 +86,7 @@ def read_images(files: list[Path], names: list[str], reading: Reading) -> list[A
     for folder in {file.parent for file in labels.values()}:
         for file in set(folder.glob('*.txt')) - set(labels.values()):
             if file.name not in NOT_LABELS and _has_labels(file):
-                reading.lose('files of labels have no image: not used', reading.source(file))
+                reading.lose('files of labels without an image are not used', reading.source(file))
     found = []
     for image, file in labels.items():
         if size := reading.size_of(image):
@@ -100,7 +100,7 @@ def _read_labels(file: Path, names: list[str], size: tuple[int, int],
     try:
         lines = text_of(file).splitlines()
     except FileNotFoundError:
-        reading.lose('images have no file of labels: taken for images without objects',
+        reading.lose('images without a file of labels are taken for images without objects',
                      reading.source(file))
         return []
     except (OSError, ValueError) as error:
@@ -111,7 +111,7 @@ def _read_labels(file: Path, names: list[str], size: tuple[int, int],
         if not line.strip():
             continue
         if line in seen:
-            reading.lose('lines repeat another of their file: left out',
+            reading.lose('lines that repeat another of their file are left out',
                          reading.source(file, number))
             continue
         seen.add(line)
@@ -138,7 +138,7 @@ def parse_line(line: str, names: list[str], reading: Reading) -> tuple[int, list
         raise ValueError('must be `class x y width height` or `class x y x y x y ...`, got '
                          f'{len(numbers) + 1} columns')
     if len(numbers) % 2:
-        reading.lose('lines have a number too many: taken for confidences, and left out')
+        reading.lose('numbers behind a box or polygon are taken for confidences and left out')
         numbers.pop()
     if not label.is_integer() or not 0 <= label < len(names):
         raise ValueError(f'class {label:g} has no name: there are {len(names)}, from 0 on')
@@ -163,6 +163,6 @@ def _say_if_oriented(parts: dict[str, Part], reading: Reading) -> None:
     masks = [a.get('segmentation') for part in parts.values() for a in part.content['annotations']]
     if masks and all(mask and len(mask[0]) == 8 for mask in masks):
         reading.lose(
-            'objects, all there are, have four points: if these are oriented boxes, they '
+            'objects, all that there are, have four points: if these are oriented boxes, they '
             'train as polygons',
             count=len(masks))
