@@ -59,10 +59,13 @@ def write_roboflow_coco(parts: Parts, out: Path) -> None:
         copy_images(parts, split, folder)
         numbers = {category['id']: i for i, category in enumerate(content['categories'], 1)}
         categories = [dict(id=0, name='things', supercategory='none')]
-        categories += [dict(id=i, name=name, supercategory='things')
-                       for i, name in enumerate(class_names(parts), 1)]
-        annotations = [a | dict(category_id=numbers[a['category_id']])
-                       for a in content['annotations']]
+        categories += [
+            dict(id=i, name=name, supercategory='things')
+            for i, name in enumerate(class_names(parts), 1)
+        ]
+        annotations = [
+            a | dict(category_id=numbers[a['category_id']]) for a in content['annotations']
+        ]
         content = content | dict(categories=categories, annotations=annotations)
         (folder / '_annotations.coco.json').write_text(json.dumps(content))
 
@@ -87,7 +90,10 @@ def write_yolo_boxes(parts: Parts, out: Path) -> None:
         copy_images(parts, split, out / 'images' / split)
         (out / 'labels').mkdir(exist_ok=True)
         globox_set(parts, split, out).save_yolo_v5(
-            out / 'labels' / split, label_to_id={name: i for i, name in enumerate(names)})
+            out / 'labels' / split, label_to_id={
+                name: i
+                for i, name in enumerate(names)
+            })
     content = dict(path='.', train='images/train', val='images/val', names=dict(enumerate(names)))
     (out / 'data.yaml').write_text(yaml.safe_dump(content))
 
@@ -114,8 +120,8 @@ def write_voc_polygons(parts: Parts, out: Path) -> None:
     """Annotations/, JPEGImages/ and ImageSets/, with polygons."""
     (out / 'ImageSets/Main').mkdir(parents=True)
     for split, (_, content) in parts.items():
-        supervision_set(parts, split, out).as_pascal_voc(
-            str(out / 'JPEGImages'), str(out / 'Annotations'))
+        supervision_set(parts, split,
+                        out).as_pascal_voc(str(out / 'JPEGImages'), str(out / 'Annotations'))
         stems = [Path(image['file_name']).stem for image in content['images']]
         (out / f'ImageSets/Main/{split}.txt').write_text('\n'.join(stems))
 
