@@ -3,12 +3,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import foreign_data
 import pytest
+from conftest import ROOT
 from drawn_data import SHORT, assert_said, coco_content, draw_image, faults_of, leaf
 from foreign_data import Parts
 
@@ -90,16 +94,13 @@ def test_what_was_written_is_read(form: str, real: Parts, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize('form', ['yolo_polygons', 'labelme_polygons'])
-def test_it_trains(form: str, drawn: Parts, tmp_path: Path, run_tool: Callable,
-                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_config_is_written(form: str, drawn: Parts, tmp_path: Path, run_tool: Callable,
+                               capsys: pytest.CaptureFixture[str]) -> None:
     WRITERS[form](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
     run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
     said = capsys.readouterr().out
     assert f'{tmp_path / "set"} is read as' in said and '2 classes: disc, square' in said
-    if form == 'labelme_polygons':
-        run_tool('train', out, '--work-dir', tmp_path / 'run', *SHORT)
-        assert (tmp_path / 'run/iter_2.pth').is_file()
     record = json.loads((tmp_path / 'own_data/conversion.json').read_text())
     assert record['source'] == [str(tmp_path / 'set')]
     assert record['counts']['train'] == dict(images=2, annotations=4, categories=2)
@@ -355,6 +356,44 @@ def test_a_conversion_is_used_again(drawn: Parts, tmp_path: Path) -> None:
     (tmp_path / 'other').mkdir()
     with pytest.raises(FileExistsError, match='other exists and is no conversion'):
         read(options(tmp_path / 'set', out=out, data_out=tmp_path / 'other'))
+
+
+def test_parts_that_voc_lists(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['voc_polygons'](drawn, tmp_path / 'set')
+    lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '')
+    lines(tmp_path / 'set/ImageSets/Main/disc_train.txt', '1 -1', '2 1')
+    lines(tmp_path / 'set/ImageSets/Main/test.txt', '101')
+    lines(tmp_path / 'set/ImageSets/Main/val.txt', '100')
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert [[image['file_name'] for image in content['images']] for content in contents] == [
+        ['1.jpg'], ['100.jpg']]  # yapf: disable
+    assert_said(report.remarks, 'images of the test part are left for tests (1)',
+                'or of no part, are not used (2, the first: JPEGImages/101.jpg)')
+    lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '', '7')
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_said(report.faults, 'train.txt:3: there is no ')
+
+
+def test_the_page(drawn: Parts, tmp_path: Path, run_tool: Callable,
+                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands for instances, on data sets of the names there."""
+    for name, form in dict(
+            coco='coco', roboflow='roboflow_coco', yolo='yolo_polygons', voc='voc_polygons',
+            labelme='labelme_polygons').items():  # yapf: disable
+        WRITERS[form](drawn, tmp_path / name)
+    (tmp_path / 'labelme/train').rename(tmp_path / 'my_data')
+    shutil.copytree(tmp_path / 'my_data', tmp_path / 'labelme/train')
+    (tmp_path / 'drawn/train').rename(tmp_path / 'images')
+    (tmp_path / 'all.json').write_text(json.dumps(drawn['train'][1]))
+    (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / 'docs/own_data.md').read_text().partition('\n## Label maps')[0]
+    commands = [line for block in re.findall('```sh\n(.*?)```', page, re.DOTALL)
+                for line in block.replace('\\\n', '').splitlines()]  # yapf: disable
+    for _, tool, *arguments in map(shlex.split, commands):
+        short = SHORT if tool == 'tools/train.py' else []
+        run_tool(Path(tool).stem, *arguments, *short)
+    assert len(commands) == 9 and len(list(tmp_path.glob('*.py'))) == 8
 
 
 @pytest.mark.parametrize('names, says', [

@@ -9,7 +9,7 @@ from typing import Any
 from ..own_data.files import shown
 from .instances import (ALL, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Part, Reading,
                         box_around, files_below, is_finite, part_of, split_folders, text_of)
-from .same_stem import image_of
+from .same_stem import image_of, say_unused
 
 NUM_POINTS = 64  # of the polygon that a circle becomes
 PROBE = 2**16  # bytes at both ends of a file that are looked at to recognise it
@@ -48,6 +48,7 @@ def read_labelme(path: Path, reading: Reading) -> dict[str, Part]:
             reading.lose(TEST_LEFT, count=len(files))
         else:
             images[split] = [image for file in files if (image := _image(file, reading))]
+    say_unused(images.values(), reading)
     return {split: part_of(found) for split, found in images.items() if found}
 
 

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path, PureWindowsPath
 
-from .instances import IMAGES, Reading
+from .instances import IMAGES, AnnotatedImage, Reading
 
 
 def image_of(file: Path, said: str | None, folders: list[Path], reading: Reading) -> Path | None:
@@ -37,6 +38,16 @@ def image_of(file: Path, said: str | None, folders: list[Path], reading: Reading
                 return way
     reading.fault(file, f'there is no image {said or file.stem} of it')
     return None
+
+
+def say_unused(parts: Iterable[Iterable[AnnotatedImage]], reading: Reading) -> None:
+    """Count images beside those that are used, which have no annotations."""
+    used = {image.path for part in parts for image in part}
+    for folder in sorted({path.parent for path in used}):
+        for path in sorted(folder.iterdir()):
+            if path.suffix.lower() in IMAGES and path not in used:
+                reading.lose('images without annotations, or of no part, are not used',
+                             reading.source(path))
 
 
 def _by_stem(folder: Path) -> dict[str, list[Path]]:

@@ -6,12 +6,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from .instances import (ALL, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Part, Reading,
-                        box_around, files_below, is_finite, part_of, split_folders, text_of)
-from .same_stem import image_of
+from .instances import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Part,
+                        Reading, box_around, files_below, is_finite, part_of, split_folders,
+                        text_of)
+from .same_stem import image_of, say_unused
 
 SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
-FLAGS = ('truncated', 'occluded', 'attributes', 'part', 'actions')  # of objects, not kept
+FLAGS = ('truncated', 'occluded', 'attributes', 'part', 'actions', 'pose')  # of objects, not kept
+NOTHING = ('0', '', 'Unspecified')
 
 
 def is_voc(path: Path) -> bool:
@@ -45,6 +47,7 @@ def read_voc(path: Path, reading: Reading) -> dict[str, Part]:
                 if (image := _image(file, tree, path, origin, reading))]
         for split, found in trees.items()
     }  # yapf: disable
+    say_unused(images.values(), reading)
     return {split: part_of(found) for split, found in images.items() if found}
 
 
@@ -52,7 +55,10 @@ def _files_by_part(path: Path, reading: Reading) -> dict[str, list[Path]]:
     """XML files by part: as ImageSets/Main lists them, or folders are named, or all."""
     lists = {file.stem: file for file in path.glob('ImageSets/Main/*.txt')}
     if 'train' in lists and 'val' in lists:
-        return {split: _listed(lists[split], path, reading) for split in ('train', 'val')}
+        return {
+            split: _listed(file, path, reading)
+            for split, file in lists.items() if split in SPLITS
+        }
     folders = split_folders(path / 'Annotations') or split_folders(path)
     if 'train' not in folders:
         folders = {ALL: path}
@@ -181,7 +187,7 @@ def _count_lost(element: Element, reading: Reading, source: str) -> None:
             'as errors', source)
     for flag in FLAGS:
         found = element.find(flag)
-        if found is not None and (len(found) or (found.text or '0').strip() not in ('0', '')):
+        if found is not None and (len(found) or (found.text or '').strip() not in NOTHING):
             reading.lose(f'what `{flag}` says of objects is lost', source)
     for polygon in element.findall('polygon'):
         if len(polygon) < 6 and len(polygon.findall('pt')) < 3:

@@ -57,7 +57,7 @@ def load_coco(ann_file: Path, report: Report) -> dict[str, list] | None:
     """The lists of a COCO file, whatever they hold; None if it is no such file."""
     if what := other_format(ann_file):
         report.fault(f"{ann_file} is {what}. --coco takes COCO's JSON, a file for training and one "
-                     'for validation; most programs for annotation export it')
+                     'for validation. --data takes other forms')
         return None
     try:
         source = ann_file.read_bytes()
