@@ -197,6 +197,45 @@ def test_lists_of_images(drawn: Parts, tmp_path: Path) -> None:
     assert_said(report.faults, 'train.txt:2: there is no ')
 
 
+def test_two_folders_of_images(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    (tmp_path / 'set/data.yaml').unlink()
+    both = tmp_path / 'set/images/train', tmp_path / 'set/images/val'
+    _, report = read(options(*both, out=tmp_path / 'own.py'))
+    assert_said(report.faults, 'nothing names the classes: write data.yaml, or classes.txt')
+    lines(tmp_path / 'set/classes.txt', 'disc', '', 'square')
+    _, report = read(options(*both, out=tmp_path / 'own.py'))
+    assert_said(report.faults, 'set/classes.txt:2: the line is empty')
+    lines(tmp_path / 'set/classes.txt', 'disc', 'square', '')
+    contents, report = read(options(*both, out=tmp_path / 'own.py'))
+    assert not report.faults
+    assert [len(content['annotations']) for content in contents] == [4, 4]
+    with pytest.raises(ValueError, match='is one of two paths of --data, and has the parts train'):
+        read(options(tmp_path / 'set', both[1], out=tmp_path / 'own.py'))
+
+
+def test_files_of_coco_that_are_not_clear(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['coco'](drawn, tmp_path / 'set')
+    train, own = tmp_path / 'set/annotations/instances_train2017.json', tmp_path / 'own.py'
+    shutil.copy(train, train.with_stem('other'))
+    _, report = read(options(tmp_path / 'set', out=own))
+    assert_said(report.remarks, 'names tell no part are not used (1, the first: annotations/other')
+    shutil.copy(train, train.with_stem('instances_train2014'))
+    _, report = read(options(tmp_path / 'set', out=own))
+    assert_said(report.faults, 'more than one file is of the part train: annotations/instances')
+    train.with_stem('instances_train2014').unlink()
+    train.unlink()
+    shutil.copytree(tmp_path / 'set/train2017', tmp_path / 'set/images')
+    with pytest.raises(ValueError, match='does not tell which file is for training'):
+        read(options(tmp_path / 'set', out=own))
+
+
+def test_a_segmenter_needs_label_maps(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    with pytest.raises(ValueError, match='is read as YOLO, which has instances, for a detector'):
+        recognise(tmp_path / 'set', 'labels')
+
+
 def test_images_that_share_labels(drawn: Parts, tmp_path: Path) -> None:
     for form, folder in (('yolo_boxes', 'images/train'), ('voc_boxes', 'train')):
         WRITERS[form](drawn, tmp_path / form)

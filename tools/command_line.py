@@ -157,7 +157,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         metavar='NAME',
         help='names of the labels in their order, or a file with one per line;\n'
-        'with --coco those of its categories to train, instead of all')
+        'of instances those to train, instead of all')
     parser.add_argument(
         '--zero',
         choices=['unlabelled', 'class'],

@@ -32,8 +32,11 @@ def _looks_like_coco(file: Path) -> bool:
 
 def read_coco(path: Path, reading: Reading) -> dict[str, Part]:
     """The parts of a data set in COCO's form; they keep their files where nothing changes."""
-    parts = {}
-    for split, files in _annotation_files(path).items():
+    parts, found = {}, _annotation_files(path)
+    if {'train', 'val'} <= found.keys():
+        for file in found.pop(ALL, ()):
+            reading.lose('files whose names tell no part are not used', reading.source(file))
+    for split, files in found.items():
         if len(files) > 1:
             names = listed([reading.source(file) for file in files])
             reading.fault(

@@ -37,10 +37,10 @@ def recognise(path: Path, kind: Kind) -> Door:
     if fitting:
         raise ValueError(f'{path} has more than one form: {_names(fitting)}. Keep one of them in '
                          'the folder, or name the folder or file of one')
+    seen = f'is read as {_names(found)}, which has {WHAT[found[0].kind]}' if found else \
+        _contents(path)
     forms = '\n'.join(f'  {door.name}: {door.layout}' for door in DOORS if door.kind == kind)
-    other = f', and {_names(found)} does not have these' if found else ''
-    raise ValueError(f'{path} {_contents(path)}. Wanted: {WHAT[kind]}{other}. The forms are\n'
-                     f'{forms}')
+    raise ValueError(f'{path} {seen}. Wanted: {WHAT[kind]}. The forms are\n{forms}')
 
 
 def _names(doors: list[Door]) -> str:

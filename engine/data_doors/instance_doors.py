@@ -24,6 +24,7 @@ from .yolo import is_yolo, read_yolo
 
 Reader = Callable[[Path, Reading], dict[str, Part]]
 SIDES = ('train', 'val')
+COUNTED = ('images', 'annotations', 'categories')
 
 
 def open_instances(form: str, read: Reader, args: argparse.Namespace,
@@ -46,12 +47,16 @@ def open_instances(form: str, read: Reader, args: argparse.Namespace,
     paths = args.data
     roots = [path.parent if path.is_file() else path for path in paths]
     reading = Reading(Path(os.path.commonpath([os.path.abspath(root) for root in roots])), report)
-    if len(paths) == 2:
-        parts = {side: _only(path, read(path, reading), args)
-                 for side, path in zip(SIDES, paths, strict=True)}  # yapf: disable
-    else:
-        parts = read(paths[0], reading)
-    return None if report.num_faults else _finish(form, parts, args, reading)
+    found = [read(path, reading) for path in paths]
+    if report.num_faults:
+        return None
+    if len(paths) == 1:
+        return _finish(form, found[0], args, reading)
+    sides = {
+        side: _only(*one)
+        for side, one in zip(SIDES, zip(paths, found, strict=True), strict=True)
+    }
+    return _finish(form, sides, args, reading)
 
 
 def open_one_file(args: argparse.Namespace, report: Report) -> Path | None:
@@ -62,7 +67,7 @@ def open_one_file(args: argparse.Namespace, report: Report) -> Path | None:
     return None if part is None else _finish('COCO', {ALL: part}, args, reading)
 
 
-def _only(path: Path, parts: dict[str, Part], args: argparse.Namespace) -> Part:
+def _only(path: Path, parts: dict[str, Part]) -> Part:
     if len(parts) != 1:
         raise ValueError(f'{path} is one of two paths of --data, and has the parts '
                          f'{", ".join(parts) or "none"}: name it alone')
@@ -74,7 +79,6 @@ def _finish(form: str, parts: dict[str, Part], args: argparse.Namespace,
     """Split the data if they are one part, write them if needed, and set the options."""
     _with_all_classes(parts)
     parts, chosen = _two_sides(parts, args)
-    lost = {what: loss.count for what, loss in reading.lost.items()}
     for what, loss in reading.lost.items():
         first = f', the first: {loss.first}' if loss.first else ''
         reading.report.remark(f'{what} ({loss.count}{first})')
@@ -83,24 +87,27 @@ def _finish(form: str, parts: dict[str, Part], args: argparse.Namespace,
     if all(files):
         args.coco = files
         return None
-    contents = {side: json.dumps(parts[side].content) for side in SIDES}
-    folder = data_out(args)
+    texts = {side: json.dumps(parts[side].content) + '\n' for side in SIDES}
+    counts = {side: {key: len(parts[side].content[key]) for key in COUNTED} for side in SIDES}
     record = dict(
         source=[os.path.abspath(path) for path in args.data or args.coco],
         form=form,
-        fingerprint=hashlib.sha256('\n'.join(contents.values()).encode()).hexdigest(),
+        fingerprint=hashlib.sha256(''.join(texts.values()).encode()).hexdigest(),
         split=chosen,
-        counts={side: {key: len(entries) for key, entries in parts[side].content.items()}
-                for side in SIDES},
-        lost=lost)  # yapf: disable
+        counts=counts,
+        lost={
+            what: loss.count
+            for what, loss in reading.lost.items()
+        })
 
     def write(scratch: Path) -> None:
-        for side, text in contents.items():
-            write_text(scratch / f'{side}.json', text + '\n')
+        for side, text in texts.items():
+            write_text(scratch / f'{side}.json', text)
 
+    folder = data_out(args)
     written = convert_once(folder, record, write)
-    reading.report.remark(f'{folder} is ' + ('written' if written else 'used again') +
-                          ': what was converted, in COCO\'s form')
+    reading.report.remark(f"{folder} is {'written' if written else 'used again'}: what was "
+                          "converted, in COCO's form")
     args.coco = [folder / f'{side}.json' for side in SIDES]
     return folder if written else None
 
@@ -123,6 +130,8 @@ def _two_sides(parts: dict[str, Part],
         if args.split:
             raise ValueError('--split is for data of one part; these have training and validation')
         return parts, None
+    if len(parts) > 1 and ALL in parts:
+        raise ValueError(f'{_named(args)} does not tell which file is for training: name two files')
     part = parts.get(ALL) or parts.get('train')
     if part is None:
         raise ValueError(f'{_named(args)} has no training images')

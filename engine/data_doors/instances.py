@@ -77,11 +77,13 @@ class Reading:
         report: Takes faults.
         lost: What COCO's form cannot hold, or is not used, and how often.
         listings: Images of folders by their stems, for :func:`~.same_stem.image_of`.
+        faults: Those that were reported.
     """
     root: Path
     report: Report
     lost: dict[str, Loss] = field(default_factory=dict)
     listings: dict[Path, dict[str, list[Path]]] = field(default_factory=dict)
+    faults: set[str] = field(default_factory=set)
 
     def lose(self, what: str, source: str | None = None, count: int = 1) -> None:
         """Count something that is not kept; the first source is its example."""
@@ -96,8 +98,13 @@ class Reading:
         return f'{name}:{place}' if isinstance(place, int) else f'{name}: {place}'
 
     def fault(self, file: Path, text: str, place: int | str | None = None) -> None:
-        """Report what is wrong in a file."""
-        self.report.fault(f'{os.path.join(self.root, self.source(file, place))}: {text}')
+        """Report what is wrong in a file, once; it is named from the current directory if below."""
+        path = os.path.normpath(self.root / self.source(file, place))
+        below = os.path.relpath(path)
+        fault = f'{path if below.startswith("..") else below}: {text}'
+        if fault not in self.faults:
+            self.faults.add(fault)
+            self.report.fault(fault)
 
     def size_of(self,
                 image: Path,
