@@ -106,6 +106,14 @@ class Reading:
             self.faults.add(fault)
             self.report.fault(fault)
 
+    def lines_of(self, file: Path) -> list[str]:
+        """Lines of a text file without blanks at their ends; none, and a fault, if it is none."""
+        try:
+            return [line.strip() for line in text_of(file).rstrip().splitlines()]
+        except (OSError, ValueError) as error:
+            self.fault(file, f'cannot be read: {error}')
+            return []
+
     def size_of(self,
                 image: Path,
                 said: tuple[int, int] | None = None,
@@ -169,7 +177,10 @@ def box_around(polygons: Iterable[Sequence[float]]) -> tuple[float, float, float
 
 def is_finite(values: Iterable[float]) -> bool:
     """Whether there is no NaN and no infinity among numbers."""
-    return all(map(math.isfinite, values))
+    try:
+        return all(map(math.isfinite, values))
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def part_of(images: Sequence[AnnotatedImage], classes: Sequence[str] | None = None) -> Part:

@@ -76,7 +76,7 @@ def _image(file: Path, reading: Reading) -> AnnotatedImage | None:
     size = image and reading.size_of(image, said, file)
     if not image or not size:
         return None
-    if any((content.get('flags') or {}).values()):
+    if _has_flags(content):
         reading.lose('flags of images are lost', reading.source(file))
     return AnnotatedImage(image, size, reading.source(file), _instances(file, content, reading))
 
@@ -137,12 +137,17 @@ def outline(shape: Any, reading: Reading, source: str) -> tuple[str, list[float]
 def _count_lost(shape: dict[str, Any], kind: str, reading: Reading, source: str) -> None:
     if kind not in ('polygon', 'rectangle', 'oriented_rectangle', 'circle'):
         reading.lose(f'shapes of kind {kind}, which have no area, are left out', source)
-    if any((shape.get('flags') or {}).values()):
+    if _has_flags(shape):
         reading.lose('flags of shapes are lost', source)
     if shape.get('description'):
         reading.lose('descriptions of shapes are lost', source)
     if kind == 'circle':
         reading.lose(f'circles become polygons of {NUM_POINTS} points', source)
+
+
+def _has_flags(entry: dict[str, Any]) -> bool:
+    flags = entry.get('flags')
+    return any(flags.values()) if isinstance(flags, dict) else bool(flags)
 
 
 def _is_point(point: Any) -> bool:

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from .instances import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Part,
-                        Reading, box_around, files_below, is_finite, part_of, split_folders,
-                        text_of)
+                        Reading, box_around, files_below, is_finite, part_of, split_folders)
 from .same_stem import image_of, say_unused
 
 SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
@@ -70,8 +69,8 @@ def _files_by_part(path: Path, reading: Reading) -> dict[str, list[Path]]:
 
 def _listed(names: Path, path: Path, reading: Reading) -> list[Path]:
     found = []
-    for number, line in enumerate(text_of(names).splitlines(), 1):
-        if line.strip():
+    for number, line in enumerate(reading.lines_of(names), 1):
+        if line:
             file = path / 'Annotations' / f'{line.split()[0]}.xml'
             if file.is_file():
                 found.append(file)
@@ -85,6 +84,8 @@ def _parsed(files: list[Path], reading: Reading) -> dict[Path, Element]:
     for file in files:
         try:
             source = file.read_bytes()
+            if b'\0' in source:
+                raise ValueError('it is not in UTF-8')
             if re.search(rb'<!(ENTITY|DOCTYPE)', source):  # entities can grow without bound
                 raise ValueError('it declares a document type or entities')
             trees[file] = ElementTree.fromstring(source)

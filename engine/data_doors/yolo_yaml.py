@@ -109,8 +109,8 @@ def _images(file: Path, content: dict[str, Any], split: str, entry: Any,
 
 def _listed_images(file: Path, root: Path, reading: Reading) -> list[Path]:
     images = []
-    for number, line in enumerate(text_of(file).splitlines(), 1):
-        if not (name := line.strip()):
+    for number, name in enumerate(reading.lines_of(file), 1):
+        if not name:
             continue
         found = [way for way in (file.parent / name, root / name) if way.is_file()]
         if not found:
@@ -132,7 +132,7 @@ def class_names(folder: Path, reading: Reading) -> list[str]:
 
 
 def _names_in(file: Path, reading: Reading) -> list[str]:
-    names = [line.strip() for line in text_of(file).rstrip().splitlines()]
+    names = reading.lines_of(file)
     if '' in names:
         reading.fault(file, 'the line is empty', names.index('') + 1)
     for name in repeated(filter(None, names)):
