@@ -293,6 +293,7 @@ def shape(points: list, kind: str = 'polygon', **values: object) -> dict:
 @pytest.mark.parametrize('source, says', [
     (labelme(shape([[1, 2], [3, None], [5, 6]])), 'train/1.json: shape 1: points must be [[x, y]'),
     (labelme(shape([[1, 2], [3, 4]], 'mask')), 'shape 1: is a mask: save it as a polygon'),
+    (labelme(shape([[1, 2]], 'circle')), 'shape 1: is a circle of 1 points'),
     (labelme(dict(points=[])), 'shape 1: must have a label, got'),
     (labelme(shape([]), imageWidth=4, imageHeight=5), '1.json: says 4 x 5 pixels, '),
     ('{"shapes": 5}', 'must have a list of shapes'),
@@ -408,6 +409,10 @@ def test_parts_that_voc_lists(drawn: Parts, tmp_path: Path) -> None:
         ['1.jpg'], ['100.jpg']]  # yapf: disable
     assert_said(report.remarks, 'images of the test part are left for tests (1)',
                 'or of no part, are not used (2, the first: JPEGImages/101.jpg)')
+    (tmp_path / 'set/ImageSets/Main/val.txt').rename(tmp_path / 'set/ImageSets/Main/trainval.txt')
+    with pytest.raises(ValueError, match='has no validation images of its own'):
+        read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    (tmp_path / 'set/ImageSets/Main/trainval.txt').unlink()
     lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '', '7')
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert_said(report.faults, 'train.txt:3: there is no ')

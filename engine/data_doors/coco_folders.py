@@ -26,7 +26,7 @@ def _looks_like_coco(file: Path) -> bool:
             start = handle.read(PROBE)
     except OSError:
         return False
-    keys = re.findall(rb'"(info|licenses|images|categories|annotations|shapes)"\s*:\s*[\[{]', start)
+    keys = re.findall(rb'"(images|categories|annotations|shapes)"\s*:\s*[\[{]', start)
     return bool(keys) and b'shapes' not in keys
 
 

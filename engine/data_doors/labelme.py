@@ -124,7 +124,10 @@ def outline(shape: Any, reading: Reading, source: str) -> tuple[str, list[float]
     if kind == 'rectangle' and len(points) == 2:
         (x, y), (u, v) = points
         return label, _corners((min(x, u), min(y, v), max(x, u), max(y, v))), True
-    if kind == 'circle' and len(points) == 2:
+    if kind == 'circle':
+        if len(points) != 2:
+            raise ValueError(
+                f'is a circle of {len(points)} points, not of its centre and one on it')
         return label, _circle(*points), False
     if kind in ('polygon', 'rectangle', 'oriented_rectangle'):
         if len(points) < 3:

@@ -53,10 +53,13 @@ def read_voc(path: Path, reading: Reading) -> dict[str, Part]:
 def _files_by_part(path: Path, reading: Reading) -> dict[str, list[Path]]:
     """XML files by part: as ImageSets/Main lists them, or folders are named, or all."""
     lists = {file.stem: file for file in path.glob('ImageSets/Main/*.txt')}
-    if 'train' in lists and 'val' in lists:
+    if 'trainval' in lists and 'val' not in lists:
+        lists[ALL] = lists['trainval']
+        lists.pop('train', None)
+    if ALL in lists or 'train' in lists:
         return {
             split: _listed(file, path, reading)
-            for split, file in lists.items() if split in SPLITS
+            for split, file in lists.items() if split in (*SPLITS, ALL)
         }
     folders = split_folders(path / 'Annotations') or split_folders(path)
     if 'train' not in folders:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from ..own_data.files import repeated, shown
-from .instances import ALL, IMAGES, SPLITS, Reading, files_below, text_of
+from .instances import IMAGES, SPLITS, Reading, files_below, text_of
 
 NAMES_FILES = ('classes.txt', 'obj.names', 'names.txt')
 
@@ -55,8 +55,6 @@ def read_yaml(file: Path, reading: Reading) -> tuple[list[str], dict[str, list[P
             image for entry in entries for image in _images(file, content, split, entry, reading)
         ]
         images[split] = list(dict.fromkeys(found))
-    if set(images) == {'train'}:
-        images = {ALL: images['train']}
     return names, images
 
 
