@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 import shlex
 import shutil
@@ -38,6 +39,11 @@ def drawn(tmp_path: Path) -> Parts:
             draw_image(tmp_path / 'drawn' / split / image['file_name'])
         parts[split] = tmp_path / 'drawn' / split, content
     return parts
+
+
+TEXTS = ('.json', '.txt', '.xml', '.yaml')
+DAMAGE = (b'', b'null', b'-1', b'[]', b'{}', b'1e999', b'9' * 400, b'NaN', b'"\\ud800"', b'\xff',
+          b'\0', b'\n', b'<a/>', b'&a', b'{a: b}', b'../', b'[[1, 2]]', b'"\\u0000"')
 
 
 def options(*data: Path, out: Path, **values: Any) -> argparse.Namespace:
@@ -416,6 +422,27 @@ def test_parts_that_voc_lists(drawn: Parts, tmp_path: Path) -> None:
     lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '', '7')
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert_said(report.faults, 'train.txt:3: there is no ')
+
+
+@pytest.mark.parametrize('form', WRITERS)
+def test_damaged_files_are_reported(form: str, drawn: Parts, tmp_path: Path) -> None:
+    """Whatever takes the place of a word, no error but the user's comes up, and it names a file."""
+    WRITERS[form](drawn, tmp_path / 'set')
+    files = [file for file in sorted((tmp_path / 'set').rglob('*.*')) if file.suffix in TEXTS]
+    draw = random.Random(0)
+    for number in range(20):
+        file = draw.choice(files)
+        source = file.read_bytes()
+        word = draw.choice(list(re.finditer(rb'[-\w.]+|"[^"]*"|[\[\]{}]|<[^>]*>', source)))
+        damage = draw.choice(DAMAGE)
+        file.write_bytes(source[:word.start()] + damage + source[word.end():])
+        try:
+            _, report = read(options(tmp_path / 'set', out=tmp_path / f'{number}.py'))
+        except (ValueError, OSError) as error:
+            assert str(tmp_path) in str(error), (file, word[0], damage)
+        else:
+            assert all(str(tmp_path) in fault for fault in report.faults)
+        file.write_bytes(source)
 
 
 def test_the_page(drawn: Parts, tmp_path: Path, run_tool: Callable,

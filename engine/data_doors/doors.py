@@ -57,13 +57,8 @@ def _contents(path: Path) -> str:
 
 
 def kind_of(path: Path) -> Kind:
-    """What a data set has where a tool takes both: instances, if it has both.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-    """
-    instances = any(d.recognises(path) for d in INSTANCE_DOORS) if os.path.exists(path) else False
-    return 'instances' if instances or not os.path.exists(path) else 'labels'
+    """What a data set has where a tool takes both: instances, if it has both."""
+    return 'instances' if any(door.recognises(path) for door in INSTANCE_DOORS) else 'labels'
 
 
 @contextmanager
