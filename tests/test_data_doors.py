@@ -47,7 +47,8 @@ DAMAGE = (b'', b'null', b'-1', b'[]', b'{}', b'1e999', b'9' * 400, b'NaN', b'"\\
 
 
 def options(*data: Path, out: Path, **values: Any) -> argparse.Namespace:
-    defaults = dict.fromkeys(('coco', 'masks', 'images', 'split', 'group', 'data_out'))
+    defaults = dict.fromkeys(('coco', 'masks', 'images', 'split', 'group', 'data_out', 'zero',
+                              'suffixes', 'colours', 'ignore_255'))
     values = dict(split_seed=0) | defaults | values
     return argparse.Namespace(data=list(data), out=out, **values)
 
@@ -484,7 +485,7 @@ def test_folders_that_are_not_recognised(names: list[str], says: str, tmp_path: 
 
 
 @pytest.mark.parametrize('arguments, says', [
-    (['--data', '.', '--images', '.'], '--images and --suffixes are for --coco and --masks'),
+    (['--data', '.', '--images', '.'], '--images is for --coco and --masks'),
     (['--data', '.', '.', '.'], '--data takes one path, or two'),
     (['--data', '.', '--split', '20'], '--split must be between 0 and 1, got 20'),
     (['--data', '.', '--group', 'a'], '--group and --split-seed are for --split'),

@@ -14,7 +14,7 @@ from drawn_data import (HEIGHT, WIDTH, assert_said, draw_image, draw_label_maps,
                         trained_and_tested)
 from mmengine.config import Config
 
-from colonnade.engine.own_data.describe import meaning_of_labels
+from colonnade.engine.own_data.describe_labels import meaning_of_labels
 
 
 @pytest.mark.parametrize('values, names, zero, classes, reduced', [

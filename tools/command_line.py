@@ -169,12 +169,19 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         help='how names of images and of label maps end, the rest being equal, e.g.\n'
         '_leftImg8bit.png _labelTrainIds.png (found where the names tell)')
     parser.add_argument(
+        '--colours',
+        type=Path,
+        metavar='FILE',
+        help='table of classes and their colours, where masks are pictures in colours:\n'
+        'CSV of name,r,g,b, or JSON (found in the folder of the data)')
+    parser.add_argument(
         '--ignore-255',
         action='store_true',
         help='label 255 stands for unlabelled pixels, though classes have none')
     parser.add_argument(
         '--boxes', action='store_true', help='train boxes alone, whatever segmentations there are')
     add_split_arguments(parser)
+    parser.set_defaults(lists=None, palette=None)  # which doors for label maps find
 
 
 def add_split_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..own_data.files import Report, listed
 from .door import Door, Kind
 from .instance_doors import INSTANCE_DOORS, open_one_file
-from .label_doors import LABEL_DOORS
+from .label_doors import LABEL_DOORS, open_folders
 
 DOORS: tuple[Door, ...] = (*INSTANCE_DOORS, *LABEL_DOORS)
 WHAT = dict(instances='instances, for a detector', labels='label maps, for a segmenter')
@@ -76,10 +76,13 @@ def opened(args: argparse.Namespace, kind: Kind | None, report: Report) -> Itera
         OSError: If something cannot be read or written.
         ValueError: If the data have no known form, or no two parts.
     """
-    if not args.data:
-        written = open_one_file(args, report) if args.coco and args.split else None
-    else:
+    written = None
+    if args.data:
         written = _open_door(args, kind, report)
+    elif args.coco and args.split:
+        written = open_one_file(args, report)
+    elif args.masks and (args.split or args.colours):
+        written = open_folders(args, report)
     yield
     if written and report.num_faults:
         shutil.rmtree(written)
@@ -92,5 +95,8 @@ def _open_door(args: argparse.Namespace, kind: Kind | None, report: Report) -> P
         if recognise(path, door.kind) is not door:
             raise ValueError(f'{args.data[0]} and {path} must have the same form, got {door.name} '
                              f'and {recognise(path, door.kind).name}')
+    if door.kind == 'instances' and (args.zero or args.suffixes or args.colours or args.ignore_255):
+        raise ValueError('--zero, --suffixes, --colours and --ignore-255 are for label maps, and '
+                         f'{args.data[0]} has instances')
     report.remark(f'{args.data[0]} is read as {door.name}')
     return door.open(args, report)

@@ -1,6 +1,150 @@
 """Doors for label maps, which segmenters take."""
 from __future__ import annotations
 
-from .door import Door
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
-LABEL_DOORS: tuple[Door, ...] = ()
+from ..own_data.files import Report, listed
+from . import cityscapes, polygon_label_maps, roboflow_masks, voc_label_maps
+from .colours import ColourReader, table_for
+from .door import Door
+from .label_folders import Pair, find_folders, left_for_tests
+from .label_sets import LabelSet, sources_of, use
+from .labelme import is_labelme
+
+Finder = Callable[[argparse.Namespace, Report], LabelSet]
+
+
+def open_labels(find: Finder, args: argparse.Namespace, report: Report) -> Path | None:
+    """Set the options that say where label maps are, which are converted and split where needed.
+
+    Args:
+        find: What is there.
+        args: Options of a tool; changed.
+        report: Takes faults and what is lost.
+
+    Returns:
+        The folder of a conversion if it was written now.
+
+    Raises:
+        OSError: If something cannot be read or written.
+        ValueError: If options do not go together, or a table of colours is wrong.
+    """
+    if args.boxes:
+        raise ValueError('--boxes is for detectors')
+    return use(find(args, report), args, report)
+
+
+def open_folders(args: argparse.Namespace, report: Report) -> Path | None:
+    """As :func:`open_labels`, for ``--masks`` with ``--split`` or ``--colours``."""
+    pairs = list(zip(args.images, args.masks, strict=True))
+    args.masks = None  # until they can be used
+    return use(_of_folders(pairs, args, (), report), args, report)
+
+
+def _cityscapes(args: argparse.Namespace, report: Report) -> LabelSet:
+    _refuse(args, 'Cityscapes', 'classes', 'zero', 'colours', 'suffixes')
+    return cityscapes.label_set(
+        [pair for root in args.data for pair in cityscapes.folders_of(root)], report)
+
+
+def _roboflow(args: argparse.Namespace, report: Report) -> LabelSet:
+    _refuse(args, "Roboflow's masks", 'classes', 'zero', 'colours', 'suffixes')
+    _remark_on_tests(args.data, report)
+    return roboflow_masks.label_set(
+        [folder for root in args.data for folder in roboflow_masks.folders_of(root)], report)
+
+
+def _labelme(args: argparse.Namespace, report: Report) -> LabelSet:
+    _refuse(args, 'LabelMe', 'colours', 'suffixes')
+    folders = [folder for root in args.data for folder in polygon_label_maps.folders_of(root)]
+    classes, args.classes = args.classes, None
+    return polygon_label_maps.label_set(folders, classes, args.zero, report)
+
+
+def _voc(args: argparse.Namespace, report: Report) -> LabelSet:
+    if len(args.data) > 1:
+        raise ValueError("--data: one folder in Pascal VOC's layout, its lists name both parts")
+    _refuse(args, 'Pascal VOC', 'suffixes')
+    root = args.data[0]
+    masks = sorted((root / voc_label_maps.MASKS).rglob('*.png'))
+    table = table_for(args.colours, [root], masks, report) if masks else None
+    if table:
+        _refuse(args, 'the table of colours', 'classes', 'zero')
+    return voc_label_maps.label_set(root, voc_label_maps.lists_of(root), table, report)
+
+
+def _folders(args: argparse.Namespace, report: Report) -> LabelSet:
+    pairs = [pair for root in args.data for pair in find_folders(root)]
+    _remark_on_tests(args.data, report)
+    if len(pairs) > 2:
+        raise ValueError(f'--data: {listed(list(map(str, args.data)))} have more than two parts')
+    return _of_folders(pairs, args, args.data, report)
+
+
+def _remark_on_tests(roots: Sequence[Path], report: Report) -> None:
+    for root in roots:
+        for folder in left_for_tests(root):
+            report.remark(f'{folder} is left for tests')
+
+
+def _of_folders(pairs: list[Pair], args: argparse.Namespace, roots: Sequence[Path],
+                report: Report) -> LabelSet:
+    """Label maps as they are, or to be made of colours."""
+    form = 'images and label maps'
+    parts, suffixes = sources_of(pairs, args.suffixes and tuple(args.suffixes), report)
+    sources = [source for part in parts for source in part.sources.values()]
+    table = table_for(args.colours, roots, sources, report) if sources else None
+    if not table:
+        return LabelSet(form, parts, suffixes)
+    _refuse(args, 'the table of colours', 'classes', 'zero')
+    return LabelSet(
+        form,
+        parts,
+        suffixes,
+        read=ColourReader(table),
+        classes=table.classes,
+        palette=table.colours,
+        zero='class',
+        ignore_255=True,
+        meaning=[table.classes, table.colours, table.unlabelled])
+
+
+def _refuse(args: argparse.Namespace, form: str, *options: str) -> None:
+    """Raise a ValueError if an option is given that the form decides itself."""
+    for option in options:
+        if getattr(args, option) is not None:
+            raise ValueError(f'--{option} has no effect: {form} says it')
+
+
+def _door(name: str, layout: str, recognises: Callable[[Path], bool], find: Finder) -> Door:
+    return Door(name, 'labels', layout, recognises, partial(open_labels, find))
+
+
+def _is_only_folders(root: Path) -> bool:
+    """Whether there are folders of images and of label maps, and no other form."""
+    if any(door.recognises(root) for door in _SPECIAL):
+        return False
+    try:
+        return bool(find_folders(root))
+    except ValueError:  # several folders may be meant, which is said when the door is opened
+        return True
+
+
+_SPECIAL = (
+    _door('Cityscapes', 'leftImg8bit/{train,val}/ and gtFine/{train,val}/',
+          lambda root: bool(cityscapes.folders_of(root)), _cityscapes),
+    _door('Pascal VOC', 'JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/*.txt',
+          lambda root: bool(voc_label_maps.lists_of(root)), _voc),
+    _door("Roboflow's semantic masks", 'train/ and valid/ with *_mask.png and _classes.csv',
+          lambda root: bool(roboflow_masks.folders_of(root)), _roboflow),
+    _door('LabelMe', '*.json beside images, one an image', is_labelme, _labelme),
+)
+LABEL_DOORS: tuple[Door, ...] = (
+    *_SPECIAL,
+    _door(
+        'images and label maps',
+        'images/ and masks/ (or labels/, annotations/ ...), perhaps with train/ and val/; a table '
+        'of colours if masks are pictures in colours', _is_only_folders, _folders))

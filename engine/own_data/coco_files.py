@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..image_depths import Depths
 from .files import Report, json_layout, other_format, repeated, shown
 from .image_files import MOST_PIXELS, image_size
 from .segmentations import is_number, is_polygon, segmentation_fault
@@ -84,6 +85,7 @@ def check_instances(ann_file: Path,
                     folder: Path,
                     report: Report,
                     *,
+                    depths: Depths | None = None,
                     masks: bool = True,
                     polygons_alone: bool = False,
                     evaluated: bool = False) -> Instances:
@@ -94,6 +96,7 @@ def check_instances(ann_file: Path,
         content: What it holds, from :func:`load_coco`.
         folder: What its file names are in.
         report: Takes what is wrong.
+        depths: Takes what images have beyond three channels of 8 bits.
         masks: Whether segmentations are used.
         polygons_alone: Whether an RLE is left out of training.
         evaluated: Whether it is the file to evaluate with.
@@ -109,7 +112,7 @@ def check_instances(ann_file: Path,
         report.fault(f'--images: {folder} is no folder')
     else:
         for entry in whole['images']:
-            for text in _image_faults(entry, folder):
+            for text in _image_faults(entry, folder, depths):
                 report.fault(f'{_place(ann_file, "images", entry)}: {text}')
 
     images = {image['id']: image for image in whole['images']}
@@ -171,10 +174,10 @@ def whole_entries(entries: list, kind: str, fields: dict[str, Field], ann_file: 
     return whole, set(ids)
 
 
-def _image_faults(image: dict, folder: Path) -> Iterator[str]:
+def _image_faults(image: dict, folder: Path, depths: Depths | None) -> Iterator[str]:
     path, said = folder / image['file_name'], (image['width'], image['height'])
     try:
-        found = image_size(path)
+        found = image_size(path, depths)
     except FileNotFoundError:
         yield f'there is no {path}'
     except OSError as error:

@@ -13,7 +13,8 @@ from ..atomic import write_text
 from ..data_doors.door import Kind
 from ..data_doors.doors import opened
 from .config import config_source, load_recipe, loads_masks, settings
-from .describe import OwnData, describe_instances, describe_label_maps
+from .describe import OwnData, describe_instances
+from .describe_labels import describe_label_maps
 from .files import Report, repeated
 
 LAYOUT = (('images', 'annotations'), ('training', 'validation'))  # of ADE20k
@@ -53,7 +54,7 @@ def complete_data_options(args: argparse.Namespace) -> None:
     if args.data:  # a door sets the rest
         return
     args.images = folders_of_images(args)
-    if args.masks and len(args.masks) == 1:
+    if args.masks and len(args.masks) == 1 and args.split is None:
         args.masks = [args.masks[0] / LAYOUT[0][1] / split for split in LAYOUT[1]]
 
 
@@ -77,14 +78,14 @@ def check_options(args: argparse.Namespace) -> None:
 def check_data_options(args: argparse.Namespace) -> None:
     """Raise a ValueError if the options that say where the data are do not go together."""
     check_split_options(args)
-    if args.data and (args.images or args.suffixes):
-        raise ValueError('--images and --suffixes are for --coco and --masks: --data finds images')
+    if args.data and args.images:
+        raise ValueError('--images is for --coco and --masks: --data finds images')
     if args.data and len(args.data) > 2:
         raise ValueError('--data takes one path, or two: training and validation')
     if args.coco and len(args.coco) != (1 if args.split else 2):
         raise ValueError('--coco takes two files, training and validation, or one with --split 0.2')
-    if args.coco and (args.zero or args.suffixes or args.ignore_255):
-        raise ValueError('--zero, --suffixes and --ignore-255 are for --masks')
+    if args.coco and (args.zero or args.suffixes or args.ignore_255 or args.colours):
+        raise ValueError('--zero, --suffixes, --ignore-255 and --colours are for --masks')
     if args.masks and args.boxes:
         raise ValueError('--boxes is for --coco')
     for path in args.masks or ():
@@ -106,8 +107,8 @@ def check_split_options(args: argparse.Namespace) -> None:
             raise ValueError(f'--group {args.group} is no regular expression: {error}') from error
         if not groups:
             raise ValueError(f"--group {args.group} has no group in brackets, as '^([^_]+)_' has")
-    if args.data_out and not (args.data or args.split):
-        raise ValueError('--data-out is for --data and --split')
+    if args.data_out and not (args.data or args.split or args.colours):
+        raise ValueError('--data-out is for --data, --split and --colours')
 
 
 def check_batch_size(cfg: Config, args: argparse.Namespace) -> None:
@@ -133,8 +134,13 @@ def folders_of_images(args: argparse.Namespace) -> list[Path]:
         raise ValueError('--images must name the folders of training and validation images')
     if len(args.images) > 2 or len(args.masks or ()) > 2:
         raise ValueError('--images and --masks take two folders, training and validation')
+    if args.masks and args.split:
+        if len(args.masks) > 1 or len(args.images) > 1:
+            raise ValueError('--split takes one folder of --masks and one of --images')
+        return args.images
     if args.masks and len(args.images) != 2:
-        raise ValueError('--images must name two folders, training and validation')
+        raise ValueError('--images must name two folders, training and validation, or say --split '
+                         '0.2 for one of --images and one of --masks')
     return args.images * (2 // len(args.images))
 
 
@@ -198,14 +204,18 @@ def _described(args: argparse.Namespace, report: Report, *, masks: bool, filter_
             filter_cfg=filter_cfg,
             report=report,
             polygons_alone=polygons_alone)
-    return describe_label_maps(
+    data = describe_label_maps(
         args.masks,
         args.images,
         args.suffixes and tuple(args.suffixes),
         args.classes,
         zero=args.zero,
         ignore_255=args.ignore_255,
-        report=report)
+        report=report,
+        lists=args.lists)
+    if data and args.palette and len(args.palette) == len(data.classes):
+        data.palette = args.palette
+    return data
 
 
 def look_at_recipes_data(cfg: Config, args: argparse.Namespace, report: Report) -> OwnData | None:

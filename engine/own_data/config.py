@@ -86,7 +86,8 @@ def settings(cfg: Config,
         num_gpus: How many GPUs, or processes, will train.
         epochs: See :func:`~.schedule.schedule`.
     """
-    palette = [tuple(map(int, colour)) for colour in get_palette('random', len(data.classes))]
+    colours = data.palette or get_palette('random', len(data.classes))
+    palette = [tuple(map(int, colour)) for colour in colours]
     model = with_num_classes(cfg.model, len(data.classes))
     common = dict(data_root=Source('data_root'), metainfo=Source('metainfo'))
     datasets = [dict(dataset, **common) for dataset in data.datasets]

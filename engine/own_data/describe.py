@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..image_depths import Depths
 from .coco_files import Instances, check_instances, load_coco
-from .file_pairs import Listing, find_suffixes, list_files
 from .files import Report, listed
-from .label_maps import IGNORED, LabelMaps, read_label_maps
 
 
 @dataclass
@@ -21,6 +20,7 @@ class OwnData:
     datasets: list[dict[str, Any]]  # settings of the training and the validation set
     ann_file: str | None = None  # of the evaluator, below the root
     masks: bool = True  # whether there are masks, or boxes alone
+    palette: list[tuple[int, int, int]] | None = None  # of the classes; None draws one
     reasons: list[str] = field(default_factory=list)
 
 
@@ -54,9 +54,11 @@ def describe_instances(ann_files: list[Path],
         report.remark('no annotation has a segmentation: the config trains boxes alone, as Faster '
                       'R-CNN does')
     usage = (dict(polygons_alone=polygons_alone), dict(evaluated=True))
+    depths = Depths()
     train, val = (
-        check_instances(file, content, folder, report, masks=masks, **used)
+        check_instances(file, content, folder, report, depths=depths, masks=masks, **used)
         for file, content, folder, used in zip(ann_files, contents, images, usage, strict=True))
+    report_depths(depths, report)
     if list(train.classes) != list(val.classes):
         report.fault('training and validation must have the same categories in the same order, '
                      f'got {listed(list(train.classes))}; and {listed(list(val.classes))}')
@@ -65,7 +67,7 @@ def describe_instances(ann_files: list[Path],
             report.fault(f'--classes: {ann_files[0]} has no category {name!r}, only '
                          f'{listed(list(train.classes))}')
     names = [[image['file_name'] for image in split.images.values()] for split in (train, val)]
-    _remark_overlap(images, names, report)
+    remark_overlap(images, names, report)
     if chosen:
         train, val = train.restricted(chosen), val.restricted(chosen)
     for file, instances in zip(ann_files, (train, val), strict=True):
@@ -76,7 +78,7 @@ def describe_instances(ann_files: list[Path],
             report.remark(f'{file}: no annotations of {listed(unseen)}')
     num_train = _usable_images(train, filter_cfg, report)
 
-    root = _common_root(ann_files + images)
+    root = common_root(ann_files + images)
     below = [os.path.relpath(absolute(path), root) for path in ann_files + images]
     datasets = [
         dict(type='CocoDataset', ann_file=ann_file, data_prefix=dict(img=folder))
@@ -90,129 +92,16 @@ def describe_instances(ann_files: list[Path],
         masks=masks)
 
 
+def report_depths(depths: Depths, report: Report) -> None:
+    """Report what networks do not see of images."""
+    for text in depths.faults():
+        report.fault(text)
+    for text in depths.remarks():
+        report.remark(text)
+
+
 def _has_segmentations(content: dict[str, list]) -> bool:
     return any(isinstance(a, dict) and a.get('segmentation') for a in content['annotations'])
-
-
-def describe_label_maps(masks: list[Path], images: list[Path], suffixes: tuple[str, str] | None,
-                        names: list[str] | None, *, zero: str | None, ignore_255: bool,
-                        report: Report) -> OwnData | None:
-    """Two folders of label maps as training and validation set.
-
-    Args:
-        masks: Folders of the training and the validation set.
-        images: Their folders of images.
-        suffixes: See :func:`~.label_maps.read_label_maps`; ``None`` finds them.
-        names: See :func:`meaning_of_labels`, as for ``zero``.
-        ignore_255: Whether the user says that label 255 stands for unlabelled pixels.
-        report: Takes what is wrong.
-
-    Returns:
-        None if they cannot be used.
-    """
-    listings = [list_files(*folders, report) for folders in zip(images, masks, strict=True)]
-    if not all(listing.image_names and listing.mask_names for listing in listings):
-        _report_empty_folders(listings, report)
-        return None
-    suffixes = suffixes or find_suffixes(listings, report)
-    if suffixes is None:
-        return None
-    _remark_overlap(images, [listing.image_names for listing in listings], report)
-    if images == masks and suffixes[1].endswith(suffixes[0]):
-        report.fault(f'{images[0]}: mmseg would take label maps *{suffixes[1]} for images '
-                     f'*{suffixes[0]}: put them into folders of their own')
-        return None
-    train, val = (read_label_maps(listing, suffixes, report) for listing in listings)
-    values = train.values() | val.values()
-    if not values:
-        if train.labels or val.labels:
-            report.fault(f'every pixel of every label map is {IGNORED}, which mmseg ignores')
-        return None
-    classes, reduce_zero_label, reason = meaning_of_labels(values, names, zero)
-    _check_labels(train, val, classes, int(reduce_zero_label), ignore_255, report)
-    if zero is None and not reduce_zero_label and names and len(names) > 1:
-        report.remark(f'label 0 is taken for {classes[0]!r}, label 1 for {classes[1]!r} and so on. '
-                      'If label 0 stands for unlabelled pixels, say --zero unlabelled, with '
-                      f'{max(values)} names or more: those of the labels from 1 on')
-    if zero is None and reduce_zero_label and names and 0 in values:
-        report.remark(
-            f'label 0 is taken for unlabelled pixels, label 1 for {classes[0]!r} and so '
-            f'on: there are {len(names)} names and labels up to {max(values)}. If label 0 '
-            f'is a class, a name is missing: give {max(values) + 1}, or say --zero class')
-
-    root = _common_root(masks + images)
-    datasets = [
-        dict(
-            type='BaseSegDataset',
-            data_prefix=dict(
-                img_path=os.path.relpath(absolute(image), root),
-                seg_map_path=os.path.relpath(absolute(mask), root)),
-            img_suffix=suffixes[0],
-            seg_map_suffix=suffixes[1],
-            reduce_zero_label=reduce_zero_label) for mask, image in zip(masks, images, strict=True)
-    ]
-    return OwnData(classes, (len(train.labels), len(val.labels)), root, datasets, reasons=[reason])
-
-
-def _check_labels(train: LabelMaps, val: LabelMaps, classes: tuple[str, ...], first: int,
-                  ignore_255: bool, report: Report) -> None:
-    """Whether every label has a class, and every class a label."""
-    for label_map, labels in (train.labels | val.labels).items():
-        beyond = sorted(label for label in labels if first + len(classes) <= label < IGNORED)
-        if beyond:
-            report.fault(f'{label_map}: labels {listed(list(map(str, beyond)))} have no class: '
-                         f'there are {len(classes)}, from label {first}')
-    values = train.values()
-    unseen = [name for label, name in enumerate(classes, first) if label not in values]
-    if train.ignores() and len(values) == 1 and not ignore_255:
-        report.fault(f'training: the labels are {values.pop()} and {IGNORED} alone, and mmseg '
-                     f'ignores {IGNORED}: one class would be learnt. Where {IGNORED} is a class, '
-                     'save it as another label, such as 1')
-    elif len(classes) < 2:
-        report.fault(f'a segmenter needs at least two classes, got {list(classes)}')
-    elif unseen and train.ignores() and not ignore_255:
-        report.fault(f'training: no pixels of {listed(unseen)}, but pixels of {IGNORED}, which '
-                     'mmseg ignores. If they are of a class, save them as its label; if they are '
-                     'unlabelled, say --ignore-255')
-    elif unseen:
-        report.remark(f'training: no pixels of {listed(unseen)}')
-
-
-def _report_empty_folders(listings: list[Listing], report: Report) -> None:
-    for listing in listings:
-        for folder, names in ((listing.images, listing.image_names), (listing.masks,
-                                                                      listing.mask_names)):
-            if folder.is_dir() and not names:
-                report.fault(f'{folder}: there are no images in it')
-
-
-def meaning_of_labels(values: set[int], names: list[str] | None,
-                      zero: str | None) -> tuple[tuple[str, ...], bool, str]:
-    """The classes, whether label 0 is none of them (``reduce_zero_label``), and why.
-
-    Args:
-        values: All labels that occur, but 255.
-        names: What the user calls them.
-        zero: What the user says that label 0 is.
-    """
-    highest = max(values)
-    if names is not None and len(names) == 1 and zero != 'unlabelled' and highest == 1:
-        return ('background', *names), False, 'label 0 is the background: one class, label 1'
-    if zero is not None:
-        reduce, reason = zero == 'unlabelled', 'as --zero says'
-    elif names is not None and highest == len(names):
-        reduce, reason = True, f'the {len(names)} classes are the labels 1 to {highest}'
-    elif names is not None:
-        reduce = False
-        reason = f'the {len(names)} classes are the labels 0 to {len(names) - 1}'
-    elif 0 in values:
-        reduce, reason = False, 'it occurs, and nothing says that it is not (--zero unlabelled)'
-    else:
-        reduce, reason = True, 'labels start at 1'
-    if names is None:
-        names = [f'label {value}' for value in range(int(reduce), highest + 1)]
-    meaning = 'stands for unlabelled pixels' if reduce else 'is a class'
-    return tuple(names), reduce, f'reduce_zero_label={reduce}: label 0 {meaning}: {reason}'
 
 
 def _usable_images(train: Instances, filter_cfg: dict, report: Report) -> int:
@@ -235,7 +124,7 @@ def _usable_images(train: Instances, filter_cfg: dict, report: Report) -> int:
     return number
 
 
-def _remark_overlap(folders: list[Path], names: list[list[str]], report: Report) -> None:
+def remark_overlap(folders: list[Path], names: list[list[str]], report: Report) -> None:
     """Say which images are in training and validation."""
     folders = [Path(os.path.realpath(folder)) for folder in folders]
     train, val = ({str(folder / name)
@@ -252,7 +141,7 @@ def absolute(path: Path) -> Path:
     return Path(named if same else os.path.realpath(path))
 
 
-def _common_root(paths: list[Path]) -> Path:
+def common_root(paths: list[Path]) -> Path:
     """The folder that all of them are in."""
     return Path(
         os.path.commonpath(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from .files import Report, listed
+from .files import Report, listed, repeated
 
 PROBES = 5  # images whose names are compared with those of all label maps
 CANDIDATES = 10  # ways of naming that are tried on all images
@@ -47,6 +47,40 @@ class Listing:
 def list_files(images: Path, masks: Path, report: Report) -> Listing:
     """All files below both folders that Pillow may know, hidden ones left out, as mmseg does."""
     return Listing(images, masks, _files(images, report), _files(masks, report))
+
+
+def list_named(images: Path, masks: Path, names: Path, suffixes: tuple[str, str],
+               report: Report) -> Listing:
+    """The images that a text file names, a line each without suffix, as mmseg reads it.
+
+    Args:
+        images: Folder of images.
+        masks: Folder of label maps.
+        names: The text file.
+        suffixes: Ends of the names of images and of label maps.
+        report: Takes what is wrong, such as images that are missing.
+    """
+    found = Listing(images, masks, [], [])
+    try:
+        lines = names.read_text(encoding='utf-8').removesuffix('\n').split('\n')
+    except (OSError, UnicodeDecodeError) as error:
+        report.fault(f'{names} cannot be read: {error}')
+        return found
+    if lines[0].startswith('\ufeff'):
+        report.fault(f'{names} starts with a byte order mark, which mmseg takes for part of a name')
+        return found
+    for number, line in enumerate(lines, 1):
+        image, mask = (line.strip() + suffix for suffix in suffixes)
+        if not line.strip():
+            report.fault(f'{names}:{number}: a line without a name, which mmseg cannot read')
+        elif not os.path.isfile(images / image):
+            report.fault(f'{names}:{number}: there is no image {images / image}')
+        else:
+            found.image_names.append(image)
+            found.mask_names += [mask] * os.path.isfile(masks / mask)
+    if twice := repeated(found.image_names):
+        report.remark(f'{names}: images that stand there more than once: {listed(twice)}')
+    return found
 
 
 def _files(folder: Path, report: Report) -> list[str]:

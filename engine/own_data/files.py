@@ -44,8 +44,8 @@ class Report:
 
     @property
     def remarks(self) -> list[str]:
-        """All remarks, as for :attr:`faults`."""
-        return _shortened(self._remarks)
+        """All remarks, each once; else as for :attr:`faults`."""
+        return _shortened(list(dict.fromkeys(self._remarks)))
 
 
 def _shortened(texts: list[str]) -> list[str]:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
+
+from ..image_depths import Depths, tiff_fault
 
 ORIENTATION = 0x0112  # EXIF tag; cameras' 5 to 8 are on their side
 MOST_PIXELS = 2**30  # that OpenCV decodes
@@ -37,15 +39,28 @@ def opened(path: Path) -> Iterator[Image.Image]:
         Image.MAX_IMAGE_PIXELS = limit
 
 
-def image_size(path: Path) -> tuple[int, int]:
+def image_size(path: Path, depths: Depths | None = None) -> tuple[int, int]:
     """Width and height as OpenCV will decode the image, from its header where that is enough.
+
+    Args:
+        path: Of the image.
+        depths: Takes what it has beyond three channels of 8 bits.
 
     Raises:
         FileNotFoundError: If there is none.
-        OSError: If it is no image that OpenCV decodes.
+        OSError: If it is no image that OpenCV decodes to colours.
     """
-    with opened(path) as image:
-        size, kind, exif = image.size, image.format, image.info.get('exif')
+    try:
+        with opened(path) as image:
+            size, kind, exif = image.size, image.format, image.info.get('exif')
+            if fault := _fault_of_tiff(path, kind):
+                raise OSError(fault)
+            if depths is not None:
+                depths.look(path, image)
+    except UnidentifiedImageError as error:
+        raise OSError(_fault_of_tiff(path) or str(error)) from error
+    if any('\ud800' <= letter <= '\udfff' for letter in str(path)):  # at which OpenCV crashes
+        raise OSError('its name is not in UTF-8: rename it')
     if not cv2.haveImageReader(str(path)):
         raise OSError(f'OpenCV, which loads images, does not decode {kind}')
     if size[0] * size[1] > MOST_PIXELS:
@@ -56,6 +71,13 @@ def image_size(path: Path) -> tuple[int, int]:
         return size
     # OpenCV turns images of some formats and not of others
     return size[::-1] if kind in ('JPEG', 'MPO') else decoded_size(path)
+
+
+def _fault_of_tiff(path: Path, kind: str | None = 'TIFF') -> str | None:
+    if kind != 'TIFF':
+        return None
+    with path.open('rb') as file:
+        return tiff_fault(file)
 
 
 def _is_sideways(exif: bytes) -> bool:
@@ -108,7 +130,8 @@ def labels_of(mask: Path, size: tuple[int, int]) -> frozenset[int]:
                          f'{size[1]}')
     values = np.unique(label_map)
     if not ((values >= 0) & (values <= 255)).all():
-        raise ValueError(f'labels must be in 0 ... 255, got {values.min()} to {values.max()}')
+        raise ValueError(f'labels must be in 0 ... 255, got {values.min()} to {values.max()}. '
+                         'mmseg reads 8 bits and ignores 255: save classes as 0 to 254')
     if (values != values.astype(np.uint8)).any():
         raise ValueError('labels must be whole numbers')
     return frozenset(values.astype(np.uint8).tolist())

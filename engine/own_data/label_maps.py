@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..image_depths import Depths
 from .file_pairs import Listing
 from .files import Report, listed
 from .image_files import image_size, labels_of
@@ -25,15 +26,42 @@ class LabelMaps:
         return any(IGNORED in labels for labels in self.labels.values())
 
 
-def read_label_maps(listing: Listing, suffixes: tuple[str, str], report: Report) -> LabelMaps:
+def read_label_maps(listing: Listing, suffixes: tuple[str, str], depths: Depths,
+                    report: Report) -> LabelMaps:
     """Read all label maps of a folder and the headers of the images that they belong to.
 
     Args:
         listing: The folders and the files in them.
         suffixes: Ends of the names of images and of label maps, the rest of the names being equal.
+        depths: Takes what images have beyond three channels of 8 bits.
         report: Takes what is wrong.
     """
-    (image_end, mask_end), labels = suffixes, {}
+    labels = {}
+    for image, mask in paired(listing, suffixes, report):
+        try:
+            size = image_size(image, depths)
+        except OSError as error:
+            report.fault(f'{image} cannot be read: {error}')
+            continue
+        try:
+            labels[mask] = labels_of(mask, size)
+        except (OSError, ValueError) as error:
+            report.fault(f'{mask} cannot be used: {error}')
+            continue
+        if labels[mask] <= {IGNORED}:
+            report.remark(f'{mask}: every pixel is {IGNORED}, which is ignored')
+    return LabelMaps(labels)
+
+
+def paired(listing: Listing, suffixes: tuple[str, str], report: Report) -> list[tuple[Path, Path]]:
+    """Images and their label maps.
+
+    Args:
+        listing: See :func:`read_label_maps`, as for ``suffixes``.
+        suffixes: Ends of names.
+        report: Takes what has no partner.
+    """
+    image_end, mask_end = suffixes
     stems = [{
         name.removesuffix(suffix)
         for name in names if name.endswith(suffix)
@@ -52,17 +80,4 @@ def read_label_maps(listing: Listing, suffixes: tuple[str, str], report: Report)
         report.fault(f'{image} has no label map {mask}')
     for _, mask in map(files, sorted(stems[1] - stems[0])):
         report.remark(f'{mask} is not used: there is no such image')
-    for image, mask in map(files, sorted(stems[0] & stems[1])):
-        try:
-            size = image_size(image)
-        except OSError as error:
-            report.fault(f'{image} cannot be read: {error}')
-            continue
-        try:
-            labels[mask] = labels_of(mask, size)
-        except (OSError, ValueError) as error:
-            report.fault(f'{mask} cannot be used: {error}')
-            continue
-        if labels[mask] <= {IGNORED}:
-            report.remark(f'{mask}: every pixel is {IGNORED}, which is ignored')
-    return LabelMaps(labels)
+    return [files(stem) for stem in sorted(stems[0] & stems[1])]

@@ -10,6 +10,8 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ..image_depths import DARK, FORMATS_OF_PAGES, advice, has_16_bits, tiff_fault
+
 #: a path, an image of Pillow's, RGB values (H, W, 3), a file's content or an open file
 Source: TypeAlias = str | Path | Image.Image | np.ndarray | bytes | BinaryIO
 SUFFIXES = ('.bmp', '.gif', '.jfif', '.jpeg', '.jpg', '.pgm', '.png', '.pnm', '.ppm', '.tif',
@@ -60,9 +62,22 @@ def read_image(source: Source) -> np.ndarray:
     except PermissionError:
         raise ImageError(f'{name}: reading it is not permitted') from None
     except UnidentifiedImageError:
+        fault = _fault_of_tiff(source)
+        if fault:
+            raise ImageError(f'{name}: {fault}') from None
         raise ImageError(f'{name} is no image that can be read') from None
     except Exception as error:  # decoders raise of all kinds
         raise ImageError(f'{name} cannot be decoded: {error}') from error
+
+
+def _fault_of_tiff(source: Any) -> str | None:
+    """Why a file is not read that may be a TIFF."""
+    if isinstance(source, bytes):
+        return tiff_fault(BytesIO(source))
+    if not isinstance(source, (str, Path)):
+        return None
+    with open(source, 'rb') as file:
+        return tiff_fault(file)
 
 
 def name_of(source: Any) -> str:
@@ -86,9 +101,25 @@ def rgb_of(image: Image.Image) -> np.ndarray:
     """The first frame as RGB values.
 
     Raises:
+        ImageError: If its values have no known range, or one that is far below that of 16 bits.
+    """
+    if image.format == 'TIFF' and image.mode == 'I':
+        raise ImageError('its values are not of 8 or 16 bits, or have a sign')
+    is_deep = has_16_bits(image)
+    colours = eight_bits_of(turned(image))
+    if is_deep and colours.max() < DARK:
+        raise ImageError('its values are of 16 bits, but below 4096: as 8 bits, the image would be '
+                         'black. Save it as the images of training were saved, e.g. '
+                         f'{advice(4095)}')
+    return colours
+
+
+def eight_bits_of(image: Image.Image) -> np.ndarray:
+    """RGB values of an image, the upper 8 bits of those of 16.
+
+    Raises:
         ImageError: If its values have no known range.
     """
-    image = turned(image)
     if image.mode.startswith('I'):  # I;16 and its like, or I: 32 bits, of which PGM uses 16
         values = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
@@ -117,7 +148,7 @@ def num_frames(path: Path) -> int:
     """
     try:
         with Image.open(path) as image:
-            if image.format in ('GIF', 'PNG', 'TIFF', 'WEBP'):  # in others, they are previews
+            if image.format in FORMATS_OF_PAGES:
                 return getattr(image, 'n_frames', 1)
     except Exception:  # decoders raise of all kinds
         pass

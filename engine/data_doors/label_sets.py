@@ -1,0 +1,264 @@
+"""Label maps of any form, and how they become what mmseg reads: label maps, lists and names."""
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..own_data.describe_labels import report_empty_folders
+from ..own_data.file_pairs import find_suffixes, list_files
+from ..own_data.files import Report
+from ..own_data.image_files import image_size, labels_of
+from ..own_data.label_maps import IGNORED, paired
+from ..progress import Progress
+from .conversion import convert_once, data_out
+from .instance_doors import groups_of
+from .splitting import split
+
+SPLITS = ('train', 'val')
+#: from the file of an image's labels and the image's size (width, height) to labels (H, W), uint8
+Reader = Callable[[Path, tuple[int, int]], np.ndarray]
+
+
+class Unusable(Exception):
+    """A conversion found faults, which are in the report."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Training or validation, or both where they are to be split.
+
+    Attributes:
+        images: Folder of images.
+        masks: Folder that ``sources`` are in.
+        sources: Name of an image below ``images``, and the file that says its labels.
+    """
+    images: Path
+    masks: Path
+    sources: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """What a door finds.
+
+    Attributes:
+        form: The door's name.
+        parts: Training and validation, or one to split.
+        suffixes: Ends of the names of images and label maps; needed for lists.
+        lists: Text files that name the images of both parts.
+        read: Makes a label map; ``None`` if the sources are label maps.
+        classes: Their names.
+        palette: Their colours.
+        zero: What label 0 is, as ``--zero``.
+        ignore_255: Whether 255 stands for unlabelled pixels.
+        meaning: What the labels depend on beside the files.
+        lost: What a conversion leaves out, and how often.
+    """
+    form: str
+    parts: Sequence[Part]
+    suffixes: tuple[str, str] | None = None
+    lists: Sequence[Path] | None = None
+    read: Reader | None = None
+    classes: Sequence[str] | None = None
+    palette: Sequence[tuple[int, int, int]] | None = None
+    zero: str | None = None
+    ignore_255: bool = False
+    meaning: Any = None
+    lost: Mapping[str, int] = field(default_factory=dict)
+
+
+def sources_of(folders: Sequence[tuple[Path, Path]], suffixes: tuple[str, str] | None,
+               report: Report) -> tuple[list[Part], tuple[str, str] | None]:
+    """Images and label maps by their names, and how these end.
+
+    Args:
+        folders: Of images and of label maps.
+        suffixes: How names end; ``None`` finds it.
+        report: Takes what is wrong, such as images without a label map.
+    """
+    listings = [list_files(*pair, report) for pair in folders]
+    report_empty_folders(listings, report)
+    if report.num_faults or not (suffixes := suffixes or find_suffixes(listings, report)):
+        return [], None
+    return [
+        Part(
+            found.images, found.masks, {
+                str(image.relative_to(found.images)): mask
+                for image, mask in paired(found, suffixes, report)
+            }) for found in listings
+    ], suffixes
+
+
+def use(found: LabelSet, args: argparse.Namespace, report: Report) -> Path | None:
+    """Convert and split what has to be, and set the options that say where label maps are.
+
+    Args:
+        found: The data set.
+        args: Options of a tool; changed.
+        report: Takes what is wrong, and what is lost.
+
+    Returns:
+        The folder of a conversion, if it was written now.
+
+    Raises:
+        OSError: If that cannot be written.
+        ValueError: If there are no two parts.
+    """
+    if report.num_faults:
+        return None
+    check_parts(found, args)
+    for what, number in found.lost.items():
+        report.remark(f'{found.form}: {number} {what}')
+    images, masks = ([getattr(part, key) for part in found.parts] for key in ('images', 'masks'))
+    suffixes, lists, folder = found.suffixes, found.lists and list(found.lists), None
+    if found.read is not None or len(found.parts) == 1:
+        folder = data_out(args)
+        written = _convert(found, args, folder, report)
+        if report.num_faults:
+            return None
+        what = 'label maps and lists' if found.read else 'lists of images'
+        report.remark(f'{folder} is {"written" if written else "used again"}: {what}')
+        lists = [folder / f'{name}.txt' for name in SPLITS]
+        if found.read is not None:
+            suffixes = ('', '.png')
+            masks = [folder / 'masks' / name for name in _names_of_parts(found)]
+    args.images, args.masks = (folders * (3 - len(folders)) for folders in (images, masks))
+    args.suffixes, args.lists = suffixes, lists
+    args.classes = args.classes or (found.classes and list(found.classes))
+    args.palette = found.palette and [tuple(colour) for colour in found.palette]
+    args.zero = args.zero or found.zero
+    args.ignore_255 = args.ignore_255 or found.ignore_255
+    return folder if folder and written else None
+
+
+def folder_of(paths: Sequence[Path]) -> Path:
+    """The folder that all of them are or are in."""
+    return Path(os.path.commonpath(list(map(os.path.abspath, paths))))
+
+
+def check_parts(found: LabelSet, args: argparse.Namespace) -> None:
+    """Raise a ValueError if there is one part and no ``--split``, or two and one."""
+    if len(found.parts) == 1 and args.split is None:
+        raise ValueError(f'{found.parts[0].images}: there is no validation set. --split 0.2 takes '
+                         'a fifth of the images for validation')
+    if len(found.parts) == 2 and args.split is not None:
+        raise ValueError(f'--split is for one set of images, and there are two: '
+                         f'{found.parts[0].images} and {found.parts[1].images}')
+
+
+def _names_of_parts(found: LabelSet) -> Sequence[str]:
+    return SPLITS if len(found.parts) == 2 else ('', )
+
+
+def _convert(found: LabelSet, args: argparse.Namespace, folder: Path, report: Report) -> bool:
+    """Write what mmseg reads, if it is not there; returns whether it was written."""
+    record: dict[str, Any] = dict(
+        source=[os.path.abspath(part.masks) for part in found.parts],
+        form=found.form,
+        fingerprint=_fingerprint(found),
+        split=_split_options(args, found),
+        lost=dict(found.lost))
+    sources = sum(len(part.sources) for part in found.parts)
+    try:
+        with Progress('label maps', sources) as progress:
+            return convert_once(
+                folder, record,
+                lambda scratch: _write(scratch, found, args, report, record, progress))
+    except Unusable:
+        return False
+
+
+def _split_options(args: argparse.Namespace, found: LabelSet) -> dict[str, Any] | None:
+    if len(found.parts) == 2:
+        return None
+    return dict(fraction=args.split, seed=args.split_seed, group=args.group)
+
+
+def _fingerprint(found: LabelSet) -> str:
+    """Another text where files of labels were changed, or what they mean."""
+    digest = hashlib.sha256(json.dumps([found.meaning, found.suffixes]).encode())
+    for part in found.parts:
+        for image, source in sorted(part.sources.items()):
+            state = source.stat()
+            line = f'{image}\0{source}\0{state.st_size}\0{state.st_mtime_ns}\n'
+            digest.update(line.encode(errors='surrogateescape'))
+    return digest.hexdigest()
+
+
+def _write(scratch: Path, found: LabelSet, args: argparse.Namespace, report: Report,
+           record: dict[str, Any], progress: Progress) -> None:
+    """Label maps and lists of images.
+
+    Raises:
+        Unusable: If there are faults.
+    """
+    labels: list[dict[str, list[str]]] = []
+    done = iter(range(1, 1 + sum(len(part.sources) for part in found.parts)))
+    for name, part in zip(_names_of_parts(found), found.parts, strict=True):
+        labels.append({})
+        for image, label_map in _label_maps(part, found.read, report):
+            labels[-1][image] = [str(label) for label in np.unique(label_map) if label != IGNORED]
+            if found.read is not None:
+                file = scratch / 'masks' / name / f'{image}.png'
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(label_map).save(file)
+            progress(next(done))
+    if report.num_faults:
+        raise Unusable
+    names = [list(images) for images in labels]
+    if len(names) == 1:
+        groups = groups_of(labels[0], args.group)
+        names = list(split(labels[0], args.split, groups=groups, seed=args.split_seed))
+    end = '' if found.read is not None or found.suffixes is None else found.suffixes[0]
+    for name, images in zip(SPLITS, names, strict=True):
+        _write_list(scratch / f'{name}.txt', [image.removesuffix(end) for image in images])
+    record['counts'] = {name: len(images) for name, images in zip(SPLITS, names, strict=True)}
+    record['images'] = dict(zip(SPLITS, names, strict=True))
+
+
+def _write_list(file: Path, names: Sequence[str]) -> None:
+    """Write names of images, a line each.
+
+    Raises:
+        ValueError: If mmseg would read one of them otherwise than it is.
+    """
+    for name in names:
+        if name != name.strip() or set('\r\n') & set(name):
+            raise ValueError(
+                f'{name!r}: mmseg takes names of images from a list, where they cannot '
+                'begin or end with a blank, or have several lines')
+    file.write_text(''.join(f'{name}\n' for name in names), encoding='utf-8')
+
+
+def _label_maps(part: Part, read: Reader | None,
+                report: Report) -> Iterator[tuple[str, np.ndarray]]:
+    """The images of a part and their label maps; those that cannot be used become faults."""
+    for image, source in part.sources.items():
+        try:
+            size = image_size(part.images / image)
+        except OSError as error:
+            report.fault(f'{part.images / image} cannot be read: {error}')
+            continue
+        try:
+            labels = read(source, size) if read else _labels_in(source, size)
+        except (OSError, ValueError) as error:
+            report.fault(f'{source} cannot be used: {error}')
+            continue
+        if labels.shape != size[::-1] and read:
+            report.fault(f'{source} cannot be used: it has {labels.shape[1]} x {labels.shape[0]} '
+                         f'pixels, the image {size[0]} x {size[1]}')
+            continue
+        yield image, labels
+
+
+def _labels_in(source: Path, size: tuple[int, int]) -> np.ndarray:
+    return np.array(sorted(labels_of(source, size)), np.uint8)

@@ -1,0 +1,133 @@
+"""Images of other depths and channels: training and prediction see the same, or refuse."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import mmcv
+import numpy as np
+import pytest
+from drawn_data import assert_said, draw_instances, draw_label_maps, faults_of, leaf
+from PIL import Image
+
+from colonnade.engine.image_depths import Depths
+from colonnade.engine.own_data.image_files import image_size
+from colonnade.engine.prediction.images import ImageError, read_image
+
+tifffile = pytest.importorskip('tifffile')  # which supervision and scikit-image bring
+RANDOM = np.random.default_rng(0)
+SIZE = (20, 24)  # height, width
+
+
+def values(kind: type, channels: tuple[int, ...] = (), highest: int | None = None) -> np.ndarray:
+    top = highest or np.iinfo(kind).max
+    found = RANDOM.integers(0, top, (*SIZE, *channels), dtype=kind, endpoint=True)
+    found.flat[0] = top
+    return found
+
+
+def bands(path: Path, array: np.ndarray, colours: str = 'minisblack', **options: object) -> Path:
+    planes = 'contig' if array.ndim == 3 else None
+    tifffile.imwrite(path, array, photometric=colours, planarconfig=planes, **options)
+    return path
+
+
+SEEN = {  # name -> how it is written, a word of the remark
+    'gray.png': (lambda path: cv2.imwrite(path, values(np.uint8)), None),
+    'palette.png': (lambda path: Image.fromarray(values(np.uint8)).convert('P').save(path), None),
+    'bits.tif': (lambda path: Image.fromarray(values(np.uint8) > 99).save(path), None),
+    'alpha.png': (lambda path: cv2.imwrite(path, values(np.uint8, (4, ))), 'transparency'),
+    'gray_alpha.png': (lambda path: Image.fromarray(values(np.uint8, (2, ))).save(path),
+                       'transparency'),
+    'near_infrared.tif': (lambda path: bands(path, values(np.uint8, (4, )), 'rgb',
+                                             extrasamples=['unspecified']), 'another one'),
+    'deep.png': (lambda path: cv2.imwrite(path, values(np.uint16)), '16 bits'),
+    'deep.tif': (lambda path: cv2.imwrite(path, values(np.uint16)), '16 bits'),
+    'deep.pgm': (lambda path: cv2.imwrite(path, values(np.uint16)), '16 bits'),
+    'deep_colours.png': (lambda path: cv2.imwrite(path, values(np.uint16, (3, ))), '16 bits'),
+    'pages.tif': (lambda path: tifffile.imwrite(path, values(np.uint8, (4, )).transpose(2, 0, 1),
+                                                photometric='minisblack'), 'several pages'),
+}  # yapf: disable
+
+
+@pytest.mark.parametrize('name', SEEN)
+def test_training_and_prediction_see_the_same(name: str, tmp_path: Path) -> None:
+    path, depths = tmp_path / name, Depths()
+    write, remark = SEEN[name]
+    write(str(path))
+    assert image_size(path, depths) == SIZE[::-1]
+    np.testing.assert_array_equal(read_image(path), mmcv.imread(str(path), channel_order='rgb'))
+    assert depths.faults() == []
+    assert bool(depths.remarks()) == bool(remark)
+    assert_said(depths.remarks(), *filter(None, [remark]))
+
+
+def test_colours_of_16_bits_in_tiff_differ_by_rounding(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / 'a.tif'), values(np.uint16, (3, )))
+    seen = mmcv.imread(str(tmp_path / 'a.tif'), channel_order='rgb')
+    assert np.abs(read_image(tmp_path / 'a.tif') - seen.astype(int)).max() <= 1
+
+
+REFUSED = {  # name -> the array, what is said
+    'two.tif': (values(np.uint8, (2, )), 'it has 2 channels'),
+    'four.tif': (values(np.uint8, (4, )), 'it has 4 channels'),
+    'four_deep.tif': (values(np.uint16, (4, )), 'it has 4 channels'),
+    'thirteen.tif': (values(np.uint16, (13, )), 'it has 13 channels'),
+    'real.tif': (RANDOM.random(SIZE).astype(np.float32), 'floating-point numbers'),
+    'double.tif': (RANDOM.random(SIZE), 'floating-point numbers'),
+    'signed.tif': (values(np.int16), 'have a sign'),
+    'wide.tif': (values(np.uint32), 'not of 8 or 16 bits'),
+}
+
+
+@pytest.mark.parametrize('name', REFUSED)
+@pytest.mark.parametrize('big', [False, True])
+def test_what_is_refused(name: str, big: bool, tmp_path: Path) -> None:
+    """By the validator and in prediction, with one sentence."""
+    path = bands(tmp_path / name, REFUSED[name][0], bigtiff=big)
+    with pytest.raises(OSError, match=REFUSED[name][1]):
+        image_size(path)
+    for source in (path, path.read_bytes()):
+        with pytest.raises(ImageError, match=REFUSED[name][1]):
+            read_image(source)
+
+
+@pytest.mark.parametrize('highest', [255, 4095])
+@pytest.mark.parametrize('suffix', ['png', 'tif'])
+@pytest.mark.parametrize('channels', [(), (3, )])
+def test_twelve_bits_in_sixteen(highest: int, suffix: str, channels: tuple[int, ...],
+                                tmp_path: Path) -> None:
+    """They would be black; what the fault says mends them."""
+    old, new = (tmp_path / f'{name}.{suffix}' for name in ('old', 'new'))
+    cv2.imwrite(str(old), values(np.uint16, channels, highest))
+    depths = Depths()
+    image_size(old, depths)
+    fault, = depths.faults()
+    assert f'up to {highest} alone' in fault and f'sees the upper 8 bits, 0 to {highest >> 8}' in \
+        fault
+    with pytest.raises(ImageError, match='as 8 bits, the image would be black'):
+        read_image(old)
+    code = fault[fault.index('cv2.imwrite'):].partition('), with')[0] + ')'
+    code = code.replace('old.png', str(old)).replace('new.png', str(new))
+    exec(code, dict(cv2=cv2))
+    assert read_image(new).max() == 255
+    cv2.imwrite(str(old), values(np.uint16, channels))  # one image of the whole range: all count
+    image_size(old, depths)
+    assert depths.faults() == []
+
+
+@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
+def test_faults_of_a_data_set(head: str, tmp_path: Path, run_tool: Callable,
+                              capsys: pytest.CaptureFixture[str]) -> None:
+    draw = draw_instances if head == 'mask_rcnn' else draw_label_maps
+    arguments = draw(tmp_path)
+    for path in sorted(tmp_path.rglob('*.jpg')):
+        size = cv2.imread(str(path)).shape[:2]
+        content = cv2.imencode('.png', np.full(size, 4000, np.uint16))[1]
+        path.write_bytes(content.tobytes())
+    said = faults_of(run_tool, capsys, leaf(head), *arguments)
+    assert_said(said, '4 images have values of 16 bits, but up to 4000 alone')
+    bands(path, RANDOM.random(size).astype(np.float32))
+    said = faults_of(run_tool, capsys, leaf(head), *arguments)
+    assert_said(said, 'cannot be read: its values are floating-point numbers')
