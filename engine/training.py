@@ -19,6 +19,7 @@ from colonnade.weights.files import trusting
 
 from .batch_size import accumulate, batch_size, enable_auto_scale_lr
 from .checks import check_config
+from .data_checks import check_loaded_data
 from .data_sources import check_data
 from .hooks import BatchSizeHook
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
@@ -194,4 +195,5 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
             runner.check_weights()
         if options.compile:
             compile_parts(runner.model)
+        check_loaded_data(runner)
         yield runner
