@@ -27,10 +27,16 @@ EVERY = [
     'train_cfg.val_interval=1', 'val_dataloader.dataset.indices=1', 'val_evaluator.type=Written',
     'default_hooks.checkpoint.save_best=score', 'default_hooks.checkpoint.rule=greater', *SHORT[3:]
 ]
+TINY = '''
+model = dict(
+    backbone=dict(arch=dict(_delete_=True, embed_dim=32, depth=4, num_heads=2, patch_size=16)),
+    neck=dict(in_channels=32))
+'''
 BY_EPOCH = '''
 train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop')
 train_dataloader = dict(sampler=dict(_delete_=True, type='DefaultSampler', shuffle=True))
 default_hooks = dict(checkpoint=dict(by_epoch=True))
+visualizer = dict(vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')])
 '''
 AVERAGED = "custom_hooks = [dict(type='EMAHook', momentum=0.5)]"
 
@@ -63,7 +69,7 @@ def evaluated(run_tool: Callable, shapes: Path, tmp_path: Path) -> Callable[...,
     def run(numbers: list[float | None], *arguments: str, own: str = '',
             iterations: int | None = None, options: Sequence[str] = ()) -> Path:  # yapf: disable
         Written.numbers = {at + 1: number for at, number in enumerate(numbers)}
-        (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{own}')
+        (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{TINY}{own}')
         length = 'max_epochs' if 'Epoch' in own else 'max_iters'
         run_tool('train', tmp_path / 'own.py', '--data-root', shapes / LAYOUTS['sem_fpn'],
                  '--work-dir', tmp_path / 'run', *arguments, '--cfg-options',
@@ -169,6 +175,20 @@ def test_going_on_knows_best_counter_and_rows(evaluated: Callable) -> None:
     assert 'Iter(train)' not in latest_log(work_dir)  # it had stopped already
 
 
+@pytest.mark.slow
+def test_the_best_of_another_folder_stays(evaluated: Callable, tmp_path: Path) -> None:
+    first = evaluated([0.5]).rename(tmp_path / 'first')
+    for file in ('last_checkpoint', 'best_checkpoint'):
+        (first / file).unlink()
+    state = torch.load(first / 'iter_1.pth', weights_only=False)
+    infos = state['message_hub']['runtime_info']
+    infos['best_ckpt'] = str(first / Path(infos['best_ckpt']).name)
+    torch.save(state, first / 'iter_1.pth')
+    work_dir = evaluated([0.5, 0.75], '--resume', first / 'iter_1.pth')
+    assert Path(infos['best_ckpt']).is_file()
+    assert (work_dir / 'best_checkpoint').read_text() == str(work_dir / 'best_score_iter_2.pth')
+
+
 def test_stopping_saves_the_last_state(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.54],
                          '--patience',
@@ -183,8 +203,11 @@ def test_stopping_saves_the_last_state(evaluated: Callable) -> None:
 
 
 def test_stopping_between_epochs(evaluated: Callable) -> None:
+    """With a tracker that the config has already."""
     work_dir = evaluated(
         [2., 1.],
+        '--tracker',
+        'tensorboard',
         '--patience',
         '1',
         own=BY_EPOCH,
@@ -193,6 +216,7 @@ def test_stopping_between_epochs(evaluated: Callable) -> None:
     assert 'training stops at iteration 4 of 10' in latest_log(work_dir)
     assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'epoch_2.pth')
     assert [row['epoch'] for row in rows(work_dir)] == ['0.5', '1', '1', '1.5', '2', '2']
+    assert len(list(work_dir.rglob('events.*'))) == 1 and not (work_dir / 'tensorboard').exists()
 
 
 def test_a_detector_that_finds_nothing_trains_to_the_end(run_tool: Callable, shapes: Path,
@@ -223,9 +247,6 @@ def test_the_best_holds_averaged_weights(evaluated: Callable) -> None:
                for key, value in best['state_dict'].items())  # yapf: disable
     with pytest.raises(SystemExit, match='or is the best of a run, whose last checkpoint goes on'):
         evaluated([1.], '--resume', path, own=AVERAGED)
-    evaluated([], '--resume', own=AVERAGED, iterations=4)
-    assert torch.load(work_dir / 'iter_4.pth', weights_only=False)['ema_state_dict']['steps'] == 4
-    assert (work_dir / 'best_checkpoint').read_text() == path
 
 
 @pytest.mark.parametrize('arguments, says', [

@@ -50,6 +50,14 @@ class BestCheckpoint(Hook):
             if path and Path(path).parent != Path(self.saving.out_dir):
                 paths[name] = None
 
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Count iterations rightly in what is saved after an evaluation.
+
+        mmengine's FlexibleRunner takes each checkpoint for one within an iteration, and adds one.
+        """
+        if runner.message_hub.get_info('loop_stage') == 'val':
+            checkpoint['meta'].update(epoch=runner.epoch, iter=runner.iter)
+
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Note the path, if there is a best."""
         found = self.found(runner)

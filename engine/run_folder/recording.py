@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
+import numpy as np
+import torch
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop, Runner
@@ -78,7 +80,8 @@ class Recorder(Hook):
         if length := iterations_per_epoch(runner):
             row['epoch'] = round(iteration / length, 3)
         row['time'] = round(time.monotonic() - self.started, 1)
-        row |= {key: as_number(v) for key, v in numbers.items() if isinstance(v, Real)}
+        found = {key: as_number(value) for key, value in numbers.items()}
+        row |= {key: value for key, value in found.items() if value is not None}
         self.table.append(row)
 
 
@@ -125,6 +128,12 @@ def iterations_per_epoch(runner: Runner) -> float:
         return 0.
 
 
-def as_number(value: Any) -> Value:
-    """A number of Python."""
+def as_number(value: Any) -> Value | None:
+    """A number of Python, also from numpy and torch; None for what is none."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    if not isinstance(value, Real):
+        return None
     return int(value) if isinstance(value, int) else float(value)
