@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
@@ -17,8 +16,7 @@ from colonnade.backbones import ColumnarBackbone
 from colonnade.necks import ColumnarPyramid, Pyramid, SimplePyramid
 from colonnade.weights.pretrained import normalisation_of
 
-from .classes import OTHER_CLASSES, class_heads, key_of_classes, num_classes_of
-from .data_sources import categories_of, classes_of, find_datasets, paths_of
+from .class_checks import class_problems, label_problems
 from .options import names_of_type
 from .registries import find_class
 
@@ -31,16 +29,14 @@ def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> None:
     """Raise a ValueError that lists what does not fit in a config, of which nothing is built.
 
     Args:
-        cfg: Of a detector or segmenter; only those on a trunk of ours are looked at.
-        dataloaders: Those that will be read.
+        cfg: Of a detector or segmenter; widths and batches only of those on a trunk of ours.
+        dataloaders: Those that will be read. Some of their label maps are looked at.
     """
     trunk = trunk_of(cfg.model)
-    if trunk is None:
-        return
-    problems = [
-        *dict.fromkeys(class_problems(cfg, dataloaders)), *width_problems(cfg.model, trunk),
-        *batch_problems(cfg, dataloaders)
-    ]
+    problems = list(dict.fromkeys(class_problems(cfg, dataloaders)))
+    if trunk is not None:
+        problems += [*width_problems(cfg.model, trunk), *batch_problems(cfg, dataloaders)]
+    problems = problems or list(label_problems(cfg, dataloaders))
     if problems:
         raise ValueError('the config does not fit together:\n' + '\n'.join(f'  {problem}'
                                                                            for problem in problems))
@@ -75,48 +71,6 @@ def warn_of_normalisation(model: ConfigDict) -> None:
         f'are for mean {mean} and std {std}: set these in model.data_preprocessor',
         logger='current',
         level=logging.WARNING)
-
-
-def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
-    """Classes of the data that the heads, or the files, do not have."""
-    heads = [(name, head) for name, head in class_heads(cfg.model)
-             if not head.get('class_agnostic') and head.get('type') not in OTHER_CLASSES]
-    for name, dataset in find_datasets(cfg, dataloaders):
-        classes = classes_of(dataset)
-        if classes is None or 'Panoptic' in str(dataset.type):
-            continue
-        for head_name, head in heads:
-            key, number = f'{head_name}.{key_of_classes(head)}', num_classes_of(head)
-            if number != len(classes):
-                yield (f'{key} is {number}, and the data set ({dataset.type}) has {len(classes)} '
-                       f'classes: set {key}={len(classes)}, or metainfo.classes of the data')
-        if str(dataset.type).rpartition('.')[2] == 'CocoDataset':
-            yield from category_problems(name, dataset, classes)
-
-
-def category_problems(name: str, dataset: ConfigDict, classes: tuple[str, ...]) -> Iterator[str]:
-    """Classes of a config that its COCO file has not, or has in another order.
-
-    mmdet counts the file's categories that are classes, in the file's order: a missing one would
-    shift the labels of all behind it.
-    """
-    ann_file = next(iter(paths_of(dataset)), '')  # the first, if there is one
-    categories = categories_of(ann_file) if os.path.isfile(ann_file) else None
-    if categories is None:
-        return
-    missing = [each for each in classes if each not in categories]
-    if missing:
-        yield (f'{name}.metainfo.classes has {shortened(missing)}, and the categories of '
-               f'{ann_file} are {shortened(categories)}')
-    elif [each for each in categories if each in classes] != list(classes):
-        yield (f'{name}.metainfo.classes must be in the order of the categories of {ann_file}: '
-               f'{shortened([each for each in categories if each in classes])}')
-
-
-def shortened(names: list[str], most: int = 8) -> str:
-    """Some of many names."""
-    rest = f' and {len(names) - most} more' if len(names) > most else ''
-    return ', '.join(map(str, names[:most])) + rest
 
 
 def trunk_of(model: ConfigDict) -> type[ColumnarBackbone] | None:

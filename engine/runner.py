@@ -83,7 +83,8 @@ def require_training_state(checkpoint: Mapping[str, Any], source: str) -> None:
     if missing:
         raise WeightsError(
             f'{source} holds weights, but no state of training (no {", ".join(missing)}): it was '
-            'converted or published. Start a new training from it with --load-from')
+            'converted or published, or is the best of a run, whose last checkpoint goes on. Start '
+            'a new training from it with --load-from')
 
 
 @RUNNERS.register_module()

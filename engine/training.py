@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,12 @@ from colonnade.weights.files import trusting
 
 from .batch_size import accumulate, batch_size, enable_auto_scale_lr
 from .checks import check_config
+from .data_checks import check_loaded_data
 from .data_sources import check_data
 from .hooks import BatchSizeHook
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
+from .run_folder import recorded, settle
 from .runner import StrictRunner, compile_parts
 
 
@@ -40,6 +42,9 @@ class TrainOptions(LaunchOptions):
         accumulate: Sum the gradients of so many iterations per step; 0 for as many as make up the
             config's batch size.
         new_classes: ``load_from`` is of other classes; layers that depend on them start untrained.
+        patience: Stop after so many evaluations without improvement.
+        min_delta: By how much an evaluation must exceed the best to be an improvement.
+        tracker: What shows the curves of the run besides its folder, such as ``'tensorboard'``.
     """
     resume: str | None = None
     load_from: str | None = None
@@ -49,6 +54,9 @@ class TrainOptions(LaunchOptions):
     auto_scale_lr: bool = False
     accumulate: int | None = None
     new_classes: bool = False
+    patience: int | None = None
+    min_delta: float | None = None
+    tracker: Sequence[str] = ()
 
 
 def train(config: str | Path, **options: Any) -> Path | None:
@@ -96,6 +104,7 @@ def training_config(options: TrainOptions) -> Config:
         from .sharding import shard  # which registers a strategy of mmengine's private part
         shard(cfg)
     set_batch_size(cfg, options.auto_scale_lr, options.accumulate)
+    settle(cfg, options.patience, options.min_delta, options.tracker)
     return cfg
 
 
@@ -194,4 +203,10 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
             runner.check_weights()
         if options.compile:
             compile_parts(runner.model)
-        yield runner
+        check_loaded_data(runner)
+        with recorded(
+                runner,
+                patience=options.patience,
+                min_delta=options.min_delta,
+                trackers=options.tracker):
+            yield runner

@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from colonnade.engine.checks import class_heads
+from colonnade.engine.classes import class_heads
 from colonnade.engine.launch import read_config
 from colonnade.engine.new_classes import NewClasses, rows_by_class, trained_classes
 from colonnade.weights.loading import plan_loading

@@ -16,7 +16,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 from trunks import every_class, tiny
 
-from colonnade.engine.checks import class_heads
+from colonnade.engine.classes import class_heads
 from colonnade.engine.launch import read_config
 from colonnade.engine.runner import compile_parts, fuse_trunks
 from colonnade.weights.downloads import fetch

@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from colonnade.configs import find_config
 from colonnade.tools.command_line import add_launch_arguments, user_errors
 
+TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
+
 
 def parse_args() -> argparse.Namespace:
     """The command line."""
@@ -50,6 +52,23 @@ def parse_args() -> argparse.Namespace:
         action='store_true',
         help='with --load-from: the file is of other classes; layers that depend on them start '
         'untrained, but for classes that both have by name')
+    parser.add_argument(
+        '--patience',
+        type=int,
+        metavar='N',
+        help='stop after N evaluations in which the metric of the best checkpoint got no better')
+    parser.add_argument(
+        '--min-delta',
+        type=float,
+        metavar='D',
+        help='with --patience: only what exceeds the best by more than D is better (0)')
+    parser.add_argument(
+        '--tracker',
+        nargs='+',
+        default=(),
+        choices=TRACKERS,
+        metavar='NAME',
+        help='show the curves of the run in %(choices)s too')
     return parser.parse_args()
 
 

@@ -1,0 +1,175 @@
+"""Can a training learn from its data, and is it evaluated on others? Asked of loaded data sets."""
+from __future__ import annotations
+
+import filecmp
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.dist import is_main_process
+from mmengine.logging import print_log
+from mmengine.registry import DATASETS
+from mmengine.runner import Runner
+
+from .class_checks import reads_categories, shortened
+from .data_sources import classes_of, find_datasets, paths_of
+from .registries import find_class
+
+EXAMPLES = 3  # of images, in a warning
+NOTHING = 'need at least one array to concatenate'  # what numpy says of a data set without images
+
+
+def check_loaded_data(runner: Runner) -> None:
+    """Load the data sets of a training, and look whether it can learn from them.
+
+    A warning says if images of validation are trained on too.
+
+    Raises:
+        ValueError: If no annotation can be trained on, with the number of those that cannot.
+    """
+    cfg = runner.cfg
+    try:
+        training = list(parts_of(runner.train_dataloader.dataset))
+    except ValueError as error:
+        if NOTHING not in str(error):
+            raise
+        raise ValueError(nothing_to_learn(cfg)) from error
+    if not any(map(has_instances, training)):
+        raise ValueError(nothing_to_learn(cfg))
+    if cfg.get('val_dataloader'):
+        validation = list(parts_of(runner.val_dataloader.dataset))
+        if is_main_process():
+            warn_of_shared_images(list(images_of(training)), list(images_of(validation)))
+
+
+def parts_of(dataset: Any) -> Iterator[Any]:
+    """The data sets that read files, of a data set that wraps others."""
+    if hasattr(dataset, 'datasets'):
+        for part in dataset.datasets:
+            yield from parts_of(part)
+    elif hasattr(dataset, 'dataset'):
+        yield from parts_of(dataset.dataset)
+    else:
+        yield dataset
+
+
+def has_instances(dataset: Any) -> bool:
+    """Whether a data set has an instance to learn from, or is of another kind."""
+    detection = find_class('mmdet.BaseDetDataset', DATASETS)
+    if detection is None or not isinstance(dataset, detection):
+        return True
+    for index in range(len(dataset)):
+        instances = dataset.get_data_info(index).get('instances')
+        if instances is None or not all(instance.get('ignore_flag') for instance in instances):
+            return True
+    return False
+
+
+def nothing_to_learn(cfg: Config) -> str:
+    """Why a training set has nothing to learn from, for each data set of the config."""
+    reasons = [
+        f'  {name}: {reason_of(dataset)}'
+        for name, dataset in find_datasets(cfg, ('train_dataloader', ))
+    ]
+    return 'there is nothing to train on:\n' + '\n'.join(reasons)
+
+
+def reason_of(dataset: ConfigDict) -> str:
+    """What a data set has, and what of it cannot be trained on."""
+    paths = paths_of(dataset)
+    if reads_categories(dataset) and paths and os.path.isfile(paths[0]):
+        return described(json.loads(Path(paths[0]).read_text()), dataset, paths[0])
+    found = DATASETS.build(dict(dataset, lazy_init=True, pipeline=[]))
+    number = len(found.load_data_list())
+    where = ', '.join(paths)
+    if number:
+        return f'none of the {number} images of {where} has an annotation of the config\'s classes'
+    suffix = f' that end in {found.img_suffix}' if hasattr(found, 'img_suffix') else ''
+    return f'no images{suffix} in {where}'
+
+
+def described(content: dict[str, Any], dataset: ConfigDict, ann_file: str) -> str:
+    """The annotations of a COCO file, by why they cannot be trained on."""
+    classes = classes_of(dataset) or ()
+    known = {each['id'] for each in content['categories'] if each['name'] in classes}
+    images = {image['id']: image for image in content['images']}
+    counts = Counter(
+        fault_of(annotation, images, known) for annotation in content.get('annotations', []))
+    settings = dataset.get('filter_cfg') or {}
+    least = settings.get('min_size', 0)
+    small = sum(min(image['width'], image['height']) < least for image in images.values())
+    faults = ', '.join(f'{number} {fault}' for fault, number in counts.items())
+    text = (f'{ann_file} has {len(images)} images and {sum(counts.values())} annotations'
+            f'{f" ({faults})" if faults else ""}; the classes are {shortened(classes)}')
+    if small:
+        text += f'; {small} images are smaller than filter_cfg.min_size {least}'
+    return text
+
+
+def fault_of(annotation: dict[str, Any], images: dict[int, dict[str, Any]], known: set[int]) -> str:
+    """Why mmdet does not train on an annotation."""
+    image = images.get(annotation.get('image_id', -1))
+    if annotation.get('category_id') not in known:
+        return 'of other classes'
+    if annotation.get('ignore'):
+        return 'to be ignored'
+    if annotation.get('iscrowd'):
+        return 'crowds'
+    x, y, width, height = annotation['bbox']
+    if image is None:
+        return 'of no image'
+    inside = (min(x + width, image['width']) > max(x, 0)
+              and min(y + height, image['height']) > max(y, 0))  # yapf: disable
+    if width < 1 or height < 1 or annotation.get('area', 1) <= 0 or not inside:
+        return 'without area in the image'
+    return 'usable, if their image is'
+
+
+def images_of(datasets: Iterable[Any]) -> Iterator[str]:
+    """The paths of all images of data sets that say them."""
+    for dataset in datasets:
+        for index in range(len(dataset)):
+            path = dataset.get_data_info(index).get('img_path')
+            if isinstance(path, str):
+                yield path
+
+
+def warn_of_shared_images(training: list[str], validation: list[str]) -> None:
+    """Warn in a line if images of validation are trained on too."""
+    shared = shared_images(training, validation)
+    if shared:
+        print_log(
+            f'{len(shared)} of {len(set(validation))} images of validation are trained on too, so '
+            f'that evaluations look better than they are: {shortened(shared, EXAMPLES)}',
+            logger='current',
+            level=logging.WARNING)
+
+
+def shared_images(training: list[str], validation: list[str]) -> list[str]:
+    """The paths in ``validation`` that are also in ``training``, or have a copy or link there.
+
+    Copies and links are found if they have the same name. Only files of one size are compared.
+    """
+    by_name: dict[str, list[str]] = {}
+    for path in training:
+        by_name.setdefault(os.path.basename(path), []).append(path)
+    return [
+        path for path in dict.fromkeys(validation) if any(
+            is_same_image(path, other) for other in by_name.get(os.path.basename(path), ()))
+    ]
+
+
+def is_same_image(path: str, other: str) -> bool:
+    """Whether two paths lead to the same file, or to files of the same content."""
+    if path == other:
+        return True
+    try:
+        return os.path.samefile(path, other) or (os.path.getsize(path) == os.path.getsize(other)
+                                                 and filecmp.cmp(path, other, shallow=False))
+    except OSError:  # of images that are not there, the loader says it
+        return False

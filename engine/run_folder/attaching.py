@@ -1,0 +1,79 @@
+"""What fills a run's folder, attached to its config and its runner."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.runner import Runner
+
+from ..hooks import hooks_of
+from .best import BestCheckpoint, names_of_best, saving_hook
+from .choice import best_metric, is_validated, keep_best, watched_metric
+from .line import progress_line
+from .recording import CompleteMetrics, LoggedSteps, Recorder
+from .stopping import Patience
+from .table import MetricsTable
+from .trackers import add_backend, add_trackers, check_trackers
+
+TABLE = 'metrics.csv'
+
+
+def settle(cfg: Config, patience: int | None, min_delta: float | None,
+           trackers: Sequence[str]) -> None:
+    """Let a config save its best checkpoint, and check what is asked of a run's folder.
+
+    Args:
+        cfg: Of a training, changed in place.
+        patience: After how many evaluations that bring nothing training stops; None for never.
+        min_delta: By how much the metric must exceed the best to count; 0 if not given.
+        trackers: Names, see :data:`~.trackers.TRACKERS`.
+
+    Raises:
+        ValueError: If the config cannot do it, or an option has no effect.
+    """
+    check_trackers(trackers)
+    keep_best(cfg)
+    if patience is None:
+        if min_delta is not None:
+            raise ValueError('--min-delta has no effect without --patience N')
+        return
+    if patience < 1:
+        raise ValueError(f'--patience must be at least 1, got {patience}')
+    if min_delta is not None and not min_delta >= 0:
+        raise ValueError(f'--min-delta must not be negative, got {min_delta}')
+    if any('EarlyStoppingHook' in str(hook['type']) for hook in hooks_of(cfg)):
+        raise ValueError('--patience: the config has an EarlyStoppingHook, leave one of them out')
+    watched_metric(cfg)
+
+
+@contextmanager
+def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
+             trackers: Sequence[str]) -> Iterator[None]:
+    """While open, a runner's training fills its folder, and shows its progress on a terminal.
+
+    Args:
+        runner: Of a config that :func:`settle` has seen.
+        patience: See :func:`settle`.
+        min_delta: See :func:`settle`.
+        trackers: See :func:`settle`.
+    """
+    cfg, table = runner.cfg, MetricsTable(Path(runner.work_dir, TABLE))
+    recorder, saving = Recorder(table), saving_hook(runner)
+    names = names_of_best(saving)
+    if patience is not None:
+        monitor, rule = watched_metric(cfg)
+        names = list(dict.fromkeys([*names, monitor]))
+    if is_validated(cfg):
+        runner.register_hook(CompleteMetrics(names))
+    runner.register_hook(recorder)
+    add_backend(runner, LoggedSteps.__name__, LoggedSteps(runner, recorder))
+    add_trackers(runner, trackers)
+    if saving is not None:
+        runner.register_hook(BestCheckpoint(saving))
+    if patience is not None:
+        runner.register_hook(
+            Patience(table, monitor, rule=rule, patience=patience, min_delta=min_delta or 0.))
+    with progress_line(runner, names[0] if names else best_metric(cfg)):
+        yield

@@ -1,0 +1,95 @@
+"""The best checkpoint of a run: where it is, and how it is tested."""
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import is_main_process
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.runner import Runner
+
+from ..atomic import write_text
+
+FILE = 'best_checkpoint'
+
+
+def saving_hook(runner: Runner) -> CheckpointHook | None:
+    """The hook of a runner that saves checkpoints."""
+    return next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
+
+
+def names_of_best(hook: CheckpointHook | None) -> list[str]:
+    """The metrics that best checkpoints are chosen by, ``auto`` being none."""
+    return [] if hook is None else [name for name in hook.save_best or [] if name != 'auto']
+
+
+class BestCheckpoint(Hook):
+    """Notes the path of the best checkpoint in a file, and says at the end which it is.
+
+    Args:
+        saving: The hook that saves the checkpoints.
+    """
+
+    priority = 'LOWEST'  # behind what saves checkpoints
+
+    def __init__(self, saving: CheckpointHook) -> None:
+        self.saving = saving
+
+    def before_train(self, runner: Runner) -> None:
+        """Keep mmengine from deleting the best checkpoint of another work dir.
+
+        A run that goes on from a checkpoint of another folder knows the best there.
+        """
+        path = getattr(self.saving, 'best_ckpt_path', None)
+        if path and Path(path).parent != Path(self.saving.out_dir):
+            self.saving.best_ckpt_path = None
+        paths = getattr(self.saving, 'best_ckpt_path_dict', {})
+        for name, path in paths.items():
+            if path and Path(path).parent != Path(self.saving.out_dir):
+                paths[name] = None
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Count iterations rightly in what is saved after an evaluation.
+
+        mmengine's FlexibleRunner takes each checkpoint for one within an iteration, and adds one.
+        """
+        if runner.message_hub.get_info('loop_stage') == 'val':
+            checkpoint['meta'].update(epoch=runner.epoch, iter=runner.iter)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """Note the path, if there is a best."""
+        found = self.found(runner)
+        if found and is_main_process():
+            path = next(iter(found.values()))[0]
+            file = Path(runner.work_dir, FILE)
+            if not file.is_file() or file.read_text() != path:
+                write_text(file, path)
+
+    def after_train(self, runner: Runner) -> None:
+        """Say which is the best, and how it is tested."""
+        if not is_main_process():
+            return
+        config = Path(runner.work_dir, Path(runner.cfg.filename or 'config.py').name)
+        for name, (path, score) in self.found(runner).items():
+            command = shlex.join(['colonnade', 'test', relative(config), relative(path)])
+            runner.logger.info(f'the best {name} is {score:.4g}: {relative(path)}\n'
+                               f'to test it: {command}')
+
+    def found(self, runner: Runner) -> dict[str, tuple[str, float]]:
+        """The path and score of the best checkpoint of each metric that has one."""
+        names = list(getattr(self.saving, 'key_indicators', None) or [])
+        infos: dict[str, Any] = runner.message_hub.runtime_info
+        found = {}
+        for name in names:
+            end = '' if len(names) == 1 else f'_{name}'
+            if infos.get(f'best_ckpt{end}'):
+                found[name] = (infos[f'best_ckpt{end}'], infos[f'best_score{end}'])
+        return found
+
+
+def relative(path: str | Path) -> str:
+    """A path from the current directory on, if it lies below."""
+    short = os.path.relpath(path)
+    return str(path) if short.startswith('..') else short

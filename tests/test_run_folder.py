@@ -1,0 +1,308 @@
+"""What a training leaves in its folder: best and last checkpoint, metrics.csv, trackers, a line."""
+from __future__ import annotations
+
+import csv
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import LAYOUTS, NO_VAL, NO_WORKERS, SHORT, config, latest_log
+from mmengine.evaluator import BaseMetric
+from mmengine.registry import METRICS
+
+from colonnade.engine.launch import read_config
+from colonnade.engine.run_folder.choice import best_metric, keep_best
+from colonnade.engine.run_folder.table import MetricsTable
+from colonnade.engine.run_folder.trackers import TRACKERS
+from colonnade.tools import train as train_tool
+
+EVERY = [
+    'train_cfg.val_interval=1', 'val_dataloader.dataset.indices=1', 'val_evaluator.type=Written',
+    'default_hooks.checkpoint.save_best=score', 'default_hooks.checkpoint.rule=greater', *SHORT[3:]
+]
+TINY = '''
+model = dict(
+    backbone=dict(arch=dict(_delete_=True, embed_dim=32, depth=4, num_heads=2, patch_size=16)),
+    neck=dict(in_channels=32))
+'''
+BY_EPOCH = '''
+train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop')
+train_dataloader = dict(sampler=dict(_delete_=True, type='DefaultSampler', shuffle=True))
+default_hooks = dict(checkpoint=dict(by_epoch=True))
+visualizer = dict(vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')])
+'''
+AVERAGED = "custom_hooks = [dict(type='EMAHook', momentum=0.5)]"
+
+
+@METRICS.register_module(force=True)
+class Written(BaseMetric):
+    """Evaluations with the numbers that a test wrote down, by iteration."""
+
+    numbers: dict[int, float] = {}
+    evaluated = 0
+
+    def __init__(self, iou_metrics: list[str]) -> None:
+        super().__init__()  # a setting of the metric that it replaces
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        """Count images."""
+        self.results += [None] * len(data_samples)
+
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        """The next number; nothing where there is none."""
+        Written.evaluated += 1
+        number = self.numbers.get(Written.evaluated)
+        return {} if number is None else dict(score=number)
+
+
+@pytest.fixture
+def evaluated(run_tool: Callable, shapes: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Train a segmenter, evaluated at every iteration; returns its work dir."""
+
+    def run(numbers: list[float | None], *arguments: str, own: str = '',
+            iterations: int | None = None, options: Sequence[str] = ()) -> Path:  # yapf: disable
+        Written.numbers = {at + 1: number for at, number in enumerate(numbers)}
+        (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{TINY}{own}')
+        length = 'max_epochs' if 'Epoch' in own else 'max_iters'
+        run_tool('train', tmp_path / 'own.py', '--data-root', shapes / LAYOUTS['sem_fpn'],
+                 '--work-dir', tmp_path / 'run', *arguments, '--cfg-options',
+                 f'train_cfg.{length}={iterations or len(numbers)}', *EVERY, *options, *NO_WORKERS)
+        return tmp_path / 'run'
+
+    Written.evaluated = 0
+    return run
+
+
+def rows(work_dir: Path) -> list[dict[str, str]]:
+    with open(work_dir / 'metrics.csv', newline='') as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
+    table = MetricsTable(tmp_path / 'm.csv')
+    table.append(dict(iter=1, epoch=0.5, time=1.5, loss=2))
+    table.append({'iter': 2, 'time': 3., 'a person, standing': 1 / 3})
+    table.append(dict(iter=3, time=float('nan'), loss=1e-7))
+    text = (tmp_path / 'm.csv').read_text()
+    assert text == ('iter,epoch,time,loss,"a person, standing"\n1,0.5,1.5,2,\n2,,3,,0.333333\n'
+                    '3,,nan,1e-07,\n')
+    (tmp_path / 'm.csv').write_text(text + '4,1.0,9')  # cut off
+    table = MetricsTable(tmp_path / 'm.csv')
+    assert table.values('loss') == [2, 1e-7]
+    assert table.keep_until(2) == 1
+    table.append(dict(iter=3, loss=5))
+    assert [row['iter'] for row in table.rows()] == ['1', '2', '3']
+    assert table.last('loss') == 5 and table.last('nothing') == 0
+    assert table.keep_until(0) == 3 and not (tmp_path / 'm.csv').exists()
+
+
+@pytest.mark.parametrize('evaluator, expected', [
+    (dict(type='CocoMetric', metric=['bbox', 'segm']), 'coco/segm_mAP'),
+    (dict(type='mmdet.CocoMetric', metric='bbox', prefix='mine'), 'mine/bbox_mAP'),
+    (dict(type='CocoMetric'), 'coco/bbox_mAP'),
+    (dict(type='CocoMetric', metric='proposal'), None),
+    (dict(type='CocoMetric', metric_items=['mAP_50']), None),
+    (dict(type='CocoMetric', format_only=True), None),
+    ([dict(type='VOCMetric', metric='mAP'), dict(type='CocoMetric', metric='segm', prefix='b')],
+     'b/segm_mAP'),
+    ([dict(type='VOCMetric', metric='mAP'), dict(type='CocoMetric')], 'pascal_voc/mAP'),
+    (dict(type='LVISMetric', metric=['bbox']), 'lvis/bbox_AP'),
+    (dict(type='Written'), None),
+])  # yapf: disable
+def test_the_metric_that_matters(evaluator: Any, expected: str | None) -> None:
+    cfg = read_config(config('mask_rcnn'))
+    cfg.val_evaluator = evaluator
+    assert best_metric(cfg) == expected
+    del cfg.default_hooks['checkpoint']  # mmengine adds one
+    keep_best(cfg)
+    assert cfg.default_hooks.checkpoint.get('save_best') == expected
+
+
+def test_what_a_config_says_of_its_checkpoints_stays() -> None:
+    cfg = read_config(config('sem_fpn'))
+    for hook in (dict(type='CheckpointHook', save_best=None), None):
+        cfg.default_hooks.checkpoint = hook
+        keep_best(cfg)
+        assert cfg.default_hooks.checkpoint == hook
+    for number, expected in ((['mDice', 'mIoU'], 'mIoU'), (['mFscore'], 'mFscore')):
+        cfg.val_evaluator.iou_metrics = number
+        assert best_metric(cfg) == expected
+    cfg.merge_from_dict(dict(option.split('=') for option in NO_VAL))
+    cfg.val_cfg = None
+    cfg.default_hooks.checkpoint = dict(type='CheckpointHook')
+    keep_best(cfg)
+    assert cfg.default_hooks.checkpoint == dict(type='CheckpointHook')
+
+
+def test_the_first_real_number_is_the_best(evaluated: Callable) -> None:
+    work_dir = evaluated([math.nan, None, 0.5, 0.25],
+                         options=['default_hooks.checkpoint.max_keep_ckpts=1'])
+    best = work_dir / 'best_score_iter_3.pth'
+    assert (work_dir / 'best_checkpoint').read_text() == str(best)
+    assert {path.name for path in work_dir.glob('*.pth')} == {best.name, 'iter_4.pth'}
+    log = latest_log(work_dir)
+    assert 'the evaluation gave no metric score; it gave: none' in log
+    assert f'the best score is 0.5: {best}' in log
+    assert f'colonnade test {work_dir}/own.py {best}' in log
+    found = rows(work_dir)
+    assert [row['iter'] for row in found] == list('11223344')
+    assert [row['score'] for row in found[1::2]] == ['nan', 'nan', '0.5', '0.25']
+    assert all(row['loss'] and row['lr'] and row['iter_time'] for row in found[::2])
+    assert [row['epoch'] for row in found[::2]] == ['0.167', '0.333', '0.5', '0.667']
+
+
+def test_going_on_knows_best_counter_and_rows(evaluated: Callable) -> None:
+    work_dir = evaluated([0.5, 0.25, 0.25], '--patience', '3')
+    seconds = float(rows(work_dir)[-1]['time'])
+    MetricsTable(work_dir / 'metrics.csv').append(dict(iter=9, score=1.))  # behind the checkpoint
+    evaluated([0.5, 0.25, 0.25, 0.25], '--patience', '3', '--resume', iterations=9)
+    assert 'got no better than 0.5 in 3 evaluations (--patience 3)' in latest_log(work_dir)
+    assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
+    found = rows(work_dir)
+    assert [row['iter'] for row in found] == list('11223344')
+    assert float(found[-1]['time']) > seconds
+    assert (work_dir / 'best_checkpoint').read_text().endswith('best_score_iter_1.pth')
+    assert (work_dir / 'last_checkpoint').read_text().endswith('iter_4.pth')
+
+    evaluated([], '--patience', '3', '--resume', iterations=9)
+    assert 'Iter(train)' not in latest_log(work_dir)  # it had stopped already
+
+
+@pytest.mark.slow
+def test_the_best_of_another_folder_stays(evaluated: Callable, tmp_path: Path) -> None:
+    first = evaluated([0.5]).rename(tmp_path / 'first')
+    for file in ('last_checkpoint', 'best_checkpoint'):
+        (first / file).unlink()
+    state = torch.load(first / 'iter_1.pth', weights_only=False)
+    infos = state['message_hub']['runtime_info']
+    infos['best_ckpt'] = str(first / Path(infos['best_ckpt']).name)
+    torch.save(state, first / 'iter_1.pth')
+    work_dir = evaluated([0.5, 0.75], '--resume', first / 'iter_1.pth')
+    assert Path(infos['best_ckpt']).is_file()
+    assert (work_dir / 'best_checkpoint').read_text() == str(work_dir / 'best_score_iter_2.pth')
+
+
+def test_stopping_saves_the_last_state(evaluated: Callable) -> None:
+    work_dir = evaluated([0.5, 0.54],
+                         '--patience',
+                         '1',
+                         '--min-delta',
+                         '0.05',
+                         iterations=9,
+                         options=['default_hooks.checkpoint.interval=9'])
+    assert 'training stops at iteration 2 of 9' in latest_log(work_dir)
+    assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'iter_2.pth')
+    assert torch.load(work_dir / 'iter_2.pth', weights_only=False)['meta']['iter'] == 2
+
+
+def test_stopping_between_epochs(evaluated: Callable) -> None:
+    """With a tracker that the config has already."""
+    work_dir = evaluated(
+        [2., 1.],
+        '--tracker',
+        'tensorboard',
+        '--patience',
+        '1',
+        own=BY_EPOCH,
+        iterations=5,
+        options=['train_dataloader.dataset.indices=4', 'default_hooks.checkpoint.interval=9'])
+    assert 'training stops at iteration 4 of 10' in latest_log(work_dir)
+    assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'epoch_2.pth')
+    assert [row['epoch'] for row in rows(work_dir)] == ['0.5', '1', '1', '1.5', '2', '2']
+    assert len(list(work_dir.rglob('events.*'))) == 1 and not (work_dir / 'tensorboard').exists()
+
+
+def test_a_detector_that_finds_nothing_trains_to_the_end(run_tool: Callable, shapes: Path,
+                                                         tmp_path: Path) -> None:
+    run_tool('train', config('mask_rcnn'), '--data-root', shapes / 'coco', '--work-dir',
+             tmp_path / 'run', '--tracker', 'tensorboard', *SHORT, 'train_cfg.val_interval=1',
+             'val_dataloader.dataset.indices=1', 'model.test_cfg.rcnn.score_thr=1.0', *NO_WORKERS)
+    best = tmp_path / 'run/best_coco_segm_mAP_iter_1.pth'
+    assert (tmp_path / 'run/best_checkpoint').read_text() == str(best) and best.is_file()
+    assert rows(tmp_path / 'run')[1]['coco/segm_mAP'] == '0'
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    events = EventAccumulator(str(tmp_path / 'run/tensorboard'))
+    events.Reload()
+    logged = {event.step: event.value for event in events.Scalars('loss')}
+    table = {int(row['iter']): float(row['loss']) for row in rows(tmp_path / 'run') if row['loss']}
+    assert logged == pytest.approx(table, rel=1e-4)
+    assert [event.value for event in events.Scalars('coco/segm_mAP')] == [0, 0]
+
+
+def test_the_best_holds_averaged_weights(evaluated: Callable) -> None:
+    work_dir = evaluated([0.5, 0.75, 0.25], own=AVERAGED)
+    path = (work_dir / 'best_checkpoint').read_text()
+    best, last = (torch.load(file, weights_only=False) for file in (path, work_dir / 'iter_2.pth'))
+    for key, value in best['state_dict'].items():
+        assert torch.equal(value, last['state_dict'][key]), key
+    assert any(not torch.equal(value, best['ema_state_dict'][f'module.{key}'])
+               for key, value in best['state_dict'].items())  # yapf: disable
+    with pytest.raises(SystemExit, match='or is the best of a run, whose last checkpoint goes on'):
+        evaluated([1.], '--resume', path, own=AVERAGED)
+
+
+@pytest.mark.parametrize('arguments, says', [
+    (['--patience', '2', *SHORT[:1], *NO_VAL], '--patience needs an evaluation during training'),
+    (['--min-delta', '2'], '--min-delta has no effect without --patience N'),
+    (['--patience', '0'], '--patience must be at least 1, got 0'),
+    (['--patience', '1', '--min-delta', '-1'], '--min-delta must not be negative, got -1.0'),
+    (['--patience', '1', '--cfg-options', 'default_hooks.checkpoint.save_best=auto',
+      'val_evaluator.type=Written'], 'it is not known which metric'),
+    pytest.param(['--tracker', 'tensorboard', 'wandb'], 'needs a package that is not installed: '
+                 'pip install wandb', marks=pytest.mark.skipif(
+                     bool(find_spec('wandb')), reason='it is there')),
+])  # yapf: disable
+def test_what_cannot_be_done_is_said_first(arguments: list[str], says: str, run_tool: Callable,
+                                           shapes: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=says):
+        run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir',
+                 tmp_path / 'run', *arguments)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
+    with pytest.raises(SystemExit, match='the config has an EarlyStoppingHook'):
+        evaluated([1.],
+                  '--patience',
+                  '1',
+                  own='custom_hooks = [dict(type="EarlyStoppingHook", monitor="score")]')
+
+
+def test_the_command_line_knows_the_trackers() -> None:
+    assert tuple(TRACKERS) == train_tool.TRACKERS
+
+
+def test_a_terminal_has_one_line(evaluated: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = os.openpty()
+    printed: list[bytes] = []
+
+    def read() -> None:
+        while chunk := os.read(master, 4096):
+            printed.append(chunk)
+            if b'THE END' in b''.join(printed[-2:]):
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    monkeypatch.setenv('TERM', 'xterm')
+    with os.fdopen(slave, 'w') as terminal:
+        monkeypatch.setattr(sys, 'stdout', terminal)
+        work_dir = evaluated([0.5, 0.25])
+        print('THE END', flush=True)
+        reader.join(timeout=20)
+    monkeypatch.undo()
+    text = b''.join(printed).decode()
+    assert 'Iter(train) [' not in text and 'Iter(val) [1/1]  \x1b' not in text
+    for shown in ('loss ', 'evaluation: batch 1 of 1'):
+        assert f'iteration 1 of 2, {shown}' in text
+    assert 'iteration 2 of 2, score 0.25' in text
+    assert 'Iter(train) [1/2]' in latest_log(work_dir)
+    assert 'the best score is 0.5' in text

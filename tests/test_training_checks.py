@@ -1,0 +1,172 @@
+"""What is said before training: classes that differ, nothing to learn from, shared images."""
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import LAYOUTS, NO_WORKERS, SHORT, config, latest_log
+from mmengine.config import Config
+from PIL import Image
+
+from colonnade.engine.checks import check_config
+from colonnade.engine.data_checks import shared_images
+from colonnade.engine.data_sources import redirect_data_root
+from colonnade.engine.launch import prepare_library, read_config
+
+WITHOUT_OUR_TRUNK = dict(type='ResNet', depth=18)
+
+
+@pytest.fixture
+def data(shapes: Path, tmp_path: Path) -> Path:
+    """A copy of the drawn shapes, to change."""
+    return shutil.copytree(shapes, tmp_path / 'shapes')
+
+
+@pytest.fixture
+def train(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., None]:
+    """Train a head of ours on the copy for two iterations, without evaluating all images."""
+
+    def run(head: str, *options: str) -> None:
+        run_tool('train', config(head), '--data-root', data / LAYOUTS[head], '--work-dir',
+                 tmp_path / 'run', *SHORT, 'val_dataloader.dataset.indices=1', *options,
+                 *NO_WORKERS)
+
+    return run
+
+
+def change(file: Path, **changes: Any) -> dict[str, Any]:
+    """Change all annotations of a COCO file; returns its content."""
+    content = json.loads(file.read_text())
+    for annotation in content['annotations']:
+        annotation.update(changes)
+    file.write_text(json.dumps(content))
+    return content
+
+
+def wrapped(dataset: dict[str, Any], kind: str) -> dict[str, Any]:
+    """A data set within one that repeats, joins or mixes it."""
+    if kind == 'ConcatDataset':
+        return dict(type=kind, datasets=[dataset, dataset])
+    more = dict(RepeatDataset=dict(times=2), MultiImageMixDataset=dict(pipeline=[]))
+    return dict(type=kind, dataset=dataset, **more.get(kind, {}))
+
+
+@pytest.mark.parametrize('kind', ['', 'RepeatDataset', 'ConcatDataset', 'MultiImageMixDataset'])
+@pytest.mark.parametrize('key', ['train_dataloader', 'val_dataloader'])
+def test_classes_that_the_file_lacks_are_named(kind: str, key: str, data: Path) -> None:
+    """On any trunk, and before an image is read."""
+    file = data / 'coco/annotations/instances_train2017.json'
+    if key == 'val_dataloader':
+        file = file.with_name('instances_val2017.json')
+    content = json.loads(file.read_text())
+    content['categories'] = [dict(id=1, name='cat'), dict(id=2, name='dog')]
+    file.write_text(json.dumps(content))
+    cfg = read_config(config('mask_rcnn'))
+    cfg.model.backbone, cfg.model.neck = WITHOUT_OUR_TRUNK, dict(type='FPN')
+    redirect_data_root(cfg, data / 'coco')
+    if kind:
+        cfg[key].dataset = wrapped(cfg[key].dataset, kind)
+    with pytest.raises(ValueError, match=rf'{key}.*classes has disc, square, triangle, and the '
+                       'categories of .*json are cat, dog'):  # yapf: disable
+        check_config(cfg, (key, ))
+
+
+@pytest.mark.parametrize('reduce, says', [
+    (True, 'has label 8, and the config has 4 classes .background, disc, square, triangle., which '
+     'are labels 0 to 3, after reduce_zero_label took 1 from each'),
+    (False, 'has label 4, and the config has 4 classes .*, which are labels 0 to 3$'),
+])
+def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path) -> None:
+    for path in sorted((data / 'ade/annotations/training').iterdir())[3:]:
+        labels = np.array(Image.open(path))
+        labels[:4] = 9
+        Image.fromarray(labels).save(path)
+    cfg = read_config(config('sem_fpn'))
+    redirect_data_root(cfg, data / 'ade')
+    cfg.train_dataloader.dataset.reduce_zero_label = reduce
+    with pytest.raises(ValueError, match=rf'train_dataloader.dataset: {path.parent}/\S+ {says}'):
+        check_config(cfg, ('train_dataloader', ))
+    check_config(cfg, ('val_dataloader', ))
+    if reduce:
+        cfg.model.decode_head.ignore_index = 8
+        check_config(cfg, ('train_dataloader', ))
+
+
+def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
+    path = min((data / 'ade/annotations/training').iterdir())
+    path.write_bytes(path.read_bytes()[:30])
+    cfg = read_config(config('sem_fpn'))
+    redirect_data_root(cfg, data / 'ade')
+    with pytest.raises(ValueError, match=f'{path} cannot be read'):
+        check_config(cfg, ('train_dataloader', ))
+
+
+@pytest.mark.parametrize('changes, options, says', [
+    (dict(category_id=99), [], r'of other classes\); the classes are disc, square, triangle$'),
+    (dict(iscrowd=1), [], r'\(\d+ crowds\)'),
+    (dict(ignore=1), ['train_dataloader.dataset.filter_cfg=None'], r'\(\d+ to be ignored\)'),
+    (dict(area=0), [], r'\(\d+ without area in the image\)'),
+    ({}, ['train_dataloader.dataset.filter_cfg.min_size=65'
+          ], '12 images are smaller than filter_cfg.min_size 65'),
+])
+def test_nothing_to_learn_from_is_said_with_numbers(changes: dict[str, Any], options: list[str],
+                                                    says: str, data: Path, train: Callable,
+                                                    tmp_path: Path) -> None:
+    file = data / 'coco/annotations/instances_train2017.json'
+    content = change(file, **changes)
+    number = len(content['annotations'])
+    with pytest.raises(
+            SystemExit,
+            match='train: there is nothing to train on:\n  train_dataloader.'
+            f'dataset: {file} has 12 images and {number} annotations.*{says}'):
+        train('mask_rcnn', *options)
+    assert not (tmp_path / 'run/metrics.csv').exists()
+
+
+def test_a_folder_without_such_images_is_named(data: Path, train: Callable) -> None:
+    with pytest.raises(SystemExit, match=f'no images that end in .tif in {data}/ade/images/train'):
+        train('sem_fpn', 'train_dataloader.dataset.img_suffix=.tif')
+
+
+def test_images_of_both_sets_are_warned_of(data: Path, train: Callable, tmp_path: Path) -> None:
+    first, *_, last = sorted((data / 'ade/images/training').iterdir())
+    here = data / 'ade/images/validation'
+    shutil.copy(first, here / first.name)
+    (data / 'ade/annotations/validation/000011.png').symlink_to(
+        data / 'ade/annotations/training/000011.png')
+    (here / last.name).symlink_to(last)
+    train('sem_fpn', 'val_dataloader.dataset.indices=5')
+    lines = [line for line in latest_log(tmp_path / 'run').splitlines() if 'trained on too' in line]
+    assert len(lines) == 1 and 'WARNING' in lines[0]
+    assert lines[0].endswith(f'are: {here / first.name}, {here / last.name}')
+    assert '2 of 5 images of validation are trained on too' in lines[0]
+
+
+def test_validation_on_what_is_trained_on(tmp_path: Path) -> None:
+    paths = [f'{tmp_path}/{number}.jpg' for number in range(9)]  # not even opened
+    assert shared_images(paths, paths) == paths
+
+
+def test_names_alone_are_no_images_of_both_sets(tmp_path: Path) -> None:
+    for name, content in (('a', b'1234'), ('b', b'1235'), ('c', b'12')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / '1.jpg').write_bytes(content)
+    assert shared_images([f'{tmp_path}/a/1.jpg', 's3://x/1.jpg'],
+                         [f'{tmp_path}/b/1.jpg', f'{tmp_path}/c/1.jpg']) == []
+
+
+def test_configs_of_data_sets_with_other_classes_stay() -> None:
+    """A tracker's head knows pedestrians alone."""
+    head = dict(type='YOLOXHead', num_classes=1)
+    cfg = Config(
+        dict(
+            default_scope='mmdet',
+            model=dict(detector=dict(bbox_head=head)),
+            val_dataloader=dict(dataset=dict(type='MOTChallengeDataset', data_root='x'))))
+    prepare_library(cfg, 'a.py')
+    check_config(cfg, ('val_dataloader', ))
