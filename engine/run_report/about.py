@@ -35,14 +35,20 @@ def about_run(runner: Runner, before: dict[str, Any]) -> dict[str, Any]:
         batch=batch * get_world_size() if batch else None,
         seed=runner.seed,
         parameters=sum(each.numel() for each in model.parameters()),
-        main_metric=next(
-            (hook.key_indicators[0]
-             for hook in runner.hooks if isinstance(hook, CheckpointHook) and hook.save_best),
-            None),
+        **main_metric(runner),
         config_file=Path(cfg.filename or f'{runner.timestamp}.py').name,
         config=flat(plain(cfg.to_dict())),
         peak_memory=before.get('peak_memory', 0.),
         peak_gpu_memory=before.get('peak_gpu_memory', 0.))
+
+
+def main_metric(runner: Runner) -> dict[str, str]:
+    """The metric that the best checkpoint is chosen by, and its rule; empty if none is named."""
+    for hook in runner.hooks:
+        if isinstance(hook, CheckpointHook) and hook.save_best:
+            name, rule = hook.key_indicators[0], hook.rules[0]
+            return {} if name == 'auto' else dict(main_metric=name, rule=rule)
+    return {}
 
 
 def data_of_run(runner: Runner) -> dict[str, dict[str, Any]]:
@@ -83,4 +89,4 @@ def flat(value: Any, name: str = '') -> dict[str, str]:
 
 def utc() -> str:
     """The time, to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec='seconds')
+    return f'{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC'

@@ -22,9 +22,9 @@ MAIN = ('segm_ap', 'bbox_ap', 'iou', 'recall')  # by which classes are sorted
 ABOUT = {
     'detector': f'AP is the mean over IoU 0.5 to 0.95, as COCO defines it. Precision and recall '
                 f'count detections of a score of at least {SCORE}, paired with objects from a box '
-                f'IoU of {IOU} on.',
+                f'IoU of {IOU} on. All are from 0 to 1.',
     'segmenter': 'IoU: pixels where truth and prediction agree, as a share of those of either. '
-                 'Acc: as a share of those of the truth.',
+                 'Acc: as a share of those of the truth. Both are from 0 to 1.',
 }  # yapf: disable
 
 

@@ -13,7 +13,7 @@ from . import plots
 from .class_sections import COLUMNS, main_key
 from .curve_sections import defined, is_main
 from .folder import Run, evaluation_folder, read_run, record_of
-from .page import KINDS, clock, pace_of, state_of
+from .page import KINDS, clock, gpu_memory, pace_of, state_of
 from .picture_sections import legend_of
 from .pictures import grid
 
@@ -96,7 +96,7 @@ def facts_of(run: Run) -> dict[str, Cell]:
         'seconds an iteration': pace,
         'images of training a second': batch / pace if batch and pace else None,
         'GiB of memory': about.get('peak_memory'),
-        'GiB of GPU memory': about.get('peak_gpu_memory') or None,
+        'GiB of GPU memory': gpu_memory(run) or None,
         'processor': about.get('machine', {}).get('processor'),
         'GPU': about.get('machine', {}).get('GPU 0'),
     }

@@ -20,7 +20,8 @@ def metric_section(run: Run) -> list[Section]:
     chosen = dict(list((shown or run.metrics).items())[:MOST_CURVES])
     key = run.main_metric or ''
     mark = best['iteration'], best['metrics'][key]
-    text = f'The best evaluation is that of the highest {key}.'
+    which = 'lowest' if run.lower_is_better else 'highest'
+    text = f'The best evaluation is that of the {which} {key}.'
     if len(run.evaluations) == 1:
         return [Section('Metrics', text=text, tables=[Table(header, rows)])]
     plot = plots.curves(chosen, 'metric', best=mark if key in chosen else None)
@@ -43,6 +44,8 @@ def curve_section(run: Run) -> list[Section]:
     """Losses and learning rate."""
     losses = {key: curve for key, curve in run.curves.items() if is_loss(key)}
     found = []
+    if len(losses) == 2:  # one is the sum of the other
+        losses = {'loss': losses['loss']} if 'loss' in losses else losses
     if losses:
         ordered = dict(sorted(losses.items(), key=lambda item: item[0] != 'loss'))
         shown = dict(list(ordered.items())[:MOST_CURVES])

@@ -62,10 +62,15 @@ class Run:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The evaluation of the highest main metric, the first of several; None without any."""
-        key = self.main_metric
+        """The evaluation of the best main metric, the first of several; None without any."""
+        key, sign = self.main_metric, -1 if self.lower_is_better else 1
         measured = [each for each in self.evaluations if each['metrics'].get(key) is not None]
-        return max(measured, key=lambda each: each['metrics'][key], default=None)
+        return max(measured, key=lambda each: sign * each['metrics'][key], default=None)
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the run says so of its main metric."""
+        return self.about.get('rule') == 'less' and self.main_metric == self.about['main_metric']
 
     @property
     def last(self) -> dict[str, Any] | None:

@@ -92,9 +92,15 @@ def state_rows(run: Run) -> list[tuple[str, str]]:
         ('seed', str(about['seed'])),
         ('most memory of the first process', f'{about["peak_memory"]:.2f} GiB'),
     ]
-    if about['peak_gpu_memory']:
-        rows.append(('most memory of its GPU', f'{about["peak_gpu_memory"]:.2f} GiB'))
+    if gpu := gpu_memory(run):
+        rows.append(('most memory of its GPU', f'{gpu:.2f} GiB'))
     return rows
+
+
+def gpu_memory(run: Run) -> float:
+    """The most memory of a GPU in GiB; mmengine's log has it in MiB, and starts anew each time."""
+    logged = max((value for _, value in run.curves.get('memory', ())), default=0.)
+    return max(logged / 1024, run.about.get('peak_gpu_memory', 0.))
 
 
 def pace_of(run: Run) -> float | None:
@@ -170,5 +176,7 @@ def config_section(run: Run) -> list[Section]:
         return []
     text = path.read_text()
     shown = text[:MOST_LETTERS]
-    note = '' if shown == text else f'The first {MOST_LETTERS:,} of {len(text):,} letters.'
-    return [Section(f'Config: {path.name}', text=note, commands=[shown], folded=True)]
+    note = path.name
+    if shown != text:
+        note += f', the first {MOST_LETTERS:,} of {len(text):,} letters'
+    return [Section('Config', text=note, commands=[shown], folded=True)]

@@ -194,7 +194,8 @@ class RunRecord(Hook):
                    content: dict[str, Any], legend: Legend) -> None:
         """Pictures of the worst images, unless an earlier evaluation was better."""
         earlier = folder.read_run(here.parent.parent, is_live=True)
-        best = replace(earlier, evaluations=[*earlier.evaluations, content]).best
+        others = [each for each in earlier.evaluations if each['iteration'] != content['iteration']]
+        best = replace(earlier, evaluations=[*others, content]).best
         if best is not None and best is not content:
             return
         for old in here.parent.glob('iter_*/worst_*.jpg'):
