@@ -25,6 +25,7 @@ from .hooks import BatchSizeHook
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
 from .run_folder import recorded, settle
+from .run_report.recording import RunRecord
 from .runner import StrictRunner, compile_parts
 
 
@@ -45,6 +46,7 @@ class TrainOptions(LaunchOptions):
         patience: Stop after so many evaluations without improvement.
         min_delta: By how much an evaluation must exceed the best to be an improvement.
         tracker: What shows the curves of the run besides its folder, such as ``'tensorboard'``.
+        report: Record the run and write ``WORK_DIR/report.html``.
     """
     resume: str | None = None
     load_from: str | None = None
@@ -57,6 +59,7 @@ class TrainOptions(LaunchOptions):
     patience: int | None = None
     min_delta: float | None = None
     tracker: Sequence[str] = ()
+    report: bool = True
 
 
 def train(config: str | Path, **options: Any) -> Path | None:
@@ -209,4 +212,6 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
                 patience=options.patience,
                 min_delta=options.min_delta,
                 trackers=options.tracker):
+            if options.report:
+                runner.register_hook(RunRecord())
             yield runner

@@ -161,6 +161,8 @@ def tool_runner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     clock = SimpleNamespace(**{**vars(time), 'time': second_of_its_own})
     for module in ('mmengine.runner.runner', 'mmengine._strategy.base'):
         monkeypatch.setattr(f'{module}.time', clock)
+    # a fault of the report, which would not end a training, ends the test
+    monkeypatch.setattr('colonnade.engine.run_report.recording.RunRecord.strict', True)
 
     def run(tool: str, *arguments: str | Path | int) -> None:
         monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])

@@ -81,10 +81,15 @@ def heard() -> Heard:
 def page(browser: Browser, live: Live, heard: Heard) -> Iterator[Page]:
     with browser.new_context() as context:
         page = context.new_page()
-        page.on('request', lambda request: heard.asked.append(request.url))
-        page.on('pageerror', lambda error: heard.errors.append(str(error)))
-        page.on('console', lambda told: told.type == 'error' and heard.errors.append(told.text))
+        listen(page, heard)
         yield opened(page, live)
+
+
+def listen(page: Page, heard: Heard) -> None:
+    """Note what a page asks for, and its errors."""
+    page.on('request', lambda request: heard.asked.append(request.url))
+    page.on('pageerror', lambda error: heard.errors.append(str(error)))
+    page.on('console', lambda told: told.type == 'error' and heard.errors.append(told.text))
 
 
 def opened(page: Page, live: Live) -> Page:
@@ -219,6 +224,23 @@ def check_picture(page: Page, name: str) -> None:
     contrasts = page.evaluate(CONTRASTS)
     assert len(contrasts) > 5
     assert {text: value for text, value in contrasts.items() if value < 4.5} == {}
+
+
+def test_the_report_of_a_run(browser: Browser, heard: Heard, trained: Path) -> None:
+    """It opens from its file, asks for nothing else, and fits a narrow screen."""
+    with browser.new_context(viewport=ViewportSize(width=360, height=700)) as context:
+        page = context.new_page()
+        listen(page, heard)
+        page.goto((trained / 'report.html').as_uri())
+        expect(page.locator('h2', has_text='Confusion')).to_be_visible()
+        shown = page.evaluate('[...document.images].map(i => i.complete && i.naturalWidth > 0)')
+        assert len(shown) > 5 and all(shown)
+        page.locator('summary', has_text='Config').click()
+        expect(page.locator('details[open] pre')).to_contain_text('optim_wrapper')
+        wide = page.evaluate('document.documentElement.scrollWidth')
+        assert wide <= 360
+    leaving = [url for url in heard.asked if not url.startswith(('file:', 'data:'))]
+    assert leaving == [] and heard.errors == []
 
 
 def test_no_browser(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,11 @@ def parse_args() -> argparse.Namespace:
         choices=TRACKERS,
         metavar='NAME',
         help='show the curves of the run in %(choices)s too')
+    parser.add_argument(
+        '--no-report',
+        dest='report',
+        action='store_false',
+        help='write no record of the run and no report.html')
     return parser.parse_args()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from mmengine.config import Config
@@ -12,10 +12,27 @@ from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 from pycocotools import mask as coco_masks
 
+from .drawing import Colour
 from .model import Model
 from .results import Instances, LabelMap, Result
 
 UNLABELLED = 255
+
+
+class Known(Protocol):
+    """What is known of annotations: their kind as of a :class:`Model`, and the classes."""
+
+    @property
+    def kind(self) -> str:
+        """``'masks'``, ``'boxes'`` or ``'labels'``."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names."""
+
+    @property
+    def palette(self) -> tuple[Colour, ...]:
+        """A colour of each."""
 
 
 def truth_of(model: Model, limit: int) -> Iterator[tuple[str, Result]]:
@@ -51,7 +68,7 @@ def test_set(cfg: Config) -> Any:
         return DATASETS.build(settings)  # pycocotools prints its progress
 
 
-def instances(model: Model, found: dict[str, Any], path: str) -> Instances:
+def instances(model: Known, found: dict[str, Any], path: str) -> Instances:
     """The annotated objects of an image, without crowds and those to ignore."""
     size = found['height'], found['width']
     objects = [item for item in found['instances'] if not item.get('ignore_flag')]
@@ -80,7 +97,7 @@ def encoded(mask: Any, size: tuple[int, int]) -> dict[str, Any]:
     return dict(size=list(size), counts=counts.decode() if isinstance(counts, bytes) else counts)
 
 
-def label_map(model: Model, found: dict[str, Any], path: str) -> LabelMap:
+def label_map(model: Known, found: dict[str, Any], path: str) -> LabelMap:
     """The annotated label map of an image, numbered as the model's classes."""
     with Image.open(found['seg_map_path']) as image:
         labels = np.array(image).astype(np.int64)

@@ -35,7 +35,7 @@ th { font-weight: 600; border-bottom-color: #999; }
 figure { display: inline-block; margin: .75rem .75rem 0 0; max-width: 100%; vertical-align: top; }
 figure img { max-width: 100%; height: auto; }
 figcaption { color: #555; font-size: .85rem; overflow-wrap: anywhere; }
-p, td { overflow-wrap: break-word; }
+h1, h2, p, td, summary { overflow-wrap: break-word; }
 summary { cursor: pointer; font-size: 1.5em; font-weight: bold; margin-top: 2.5rem;
           border-top: 1px solid #ddd; padding-top: 1.5rem; }
 pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }

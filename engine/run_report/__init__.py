@@ -1,1 +1,1 @@
-"""What a run learnt, recorded at its evaluations and laid out as a page."""
+"""What a training records of itself at each evaluation, and the pages that show it."""

@@ -1,0 +1,242 @@
+"""Several runs side by side."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ..reporting import Section, Table, write_page
+from ..reporting.page import Cell
+from . import plots
+from .class_sections import COLUMNS, main_key
+from .curve_sections import defined, is_main
+from .folder import Run, evaluation_folder, read_run, record_of
+from .page import KINDS, clock, gpu_memory, pace_of, state_of
+from .picture_sections import legend_of
+from .pictures import grid
+
+ABOUT = 'Metrics, curves, settings and data of several trainings.'
+MOST_LETTERS = 120  # of a setting
+MOST_CLASSES = 20  # whose difference is shown
+MOST_RUNS = 8  # as many as there are colours
+NOT_COMPARED = ('work_dir', )  # which every run has of its own
+
+
+def read_runs(folders: Sequence[Path]) -> dict[str, Run]:
+    """The runs of some folders, by names that tell them apart.
+
+    Raises:
+        OSError: If one cannot be read.
+        ValueError: If one is no run, or there are too few or too many.
+    """
+    different = {folder.resolve(): folder for folder in folders}
+    if len(different) < len(folders):
+        raise ValueError('a run is named twice')
+    if not 2 <= len(folders) <= MOST_RUNS:
+        raise ValueError(f'{len(folders)} runs cannot be compared: name 2 to {MOST_RUNS}')
+    runs = [read_run(folder) for folder in folders]
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    return dict(zip(names, runs, strict=True))
+
+
+def compare(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[str]]:
+    """Write a page that lays runs side by side.
+
+    Args:
+        folders: Work dirs.
+        out: File to write.
+
+    Returns:
+        The tables that sum it up, and what to beware of.
+
+    Raises:
+        OSError: If a run cannot be read or the page not be written.
+        ValueError: If a folder is no run, or there are too few or too many.
+    """
+    runs = read_runs(folders)
+    warnings = data_warnings(runs)
+    sections = [
+        Section('Runs', text=' '.join(warnings), tables=[overview(runs)]),
+        Section('Metrics', text='Each at the best evaluation of its run, then at the last.',
+                tables=[metrics_table(runs)], plots=metric_plots(runs)),
+        *curve_section(runs),
+        *class_section(runs),
+        Section('Settings that differ', tables=[settings_table(runs)]),
+        Section('Data', tables=[data_table(runs)]),
+        *sample_section(runs),
+    ]  # yapf: disable
+    write_page(out, ' | '.join(runs), ABOUT, sections)
+    return [overview(runs), metrics_table(runs), settings_table(runs)], warnings
+
+
+def overview(runs: dict[str, Run]) -> Table:
+    """What the runs are and what they cost."""
+    columns = [facts_of(run) for run in runs.values()]
+    return Table(['', *runs], [[key, *(each[key] for each in columns)] for key in columns[0]])
+
+
+def facts_of(run: Run) -> dict[str, Cell]:
+    """What a run is and what it cost; None for what it has not recorded."""
+    about, pace, best = run.about, pace_of(run), run.best
+    kind, batch, time = about.get('kind'), about.get('batch'), about.get('seconds')
+    return {
+        'state': state_of(run),
+        'model': KINDS.get(kind or ''),
+        'classes': len(about['classes']) if 'classes' in about else None,
+        'parameters': about.get('parameters'),
+        'seed': about.get('seed'),
+        'best by': run.main_metric,
+        'best iteration': best['iteration'] if best else None,
+        'iterations': about.get('iteration'),
+        'time': None if time is None else clock(time),
+        'seconds an iteration': pace,
+        'images of training a second': batch / pace if batch and pace else None,
+        'GiB of memory': about.get('peak_memory'),
+        'GiB of GPU memory': gpu_memory(run) or None,
+        'processor': about.get('machine', {}).get('processor'),
+        'GPU': about.get('machine', {}).get('GPU 0'),
+    }
+
+
+def metrics_table(runs: dict[str, Run]) -> Table:
+    """All metrics of all runs, with gaps where one has not measured it."""
+    keys = dict.fromkeys(key for run in runs.values() for key in run.metrics)
+    evaluations = [(run.best or {}, run.last or {}) for run in runs.values()]
+    rows = [[key, *(defined(key, each.get('metrics', {}).get(key))
+                    for which in (0, 1)
+                    for each in (pair[which] for pair in evaluations))]
+            for key in keys]  # yapf: disable
+    header = [f'{name}, {which}' for which in ('best', 'last') for name in runs]
+    return Table(['metric', *header], rows)
+
+
+def metric_plots(runs: dict[str, Run]) -> list[tuple[str, Any]]:
+    """A plot of each main metric, with a curve for each run that has it."""
+    keys = dict.fromkeys(key for run in runs.values() for key in run.metrics if is_main(key))
+    keys |= dict.fromkeys(filter(None, (run.main_metric for run in runs.values())))
+    return [(key, plots.curves({name: run.metrics[key] for name, run in runs.items()
+                                if key in run.metrics}, key))
+            for key in keys]  # yapf: disable
+
+
+def curve_section(runs: dict[str, Run]) -> list[Section]:
+    """Loss and learning rate of all runs."""
+    found = []
+    for key, label in (('loss', 'loss'), ('lr', 'learning rate')):
+        lines = {name: run.curves[key] for name, run in runs.items() if key in run.curves}
+        if lines:
+            found.append((label, plots.curves(lines, label, smooth=key == 'loss')))
+    return [Section('Loss and learning rate', plots=found)] if found else []
+
+
+def settings_table(runs: dict[str, Run]) -> Table:
+    """The settings in which the configs differ."""
+    configs = [run.about.get('config', {}) for run in runs.values()]
+    keys = sorted(set().union(*configs))
+    rows = [[key, *(shortened(each.get(key)) for each in configs)] for key in keys
+            if len({each.get(key)
+                    for each in configs}) > 1 and key not in NOT_COMPARED]
+    return Table(['setting', *runs], rows, '' if rows else 'None.')
+
+
+def shortened(text: str | None) -> str | None:
+    """The beginning of a long setting."""
+    if text is None or len(text) <= MOST_LETTERS:
+        return text
+    return f'{text[:MOST_LETTERS]}… ({len(text)} letters)'
+
+
+def data_of(run: Run, split: str) -> tuple[int | None, list[str]]:
+    """Number of images and hashes of a part of a run's data."""
+    about = run.about.get('data', {}).get(split, {})
+    return about.get('images'), sorted(about.get('files', {}).values())
+
+
+def data_table(runs: dict[str, Run]) -> Table:
+    """Numbers of images and hashes of each part."""
+    rows: list[list[Cell]] = []
+    for split in ('training', 'validation'):
+        found = [data_of(run, split) for run in runs.values()]
+        rows.append([f'{split}, images', *(images for images, _ in found)])
+        rows.append([f'{split}, hashes',
+                     *(' '.join(each.removeprefix('files ')[:12] for each in hashes) or None
+                       for _, hashes in found)])  # yapf: disable
+    return Table(['', *runs], rows)
+
+
+def data_warnings(runs: dict[str, Run]) -> list[str]:
+    """Why the numbers of runs may not be comparable."""
+    warnings = []
+    for split, verb in (('validation', 'were evaluated'), ('training', 'were trained')):
+        found = {name: data_of(run, split) for name, run in runs.items()}
+        known = {name: each for name, each in found.items() if each[0] is not None}
+        if len({(images, *hashes) for images, hashes in known.values()}) > 1:
+            warnings.append(f'Warning: the runs {verb} on different data.')
+        if split == 'validation' and len(known) < len(runs):
+            missing = ', '.join(name for name in runs if name not in known)
+            warnings.append(f'Warning: what {missing} evaluated on is not recorded.')
+    return warnings
+
+
+def class_section(runs: dict[str, Run]) -> list[Section]:
+    """By how much classes differ between the first run and the last."""
+    (first, one), *_, (second, other) = runs.items()
+    measured: list[dict] = [(run.best or {}).get('classes') or {} for run in (one, other)]
+    if not all(measured) or main_key(measured[0]) != main_key(measured[1]):
+        return []
+    key, values = main_key(measured[0]), [values_of(run) for run in (one, other)]
+    shared = [name for name in values[0] if name in values[1]]
+    rows = sorted(((name, values[0][name], values[1][name], values[1][name] - values[0][name])
+                   for name in shared),
+                  key=lambda row: -abs(row[3]))
+    table = Table(['class', first, second, 'difference'], rows)
+    text = f'{COLUMNS[key]} of each class at the best evaluation, the largest difference first.'
+    if len(rows) <= MOST_CLASSES:
+        return [Section('Classes', text=text, tables=[table])]
+    return [
+        Section('Classes', text=text,
+                tables=[Table(table.header, rows[:MOST_CLASSES],
+                              f'the first {MOST_CLASSES} of {len(rows)}')]),
+        Section(f'All {len(rows)} classes', tables=[table], folded=True),
+    ]  # yapf: disable
+
+
+def values_of(run: Run) -> dict[str, float]:
+    """The main measure of each class at the best evaluation, by the class's name."""
+    values = (run.best or {})['classes']
+    measured = zip(run.about['classes'], values[main_key(values)], strict=True)
+    return {name: value for name, value in measured if value is not None}
+
+
+def sample_section(runs: dict[str, Run]) -> list[Section]:
+    """The images that all runs drew, at the best evaluation of each."""
+    drawn = {name: run for name, run in runs.items() if (run.best or {}).get('samples')}
+    names = [
+        name for name in dict.fromkeys(
+            name for run in drawn.values() for name in (run.best or {})['samples']) if sum(
+                name in (run.best or {})['samples'] for run in drawn.values()) > 1
+    ]
+    images = [(name, grid(tiles_of(name, drawn))) for name in names]
+    if not images:
+        return []
+    return [Section('Samples', text='The same images, at the best evaluation of each run.',
+                    pictures=images, legend=legend_of(next(iter(drawn.values()))))]  # yapf: disable
+
+
+def tiles_of(name: str, runs: dict[str, Run]) -> list[tuple[str, Image.Image]]:
+    """The truth of a sample, and what each run answered."""
+    tiles: list[tuple[str, Image.Image]] = []
+    for title, run in runs.items():
+        best = run.best or {}
+        if name in best['samples']:
+            number = best['samples'].index(name)
+            folder = evaluation_folder(run.folder, best['iteration'])
+            sources = [(title, folder / f'sample_{number}.jpg')]
+            if not tiles:
+                sources.insert(0, ('truth', record_of(run.folder) / f'truth_{number}.jpg'))
+            tiles += [(each, Image.open(path)) for each, path in sources if path.is_file()]
+    return tiles

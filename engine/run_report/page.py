@@ -1,0 +1,182 @@
+"""``report.html``: what a run recorded, as a page."""
+from __future__ import annotations
+
+import shlex
+from datetime import timedelta
+from pathlib import Path
+
+from ..reporting import Section, Table, write_page
+from .class_sections import class_sections
+from .curve_sections import curve_section, metric_section
+from .folder import PAGE, Run, read_run
+from .picture_sections import sample_section, worst_section
+
+MOST_LETTERS = 200_000  # of a config
+KINDS = dict(masks='detector with masks', boxes='detector', labels='segmenter')
+ABOUT = 'What this training was made with, and what its evaluations found.'
+
+
+def write_report(work_dir: Path, *, is_live: bool | None = None) -> Path:
+    """Write the page of a run from what it has recorded; returns its path.
+
+    Args:
+        work_dir: Of the run.
+        is_live: Whether it is training; found out if not given.
+
+    Raises:
+        OSError: If something cannot be read or written.
+        ValueError: If the folder is none of a run, or a file of it is damaged.
+    """
+    run = read_run(work_dir, is_live=is_live)
+    page = work_dir / PAGE
+    write_page(page, run.name, ABOUT, sections_of(run))
+    return page
+
+
+def sections_of(run: Run) -> list[Section]:
+    """The parts of the page, in order."""
+    best = run.best or run.last
+    classes = run.about.get('classes', ())
+    return [
+        Section('Run', rows=state_rows(run), text=state_text(run)),
+        *metric_section(run),
+        *curve_section(run),
+        *sample_section(run),
+        *(class_sections(best, classes) if best and classes else ()),
+        *worst_section(run, best),
+        *data_section(run),
+        Section('Go on', commands=commands_of(run)),
+        *environment_section(run),
+        *config_section(run),
+    ]
+
+
+def state_of(run: Run) -> str:
+    """Whether a run goes on, has ended, or was ended from outside."""
+    state = run.about.get('state', 'not recorded')
+    if state != 'running':
+        return state
+    iteration, last = run.about['iteration'], run.about['max_iters']
+    state = 'running' if run.is_live else 'killed, or training on another machine'
+    return f'{state}; recorded up to iteration {iteration} of {last}'
+
+
+def state_text(run: Run) -> str:
+    """In words, when and how the run started and ended."""
+    starts = run.about.get('starts', ())
+    texts = [f'Started {starts[0]["time"]}.'] if starts else []
+    texts += [f'Resumed {each["time"]} at iteration {each["iteration"]}.' for each in starts[1:]]
+    if run.about.get('state') == 'running':
+        texts.append(f'This page was written {run.about["written"]}, before the end of the run.')
+    return ' '.join(texts)
+
+
+def state_rows(run: Run) -> list[tuple[str, str]]:
+    """What a run is, in a few lines."""
+    about, best = run.about, run.best
+    rows = [('state', state_of(run))]
+    if 'kind' in about:
+        rows.append(('model', f'{KINDS[about["kind"]]}, {len(about["classes"])} classes'))
+    if not about:
+        return rows
+    rows.append(('parameters', f'{about["parameters"]:,}'))
+    if best is not None:
+        key = run.main_metric
+        rows.append((f'best {key}', f'{best["metrics"][key]:.4g} at iteration {best["iteration"]}'))
+    rows += [
+        ('iterations', f'{about["iteration"]:,} of {about["max_iters"]:,}'),
+        ('time', clock(about['seconds'])),
+        ('of which for this record and page', f'{about["seconds_of_recording"]:.1f} s'),
+        *pace_rows(run),
+        ('images an iteration', str(about['batch'] or 'varies')),
+        ('seed', str(about['seed'])),
+        ('most memory of the first process', f'{about["peak_memory"]:.2f} GiB'),
+    ]
+    if gpu := gpu_memory(run):
+        rows.append(('most memory of its GPU', f'{gpu:.2f} GiB'))
+    return rows
+
+
+def gpu_memory(run: Run) -> float:
+    """The most memory of a GPU in GiB; mmengine's log has it in MiB, and starts anew each time."""
+    logged = max((value for _, value in run.curves.get('memory', ())), default=0.)
+    return max(logged / 1024, run.about.get('peak_gpu_memory', 0.))
+
+
+def pace_of(run: Run) -> float | None:
+    """Seconds of an iteration of training, without evaluations; None before the first."""
+    about = run.about
+    evaluating = sum(each.get('seconds', 0.) for each in run.evaluations)
+    if not about.get('iteration'):
+        return None
+    return max(0., about['seconds'] - evaluating) / about['iteration']
+
+
+def pace_rows(run: Run) -> list[tuple[str, str]]:
+    """How long an iteration and an evaluation take."""
+    rows, pace, last = [], pace_of(run), run.last
+    if pace:
+        rows.append(('an iteration of training', f'{pace:.3g} s'))
+        if run.about['batch']:
+            rows.append(('images of training a second', f'{run.about["batch"] / pace:.3g}'))
+    if last is not None and 'seconds' in last:
+        rows.append(('the last evaluation', f'{last["seconds"]:.3g} s'))
+    return rows
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def data_section(run: Run) -> list[Section]:
+    """Numbers of images, and what tells whether two runs read the same files."""
+    rows = []
+    for split, about in run.about.get('data', {}).items():
+        rows += [[split, about['images'], path, digest]
+                 for path, digest in about['files'].items()] or [[split, about['images'], '–', '–']]
+    if not rows:
+        return []
+    text = ('Hashes are SHA-256: of the content of annotation files, and of the names and sizes of '
+            "a folder's files.")
+    table = Table(['part', 'images', 'file or folder', 'hash'],
+                  [[split, images, path, digest.removeprefix('files ')[:16]]
+                   for split, images, path, digest in rows])
+    return [Section('Data', text=text, tables=[table])]
+
+
+def commands_of(run: Run) -> list[str]:
+    """What to type next."""
+    config = shlex.quote(str(run.folder / run.about.get('config_file', 'CONFIG.py')))
+    best = run.folder / 'best_checkpoint'
+    named = best if best.is_file() else run.folder / 'last_checkpoint'
+    checkpoint = f'$(cat {shlex.quote(str(named))})'
+    commands = [
+        f'colonnade test {config} {checkpoint}',
+        f'colonnade predict {config} {checkpoint} IMAGES --out predictions',
+        f'colonnade serve {config} {checkpoint}',
+    ]
+    if run.about.get('state') in ('running', 'stopped early'):
+        folder = shlex.quote(str(run.folder))
+        commands.append(f'colonnade train {config} --work-dir {folder} --resume')
+    return commands
+
+
+def environment_section(run: Run) -> list[Section]:
+    """Versions and the machine."""
+    rows = {**run.about.get('versions', {}), **run.about.get('machine', {})}
+    table = Table(['', ''], [[key, str(value)] for key, value in rows.items()])
+    return [Section('Versions and machine', tables=[table], folded=True)] if rows else []
+
+
+def config_section(run: Run) -> list[Section]:
+    """The config that the run wrote."""
+    path = run.folder / run.about.get('config_file', '')
+    if not path.is_file():
+        return []
+    text = path.read_text()
+    shown = text[:MOST_LETTERS]
+    note = path.name
+    if shown != text:
+        note += f', the first {MOST_LETTERS:,} of {len(text):,} letters'
+    return [Section('Config', text=note, commands=[shown], folded=True)]

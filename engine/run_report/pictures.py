@@ -1,0 +1,115 @@
+"""Small pictures of annotations and predictions."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+from pycocotools import mask as coco_masks
+
+from ..prediction.drawing import Colour, font_of
+from ..prediction.images import read_image
+from ..prediction.results import Instances, LabelMap
+from ..prediction.truth import instances, label_map
+from .detections import SCORE, Found
+from .label_maps import Labelled
+
+TILE = 280  # pixels of a picture's longer side
+GAP, TITLE = 8, 18  # pixels between two pictures, and above one
+QUALITY = 85  # of JPEG
+FEW_CLASSES = 10  # up to that many, colours are enough to tell them
+
+
+@dataclass(frozen=True)
+class Legend:
+    """Kind and classes of a model, see :class:`~colonnade.engine.prediction.truth.Known`."""
+    kind: str
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+
+    @property
+    def named(self) -> bool:
+        """Whether pictures name classes."""
+        return len(self.classes) > FEW_CLASSES
+
+
+def small_image(path: str) -> np.ndarray:
+    """An image whose longer side has ``TILE`` pixels, ``(h, w, 3)``.
+
+    Raises:
+        ImageError: If it cannot be read.
+    """
+    image = Image.fromarray(read_image(path))
+    factor = TILE / max(image.size)
+    size = [max(1, round(side * factor)) for side in image.size]
+    how = Image.Resampling.LANCZOS if factor < 1 else Image.Resampling.NEAREST
+    return np.asarray(image.resize((size[0], size[1]), how))
+
+
+def resized(labels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Labels or a mask with fewer or more pixels, each one of those that there were."""
+    rows = (np.arange(height) + 0.5) * labels.shape[0] / height
+    columns = (np.arange(width) + 0.5) * labels.shape[1] / width
+    return labels[rows.astype(int)[:, None], columns.astype(int)]
+
+
+def small_instances(shown: Instances, pixels: np.ndarray) -> Instances:
+    """Instances at the size of a smaller image."""
+    height, width = pixels.shape[:2]
+    shown = shown.above(SCORE)
+    masks = None if shown.masks is None else tuple(
+        coco_masks.encode(np.asfortranarray(resized(coco_masks.decode(mask), height, width)))
+        for mask in shown.masks)
+    factors = np.array([width / shown.size[1], height / shown.size[0]] * 2, dtype=np.float32)
+    return replace(shown, size=(height, width), boxes=shown.boxes * factors, masks=masks)
+
+
+def draw(shown: Instances | LabelMap, pixels: np.ndarray, legend: Legend) -> Image.Image:
+    """Instances or a label map over an image of any size."""
+    if isinstance(shown, Instances):
+        return small_instances(shown, pixels).draw(pixels, threshold=SCORE, legend=legend.named)
+    labels = resized(shown.labels, *pixels.shape[:2])
+    return replace(shown, size=pixels.shape[:2], labels=labels).draw(pixels, legend=legend.named)
+
+
+def truth_and_prediction(dataset: Any, found: Found | Labelled,
+                         legend: Legend) -> tuple[Image.Image, Image.Image]:
+    """Two pictures of an image: as it is annotated, and as it was predicted.
+
+    Raises:
+        OSError, ValueError: If the image or its annotation cannot be read.
+    """
+    info = dataset.get_data_info(found.index)
+    path = info['img_path']
+    pixels = small_image(path)
+    shown: Instances | LabelMap
+    if isinstance(found, Found):
+        truth: Instances | LabelMap = instances(legend, info, path)
+        shown = Instances(found.size, legend.classes, legend.palette, found.boxes, found.scores,
+                          found.labels, found.masks, path)
+    else:
+        truth = label_map(legend, info, path)
+        shown = LabelMap(found.shape, truth.classes, truth.palette, found.small, path)
+    return draw(truth, pixels, legend), draw(shown, pixels, legend)
+
+
+def grid(tiles: Sequence[tuple[str, Image.Image]], columns: int = 4) -> Image.Image:
+    """Pictures in rows, each with its title above it."""
+    width = max(image.width for _, image in tiles) + GAP
+    height = max(image.height for _, image in tiles) + TITLE + GAP
+    columns = min(columns, len(tiles))
+    whole = Image.new('RGB', (columns * width - GAP, -(-len(tiles) // columns) * height), 'white')
+    pen = ImageDraw.Draw(whole)
+    for number, (title, image) in enumerate(tiles):
+        x, y = number % columns * width, number // columns * height
+        pen.text((x, y + TITLE / 2), title, font=font_of(12), fill='#555', anchor='lm')
+        whole.paste(image, (x, y + TITLE))
+    return whole
+
+
+def save(image: Image.Image, path: Path) -> None:
+    """Write a picture as JPEG."""
+    image.convert('RGB').save(path, 'JPEG', quality=QUALITY, optimize=True)

@@ -1,0 +1,263 @@
+"""A hook that records what a training is made with and what its evaluations find."""
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.dist import collect_results, is_main_process, master_only
+from mmengine.evaluator import BaseMetric
+from mmengine.hooks import Hook
+from mmengine.logging import print_log
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
+
+from ..atomic import write_json
+from ..evaluation import complete
+from ..prediction.results import distinct_colours
+from ..prediction.samples import kind_of
+from . import folder, pictures
+from .about import about_run, data_of_run, memory, utc
+from .detections import Found, found_in
+from .evidence import evidence_of
+from .fingerprints import machine, versions
+from .label_maps import Labelled, labelled
+from .page import write_report
+from .pictures import Legend
+
+SAMPLES = 4  # images that are drawn at each evaluation
+
+
+class RunRecord(Hook):
+    """Writes ``WORK_DIR/record`` and ``WORK_DIR/report.html`` at the start, at each evaluation and
+    at the end of a training.
+
+    It changes neither model nor metrics. What goes wrong in it is a warning in the log, and the
+    training goes on.
+
+    Attributes:
+        strict: Whether what goes wrong is an error instead; for tests.
+    """
+    priority = 'LOWEST'  # behind the hooks that write metrics
+    strict = False
+
+    def __init__(self) -> None:
+        self.images: list[Found | Labelled] = []
+        self.about: dict[str, Any] = {}
+        self.places: dict[str, int] = {}  # of images in the validation set, by path
+        self.legend: Legend | None = None
+        self.failed = False  # this evaluation
+        self.told: set[str] = set()  # what went wrong
+        self.spent = 0.  # seconds of recording
+        self.evaluating = self.updated = time.monotonic()
+
+    @contextmanager
+    def guard(self, what: str) -> Iterator[None]:
+        """Log an error instead of raising it, and add up the time."""
+        started = time.monotonic()
+        try:
+            yield
+        except Exception as error:
+            if self.strict:
+                raise
+            self.failed = True
+            text = f'the report lacks {what}: {type(error).__name__}: {error}'
+            if text not in self.told:
+                self.told.add(text)
+                print_log(text, logger='current', level=logging.WARNING)
+        finally:
+            self.spent += time.monotonic() - started
+
+    @master_only
+    def before_train(self, runner: Runner) -> None:
+        """Record what the run is made with."""
+        self.updated = time.monotonic()
+        before: dict[str, Any] = {}
+        with self.guard('what came before this start'):
+            folder.forget_after(Path(runner.work_dir), runner.iter)
+            earlier = folder.record_of(Path(runner.work_dir)) / 'run.json'
+            before = folder.read_json(earlier) if runner.iter and earlier.is_file() else {}
+        with self.guard('what the run is made with'):
+            self.about = about_run(runner, before)
+        with self.guard('versions and machine'):
+            self.about |= dict(versions=versions(), machine=machine())
+        with self.guard('the hashes of the data'):
+            self.about['data'] = data_of_run(runner)
+        with self.guard('the start of the run'):
+            self.write(runner)
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        """Start to record an evaluation."""
+        self.images, self.failed = [], False
+        self.evaluating = time.monotonic()
+
+    def after_val_iter(self,
+                       runner: Runner,
+                       batch_idx: int,
+                       data_batch: Any = None,
+                       outputs: Sequence[BaseDataElement] | None = None) -> None:
+        """Record what was found in a batch."""
+        if self.failed:
+            return
+        with self.guard('this evaluation'):
+            dataset = runner.val_loop.dataloader.dataset
+            if not self.places:
+                paths = (dataset.get_data_info(i)['img_path'] for i in range(len(dataset)))
+                self.places = {path: index for index, path in enumerate(paths)}
+            metrics = runner.val_loop.evaluator.metrics
+            masks = masks_of(metrics, outputs or ())
+            for sample, codes in zip(outputs or (), masks, strict=True):
+                self.images.append(self.compact(sample, codes, dataset, metrics))
+
+    def compact(self, sample: BaseDataElement, masks: Sequence[dict] | None, dataset: Any,
+                metrics: Sequence[BaseMetric]) -> Found | Labelled:
+        """What was found in an image.
+
+        Raises:
+            ValueError: If it is not known which image that was.
+        """
+        path = sample.metainfo.get('img_path')
+        if path not in self.places:
+            raise ValueError(f'the validation set has no image {path}: let the pipeline pack '
+                             'img_path (meta_keys)')
+        index, number = self.places[path], len(dataset.metainfo['classes'])
+        if 'pred_sem_seg' not in sample:
+            return found_in(sample, index, masks)
+        predicted = sample.pred_sem_seg.data.squeeze()
+        if 'gt_sem_seg' in sample:
+            truth = sample.gt_sem_seg.data.squeeze().to(predicted.device)
+        else:
+            legend = Legend('labels', tuple(dataset.metainfo['classes']), ())
+            found = pictures.label_map(legend, dataset.get_data_info(index), path)
+            truth = torch.from_numpy(found.labels.astype(np.int64)).to(predicted.device)
+        ignored = next((m.ignore_index for m in metrics if hasattr(m, 'ignore_index')), 255)
+        return labelled(predicted, truth, index, number, ignored)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """Gather what all processes found, and write it down in the first."""
+        dataset = runner.val_loop.dataloader.dataset
+        found: list[Found | Labelled] | None = []
+        with self.guard('what other processes found'):
+            found = collect_results(self.images, len(dataset), 'cpu')
+        if not is_main_process():
+            return
+        with self.guard('this evaluation'):
+            unique = {each.index: each for each in found or ()}  # loaders may repeat the first
+            self.evaluate(runner, dataset, [unique[index] for index in sorted(unique)], metrics)
+        with self.guard('what has become of the run'):
+            self.write(runner)
+
+    def evaluate(self, runner: Runner, dataset: Any, found: list[Found | Labelled],
+                 metrics: dict[str, float] | None) -> None:
+        """Write ``iter_N/evaluation.json`` and its pictures."""
+        evaluator = runner.val_loop.evaluator
+        content: dict[str, Any] = dict(
+            iteration=runner.iter,
+            epoch=runner.epoch,
+            metrics=complete(metrics or {}, evaluator.metrics),
+            images=len(dataset),
+            recorded=len(found))
+        here = folder.evaluation_folder(Path(runner.work_dir), runner.iter)
+        here.mkdir(parents=True, exist_ok=True)
+        try:
+            if found:
+                self.legend = self.legend or legend_of(dataset, runner.model)
+                content |= evidence_of(found, dataset, evaluator.metrics)
+                self.draw(here, dataset, {each.index: each for each in found}, content)
+        finally:
+            content['seconds'] = round(time.monotonic() - self.evaluating, 3)
+            write_json(here / 'evaluation.json', content)
+
+    def draw(self, here: Path, dataset: Any, found: dict[int, Found | Labelled],
+             content: dict[str, Any]) -> None:
+        """Pictures of the samples, and of the worst images."""
+        legend = self.legend
+        assert legend is not None
+        chosen = np.linspace(0, len(dataset) - 1, min(SAMPLES, len(dataset))).round().astype(int)
+        content['samples'] = [name_of(dataset, i) for i in chosen.tolist() if i in found]
+        for number, index in enumerate(i for i in chosen.tolist() if i in found):
+            truth, answer = pictures.truth_and_prediction(dataset, found[index], legend)
+            pictures.save(truth, here.parent / f'truth_{number}.jpg')
+            pictures.save(answer, here / f'sample_{number}.jpg')
+        for each in content['worst']:
+            each['name'] = name_of(dataset, each['index'])
+        self.draw_worst(here, dataset, found, content, legend)
+
+    def draw_worst(self, here: Path, dataset: Any, found: dict[int, Found | Labelled],
+                   content: dict[str, Any], legend: Legend) -> None:
+        """Pictures of the worst images, unless an earlier evaluation was better."""
+        earlier = folder.read_run(here.parent.parent, is_live=True)
+        others = [each for each in earlier.evaluations if each['iteration'] != content['iteration']]
+        best = replace(earlier, evaluations=[*others, content]).best
+        if best is not None and best is not content:
+            return
+        for old in here.parent.glob('iter_*/worst_*.jpg'):
+            old.unlink()
+        for number, each in enumerate(content['worst']):
+            pair = pictures.truth_and_prediction(dataset, found[each['index']], legend)
+            pictures.save(
+                pictures.grid([('truth', pair[0]), ('prediction', pair[1])]),
+                here / f'worst_{number}.jpg')
+
+    @master_only
+    def after_train(self, runner: Runner) -> None:
+        """Record that the training has ended."""
+        with self.guard('the end of the run'):
+            complete = runner.iter >= runner.max_iters
+            self.about['state'] = 'finished' if complete else 'stopped early'
+            self.write(runner)
+
+    def write(self, runner: Runner) -> None:
+        """Bring ``run.json`` and the page up to date."""
+        if 'seconds' not in self.about:  # the start of the run could not be recorded
+            return
+        now = time.monotonic()
+        self.about['seconds'] += now - self.updated
+        self.about['seconds_of_recording'] += self.spent
+        self.updated, self.spent = now, 0.
+        iteration = runner.iter
+        self.about |= dict(
+            iteration=iteration, epoch=runner.epoch, written=utc(), **memory(self.about))
+        if self.legend is not None:
+            self.about |= dict(
+                kind=self.legend.kind, classes=self.legend.classes, palette=self.legend.palette)
+        write_json(folder.record_of(Path(runner.work_dir)) / 'run.json', self.about)
+        write_report(Path(runner.work_dir), is_live=self.about['state'] == 'running')
+
+
+def legend_of(dataset: Any, model: torch.nn.Module) -> Legend:
+    """Kind and classes of a model that is evaluated on a data set."""
+    classes = tuple(dataset.metainfo['classes'])
+    palette = dataset.metainfo.get('palette')
+    usable = isinstance(palette, (list, tuple)) and len(palette) == len(classes)
+    colours = [tuple(each) for each in palette] if usable else distinct_colours(len(classes))
+    bare = model.module if is_model_wrapper(model) else model
+    return Legend(kind_of(bare), classes, tuple(colours))
+
+
+def masks_of(metrics: Sequence[BaseMetric],
+             outputs: Sequence[BaseDataElement]) -> list[Sequence[dict] | None]:
+    """Masks in run-length code, as COCO's metric has just made them; None where it has not.
+
+    Coding takes most of what recording would cost. The metric's results are pairs of truth and
+    prediction.
+    """
+    for metric in metrics:
+        if type(metric).__name__ in ('CocoMetric', 'FasterCocoMetric') and outputs:
+            results = metric.results[-len(outputs):]
+            found = [pair[1] for pair in results]
+            if [each['img_id'] for each in found] == [each.img_id for each in outputs]:
+                return [each.get('masks') for each in found]
+    return [None] * len(outputs)
+
+
+def name_of(dataset: Any, index: int) -> str:
+    """The file name of an image."""
+    return Path(dataset.get_data_info(index)['img_path']).name

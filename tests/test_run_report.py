@@ -1,0 +1,332 @@
+"""What a training records of itself, and its page."""
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import NO_VAL, NO_WORKERS, SHORT, config, latest_log, run_two
+from mmengine.registry import DATASETS, METRICS, DefaultScope
+from mmengine.structures import InstanceData, PixelData
+
+from colonnade.engine.launch import import_quietly
+from colonnade.engine.locking import locked
+from colonnade.engine.run_report import detections, label_maps
+from colonnade.engine.run_report.average_precision import average_precision, truth_of
+from colonnade.engine.run_report.class_sections import class_sections
+from colonnade.engine.run_report.detections import Found, found_in, match
+from colonnade.engine.run_report.evidence import evidence_of
+from colonnade.engine.run_report.fingerprints import sha256_of_listing
+from colonnade.engine.run_report.folder import read_run
+from colonnade.engine.run_report.label_maps import labelled
+from colonnade.engine.run_report.page import sections_of, write_report
+from colonnade.engine.run_report.picture_sections import thinned
+from colonnade.engine.run_report.recording import RunRecord
+
+ANY_SCORE = ['model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10']
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def titles(work_dir: Path) -> list[str]:
+    return [section.title for section in sections_of(read_run(work_dir))]
+
+
+def coco_val(folder: Path) -> Any:
+    """mmdet's data set of COCO's validation images."""
+    import_quietly('mmdet.datasets')
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        return DATASETS.build(
+            dict(
+                type='CocoDataset',
+                data_root=str(folder),
+                ann_file='annotations/instances_val2017.json',
+                data_prefix=dict(img='val2017/'),
+                test_mode=True,
+                pipeline=[]))
+
+
+def shaken(dataset: Any) -> list[Any]:
+    """Answers of mmdet for each image: objects moved a bit, some of another class, some twice."""
+    from mmdet.structures import DetDataSample
+    random, answers = np.random.default_rng(0), []
+    for index in range(len(dataset)):
+        info = dataset.get_data_info(index)
+        objects = [item for item in info['instances'] if random.random() < 0.8]
+        objects += objects[:2]
+        boxes = np.array([item['bbox'] for item in objects], dtype=np.float32).reshape(-1, 4)
+        sides = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
+        boxes += (random.normal(scale=0.08, size=boxes.shape) * sides).astype(np.float32)
+        labels = [item['bbox_label'] for item in objects]
+        labels = [(label + 1) % 80 if random.random() < 0.2 else label for label in labels]
+        masks = np.zeros((len(boxes), info['height'], info['width']), dtype=bool)
+        for mask, (left, top, right, bottom) in zip(masks, boxes.round().astype(int), strict=True):
+            mask[max(top, 0):bottom, max(left, 0):right] = True
+        sample = DetDataSample(
+            metainfo=dict(img_id=info['img_id'], ori_shape=(info['height'], info['width'])))
+        sample.pred_instances = InstanceData(
+            bboxes=torch.from_numpy(boxes),
+            labels=torch.tensor(labels, dtype=torch.long),
+            scores=torch.from_numpy(random.random(len(boxes)).astype(np.float32)),
+            masks=torch.from_numpy(masks))
+        answers.append(sample)
+    return answers
+
+
+@pytest.mark.parametrize('kind', ['FasterCocoMetric', 'CocoMetric'])
+def test_ap_of_classes_is_that_of_the_metric(kind: str, real_data: dict[str, Path]) -> None:
+    dataset = coco_val(real_data['coco'])
+    answers = shaken(dataset)[:20]
+    metric = METRICS.get(f'mmdet.{kind}')(
+        ann_file=str(real_data['coco'] / 'annotations/instances_val2017.json'),
+        metric=['bbox', 'segm'])
+    metric.dataset_meta = dataset.metainfo
+    metric.process({}, [sample.to_dict() for sample in answers])
+    expected = metric.evaluate(len(dataset))
+    found = [found_in(sample, index, None) for index, sample in enumerate(answers)]
+    truth = truth_of([metric], dataset)
+    for part in ('bbox', 'segm'):
+        measured = average_precision(truth, found, part)
+        assert 0.02 < np.nanmean(measured.ap) < 0.9
+        assert round(np.nanmean(measured.ap), 3) == expected[f'coco/{part}_mAP']
+        assert round(np.nanmean(measured.ap50), 3) == expected[f'coco/{part}_mAP_50']
+    evidence = evidence_of(found, dataset, [metric])
+    assert np.isclose(
+        np.mean([ap for ap in evidence['classes']['bbox_ap'] if ap is not None]),
+        expected['coco/bbox_mAP'],
+        atol=6e-4)
+    assert len(evidence['curves']['segm']) == 7 and len(evidence['worst']) == 8
+
+
+def test_data_without_cocos_metric(real_data: dict[str, Path]) -> None:
+    """Annotations then come from the data set, and images go by their indices."""
+    dataset = coco_val(real_data['coco'])
+    found = [found_in(sample, index, None) for index, sample in enumerate(shaken(dataset))]
+    truth = truth_of([], dataset)
+    assert truth is not None and truth.by_index
+    assert 0.02 < np.nanmean(average_precision(truth, found, 'segm').ap) < 0.9
+    nothing = [Found(0, 0, (9, 9), np.zeros((0, 4)), np.zeros(0), np.zeros(0, dtype=int))]
+    assert np.nanmax(average_precision(truth, nothing, 'bbox').ap) == 0
+    assert truth_of([type('LVISMetric', (), {})()], dataset) is None
+    evidence = evidence_of(found, dataset, [type('LVISMetric', (), {})()])
+    assert 'bbox_ap' not in evidence['classes'] and evidence['confusion']
+
+
+def found_boxes(*boxes: tuple[int, ...]) -> Found:
+    """Detections ``(left, top, right, bottom, label, percent)``."""
+    rows = np.array(boxes, dtype=np.float32).reshape(-1, 6)
+    return Found(0, 0, (100, 100), rows[:, :4], rows[:, 5] / 100, rows[:, 4].astype(int))
+
+
+def test_detections_and_objects_are_paired() -> None:
+    objects = [
+        dict(bbox=[0, 0, 10, 10], bbox_label=0),
+        dict(bbox=[20, 20, 30, 30], bbox_label=1),
+        dict(bbox=[50, 50, 60, 60], bbox_label=2),
+        dict(bbox=[70, 70, 100, 100], bbox_label=1, ignore_flag=1),
+    ]
+    found = found_boxes(
+        (0, 0, 10, 10, 0, 90),  # right
+        (0, 0, 10, 9, 0, 80),  # again
+        (20, 20, 30, 30, 2, 70),  # another class
+        (72, 72, 80, 80, 1, 60),  # in a crowd
+        (50, 50, 60, 60, 2, 29))  # not sure
+    matches = match(found, objects, 3)
+    assert sorted(matches.pairs) == [(0, 0), (1, 2), (2, 3), (3, 0)]
+    assert (matches.right, matches.missed, matches.wrong) == (1, 2, 2)
+    assert matches.f1 == pytest.approx(2 / 6)
+    assert detections.confusion([matches]) == [[0, 0, 1], [1, 2, 1], [2, 3, 1], [3, 0, 1]]
+    assert detections.worst([matches], 8) == [matches]
+    empty = match(found_boxes(), [], 3)
+    assert empty.f1 is None and detections.worst([empty], 8) == []
+    assert match(found_boxes((0, 0, 9, 9, 0, 50)), [], 3).pairs == ((3, 0), )
+
+
+def test_iou_of_classes_is_that_of_the_metric() -> None:
+    import_quietly('mmseg.datasets')
+    metric = METRICS.get('mmseg.IoUMetric')()
+    metric.dataset_meta = dict(classes=('a', 'b', 'c', 'never'))
+    random, found = torch.Generator().manual_seed(0), []
+    for index in range(3):
+        truth = torch.randint(0, 3, (40, 30), generator=random)
+        answer = torch.where(torch.rand(40, 30, generator=random) < 0.7, truth, 1)
+        truth[:3], truth[3] = 255, 7  # which is of no class
+        data = [PixelData(data=each[None]).to_dict() for each in (answer, truth)]
+        metric.process({}, [dict(pred_sem_seg=data[0], gt_sem_seg=data[1])])
+        found.append(labelled(answer, truth, index, 4, 255))
+    expected = metric.evaluate(3)
+    scores = label_maps.scores_of(label_maps.confusion(found))
+    assert round(100 * np.nanmean(scores['iou']), 2) == pytest.approx(expected['mIoU'], abs=0.011)
+    assert round(100 * np.nanmean(scores['acc']), 2) == pytest.approx(expected['mAcc'], abs=0.011)
+    assert np.isnan(scores['iou'][3])
+    assert found[0].small.shape == (40, 30)
+    big = labelled(torch.ones(1000, 500), torch.ones(1000, 500), 0, 4, 255)
+    assert big.small.shape == (334, 167) and big.miou == 1
+    assert label_maps.worst([big], 8) == []
+
+
+def test_a_run_of_a_segmenter(trained: Path) -> None:
+    evaluation = read(trained / 'record/iter_2/evaluation.json')
+    iou = [value for value in evaluation['classes']['iou'] if value is not None]
+    assert 100 * np.mean(iou) == pytest.approx(evaluation['metrics']['mIoU'], abs=0.006)
+    assert evaluation['images'] == evaluation['recorded'] == len(evaluation['samples']) == 4
+    about = read(trained / 'record/run.json')
+    assert about['state'] == 'finished' and about['kind'] == 'labels' and about['batch'] == 2
+    assert about['data']['training']['images'] == 12 and about['config']['work_dir']
+    assert about['seconds'] >= about['seconds_of_recording'] > 0 and about['peak_memory'] > 0.1
+    text = (trained / 'report.html').read_text()
+    assert len(text) < 3e6 and 'http-equiv' not in text and 'src="http' not in text
+    assert text.count('<img') >= 4 + 1 + len(evaluation['worst'])
+    assert titles(trained)[0] == 'Run' and {'Samples', 'Classes', 'Confusion'} < {*titles(trained)}
+
+
+def test_a_run_of_a_detector(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
+    """Page and numbers with evaluations of which the second replaces the first one's worst."""
+    options = [*SHORT, 'train_cfg.val_interval=1', *NO_WORKERS, *ANY_SCORE]
+    run_tool('train', config('mask_rcnn'), '--data-root', shapes / 'coco', '--work-dir',
+             tmp_path / 'run', *options)
+    run = read_run(tmp_path / 'run')
+    assert [each['iteration'] for each in run.evaluations] == [1, 2]
+    for each in run.evaluations:
+        for part in ('bbox', 'segm'):
+            ap = np.mean([ap for ap in each['classes'][f'{part}_ap'] if ap is not None])
+            assert ap == pytest.approx(each['metrics'][f'coco/{part}_mAP'], abs=6e-4)
+    pictures = [path.parent.name for path in (tmp_path / 'run/record').glob('*/worst_0.jpg')]
+    assert pictures == [f'iter_{run.best["iteration"]}']
+    assert run.about['kind'] == 'masks' and run.main_metric == 'coco/segm_mAP'
+    assert 'Worst images' in titles(tmp_path / 'run')
+
+
+def test_a_resumed_run_goes_on_in_its_page(run_tool: Callable, shapes: Path, trained: Path) -> None:
+    """Here without validation; what lies ahead of the checkpoint is forgotten."""
+    later = shutil.copytree(trained / 'record/iter_2', trained / 'record/iter_9')
+    before = read(trained / 'record/run.json')['seconds']
+    run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', trained,
+             '--resume', *SHORT, 'train_cfg.max_iters=3', *NO_WORKERS, *NO_VAL)
+    about = read(trained / 'record/run.json')
+    assert [start['iteration'] for start in about['starts']] == [0, 2]
+    assert about['seconds'] > before and about['iteration'] == 3 and not later.exists()
+    assert 'validation' not in about['data']
+    assert 'Resumed' in (trained / 'report.html').read_text()
+    assert {'Losses and learning rate', 'Classes'} < {*titles(trained)}
+
+
+def test_no_report(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
+    run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', tmp_path,
+             '--no-report', *SHORT, 'train_cfg.max_iters=1', *NO_WORKERS, *NO_VAL)
+    assert not (tmp_path / 'record').exists() and not (tmp_path / 'report.html').exists()
+
+
+def test_a_fault_of_the_record_ends_no_training(run_tool: Callable, shapes: Path, tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunRecord, 'strict', False)
+    (tmp_path / 'record').write_text('a file where the folder should be')
+    run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', tmp_path,
+             *SHORT, *NO_WORKERS)
+    assert (tmp_path / 'iter_2.pth').is_file()
+    log = latest_log(tmp_path)
+    assert 'mIoU' in log and log.count('the report lacks this evaluation: NotADirectoryError') == 1
+
+
+def test_a_run_that_was_killed(trained: Path) -> None:
+    about = read(trained / 'record/run.json') | dict(state='running', iteration=1)
+    (trained / 'record/run.json').write_text(json.dumps(about))
+    with locked(trained, ''):
+        assert 'running; recorded up to iteration 1 of 2' in write_report(trained).read_text()
+    text = write_report(trained).read_text()
+    assert 'killed' in text and '--resume' in text
+
+
+def test_texts_of_strangers_are_text(trained: Path) -> None:
+    evil = '<script>alert(1)</script>'
+    about, path = read(trained / 'record/run.json'), trained / 'record/iter_2/evaluation.json'
+    about |= dict(classes=[evil, *about['classes'][1:]], versions={evil: evil})
+    about['data']['training']['files'] = {evil: evil}
+    evaluation = read(path)
+    evaluation['samples'][0] = evaluation['worst'][0]['name'] = f'{evil}.jpg'
+    evaluation['metrics'][evil] = 1.
+    path.write_text(json.dumps(evaluation))
+    (trained / 'record/run.json').write_text(json.dumps(about))
+    (trained / about['config_file']).write_text(f'x = {evil!r}')
+    text = write_report(trained).read_text()
+    assert '<script' not in text and text.count('&lt;script&gt;') >= 6
+
+
+def test_many_classes(tmp_path: Path) -> None:
+    """Tables are sorted, plots hold the extremes, and what is left out is said."""
+    number = 1203
+    scores = [None if k % 10 == 0 else k / number for k in range(number)]
+    names = [f'class {k} ' + 'x' * 40 for k in range(number)]
+    confusion = [[k, (k + 1) % number, k + 1] for k in range(number)]
+    evaluation = dict(
+        classes=dict(objects=list(range(number)), bbox_ap=scores, precision=scores, recall=scores),
+        curves={},
+        confusion=confusion)
+    sections = class_sections(evaluation, names)
+    table = next(section.tables[0] for section in sections if section.folded)
+    assert len(table.rows) == number and table.rows[0][0] == names[1]
+    assert table.rows[-1][2] is None
+    confused = next(section for section in sections if section.title == 'Confusion')
+    assert '1183 classes' in confused.plots[0][0]
+    assert confused.tables[0].rows[0] == [names[1202], names[0], 1203, '100.0%']
+
+
+def test_evaluations_are_thinned() -> None:
+    evaluations = [dict(iteration=i) for i in range(50)]
+    shown = thinned(evaluations, evaluations[13], 7)
+    assert len(shown) == 7 and evaluations[13] in shown
+    assert shown[0] is evaluations[0] and shown[-1] is evaluations[-1]
+    assert thinned(evaluations[:3], None, 7) == evaluations[:3]
+
+
+def test_hash_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / 'a').mkdir()
+    (tmp_path / 'a/1.jpg').write_bytes(b'123')
+    first = sha256_of_listing(str(tmp_path))
+    (tmp_path / 'a/1.jpg').write_bytes(b'1234')
+    assert sha256_of_listing(str(tmp_path)) != first
+    (tmp_path / 'a/1.jpg').write_bytes(b'321')
+    assert sha256_of_listing(str(tmp_path)) == first
+
+
+def test_the_tool_writes_the_page_again(run_tool: Callable, trained: Path, tmp_path: Path,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    expected = write_report(trained).read_bytes()
+    (trained / 'report.html').unlink()
+    run_tool('report', trained)
+    assert (trained / 'report.html').read_bytes() == expected
+    assert capsys.readouterr().out == f'written: {(trained / "report.html").as_uri()}\n'
+    for folder, message in ((tmp_path, 'is no work dir of a run'), (tmp_path / 'none',
+                                                                    'no folder')):
+        with pytest.raises(SystemExit, match=f'report: .*{message}'):
+            run_tool('report', folder)
+    (trained / 'record/run.json').write_text('{')
+    with pytest.raises(SystemExit, match=r'run\.json is damaged'):
+        run_tool('report', trained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head, layout', [('mask_rcnn', 'coco'), ('sem_fpn', 'ade')])
+def test_two_processes_record_what_one_does(head: str, layout: str, run_tool: Callable,
+                                            shapes: Path, tmp_path: Path) -> None:
+    """One evaluation of the same weights: the learning rate is zero."""
+    options = [*SHORT, 'train_cfg.max_iters=1', 'train_cfg.val_interval=1', *NO_WORKERS,
+               'optim_wrapper.optimizer.lr=0.0', 'randomness.seed=0',
+               *(ANY_SCORE if head == 'mask_rcnn' else ())]  # yapf: disable
+    for name in ('one', 'two'):
+        common = (config(head), '--data-root', shapes / layout, '--work-dir', tmp_path / name)
+        if name == 'one':
+            run_tool('train', *common, *options)
+        else:
+            run_two('tools/train.py', *common, '--launcher', 'pytorch', *options, out=tmp_path)
+    found = [read(tmp_path / name / 'record/iter_1/evaluation.json') for name in ('one', 'two')]
+    assert found[1]['recorded'] == 4
+    assert found[0]['classes'] == found[1]['classes']
+    assert found[0]['confusion'] == found[1]['confusion']
