@@ -11,7 +11,7 @@ from importlib import import_module
 
 from colonnade.configs import list_configs
 
-TOOLS = ('benchmark', 'complexity', 'convert_checkpoint', 'feature_agreement', 'make_shapes',
+TOOLS = ('benchmark', 'browse', 'complexity', 'convert_checkpoint', 'feature_agreement', 'make_shapes',
          'new_config', 'package', 'param_groups', 'predict', 'rank_trunks', 'serve', 'test',
          'train', 'transplant', 'visualize')
 

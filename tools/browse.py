@@ -58,6 +58,7 @@ def main() -> None:
         from colonnade.engine.launch import import_quietly
         import_quietly('colonnade.engine.browsing')  # takes seconds
         from colonnade.engine.browsing import browse
+        print('reading annotations ...', flush=True)
         found = browse(**vars(args))
     print(f'{found}\nwritten: {found.page}')
 

@@ -151,15 +151,20 @@ def look(cfg: Config, told: BrowseOptions, sets: Sequence[ImageSet], data: Image
         seed=told.seed,
         holds=lambda index, label: has_class(data, index, label))
     shown = [sections.annotated_section(data, chosen)]
-    feeder = Feeder.of(cfg, told.split)
-    draws = told.draws if feeder.training else 1
-    shown += sections.fed_sections(data, chosen, feeder, draws, told.seed)
+    stop = Suspicion('Data sets that cannot be built', 'Training and evaluation would stop.')
+    try:
+        feeder = Feeder.of(cfg, told.split)
+    except ValueError as error:
+        stop.counts, stop.note = {data.name: 1}, f'The reason: {error}'
+    else:
+        draws = told.draws if feeder.training else 1
+        shown += sections.fed_sections(data, chosen, feeder, draws, told.seed)
     decoded = [drawn(each, told.limit, told.seed) for each in sets]
     hashes = hashes_with_progress(sets, decoded)
     counts = [counted(each, indices) for each, indices in zip(sets, decoded, strict=True)
               if each.maps]  # yapf: disable
     numbers = [numbers_of(each, counts[i] if counts else None) for i, each in enumerate(sets)]
-    suspicions = all_suspicions(sets, hashes, counts, numbers)
+    suspicions = [stop, *all_suspicions(sets, hashes, counts, numbers)]
     note = limit_note(sets, decoded)
     shown = [
         sections.overview_section(sets, numbers, suspicions, note), *shown,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
+from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import set_random_seed
 from PIL import Image, ImageDraw
@@ -24,6 +25,7 @@ from .sets import build_dataset, dataset_settings
 
 FRAME: Colour = (255, 0, 255)  # the edge between an image and its padding
 RGB_MEAN = (123.675, 116.28, 103.53)  # of ImageNet, from red to blue
+MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # in names of steps that put images together
 FAR = 2.5  # standard deviations of the mean of all values from 0
 
 
@@ -110,12 +112,14 @@ class Feeder:
         preprocessor: Of the model.
         settings: Of the preprocessor in the config.
         training: Whether it feeds training.
+        mixes: Whether steps put several images into one.
         seen: Everything that it fed.
     """
     dataset: Any
     preprocessor: Any
     settings: dict[str, Any]
     training: bool
+    mixes: bool
     seen: list[Fed] = field(default_factory=list)
 
     @classmethod
@@ -123,12 +127,20 @@ class Feeder:
         """The one of a config.
 
         Raises:
-            OSError, ValueError: If the data set cannot be built.
+            ValueError: If data set or preprocessor cannot be built, at which training would stop.
         """
         settings = dict(cfg.model.get('data_preprocessor') or dict(type='BaseDataPreprocessor'))
-        dataset = build_dataset(cfg, dataset_settings(cfg, split))
-        with DefaultScope.overwrite_default_scope(cfg.default_scope):
-            return cls(dataset, MODELS.build(settings), settings, split == 'train')
+        mixes = any(name in str(dataset_settings(cfg, split)) for name in MIXING)
+        hub = MessageHub.get_current_instance()
+        if hub.get_info('iter') is None:  # which mmdet's resizing of batches asks for
+            hub.update_info('iter', 0)
+        try:
+            dataset = build_dataset(cfg, dataset_settings(cfg, split))
+            with DefaultScope.overwrite_default_scope(cfg.default_scope):
+                built = MODELS.build(settings)
+        except Exception as error:  # data sets raise of all kinds
+            raise ValueError(f'{type(error).__name__}: {error}') from error
+        return cls(dataset, built, settings, split == 'train', mixes)
 
     def positions(self, paths: Sequence[str]) -> dict[str, int]:
         """Where the data set has these images first; those that it leaves out are missing."""

@@ -194,14 +194,14 @@ def same_boxes(sets: Sequence[ImageSet]) -> Suspicion:
 
 def pairs_of(objects: Objects) -> Iterator[tuple[int, int, float]]:
     """Pairs of objects of one image and class whose boxes are nearly the same."""
-    chosen = objects.singles
+    chosen, sides = objects.singles, objects.sides
     keys = np.stack([objects.images[chosen], objects.labels[chosen]])
     order = chosen[np.lexsort(keys[::-1])]
     changes = np.flatnonzero(np.any(np.diff(keys[:, np.lexsort(keys[::-1])]), axis=0)) + 1
     for group in np.split(order, changes):
         if len(group) < 2:
             continue
-        boxes = np.concatenate([objects.boxes[group, :2], objects.sides[group]], axis=1)
+        boxes = np.concatenate([objects.boxes[group, :2], sides[group]], axis=1)
         ious = np.triu(coco_masks.iou(boxes, boxes, [0] * len(group)), 1)
         for first, second in np.argwhere(ious > SAME).tolist():
             i, j = sorted((int(group[first]), int(group[second])))

@@ -106,10 +106,15 @@ def compact(segmentation: Any) -> Mask:
         return segmentation if {'size', 'counts'} <= segmentation.keys() else None
     if not isinstance(segmentation, list):
         return None
-    found = [
-        np.asarray(polygon, dtype=np.float32).reshape(-1, 2) for polygon in segmentation
-        if isinstance(polygon, list) and is_polygon(polygon) and all(map(is_number, polygon))
-    ]
+    found = []
+    for polygon in segmentation:
+        if isinstance(polygon, list) and is_polygon(polygon):
+            try:
+                points = np.array(polygon, dtype=np.float32).reshape(-1, 2)
+            except (TypeError, ValueError):  # no numbers
+                continue
+            if np.isfinite(points).all():
+                found.append(points)
     return found or None
 
 

@@ -93,15 +93,13 @@ def fed_sections(data: ImageSet, chosen: Sequence[int], feeder: Feeder, draws: i
             pictures.append((f'draw {number}: {about(each, path)}', tile(drawn)))
             rows.append(row_of(name, number, each))
     header = ['image', 'draw', 'shape', 'type', 'least', 'mean', 'most']
-    table = Table(header, rows, 'Numbers of each channel, as they enter the model.')
-    return [
-        Section(
-            'What the model is fed',
-            text=fed_text(feeder, draws),
-            pictures=pictures,
-            tables=error_tables(errors)),
-        Section('The tensors', tables=[table], folded=True)
-    ]
+    shown = Section(
+        'What the model is fed',
+        text=fed_text(feeder, draws),
+        pictures=pictures,
+        tables=error_tables(errors))
+    tensors = Table(header, rows, 'Numbers of each channel, as they enter the model.')
+    return [shown, Section('The tensors', tables=[tensors], folded=True)] if rows else [shown]
 
 
 def draw_seed(seed: int, index: int, draw: int) -> int:
@@ -113,10 +111,16 @@ def fed_text(feeder: Feeder, draws: int) -> str:
     """What the section shows, and what looks wrong."""
     what = (f'{draws} draws of the training pipeline'
             if feeder.training else 'The pipeline of this split')
-    text = (f'{what}, then the data preprocessor. Mean and std are undone for the pictures. A pink '
-            'line shows where padding begins. Annotations are those that the losses get.')
-    found = feeder.suspicions()
-    return f'{text} Suspected: {" ".join(found)}' if found else text
+    parts = [
+        f'{what}, then the data preprocessor. Mean and std are undone for the pictures. A pink line '
+        'shows where padding begins. Annotations are those that the losses get.'
+    ]
+    if feeder.mixes:
+        parts.append('Some steps put several images together: the whole set\'s, or those that '
+                     'came before, of which there are few here.')
+    if suspected := feeder.suspicions():
+        parts.append(f'Suspected: {" ".join(suspected)}')
+    return ' '.join(parts)
 
 
 def about(fed: Fed, path: str) -> str:
