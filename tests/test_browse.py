@@ -276,7 +276,7 @@ def test_suspected_inputs(shapes: Path) -> None:
 
 
 def test_wrapped_sets(shapes: Path, tmp_path: Path) -> None:
-    """Repeated, joined and mixed sets: their files count once, and their wrappers feed the model."""
+    """Files of repeated, joined and mixed sets count once, and their wrappers feed the model."""
     cfg = read_config_of('mask_rcnn', shapes / 'coco')
     train = cfg.train_dataloader.dataset
     other = ConfigDict(cfg.val_dataloader.dataset, pipeline=train.pipeline, test_mode=False)

@@ -1,9 +1,9 @@
 """Images that are nearly the same, found by small hashes of what they show.
 
-The difference hash of 64 bits: a gray image of 9 x 8 pixels, and for each pixel whether it is
-brighter than the one left of it (Neal Krawetz, "Kind of Like That", 2013). It changes little with
-an image's size and compression. Images of large even parts can have the same hash by chance, so the
-gray values themselves must be alike too.
+The difference hash has 64 bits. An image becomes gray and 9 x 8 pixels small. Each bit says whether
+a pixel is brighter than the one left of it (Neal Krawetz, "Kind of Like That", 2013). The hash
+changes little with an image's size and compression. Images of large even parts can have the same
+hash by chance, so the gray values themselves must be alike too.
 """
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def fed_text(feeder: Feeder, draws: int) -> str:
     what = (f'{draws} draws of the training pipeline'
             if feeder.training else 'The pipeline of this split')
     parts = [
-        f'{what}, then the data preprocessor. Mean and std are undone for the pictures. A pink line '
-        'shows where padding begins. Annotations are those that the losses get.'
+        f'{what}, then the data preprocessor. Mean and std are undone for the pictures. A pink '
+        'line shows where padding begins. Annotations are those that the losses get.'
     ]
     if feeder.mixes:
         parts.append('Some steps put several images together: the whole set\'s, or those that '
