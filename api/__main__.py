@@ -11,7 +11,7 @@ from importlib import import_module
 
 from colonnade.configs import list_configs
 
-TOOLS = ('benchmark', 'compare', 'complexity', 'convert_checkpoint', 'feature_agreement',
+TOOLS = ('benchmark', 'browse', 'compare', 'complexity', 'convert_checkpoint', 'feature_agreement',
          'make_shapes', 'new_config', 'package', 'param_groups', 'predict', 'rank_trunks', 'report',
          'serve', 'test', 'train', 'transplant', 'visualize')
 

@@ -1,1 +1,4 @@
-"""A data set to look at: annotations, what the pipeline feeds, statistics, suspected faults."""
+"""A page that shows what a model is trained on, and what looks wrong about it."""
+from .command import Browsed, BrowseOptions, browse
+
+__all__ = ['BrowseOptions', 'Browsed', 'browse']

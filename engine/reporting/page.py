@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ..atomic import write_text
-from .plots import svg
+from .plots import DPI, svg
 
 TEMPLATE = """<!doctype html>
 <html lang="en">
@@ -64,7 +64,8 @@ pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
 </table></div>
 {% endif %}
 {% for caption, plot in section.plots %}
-<figure><img src="{{ address_of_plot(plot) }}" alt="{{ caption }}">
+<figure style="width: {{ (plot.get_figwidth() * dpi) | int }}px">
+<img src="{{ address_of_plot(plot) }}" alt="{{ caption }}">
 <figcaption>{{ caption }}</figcaption></figure>
 {% endfor %}
 {% for table in section.tables %}
@@ -92,7 +93,8 @@ pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
 {% endfor %}</p>
 {% endif %}
 {% for name, picture in section.pictures %}
-<figure><img src="{{ address(picture) }}" width="{{ picture.width }}" alt="{{ name }}">
+<figure style="width: {{ [picture.width, 240] | max }}px">
+<img src="{{ address(picture) }}" width="{{ picture.width }}" alt="{{ name }}">
 <figcaption>{{ name }}</figcaption></figure>
 {% endfor %}
 {% if section.commands %}
@@ -203,4 +205,5 @@ def write_page(path: Path, title: str, about: str, sections: Sequence[Section]) 
             sections=sections,
             address=address,
             address_of_plot=address_of_plot,
-            shown=shown))
+            shown=shown,
+            dpi=DPI))

@@ -1,0 +1,220 @@
+"""What a model gets to see: images behind the pipeline and the data preprocessor.
+
+Shapes: ``C, H, W`` channels, height and width of the tensor; ``N`` objects.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.logging import MessageHub
+from mmengine.registry import MODELS, DefaultScope
+from mmengine.runner import set_random_seed
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from ..own_data.label_maps import IGNORED
+from ..prediction.drawing import Colour
+from .scenes import Scene, resized, shown_size, within
+from .sets import build_dataset, dataset_settings
+
+FRAME: Colour = (255, 0, 255)  # the edge between an image and its padding
+RGB_MEAN = (123.675, 116.28, 103.53)  # of ImageNet, from red to blue
+MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # in names of steps that put images together
+FAR = 2.5  # standard deviations of the mean of all values from 0
+
+
+@dataclass(frozen=True)
+class Fed:
+    """An image as a model gets it once.
+
+    Attributes:
+        inputs: ``(C, H, W)``, as they enter the model.
+        sample: mmdet's or mmseg's data sample.
+        pixels: The inputs as RGB values of uint8, ``(H, W, 3)``.
+        before: The least and the largest value before the preprocessor.
+    """
+    inputs: Tensor
+    sample: Any
+    pixels: np.ndarray
+    before: tuple[float, float]
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width without padding."""
+        return tuple(self.sample.metainfo.get('img_shape', self.pixels.shape)[:2])
+
+    def per_channel(self, name: str) -> list[float]:
+        """``'amin'``, ``'mean'`` or ``'amax'`` of each channel."""
+        return getattr(torch, name)(self.inputs.float(), dim=(1, 2)).tolist()
+
+    def scene(self, num_classes: int, most: int) -> Scene:
+        """The picture of it, with its annotations as they arrive."""
+        full = self.pixels.shape[:2]
+        size = shown_size(full, most)
+        small = resized(self.pixels, size, smooth=True)
+        labels = label_map_of(self.sample)
+        if labels is not None:
+            labels = resized(np.where(labels < num_classes, labels, num_classes), size)
+            return Scene(small, np.zeros((0, 4)), np.zeros(0, int), label_map=labels)
+        boxes, classes, masks = objects_of(self.sample)
+        factor = np.tile([size[1] / full[1], size[0] / full[0]], 2)
+        shown = None if masks is None else [resized(padded(m, full), size) for m in masks]
+        return Scene(small, within(boxes * factor, size), classes, shown)
+
+    def draw(self, classes: Sequence[str], palette: Sequence[Colour], most: int) -> Image.Image:
+        """The picture; a line shows where padding begins."""
+        picture = self.scene(len(classes), most).draw(classes, palette)
+        full, (height, width) = self.pixels.shape[:2], self.image_size
+        if (height, width) != full:
+            x, y = width * picture.width / full[1], height * picture.height / full[0]
+            ImageDraw.Draw(picture).line([(x, 0), (x, y), (0, y)], fill=FRAME, width=2)
+        return picture
+
+
+def label_map_of(sample: Any) -> np.ndarray | None:
+    """The label map of a sample of mmseg's, ``(H, W)``; None of mmdet's."""
+    if 'gt_sem_seg' not in sample or 'gt_instances' in sample:
+        return None
+    labels = sample.gt_sem_seg.data[0].cpu().numpy().astype(np.int64)
+    return np.where(labels == IGNORED, np.iinfo(np.int64).max, labels)
+
+
+def objects_of(sample: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Boxes ``(N, 4)``, classes ``(N,)`` and masks ``(N, h, w)`` of a sample of mmdet's."""
+    found = sample.get('gt_instances')
+    if found is None or 'bboxes' not in found:
+        return np.zeros((0, 4)), np.zeros(0, np.int64), None
+    boxes = getattr(found.bboxes, 'tensor', found.bboxes)
+    masks = found.masks.to_ndarray().astype(bool) if 'masks' in found else None
+    return boxes.cpu().numpy().reshape(-1, 4), found.labels.cpu().numpy(), masks
+
+
+def padded(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A mask of the image at the size of the tensor: nothing is in the padding."""
+    whole = np.zeros(size, bool)
+    height, width = min(size[0], mask.shape[0]), min(size[1], mask.shape[1])
+    whole[:height, :width] = mask[:height, :width]
+    return whole
+
+
+@dataclass
+class Feeder:
+    """A data set with its pipeline, and the preprocessor of a model.
+
+    Attributes:
+        dataset: Of mmdet or mmseg, wrapped or not.
+        preprocessor: Of the model.
+        settings: Of the preprocessor in the config.
+        training: Whether it feeds training.
+        mixes: Whether steps put several images into one.
+        seen: Everything that it fed.
+    """
+    dataset: Any
+    preprocessor: Any
+    settings: dict[str, Any]
+    training: bool
+    mixes: bool
+    seen: list[Fed] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, cfg: Config, split: str) -> Feeder:
+        """The one of a config.
+
+        Raises:
+            ValueError: If data set or preprocessor cannot be built, at which training would stop.
+        """
+        settings = dict(cfg.model.get('data_preprocessor') or dict(type='BaseDataPreprocessor'))
+        mixes = any(name in str(dataset_settings(cfg, split)) for name in MIXING)
+        hub = MessageHub.get_current_instance()
+        if hub.get_info('iter') is None:  # which mmdet's resizing of batches asks for
+            hub.update_info('iter', 0)
+        try:
+            dataset = build_dataset(cfg, dataset_settings(cfg, split))
+            with DefaultScope.overwrite_default_scope(cfg.default_scope):
+                built = MODELS.build(settings)
+        except Exception as error:  # data sets raise of all kinds
+            raise ValueError(f'{type(error).__name__}: {error}') from error
+        return cls(dataset, built, settings, split == 'train', mixes)
+
+    def positions(self, paths: Sequence[str]) -> dict[str, int]:
+        """Where the data set has these images first; those that it leaves out are missing."""
+        wanted, found = set(paths), dict[str, int]()
+        for index in range(len(self.dataset)):
+            path = self.dataset.get_data_info(index)['img_path']
+            if path in wanted:
+                found.setdefault(path, index)
+                if len(found) == len(wanted):
+                    break
+        return found
+
+    def feed(self, position: int, seed: int) -> Fed:
+        """An image as the model gets it, which is the same for the same seed.
+
+        Args:
+            position: Of the image in the data set.
+            seed: Of Python's, NumPy's and torch's random numbers.
+
+        Raises:
+            ValueError: If pipeline or preprocessor cannot take it.
+        """
+        set_random_seed(seed)
+        try:
+            batch = pseudo_collate([self.dataset[position]])
+            given = batch['inputs'][0]
+            before = float(given.min()), float(given.max())
+            ready = self.preprocessor(batch, self.training)
+        except Exception as error:  # steps of pipelines raise of all kinds
+            raise ValueError(f'{type(error).__name__}: {error}') from error
+        inputs = ready['inputs'][0]
+        self.seen.append(Fed(inputs, ready['data_samples'][0], self.as_pixels(inputs), before))
+        return self.seen[-1]
+
+    def as_pixels(self, inputs: Tensor) -> np.ndarray:
+        """Inputs ``(C, H, W)`` before mean and std were applied, as RGB values ``(H, W, 3)``.
+
+        One channel becomes gray; of more than three, the first three are red, green and blue.
+        """
+        buffers = dict(self.preprocessor.named_buffers())
+        values = inputs.float()
+        if 'mean' in buffers:
+            values = values * buffers['std'] + buffers['mean']
+        values = values[:1].expand(3, -1, -1) if len(values) < 3 else values[:3]
+        if not self.converts and len(inputs) == 3:  # pipelines load blue first
+            values = values.flip(0)
+        return values.permute(1, 2, 0).round().clamp(0, 255).byte().numpy()
+
+    @property
+    def converts(self) -> bool:
+        """Whether the preprocessor swaps red and blue."""
+        return bool(self.settings.get('bgr_to_rgb') or self.settings.get('rgb_to_bgr'))
+
+    def suspicions(self) -> list[str]:
+        """Sentences on inputs that look wrong; only what can be told from the numbers."""
+        mean, found = self.settings.get('mean'), []
+        if mean is not None and len(mean) == 3:
+            given = tuple(mean) if self.converts else tuple(mean)[::-1]
+            if np.allclose(given, RGB_MEAN[::-1], atol=0.5):
+                found.append(f"The preprocessor's mean {list(mean)} is ImageNet's in the other "
+                             'order of channels: look at bgr_to_rgb, and at the order of mean and '
+                             'std.')
+        if not self.seen:
+            return found
+        largest = max(fed.before[1] for fed in self.seen)
+        if mean is not None and max(mean) > 2 and largest <= 1:
+            found.append('Values before normalisation are at most 1, and the mean is for values '
+                         f'from 0 to 255: {list(mean)}.')
+        values = torch.stack([fed.inputs.float().mean() for fed in self.seen])
+        if not values.isfinite().all():
+            found.append('Some inputs are not finite.')
+        elif mean is None and largest > 2:
+            found.append('Inputs are not normalised: the preprocessor has no mean and std, and '
+                         f'values reach {largest:.0f}.')
+        elif abs(float(values.mean())) > FAR:
+            found.append(f'The mean of all inputs is {float(values.mean()):.1f}, far from 0.')
+        return found
