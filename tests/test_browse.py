@@ -210,6 +210,7 @@ def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path) -> None:
     counts = counts_of(
         browse(config('sem_fpn'), out=tmp_path / 'page.html', num=12, draws=1, data_root=root))
     counts.pop('Classes with fewer than 10 images', None)
+    assert '000004.png is no image that can be read' in (tmp_path / 'page.html').read_text()
     assert counts == {
         'Files that cannot be read': {'train': 1},
         'Images of another size than their annotations': {'train': 1},
@@ -300,6 +301,20 @@ def test_wrapped_sets(shapes: Path, tmp_path: Path) -> None:
     assert fed.image_size == (128, 128) and fed.scene(3, 270).masks is None
 
 
+def test_other_forms_of_annotations(shapes: Path) -> None:
+    """What is not read as COCO's file comes from mmdet's data set, and is the same."""
+    options = {'train_dataloader.dataset.indices': 3}
+    part = read_set(read_config_of('mask_rcnn', shapes / 'coco', **options), 'train')
+    whole = read_set(read_config_of('mask_rcnn', shapes / 'coco'), 'train')
+    assert part is not None and whole is not None and len(part) == 3
+    of_part, of_whole = part.objects, whole.objects
+    number = len(of_part)
+    assert part.paths == whole.paths[:3] and number == (of_whole.images < 3).sum()
+    for column in ('images', 'labels', 'boxes', 'crowds'):
+        assert np.array_equal(getattr(of_part, column), getattr(of_whole, column)[:number])
+    assert of_part.masks == of_whole.masks[:number]
+
+
 def test_images_are_chosen(shapes: Path, tmp_path: Path, run_tool: Callable,
                            capsys: pytest.CaptureFixture) -> None:
     """By their names, positions and classes; what does not exist is named."""
@@ -316,6 +331,18 @@ def test_images_are_chosen(shapes: Path, tmp_path: Path, run_tool: Callable,
     assert capsys.readouterr().out.endswith(f'written: {out}\n')
     with pytest.raises(SystemExit, match='page.html exists: name another --out'):
         run_tool(*tool)
+
+
+def test_malformed_run_lengths(shapes: Path, tmp_path: Path) -> None:
+    """Before pycocotools reads on behind their end, the image is listed."""
+    root = Path(shutil.copytree(shapes / 'coco', tmp_path / 'coco'))
+    file = root / 'annotations/instances_train2017.json'
+    content = json.loads(file.read_text())
+    content['annotations'][0]['segmentation']['counts'] = 'P' * 9
+    file.write_text(json.dumps(content))
+    page = browse(
+        config('mask_rcnn'), out=tmp_path / 'a.html', index=(0, 1), draws=1, data_root=root).page
+    assert page.read_text().count('the RLE') == 2  # as it is, and as it is fed
 
 
 def test_other_files(shapes: Path, tmp_path: Path) -> None:

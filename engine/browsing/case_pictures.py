@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ..prediction.drawing import Colour
+from ..prediction.drawing import Colour, blend
 from ..prediction.images import read_image
 from .faults import Case
-from .objects import Mask
-from .scenes import TILE, Scene, annotated, mask_at, resized, shown_size
+from .scenes import TILE, annotated, mask_at, resized, shown_size
 from .sets import ImageSet
 
 CONTEXT = 1.5  # sides of a box that are shown around it
 LEAST_CONTEXT = 24  # pixels of the image around a box
 GROUND = 235  # gray of what is outside of an image
 MARKS: tuple[Colour, Colour] = ((255, 0, 255), (0, 220, 255))  # of the objects of a case
+OPACITY = 0.25  # of masks
 GAP = 6  # pixels between two images of a picture
 
 
@@ -69,35 +69,30 @@ def objects_picture(case: Case) -> Image.Image:
     pixels = read_image(data.paths[case.image])
     full: tuple[int, int] = pixels.shape[:2]
     boxes = data.objects.boxes[chosen]
-    left, top, right, bottom = window_of(boxes, full)
-    canvas = np.full((bottom - top, right - left, 3), GROUND, np.uint8)
-    place, source = overlap((left, top, right, bottom), full)
-    canvas[place] = pixels[source]
-    masks: list[np.ndarray | None] = []
-    for index in chosen:
-        mask = mask_at(data.objects.masks[index], full, full)
-        if mask is not None:
-            whole = np.zeros(canvas.shape[:2], bool)
-            whole[place], mask = mask[source], whole
-        masks.append(mask)
+    left, top, right, bottom = window = window_of(boxes, full)
+    canvas = cut_out(pixels, window, GROUND)
+    masks = [mask_at(data.objects.masks[index], full, full) for index in chosen]
     size = shown_size(canvas.shape, TILE, exact=True)
     factor = np.array([size[1] / canvas.shape[1], size[0] / canvas.shape[0]])
     shown = (boxes - [left, top, left, top]) * np.tile(factor, 2)
-    scene = Scene(
-        resized(canvas, size, smooth=True), sorted_sides(shown), np.arange(len(chosen)),
-        [mask if mask is None else resized(mask, size) for mask in masks])
-    picture = scene.draw(['', ''], MARKS, opacity=0.25)
-    for index, colour in zip(chosen, MARKS, strict=False):
-        outline(picture, data.objects.masks[index], np.array([left, top]), factor, colour)
+    small = resized(canvas, size, smooth=True)
+    for mask, colour in zip(masks, MARKS, strict=False):
+        if mask is not None:
+            blend(small, resized(cut_out(mask, window, 0), size), colour, OPACITY)
+    picture, start = Image.fromarray(small), np.array([left, top])
+    for index, box, colour in zip(chosen, sorted_sides(shown), MARKS, strict=False):
+        mask = data.objects.masks[index]
+        for polygon in mask if isinstance(mask, list) else ():
+            line(picture, (np.concatenate([polygon, polygon[:1]]) - start) * factor, colour, 1)
+        line(picture, box[[0, 1, 2, 1, 2, 3, 0, 3, 0, 1]].reshape(-1, 2), colour, 2)
     return picture
 
 
-def outline(picture: Image.Image, mask: Mask, start: np.ndarray, factor: np.ndarray,
-            colour: Colour) -> None:
-    """Draw the polygons of a mask, of which a picture shows what lies behind ``start``."""
-    for polygon in mask if isinstance(mask, list) else ():
-        points = (np.concatenate([polygon, polygon[:1]]) - start) * factor
-        ImageDraw.Draw(picture).line([tuple(point) for point in points.tolist()], colour)
+def line(picture: Image.Image, points: np.ndarray, colour: Colour, width: int) -> None:
+    """Draw a line ``(P, 2)`` with white edges, which is seen on any ground."""
+    pen, path = ImageDraw.Draw(picture), [tuple(point) for point in points.tolist()]
+    pen.line(path, (255, 255, 255), width + 2)
+    pen.line(path, colour, width)
 
 
 def sorted_sides(boxes: np.ndarray) -> np.ndarray:
@@ -124,11 +119,17 @@ def window_of(boxes: np.ndarray, size: tuple[int, int]) -> tuple[int, int, int, 
     return int(first[0]), int(first[1]), int(np.ceil(last[0])), int(np.ceil(last[1]))
 
 
-def overlap(window: tuple[int, int, int, int],
-            size: tuple[int, int]) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-    """Where the image is in a window, and where the window is in the image: rows and columns."""
+def cut_out(values: np.ndarray, window: tuple[int, int, int, int], ground: int) -> np.ndarray:
+    """A window of an image ``(H, W)`` or ``(H, W, 3)``.
+
+    Args:
+        values: The image.
+        window: Left, top, right and bottom, which may lie outside.
+        ground: What is outside.
+    """
     left, top, right, bottom = window
+    canvas = np.full((bottom - top, right - left, *values.shape[2:]), ground, values.dtype)
     x, y = max(left, 0), max(top, 0)
-    end_x, end_y = max(x, min(right, size[1])), max(y, min(bottom, size[0]))
-    inside = slice(y - top, end_y - top), slice(x - left, end_x - left)
-    return inside, (slice(y, end_y), slice(x, end_x))
+    part = values[y:max(y, bottom), x:max(x, right)]
+    canvas[y - top:y - top + part.shape[0], x - left:x - left + part.shape[1]] = part
+    return canvas

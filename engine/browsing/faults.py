@@ -1,4 +1,4 @@
-"""What looks wrong about a data set. None of it must be wrong: somebody has to look."""
+"""What looks wrong about a data set. It need not be wrong: somebody has to look."""
 from __future__ import annotations
 
 from collections.abc import Sequence

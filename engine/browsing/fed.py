@@ -145,7 +145,7 @@ class Feeder:
     def positions(self, paths: Sequence[str]) -> dict[str, int]:
         """Where the data set has these images first; those that it leaves out are missing."""
         wanted, found = set(paths), dict[str, int]()
-        for index in range(len(self.dataset)):
+        for index in range(len(self.dataset) if wanted else 0):
             path = self.dataset.get_data_info(index)['img_path']
             if path in wanted:
                 found.setdefault(path, index)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_masks
 
-from ..own_data.segmentations import is_number, is_polygon
+from ..own_data.segmentations import is_number, is_polygon, segmentation_fault
 
 #: what a segmentation is kept as: polygons ``(P, 2)`` of x and y, a run-length code, or None
 Mask = list[np.ndarray] | dict[str, Any] | None
@@ -102,8 +102,9 @@ def joined(parts: Sequence[Objects], starts: Sequence[int],
 
 def compact(segmentation: Any) -> Mask:
     """A segmentation as it is kept; None for what is none."""
-    if isinstance(segmentation, dict):
-        return segmentation if {'size', 'counts'} <= segmentation.keys() else None
+    if isinstance(segmentation, dict) and {'size', 'counts'} <= segmentation.keys():
+        counts = segmentation['counts']
+        return {**segmentation, 'counts': counts.decode() if isinstance(counts, bytes) else counts}
     if not isinstance(segmentation, list):
         return None
     found = []
@@ -123,14 +124,21 @@ def as_pixels(mask: Mask, size: tuple[int, int]) -> np.ndarray:
 
     Args:
         mask: Not None.
-        size: Height and width of its image.
+        size: Height and width of its image, for polygons.
+
+    Raises:
+        ValueError: If a run-length code is malformed, which pycocotools does not find.
     """
     if isinstance(mask, list):
         codes = coco_masks.frPyObjects([polygon.ravel().tolist() for polygon in mask], *size)
         code = coco_masks.merge(codes)
     else:
         assert mask is not None
-        code = coco_masks.frPyObjects(mask, *size) if isinstance(mask['counts'], list) else mask
+        if fault := segmentation_fault(mask, list(mask['size']), False):
+            raise ValueError(fault)
+        height, width = mask['size']
+        is_list = isinstance(mask['counts'], list)
+        code = coco_masks.frPyObjects(mask, height, width) if is_list else mask
     return coco_masks.decode(code).astype(bool)
 
 

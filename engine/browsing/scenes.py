@@ -43,27 +43,22 @@ class Scene:
              classes: Sequence[str],
              palette: Sequence[Colour],
              *,
-             captions: bool = False,
-             opacity: float = 0.5) -> Image.Image:
+             captions: bool = False) -> Image.Image:
         """The picture.
 
         Args:
             classes, palette: Names and colours.
             captions: Whether boxes have names, where they are not too many.
-            opacity: Of masks and classes.
         """
         if self.label_map is not None:
-            return draw_label_map(self.pixels, self.label_map, [*palette, BLACK], opacity=opacity)
+            return draw_label_map(self.pixels, self.label_map, [*palette, BLACK])
         masks = None
         if self.masks is not None and any(mask is not None for mask in self.masks):
             masks = [encoded(mask, self.pixels.shape) for mask in self.masks]
         named = captions and len(self.labels) <= MOST_CAPTIONS
-        return draw_instances(
-            self.pixels,
-            self.boxes,
-            masks, [palette[label] for label in self.labels],
-            [classes[label] for label in self.labels] if named else None,
-            opacity=opacity)
+        return draw_instances(self.pixels, self.boxes, masks,
+                              [palette[label] for label in self.labels],
+                              [classes[label] for label in self.labels] if named else None)
 
 
 def encoded(mask: np.ndarray | None, shape: Sequence[int]) -> dict:

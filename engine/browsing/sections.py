@@ -155,7 +155,7 @@ def overview_section(sets: Sequence[ImageSet], numbers: Sequence[Numbers],
     columns = [*names, *dict.fromkeys(across)]
     rows = [[each.title, *(each.counts.get(name) for name in columns)] for each in found]
     suspected = Table(['', *columns], rows,
-                      'Suspected faults. Each is a reason to look, and none must be a mistake.')
+                      'Suspected faults. Each is a reason to look, and need not be a mistake.')
     return Section('Overview', text=note, tables=[tables.overview(sets, numbers), suspected])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
+from PIL import UnidentifiedImageError
 
 from ..data_sources import find_datasets
 from ..own_data.label_maps import IGNORED
@@ -44,13 +45,17 @@ class LabelMapFile:
         but for that number, which becomes the next.
 
         Raises:
-            OSError, ValueError: If the file cannot be read.
+            ValueError: If the file cannot be read; the message names it.
         """
-        path = self.info['seg_map_path']
+        path = self.info.get('seg_map_path')
+        if path is None:
+            raise ValueError(f'{self.info["img_path"]}: the data set names no label map of it')
         try:
             labels = self.load({**self.info, 'seg_fields': []})['gt_seg_map'].astype(np.int64)
-        except OSError:
-            raise
+        except FileNotFoundError as error:
+            raise ValueError(f'{path}: there is no such file') from error
+        except UnidentifiedImageError as error:
+            raise ValueError(f'{path} is no image that can be read') from error
         except Exception as error:  # decoders raise of all kinds
             raise ValueError(f'{path} cannot be decoded: {error}') from error
         if labels.ndim != 2:
