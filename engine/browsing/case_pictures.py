@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw
 from ..prediction.drawing import Colour, blend
 from ..prediction.images import read_image
 from .faults import Case
+from .objects import extent_of
 from .scenes import TILE, annotated, mask_at, resized, shown_size
 from .sets import ImageSet
 
@@ -69,7 +70,9 @@ def objects_picture(case: Case) -> Image.Image:
     pixels = read_image(data.paths[case.image])
     full: tuple[int, int] = pixels.shape[:2]
     boxes = data.objects.boxes[chosen]
-    left, top, right, bottom = window = window_of(boxes, full)
+    masked = [extent_of(data.objects.masks[index]) for index in chosen]
+    extents = np.stack([*boxes, *(extent for extent in masked if extent is not None)])
+    left, top, right, bottom = window = window_of(extents, full)
     canvas = cut_out(pixels, window, GROUND)
     masks = [mask_at(data.objects.masks[index], full, full) for index in chosen]
     size = shown_size(canvas.shape, TILE, exact=True)

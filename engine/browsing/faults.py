@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..checks import shortened
+from ..class_checks import shortened
 from .sets import ImageSet
 from .statistics import FEW, Numbers
 

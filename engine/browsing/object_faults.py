@@ -12,7 +12,7 @@ import shapely
 from pycocotools import mask as coco_masks
 
 from .faults import WORST, Case, Suspicion
-from .objects import Objects
+from .objects import Objects, extent_of
 from .sets import ImageSet
 
 TINY = 1.  # pixels
@@ -83,19 +83,11 @@ def long(data: ImageSet, objects: Objects) -> np.ndarray:
 def beyond_box(data: ImageSet, objects: Objects) -> np.ndarray:
     """Pixels that a mask reaches out of its box."""
     found = np.zeros(len(objects))
-    for index, mask in enumerate(objects.masks):
-        if mask is None:
+    for index, (mask, box) in enumerate(zip(objects.masks, objects.boxes, strict=True)):
+        extent = extent_of(mask)
+        if extent is None:
             continue
-        if isinstance(mask, list):
-            low = np.min([polygon.min(axis=0) for polygon in mask], axis=0)
-            high = np.max([polygon.max(axis=0) for polygon in mask], axis=0)
-        elif isinstance(mask['counts'], list):
-            continue  # crowds, whose boxes nobody trains with
-        else:
-            left, top, width, height = coco_masks.toBbox(mask)
-            low, high = np.array([left, top]), np.array([left + width, top + height])
-        box = objects.boxes[index]
-        reach = max(0, (box[:2] - low).max(), (high - box[2:]).max())
+        reach = max(0, (box[:2] - extent[:2]).max(), (extent[2:] - box[2:]).max())
         free = max(OUT_OF_BOX[0], OUT_OF_BOX[1] * (box[2:] - box[:2]).max())
         found[index] = reach if reach > free else 0
     return found

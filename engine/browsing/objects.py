@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -119,6 +120,17 @@ def compact(segmentation: Any) -> Mask:
     return found or None
 
 
+def extent_of(mask: Mask) -> np.ndarray | None:
+    """Left, top, right and bottom of a mask; None without one, or of an uncompressed code."""
+    if isinstance(mask, list):
+        points = np.concatenate(mask)
+        return np.concatenate([points.min(axis=0), points.max(axis=0)])
+    if mask is None or isinstance(mask['counts'], list):
+        return None
+    left, top, width, height = coco_masks.toBbox(mask)
+    return np.array([left, top, left + width, top + height])
+
+
 def as_pixels(mask: Mask, size: tuple[int, int]) -> np.ndarray:
     """A mask as pixels ``(H, W)``, bool.
 
@@ -166,38 +178,48 @@ def objects_of_coco(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
     except (KeyError, TypeError) as error:
         raise ValueError(f'{dataset.ann_file}: images need id, file_name, width and height, '
                          f'categories id and name: {error} is missing') from error
-    rows: list[Row] = []
-    masks: list[Mask] = []
-    left_out = dict.fromkeys(LEFT_OUT, 0)
-    for annotation in content.get('annotations') or ():
-        box = annotation.get('bbox')
-        if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
-            left_out['annotations without a box'] += 1
-        elif annotation.get('image_id') not in numbers:
-            left_out['annotations of images that are not in the file'] += 1
-        elif (label := labels.get(annotation.get('category_id'))) is None:
-            left_out['annotations of categories that the config does not train'] += 1
-        else:
-            left, top, width, height = box
-            area = annotation.get('area')
-            rows.append(
-                (numbers[annotation['image_id']], label, (left, top, left + width, top + height),
-                 area if is_number(area) else width * height,
-                 bool(annotation.get('iscrowd')
-                      or annotation.get('ignore')), number_of(annotation.get('id'), len(rows))))
-            masks.append(compact(annotation.pop('segmentation', None)))  # frees the lists
+    objects, left_out = counted(content.get('annotations') or (), numbers, labels)
     return dict(
         paths=paths,
         sizes=np.array(sizes, dtype=np.int64).reshape(-1, 2),
-        objects=as_objects(rows, masks),
-        left_out={
-            reason: number
-            for reason, number in left_out.items() if number
-        })
+        objects=objects,
+        left_out=left_out)
 
 
-LEFT_OUT = ('annotations without a box', 'annotations of images that are not in the file',
-            'annotations of categories that the config does not train')
+def counted(annotations: Sequence[dict[str, Any]], images: dict[Any, int],
+            labels: dict[Any, int | None]) -> tuple[Objects, dict[str, int]]:
+    """The annotations that are objects of the set's classes.
+
+    Args:
+        annotations: Of a COCO file; their segmentations are taken out of them.
+        images: The index of each image id.
+        labels: The class of each category id; None of those that are not trained.
+
+    Returns:
+        The objects; and why others are left out, and how many.
+    """
+    rows: list[Row] = []
+    masks: list[Mask] = []
+    left_out: Counter[str] = Counter()
+    for annotation in annotations:
+        box, label = annotation.get('bbox'), labels.get(annotation.get('category_id'))
+        if not isinstance(box, list) or len(box) != 4 or not all(map(is_number, box)):
+            left_out['annotations without a box'] += 1
+        elif annotation.get('image_id') not in images:
+            left_out['annotations of images that are not in the file'] += 1
+        elif label is None:
+            left_out['annotations of categories that the config does not train'] += 1
+        else:
+            left, top, width, height = box
+            area: Any = annotation.get('area')
+            is_crowd = annotation.get('iscrowd')
+            rows.append(
+                (images[annotation['image_id']], label, (left, top, left + width, top + height),
+                 area if is_number(area) else width * height,
+                 bool(is_crowd
+                      or annotation.get('ignore')), number_of(annotation.get('id'), len(rows))))
+            masks.append(compact(annotation.pop('segmentation', None)))  # frees the lists
+    return as_objects(rows, masks), dict(left_out)
 
 
 def number_of(annotation_id: Any, otherwise: int) -> int:

@@ -87,10 +87,10 @@ def fed_sections(data: ImageSet, chosen: Sequence[int], feeder: Feeder, draws: i
             errors.append([name, str(error)])
             continue
         original = scene.draw(data.classes, data.palette)
-        pictures.append((f'{name}, as it is', tile(original)))
+        pictures.append((f'{name}, as it is', in_tile(original)))
         for number, each in enumerate(fed, 1):
             drawn = each.draw(data.classes, data.palette, TILE)
-            pictures.append((f'draw {number}: {about(each, path)}', tile(drawn)))
+            pictures.append((f'draw {number}: {about(each, path)}', in_tile(drawn)))
             rows.append(row_of(name, number, each))
     header = ['image', 'draw', 'shape', 'type', 'least', 'mean', 'most']
     shown = Section(
@@ -140,7 +140,7 @@ def row_of(name: str, number: int, fed: Fed) -> list[str]:
     return [name, str(number), shape, str(fed.inputs.dtype).removeprefix('torch.'), *values]
 
 
-def tile(picture: Image.Image) -> Image.Image:
+def in_tile(picture: Image.Image) -> Image.Image:
     """A picture in the middle of one of the width of a tile, so that four stand in a row."""
     whole = Image.new('RGB', (TILE, picture.height), 'white')
     whole.paste(picture, ((TILE - picture.width) // 2, 0))
