@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import cv2
 from PIL import Image
+from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 
 DARK = 16  # of 256: what 12 bits become in 8 if they are taken for 16
@@ -63,7 +64,7 @@ def _tags(file: BinaryIO) -> ImageFileDirectory_v2 | dict:
 
 def has_16_bits(image: Image.Image) -> bool:
     """Whether the file of an image that is not loaded yet has 16 bits a value."""
-    return any(';16' in str(tile[3]) for tile in getattr(image, 'tile', ()))  # of files alone
+    return isinstance(image, ImageFile) and any(';16' in str(tile[3]) for tile in image.tile)
 
 
 @dataclass
