@@ -217,6 +217,7 @@ def test_two_folders_of_images(drawn: Parts, tmp_path: Path) -> None:
     contents, report = read(options(*both, out=tmp_path / 'own.py'))
     assert not report.faults
     assert [len(content['annotations']) for content in contents] == [4, 4]
+    assert contents[0]['annotations'][0]['converted_from'] == 'labels/train/1.txt:1'
     with pytest.raises(ValueError, match='is one of two paths of --data, and has the parts train'):
         read(options(tmp_path / 'set', both[1], out=tmp_path / 'own.py'))
 
