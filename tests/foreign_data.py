@@ -1,6 +1,7 @@
 """Data sets of instances in the forms of other programs, written from COCO files."""
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 from collections.abc import Mapping
@@ -8,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from drawn_data import coco_content, draw_image
 from globox import AnnotationSet
 from supervision import DetectionDataset
+
+from colonnade.engine.data_doors.doors import opened
+from colonnade.engine.own_data.files import Report
+from colonnade.tools.command_line import add_data_arguments
 
 Parts = Mapping[str, tuple[Path, dict[str, Any]]]  # train, val -> folder of images, COCO's content
 
@@ -158,3 +164,42 @@ def write_labelme_polygons(parts: Parts, out: Path) -> None:
                         imageData=None,
                         imageHeight=image['height'],
                         imageWidth=image['width'])))
+
+
+WRITERS = {
+    name.removeprefix('write_'): value
+    for name, value in list(globals().items()) if name.startswith('write_')
+}
+BOX = '0 0.5 0.5 0.25 0.25'  # a line of YOLO's
+
+
+def lines(file: Path, *texts: str) -> None:
+    file.write_text('\n'.join(texts))
+
+
+def drawn_parts(folder: Path) -> Parts:
+    """Two images of 48 x 40 pixels in each part, with a disc and a square."""
+    parts = {}
+    for split, first in (('train', 1), ('val', 100)):
+        content = coco_content(first=first)
+        for image in content['images']:
+            draw_image(folder / split / image['file_name'])
+        parts[split] = folder / split, content
+    return parts
+
+
+def options(*data: Path, out: Path, **values: Any) -> argparse.Namespace:
+    """What tools with these data are told."""
+    parser = argparse.ArgumentParser()
+    add_data_arguments(parser)
+    args = parser.parse_args(['--data', *map(str, data)])
+    return argparse.Namespace(**{**vars(args), **values}, out=out)
+
+
+def read(args: argparse.Namespace) -> tuple[list[dict[str, Any]], Report]:
+    """Both COCO files that a door gives, and what it says."""
+    report = Report()
+    with opened(args, 'instances', report):
+        if report.num_faults:
+            return [], report
+        return [json.loads(file.read_text()) for file in args.coco], report

@@ -148,7 +148,8 @@ def test_a_schedule_of_one_epoch_and_a_small_batch() -> None:
     (['no.py', '--masks', '.'], 'no config file no.py'),
     (['{det}', '--masks', '.'], '--coco is for detectors, --masks for segmenters'),
     (['{det}', '--coco', 'a.json', 'b.json'], '--images must name'),
-    (['{det}', '--coco', 'a', 'b', '--ignore-255'], '--zero, --suffixes and --ignore-255 are for'),
+    (['{det}', '--coco', 'a', 'b', '--ignore-255'
+      ], '--zero, --suffixes, --ignore-255 and --colours'),
     (['{seg}', '--masks', '.'], '. is not laid out as ADE20k (annotations/training, images/tr'),
     (['{seg}', '--masks', '.', '--boxes'], '--boxes is for --coco'),
     (['{seg}', '--masks', '{seg}'], 'is a file and --masks takes folders of label maps'),

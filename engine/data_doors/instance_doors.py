@@ -16,7 +16,7 @@ from ..own_data.files import Report, listed
 from .coco_folders import is_coco, named_by_source, read_coco, read_file
 from .conversion import convert_once, data_out
 from .door import Door
-from .instances import ALL, Part, Reading
+from .instances import ALL, Part, Reading, above_images
 from .labelme import is_labelme, read_labelme
 from .splitting import split
 from .voc import is_voc, read_voc
@@ -45,8 +45,8 @@ def open_instances(form: str, read: Reader, args: argparse.Namespace,
         ValueError: If there are not two parts, and no ``--split``.
     """
     paths = args.data
-    roots = [path.parent if path.is_file() else path for path in paths]
-    reading = Reading(Path(os.path.commonpath([os.path.abspath(root) for root in roots])), report)
+    folders = [above_images(path.parent if path.is_file() else path) for path in paths]
+    reading = Reading(Path(os.path.commonpath(folders)), report)
     found = [read(path, reading) for path in paths]
     if report.num_faults:
         return None

@@ -147,6 +147,12 @@ def split_folders(folder: Path) -> dict[str, Path]:
     return found
 
 
+def above_images(folder: Path) -> Path:
+    """The folder that the nearest ``images`` above is in; the folder itself if none is."""
+    folder = Path(os.path.abspath(folder))
+    return next((p.parent for p in (folder, *folder.parents) if p.name == 'images'), folder)
+
+
 def files_below(folder: Path, suffixes: Collection[str]) -> list[Path]:
     """All files of a folder and those in it whose names end so, hidden ones left out."""
     found = []

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from ..own_data.files import repeated, shown
-from .instances import IMAGES, SPLITS, Reading, files_below, text_of
+from .instances import IMAGES, SPLITS, Reading, above_images, files_below, text_of
 
 NAMES_FILES = ('classes.txt', 'obj.names', 'names.txt')
 
@@ -118,8 +118,8 @@ def _listed_images(file: Path, root: Path, reading: Reading) -> list[Path]:
 
 
 def class_names(folder: Path, reading: Reading) -> list[str]:
-    """Names of classes, a line each, from a file in the folder, its labels/ or above."""
-    for parent in (folder, folder / 'labels', folder.parent, folder.parent.parent):
+    """Names of classes, a line each, from a file in the folder, its labels/, or above images/."""
+    for parent in (folder, folder / 'labels', folder.absolute().parent, above_images(folder)):
         for name in NAMES_FILES:
             if (parent / name).is_file():
                 return _names_in(parent / name, reading)

@@ -1,0 +1,279 @@
+"""Each form of other programs: what is allowed, what is wrong, what is lost."""
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from drawn_data import assert_said, draw_image
+from foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> Parts:
+    return drawn_parts(tmp_path / 'drawn')
+
+
+@pytest.mark.parametrize('text, says', [
+    ('2 0.5 0.5 0.1 0.1', '1.txt:2: class 2 has no name: there are 2'),
+    ('-1 0.5 0.5 0.1 0.1', '1.txt:2: class -1 has no name'),
+    ('0.5 0.5 0.5 0.1 0.1', '1.txt:2: class 0.5 has no name'),
+    ('0 0.5 0.5 0.1', 'labels/train/1.txt:2: must be `class x y width height`'),
+    ('0 50 50 10 10', '1.txt:2: coordinates must be parts of the image, 0 to 1, got 50'),
+    ('0 0.5 0.5 -0.1 0.1', '1.txt:2: coordinates must be parts of the image, 0 to 1, got -0.1'),
+    ('0 0.5 0.5 nan 0.1', '1.txt:2: coordinates must be parts of the image, 0 to 1, got nan'),
+    ('disc 0.5 0.5 0.1 0.1', "1.txt:2: must be a class and numbers, got 'disc 0.5"),
+    ('0,0.5,0.5,0.1,0.1', '1.txt:2: must be a class and numbers'),
+    ('\x00', '1.txt:2: must be a class and numbers'),
+])
+def test_lines_of_yolo_that_are_wrong(text: str, says: str, drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    lines(tmp_path / 'set/labels/train/1.txt', BOX, text)
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_said(report.faults, says)
+    assert not (tmp_path / 'own_data').exists()
+
+
+@pytest.mark.parametrize('change, says', [
+    (dict(names={
+        0: 'a',
+        2: 'b'
+    }), 'numbered from 0 without gaps, got [0, 2]'),
+    (dict(names=['a', 'a']), "names: more than one is 'a'"),
+    (dict(names=['a', True]), 'names must be text, got True: put quotes around it'),
+    (dict(names='a'), "names must be a list of names of classes, got 'a'"),
+    (dict(nc=3), 'nc is 3, and there are 2 names'),
+    (dict(train='images/no'), 'train: there is no '),
+    (dict(train=['images/train', 7]), 'train must be a folder or a list of images, got 7'),
+    (dict(train='labels/train'), 'train: there are no images in '),
+    (dict(kpt_shape=[17, 3]), 'its labels are keypoints, for which Colonnade has no configs'),
+    (dict(task='obb'), 'its labels are oriented boxes'),
+])
+def test_yaml_that_is_wrong(change: dict, says: str, drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    file = tmp_path / 'set/data.yaml'
+    content = dict(path='.', train='images/train', val='images/val', names=['disc', 'square'])
+    file.write_text(yaml.safe_dump(content | change))
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_said(report.faults, says)
+    assert all(str(file) in fault for fault in report.faults)
+
+
+def test_what_yolo_allows(drawn: Parts, tmp_path: Path) -> None:
+    """CRLF, a byte order mark, suffixes in capitals, blanks, umlauts, folders, empty files."""
+    folder = tmp_path / 'My Data'
+    for name in ('a b/Bär.JPG', 'a b/x.y.png', 'empty.jpg', 'none.jpg'):
+        draw_image(folder / 'images' / name)
+        (folder / 'labels' / name).parent.mkdir(parents=True, exist_ok=True)
+    text = f'{BOX}\r\n\r\n1 0.1 0.1 0.5 0.1 0.5 0.5\r\n{BOX}\r\n0 .5 .5 .5 .5 0.9\r\n'
+    (folder / 'labels/a b/Bär.txt').write_bytes(b'\xef\xbb\xbf' + text.encode())
+    lines(folder / 'labels/a b/x.y.txt', '1 1.000001 0.5 0.2 0.2')
+    (folder / 'labels/empty.txt').touch()
+    lines(folder / 'labels/gone.txt', BOX)
+    (folder / 'labels/classes.txt').write_bytes(b'\xef\xbb\xbfdisc\r\nsquare\r\n')
+    contents, report = read(options(folder, out=tmp_path / 'own.py', split=0.5))
+    assert not report.faults
+    assert_said(report.remarks, 'without a file of labels are taken for images without objects (1',
+                'lines that repeat another of their file are left out (1',
+                'taken for confidences and left out (1', 'without an image are not used (1')
+    assert sum(len(content['images']) for content in contents) == 4
+    found = [a for content in contents for a in content['annotations']]
+    assert sorted(a['converted_from'] for a in found) == [
+        'labels/a b/Bär.txt:1', 'labels/a b/Bär.txt:3', 'labels/a b/Bär.txt:5',
+        'labels/a b/x.y.txt:1']  # yapf: disable
+
+
+def test_lists_of_images(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    folder = tmp_path / 'set'
+    lines(folder / 'train.txt', './images/train/1.jpg', '', 'images/train/2.jpg')
+    content = dict(train='train.txt', val=['images/val'], test='images/val',
+                   names=['disc', 'square'])  # yapf: disable
+    (folder / 'data.yaml').write_text(yaml.safe_dump(content))
+    contents, report = read(options(folder / 'data.yaml', out=tmp_path / 'own.py'))
+    assert [len(content['images']) for content in contents] == [2, 2]
+    assert_said(report.remarks, 'images of the test part are left for tests (2)')
+    lines(folder / 'train.txt', 'images/train/1.jpg', 'images/train/7.jpg')
+    _, report = read(options(folder, out=tmp_path / 'own.py'))
+    assert_said(report.faults, 'train.txt:2: there is no ')
+
+
+def test_two_folders_of_images(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    (tmp_path / 'set/data.yaml').unlink()
+    both = tmp_path / 'set/images/train', tmp_path / 'set/images/val'
+    _, report = read(options(*both, out=tmp_path / 'own.py'))
+    assert_said(report.faults, 'nothing names the classes: write data.yaml, or classes.txt')
+    lines(tmp_path / 'set/classes.txt', 'disc', '', 'square')
+    _, report = read(options(*both, out=tmp_path / 'own.py'))
+    assert_said(report.faults, 'set/classes.txt:2: the line is empty')
+    lines(tmp_path / 'set/classes.txt', 'disc', 'square', '')
+    contents, report = read(options(*both, out=tmp_path / 'own.py'))
+    assert not report.faults
+    assert [len(content['annotations']) for content in contents] == [4, 4]
+    assert contents[0]['annotations'][0]['converted_from'] == 'labels/train/1.txt:1'
+    with pytest.raises(ValueError, match='is one of two paths of --data, and has the parts train'):
+        read(options(tmp_path / 'set', both[1], out=tmp_path / 'own.py'))
+
+
+def test_images_that_share_labels(drawn: Parts, tmp_path: Path) -> None:
+    for form, folder in (('yolo_boxes', 'images/train'), ('voc_boxes', 'train')):
+        WRITERS[form](drawn, tmp_path / form)
+        draw_image(tmp_path / form / folder / '1.png')
+        _, report = read(options(tmp_path / form, out=tmp_path / 'own.py'))
+        assert_said(report.faults, '1.jpg and 1.png: rename one')
+
+
+VOC = '<annotation><filename>{}</filename><size><width>{}</width><height>40</height></size>' \
+      '<object><name>disc</name>{}</object></annotation>'
+SIDES = '<bndbox><xmin>{}</xmin><ymin>5</ymin><xmax>20</xmax><ymax>25</ymax></bndbox>'
+
+
+@pytest.mark.parametrize('source, says', [
+    (VOC.format('1.jpg', 48, ''), 'train/1.xml: object 1: has no bndbox'),
+    (VOC.format('1.jpg', 48, SIDES.format('x')), "1.xml: object 1: bndbox must have a number xmin"),
+    (VOC.format('1.jpg', 48, SIDES.format(30)), 'object 1: bndbox ends before it begins: 30 5 20'),
+    (VOC.format('1.jpg', 50, SIDES.format(5)), 'train/1.xml: says 50 x 40 pixels, '),
+    (VOC.format('1.jpg', 48, '<robndbox/>'), 'object 1: is an oriented box'),
+    ('<!DOCTYPE a [<!ENTITY b "c">]>' + VOC.format('1.jpg', 48, ''), 'declares a document type'),
+    ('<annotation><object>', '1.xml: cannot be read: no element found'),
+])
+def test_xml_that_is_wrong(source: str, says: str, drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['voc_boxes'](drawn, tmp_path / 'set')
+    (tmp_path / 'set/train/1.xml').write_text(source)
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_said(report.faults, says)
+
+
+def test_pixels_of_voc_count_from_1(drawn: Parts, tmp_path: Path) -> None:
+    """The first and the last pixel of a box belong to it."""
+    flags = '<difficult>1</difficult><truncated>1</truncated>'
+    points = '<polygon>' + ''.join(f'<pt><x>{x}</x><y>{y}</y></pt>' for x, y in
+                                   ((5, 5), (20, 5), (20, 25))) + '</polygon>'  # yapf: disable
+    for split, name in (('train', '1'), ('val', '100')):
+        draw_image(tmp_path / f'set/{split}/{name}.jpg')
+        text = VOC.format('old name.jpg', 0, SIDES.format(5) + flags + points)
+        (tmp_path / f'set/{split}/{name}.xml').write_text(text)
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    found = contents[0]['annotations'][0]
+    assert (found['bbox'], found['iscrowd']) == ([4, 4, 16, 21], 1)
+    assert found['segmentation'] == [[4, 4, 19, 4, 19, 24]]
+    assert_said(report.remarks, 'objects marked difficult become crowds',
+                'what `truncated` says of objects is lost (2, the first: train/1.xml: object 1)')
+
+
+def test_parts_that_voc_lists(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['voc_polygons'](drawn, tmp_path / 'set')
+    lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '')
+    lines(tmp_path / 'set/ImageSets/Main/disc_train.txt', '1 -1', '2 1')
+    lines(tmp_path / 'set/ImageSets/Main/test.txt', '101')
+    lines(tmp_path / 'set/ImageSets/Main/val.txt', '100')
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert [[image['file_name'] for image in content['images']] for content in contents] == [
+        ['1.jpg'], ['100.jpg']]  # yapf: disable
+    assert_said(report.remarks, 'images of the test part are left for tests (1)',
+                'or of no part, are not used (2, the first: JPEGImages/101.jpg)')
+    (tmp_path / 'set/ImageSets/Main/val.txt').rename(tmp_path / 'set/ImageSets/Main/trainval.txt')
+    with pytest.raises(ValueError, match='has no validation images of its own'):
+        read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    (tmp_path / 'set/ImageSets/Main/trainval.txt').unlink()
+    lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '', '7')
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_said(report.faults, 'train.txt:3: there is no ')
+
+
+def labelme(*shapes: dict, **values: object) -> str:
+    return json.dumps(dict(shapes=shapes, imagePath='..\\1.jpg', **values))
+
+
+def shape(points: list, kind: str = 'polygon', **values: object) -> dict:
+    return dict(label='disc', points=points, shape_type=kind, **values)
+
+
+@pytest.mark.parametrize('source, says', [
+    (labelme(shape([[1, 2], [3, None], [5, 6]])), 'train/1.json: shape 1: points must be [[x, y]'),
+    (labelme(shape([[1, 2], [3, 4]], 'mask')), 'shape 1: is a mask: save it as a polygon'),
+    (labelme(shape([[1, 2]], 'circle')), 'shape 1: is a circle of 1 points'),
+    (labelme(dict(points=[])), 'shape 1: must have a label, got'),
+    (labelme(shape([]), imageWidth=4, imageHeight=5), '1.json: says 4 x 5 pixels, '),
+    ('{"shapes": 5}', 'must have a list of shapes'),
+    ('{"shapes": [', '1.json: cannot be read'),
+])
+def test_shapes_that_are_wrong(source: str, says: str, drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
+    (tmp_path / 'set/train/1.json').write_text(source)
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_said(report.faults, says)
+
+
+def test_shapes_of_labelme(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
+    (tmp_path / 'set/train/1.json').write_text(
+        labelme(
+            shape([[20, 25], [5, 10]], 'rectangle', flags=dict(seen=True)),
+            shape([[20, 20], [20, 30]], 'circle'), shape([[1, 1], [9, 1], [9, 9]], group_id=3),
+            shape([[20, 1], [29, 9]], 'rectangle', group_id=3),
+            shape([[1, 1], [2, 2]], 'line', description='x'), shape([[1, 1], [2, 2]])))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    box, circle, pair = [a for a in contents[0]['annotations'] if a['image_id'] == 1]
+    assert box['bbox'] == [5, 10, 15, 15] and 'segmentation' not in box
+    assert circle['bbox'] == [10, 10, 20, 20]
+    assert circle['area'] == pytest.approx(314.16, rel=2e-3)
+    assert pair['bbox'] == [1, 1, 28, 8] and list(map(len, pair['segmentation'])) == [6, 8]
+    assert_said(report.remarks, 'shapes of kind line, which have no area, are left out (1, the ',
+                'polygons of fewer than three points are left out (1', 'flags of shapes are lost',
+                'descriptions of shapes are lost', 'circles become polygons of 64 points')
+
+
+def test_annotations_without_an_image(drawn: Parts, tmp_path: Path) -> None:
+    for form, image in (('voc_boxes', 'train/1.jpg'), ('labelme_polygons', 'train/1.jpg')):
+        WRITERS[form](drawn, tmp_path / form)
+        (tmp_path / form / image).unlink()
+        _, report = read(options(tmp_path / form, out=tmp_path / 'own.py'))
+        assert_said(report.faults, 'there is no image 1.jpg of it')
+
+
+def test_files_of_coco_that_are_not_clear(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['coco'](drawn, tmp_path / 'set')
+    train, own = tmp_path / 'set/annotations/instances_train2017.json', tmp_path / 'own.py'
+    shutil.copy(train, train.with_stem('other'))
+    _, report = read(options(tmp_path / 'set', out=own))
+    assert_said(report.remarks, 'names tell no part are not used (1, the first: annotations/other')
+    shutil.copy(train, train.with_stem('instances_train2014'))
+    _, report = read(options(tmp_path / 'set', out=own))
+    assert_said(report.faults, 'more than one file is of the part train: annotations/instances')
+    train.with_stem('instances_train2014').unlink()
+    train.unlink()
+    shutil.copytree(tmp_path / 'set/train2017', tmp_path / 'set/images')
+    with pytest.raises(ValueError, match='does not tell which file is for training'):
+        read(options(tmp_path / 'set', out=own))
+
+
+TEXTS = ('.json', '.txt', '.xml', '.yaml')
+DAMAGE = (b'', b'null', b'-1', b'[]', b'{}', b'1e999', b'9' * 400, b'NaN', b'"\\ud800"', b'\xff',
+          b'\0', b'\n', b'<a/>', b'&a', b'{a: b}', b'../', b'[[1, 2]]', b'"\\u0000"')
+
+
+@pytest.mark.parametrize('form', WRITERS)
+def test_damaged_files_are_reported(form: str, drawn: Parts, tmp_path: Path) -> None:
+    """Whatever takes the place of a word, no error but the user's comes up, and it names a file."""
+    WRITERS[form](drawn, tmp_path / 'set')
+    files = [file for file in sorted((tmp_path / 'set').rglob('*.*')) if file.suffix in TEXTS]
+    draw = random.Random(0)
+    for number in range(20):
+        file = draw.choice(files)
+        source = file.read_bytes()
+        word = draw.choice(list(re.finditer(rb'[-\w.]+|"[^"]*"|[\[\]{}]|<[^>]*>', source)))
+        damage = draw.choice(DAMAGE)
+        file.write_bytes(source[:word.start()] + damage + source[word.end():])
+        try:
+            _, report = read(options(tmp_path / 'set', out=tmp_path / f'{number}.py'))
+        except (ValueError, OSError) as error:
+            assert str(tmp_path) in str(error), (file, word[0], damage)
+        else:
+            assert all(str(tmp_path) in fault for fault in report.faults)
+        file.write_bytes(source)
