@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import os
 import re
@@ -13,6 +15,9 @@ import numpy as np
 import pytest
 from conftest import ROOT, SHARED
 from drawn_data import assert_said, leaf, trained_and_tested
+from hypothesis import assume, given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
 from label_writers import (COLOURS, NAMES, Splits, draw_samples, painted, save, write_camvid,
                            write_cityscapes, write_folders, write_labelme, write_roboflow,
                            write_voc)
@@ -22,6 +27,7 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
+from colonnade.engine.data_doors.colour_tables import text_rows
 from colonnade.engine.own_data import command
 from colonnade.engine.own_data.files import Report
 
@@ -218,11 +224,29 @@ def test_tables_of_every_form(table: str, tmp_path: Path) -> None:
     ('name,r,g,b\n,0,0,0\n', 'line 2: wanted the name of a class'),
     ('name,r,g,b\na,x,0,0\n', 'line 2: wanted red, green and blue'),
     ('name,r,g,b\n', 'there is no row in it'),
+    ('1,0,0,0\n', 'line 1: which of these is the name'),
 ])
 def test_tables_that_are_wrong(table: str, says: str, tmp_path: Path) -> None:
     write_camvid(tmp_path, SPLITS, table)
     with pytest.raises(ValueError, match=f'class_dict.csv: {says}'):
         look(tmp_path / 'out', tmp_path)
+
+
+@example_settings(max_examples=50, deadline=None)
+@given(
+    rows=st.dictionaries(
+        st.text(st.characters(codec='utf-8', categories=(
+            'L', 'N', 'P',
+            'Zs')), min_size=1).map(str.strip).filter(lambda name: name and name[0] != '#'),
+        st.tuples(*[st.integers(0, 255)] * 3),
+        min_size=1,
+        max_size=40))
+def test_tables_of_any_names(rows: dict[str, tuple[int, int, int]]) -> None:
+    """With a heading, a name may be anything that CSV can hold."""
+    assume(len(set(rows.values())) == len(rows))
+    file = io.StringIO()
+    csv.writer(file).writerows([('name', 'r', 'g', 'b'), *((n, *c) for n, c in rows.items())])
+    assert dict(text_rows(file.getvalue())) == rows
 
 
 @pytest.mark.parametrize('text', ['{"a": [0, 0]}', '[[1, 2, 3]]', '{"a": "red"}', '{', '3', '[{}]'])

@@ -51,8 +51,8 @@ def read_colours(file: Path) -> ColourTable:
     try:
         text = file.read_text(encoding='utf-8-sig')
         rows = list(
-            _json_rows(json.loads(text)) if file.suffix.lower() == '.json' else _text_rows(text))
-    except ValueError as error:
+            _json_rows(json.loads(text)) if file.suffix.lower() == '.json' else text_rows(text))
+    except (ValueError, csv.Error) as error:
         raise ValueError(f'{file}: {error}') from error
     if not rows:
         raise ValueError(f'{file}: there is no row in it. Wanted: lines of name,r,g,b')
@@ -69,35 +69,47 @@ def read_colours(file: Path) -> ColourTable:
         tuple(colour for name, colour in rows if name.lower() in UNLABELLED))
 
 
-def _text_rows(text: str) -> Iterator[tuple[str, Colour]]:
-    """Rows of CSV (with or without a heading), of ``r g b name`` and of ``name:r,g,b::``."""
-    order = None
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith('#'):
+def text_rows(text: str) -> Iterator[tuple[str, Colour]]:
+    """Rows of CSV (with or without a heading), of ``r g b name`` and of ``name:r,g,b::``.
+
+    Raises:
+        ValueError: If a line is none; the message numbers it.
+    """
+    order = mark = None
+    for number, line in enumerate(text.split('\n'), 1):
+        line = line.strip()
+        if not line or line.startswith('#'):
             continue
-        cells = _cells(line.strip())
-        heading = _heading(cells)
-        if heading and order is None:
-            order = heading
+        cells = _cells(line, mark)
+        if order is None and (order := _heading(cells)):
+            mark = _mark(line)
             continue
-        order = order or ((3, 0, 1, 2) if all(map(str.isdigit, cells[:3])) else (0, 1, 2, 3))
-        try:
-            name, *values = (cells[place] for place in order)
-        except IndexError:
-            raise ValueError(f'line {number}: wanted name,r,g,b, got {shown(line)}') from None
+        if order is None and len(cells) == 4 and all(map(str.isdigit, cells)):
+            raise ValueError(f'line {number}: which of these is the name? Write a heading '
+                             f'name,r,g,b above {shown(line)}')
+        places = order or ((3, 0, 1, 2) if all(map(str.isdigit, cells[:3])) else (0, 1, 2, 3))
+        if len(cells) <= max(places):
+            raise ValueError(f'line {number}: wanted name,r,g,b, got {shown(line)}')
+        name, *values = (cells[place] for place in places)
         yield _row(name, values, f'line {number}')
 
 
-def _cells(line: str) -> list[str]:
-    """The cells of a line, by whatever separates them."""
-    if found := re.fullmatch(r'(.+?):\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*(:.*)?', line):
-        return list(found.groups()[:4])  # whose third and fourth fields are parts and actions
-    for mark in (';', ',', '\t'):
-        if mark in line and not re.match(r'\d+\s+\d+\s+\d+\s', line):
-            return [cell.strip() for cell in next(csv.reader([line], delimiter=mark))]
-    if found := re.fullmatch(r'(\d+)\s+(\d+)\s+(\d+)\s+(.+)', line):
-        return list(found.groups())
-    return line.split()
+def _mark(line: str) -> str | None:
+    """What separates the cells of a line; ``None`` is blanks."""
+    return next((mark for mark in ';,\t' if mark in line), None)
+
+
+def _cells(line: str, mark: str | None) -> list[str]:
+    """The cells of a line, by the heading's mark or what looks like one."""
+    if mark is None:
+        if found := re.fullmatch(r'(.+?):\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*(:.*)?', line):
+            return list(found.groups()[:4])  # of labelmap.txt, with parts and actions behind
+        if found := re.fullmatch(r'(\d+)\s+(\d+)\s+(\d+)\s+(.+)', line):
+            return list(found.groups())
+        mark = _mark(line)
+    if mark is None:
+        return line.split()
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=mark))]
 
 
 def _heading(cells: list[str]) -> tuple[int, ...] | None:

@@ -146,5 +146,6 @@ LABEL_DOORS: tuple[Door, ...] = (
     *_SPECIAL,
     _door(
         'images and label maps',
-        'images/ and masks/ (or labels/, annotations/ ...), perhaps with train/ and val/; a table '
-        'of colours if masks are pictures in colours', _is_only_folders, _folders))
+        'images/ and masks/ (or labels/, annotations/ ...), perhaps with train/ and val/; or '
+        'train/, train_labels/, val/ and val_labels/; if masks are in colours, with a table',
+        _is_only_folders, _folders))

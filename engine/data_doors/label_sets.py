@@ -188,8 +188,8 @@ def _fingerprint(found: LabelSet) -> str:
     digest = hashlib.sha256(json.dumps([found.meaning, found.suffixes]).encode())
     for part in found.parts:
         for image, source in sorted(part.sources.items()):
-            state = source.stat()
-            line = f'{image}\0{source}\0{state.st_size}\0{state.st_mtime_ns}\n'
+            state, name = source.stat(), os.path.relpath(source, part.masks)
+            line = f'{image}\0{name}\0{state.st_size}\0{state.st_mtime_ns}\n'
             digest.update(line.encode(errors='surrogateescape'))
     return digest.hexdigest()
 

@@ -82,7 +82,8 @@ def label_set(folders: Sequence[Path], classes: Sequence[str] | None, zero: str 
     names: set[str] = set()
     reading = Reading(folder_of(folders), report)
     parts = [_part_of(folder, names, reading) for folder in folders]
-    found = tuple(classes or sorted(names - {UNLABELLED, *NAMES_OF_BACKGROUND}))
+    others = {UNLABELLED, *NAMES_OF_BACKGROUND}
+    found = tuple(name for name in classes or sorted(names) if name not in others)
     if len(found) > IGNORED - 1:
         report.fault(f'{folders[0]}: there are {len(found)} classes, label maps have room for '
                      f'{IGNORED - 1}')
