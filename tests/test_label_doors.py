@@ -56,7 +56,7 @@ WHOLE = dict(
 def look(out: Path, *paths: Path, **options: object) -> tuple[command.OwnData | None, Report]:
     """What ``new_config.py`` finds, without a recipe."""
     args, report = argparse.Namespace(**{**WHOLE, 'data': list(paths) or None, **options}), Report()
-    args.data_out = out if args.data or args.split else None
+    args.data_out = out if args.data or args.split or args.colours else None
     command.check_data_options(args)
     command.complete_data_options(args)
     data = command.look_at_data(args, report, masks=True, filter_cfg={}, kind='labels')
@@ -345,6 +345,10 @@ def test_a_split_that_is_needed_or_not(tmp_path: Path) -> None:
         look(tmp_path / 'out', write_folders(tmp_path / 'two', SPLITS), split=0.5)
     with pytest.raises(ValueError, match='--split takes one folder of --masks'):
         look(tmp_path, masks=[tmp_path] * 2, images=[tmp_path] * 2, split=0.5)
+    with pytest.raises(ValueError, match='--split takes one folder of --masks'):
+        look(tmp_path, masks=[tmp_path], split=0.5)
+    with pytest.raises(ValueError, match='have 4 parts, wanted are two'):
+        look(tmp_path / 'out', tmp_path / 'two', tmp_path / 'two')
     with pytest.raises(ValueError, match='or say --split 0.2'):
         look(tmp_path, masks=[tmp_path], images=[tmp_path])
 
@@ -521,3 +525,30 @@ def test_names_in_other_encodings(tmp_path: Path) -> None:
     write_folders(tmp_path / 'data', {'.': draw_samples(['a', 'latin\udce4'])})
     _, report = look(tmp_path / 'out', tmp_path / 'data', split=0.5)
     assert_said(report.faults, 'cannot be read: its name is not in UTF-8: rename it')
+
+
+def test_masks_in_colours_that_are_named(tmp_path: Path) -> None:
+    write_camvid(tmp_path, SPLITS)
+    folders = dict(
+        masks=[tmp_path / 'train_labels', tmp_path / 'val_labels'],
+        images=[tmp_path / 'train', tmp_path / 'val'])
+    data, report = look(tmp_path / 'out', colours=tmp_path / 'class_dict.csv', **folders)
+    assert report.faults == [] and data is not None and data.classes == NAMES
+    assert_equal(loaded(data), SPLITS)
+    assert (tmp_path / 'out/conversion.json').is_file()
+
+
+def test_polygons_of_the_test_part_are_left(tmp_path: Path) -> None:
+    write_labelme(tmp_path, {'train': ONE['.'], 'test': draw_samples('t')})
+    data, report = look(tmp_path / 'out', tmp_path, split=0.4)
+    assert report.faults == [] and data is not None and data.num_images == (3, 2)
+    assert_said(report.remarks, 'test is left for tests')
+
+
+def test_two_paths(tmp_path: Path) -> None:
+    """Two paths are training and validation."""
+    for split, samples in SPLITS.items():
+        write_folders(tmp_path / split, {'.': samples}, 'images', 'masks')
+    data, report = look(tmp_path / 'out', tmp_path / 'train', tmp_path / 'val')
+    assert report.faults == [] and data is not None
+    assert_equal(loaded(data), SPLITS)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..own_data.files import Report, listed
+from ..own_data.files import Report
 from . import cityscapes, polygon_label_maps, roboflow_masks, voc_label_maps
 from .colours import ColourReader, table_for
 from .door import Door
@@ -59,6 +59,7 @@ def _roboflow(args: argparse.Namespace, report: Report) -> LabelSet:
 
 def _labelme(args: argparse.Namespace, report: Report) -> LabelSet:
     _refuse(args, 'LabelMe', 'colours', 'suffixes')
+    _remark_on_tests(args.data, report)
     folders = [folder for root in args.data for folder in polygon_label_maps.folders_of(root)]
     classes, args.classes = args.classes, None
     return polygon_label_maps.label_set(folders, classes, args.zero, report)
@@ -79,8 +80,6 @@ def _voc(args: argparse.Namespace, report: Report) -> LabelSet:
 def _folders(args: argparse.Namespace, report: Report) -> LabelSet:
     pairs = [pair for root in args.data for pair in find_folders(root)]
     _remark_on_tests(args.data, report)
-    if len(pairs) > 2:
-        raise ValueError(f'--data: {listed(list(map(str, args.data)))} have more than two parts')
     return _of_folders(pairs, args, args.data, report)
 
 

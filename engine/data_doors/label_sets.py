@@ -146,7 +146,10 @@ def folder_of(paths: Sequence[Path]) -> Path:
 
 
 def check_parts(found: LabelSet, args: argparse.Namespace) -> None:
-    """Raise a ValueError if there is one part and no ``--split``, or two and one."""
+    """Raise a ValueError if there is one part and no ``--split``, or two and one, or more."""
+    if len(found.parts) > 2:
+        raise ValueError(f'{found.form}: the paths of --data have {len(found.parts)} parts, wanted '
+                         'are two, training and validation')
     if len(found.parts) == 1 and args.split is None:
         raise ValueError(f'{found.parts[0].images}: there is no validation set. --split 0.2 takes '
                          'a fifth of the images for validation')

@@ -64,9 +64,10 @@ class Painter:
 
 
 def folders_of(root: Path) -> list[Path]:
-    """The folders of training and validation, or the folder itself."""
+    """The folders of training and validation, or of training, or the folder itself."""
     splits = split_folders(root)
-    return [splits['train'], splits['val']] if {'train', 'val'} <= splits.keys() else [root]
+    return [splits[split] for split in ('train', 'val') if split in splits] \
+        if 'train' in splits else [root]
 
 
 def label_set(folders: Sequence[Path], classes: Sequence[str] | None, zero: str | None,

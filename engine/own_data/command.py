@@ -125,6 +125,10 @@ def folders_of_images(args: argparse.Namespace) -> list[Path]:
     Raises:
         ValueError: If that is not what the command line says.
     """
+    if args.masks and args.split:
+        if len(args.masks) > 1 or len(args.images or ()) != 1:
+            raise ValueError('--split takes one folder of --masks and one of --images')
+        return args.images
     if args.masks and len(args.masks) == 1 and args.images is None:
         if not (args.masks[0] / LAYOUT[0][1] / LAYOUT[1][0]).is_dir():
             raise ValueError(f'{args.masks[0]} is not laid out as ADE20k (annotations/training, '
@@ -134,10 +138,6 @@ def folders_of_images(args: argparse.Namespace) -> list[Path]:
         raise ValueError('--images must name the folders of training and validation images')
     if len(args.images) > 2 or len(args.masks or ()) > 2:
         raise ValueError('--images and --masks take two folders, training and validation')
-    if args.masks and args.split:
-        if len(args.masks) > 1 or len(args.images) > 1:
-            raise ValueError('--split takes one folder of --masks and one of --images')
-        return args.images
     if args.masks and len(args.images) != 2:
         raise ValueError('--images must name two folders, training and validation, or say --split '
                          '0.2 for one of --images and one of --masks')
