@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 import sys
@@ -306,3 +307,22 @@ def test_a_terminal_has_one_line(evaluated: Callable, monkeypatch: pytest.Monkey
     assert 'iteration 2 of 2, score 0.25' in text
     assert 'Iter(train) [1/2]' in latest_log(work_dir)
     assert 'the best score is 0.5' in text
+
+
+@pytest.mark.slow
+def test_a_training_that_learns_two_images_by_heart(run_tool: Callable, shapes: Path,
+                                                    tmp_path: Path) -> None:
+    """On others it gets worse at last; what is tested from the best has its metric."""
+    data = ['--data-root', shapes / 'ade']
+    run_tool('train', config('sem_fpn'), *data, '--work-dir', tmp_path / 'run', '--patience', '3',
+             '--cfg-options', 'train_cfg.max_iters=600', 'train_cfg.val_interval=20',
+             'default_hooks.checkpoint.interval=20', 'train_dataloader.dataset.indices=2',
+             'train_dataloader.batch_size=2', 'randomness.seed=0', *NO_WORKERS)
+    found = [float(row['mIoU']) for row in rows(tmp_path / 'run') if row.get('mIoU')]
+    best = (tmp_path / 'run/best_checkpoint').read_text()
+    assert len(found) < 30 and max(found) > max(found[-3:])
+    assert best.endswith(f'best_mIoU_iter_{20 * (1 + found.index(max(found)))}.pth')
+    run_tool('test', config('sem_fpn'), best, *data, '--work-dir', tmp_path, '--out',
+             tmp_path / 'm.json', *['--cfg-options', *NO_WORKERS])
+    assert json.loads((tmp_path / 'm.json').read_text())['metrics']['mIoU'] == pytest.approx(
+        max(found), rel=1e-4)
