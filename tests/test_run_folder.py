@@ -73,7 +73,7 @@ def evaluated(run_tool: Callable, shapes: Path, tmp_path: Path) -> Callable[...,
         (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{TINY}{own}')
         length = 'max_epochs' if 'Epoch' in own else 'max_iters'
         run_tool('train', tmp_path / 'own.py', '--data-root', shapes / LAYOUTS['sem_fpn'],
-                 '--work-dir', tmp_path / 'run', *arguments, '--cfg-options',
+                 '--work-dir', tmp_path / 'run', '--no-report', *arguments, '--cfg-options',
                  f'train_cfg.{length}={iterations or len(numbers)}', *EVERY, *options, *NO_WORKERS)
         return tmp_path / 'run'
 
@@ -102,6 +102,11 @@ def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
     assert [row['iter'] for row in table.rows()] == ['1', '2', '3']
     assert table.last('loss') == 5 and table.last('nothing') == 0
     assert table.keep_until(0) == 3 and not (tmp_path / 'm.csv').exists()
+
+    for text in ('name,price\n1,2\n', 'iter\none\n'):
+        (tmp_path / 'm.csv').write_text(text)
+        with pytest.raises(ValueError, match='m.csv is no table of a training: move it elsewhere'):
+            MetricsTable(tmp_path / 'm.csv')
 
 
 @pytest.mark.parametrize('evaluator, expected', [
@@ -223,8 +228,9 @@ def test_stopping_between_epochs(evaluated: Callable) -> None:
 def test_a_detector_that_finds_nothing_trains_to_the_end(run_tool: Callable, shapes: Path,
                                                          tmp_path: Path) -> None:
     run_tool('train', config('mask_rcnn'), '--data-root', shapes / 'coco', '--work-dir',
-             tmp_path / 'run', '--tracker', 'tensorboard', *SHORT, 'train_cfg.val_interval=1',
-             'val_dataloader.dataset.indices=1', 'model.test_cfg.rcnn.score_thr=1.0', *NO_WORKERS)
+             tmp_path / 'run', '--tracker', 'tensorboard', '--no-report', *SHORT,
+             'train_cfg.val_interval=1', 'val_dataloader.dataset.indices=1',
+             'model.test_cfg.rcnn.score_thr=1.0', *NO_WORKERS)
     best = tmp_path / 'run/best_coco_segm_mAP_iter_1.pth'
     assert (tmp_path / 'run/best_checkpoint').read_text() == str(best) and best.is_file()
     assert rows(tmp_path / 'run')[1]['coco/segm_mAP'] == '0'
