@@ -45,7 +45,7 @@ class TrainOptions(LaunchOptions):
         new_classes: ``load_from`` is of other classes; layers that depend on them start untrained.
         patience: Stop after so many evaluations without improvement.
         min_delta: By how much an evaluation must exceed the best to be an improvement.
-        tracker: What shows the curves of the run besides its folder, such as ``'tensorboard'``.
+        tracker: What else shows the curves of the run, such as ``'tensorboard'``; several too.
         report: Record the run and write ``WORK_DIR/report.html``.
     """
     resume: str | None = None
@@ -58,8 +58,12 @@ class TrainOptions(LaunchOptions):
     new_classes: bool = False
     patience: int | None = None
     min_delta: float | None = None
-    tracker: Sequence[str] = ()
+    tracker: str | Sequence[str] = ()
     report: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tracker, str):
+            self.tracker = (self.tracker, )
 
 
 def train(config: str | Path, **options: Any) -> Path | None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 import sys
@@ -72,7 +73,7 @@ def evaluated(run_tool: Callable, shapes: Path, tmp_path: Path) -> Callable[...,
         (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{TINY}{own}')
         length = 'max_epochs' if 'Epoch' in own else 'max_iters'
         run_tool('train', tmp_path / 'own.py', '--data-root', shapes / LAYOUTS['sem_fpn'],
-                 '--work-dir', tmp_path / 'run', *arguments, '--cfg-options',
+                 '--work-dir', tmp_path / 'run', '--no-report', *arguments, '--cfg-options',
                  f'train_cfg.{length}={iterations or len(numbers)}', *EVERY, *options, *NO_WORKERS)
         return tmp_path / 'run'
 
@@ -101,6 +102,11 @@ def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
     assert [row['iter'] for row in table.rows()] == ['1', '2', '3']
     assert table.last('loss') == 5 and table.last('nothing') == 0
     assert table.keep_until(0) == 3 and not (tmp_path / 'm.csv').exists()
+
+    for text in ('name,price\n1,2\n', 'iter\none\n'):
+        (tmp_path / 'm.csv').write_text(text)
+        with pytest.raises(ValueError, match='m.csv is no table of a training: move it elsewhere'):
+            MetricsTable(tmp_path / 'm.csv')
 
 
 @pytest.mark.parametrize('evaluator, expected', [
@@ -222,8 +228,9 @@ def test_stopping_between_epochs(evaluated: Callable) -> None:
 def test_a_detector_that_finds_nothing_trains_to_the_end(run_tool: Callable, shapes: Path,
                                                          tmp_path: Path) -> None:
     run_tool('train', config('mask_rcnn'), '--data-root', shapes / 'coco', '--work-dir',
-             tmp_path / 'run', '--tracker', 'tensorboard', *SHORT, 'train_cfg.val_interval=1',
-             'val_dataloader.dataset.indices=1', 'model.test_cfg.rcnn.score_thr=1.0', *NO_WORKERS)
+             tmp_path / 'run', '--tracker', 'tensorboard', '--no-report', *SHORT,
+             'train_cfg.val_interval=1', 'val_dataloader.dataset.indices=1',
+             'model.test_cfg.rcnn.score_thr=1.0', *NO_WORKERS)
     best = tmp_path / 'run/best_coco_segm_mAP_iter_1.pth'
     assert (tmp_path / 'run/best_checkpoint').read_text() == str(best) and best.is_file()
     assert rows(tmp_path / 'run')[1]['coco/segm_mAP'] == '0'
@@ -306,3 +313,22 @@ def test_a_terminal_has_one_line(evaluated: Callable, monkeypatch: pytest.Monkey
     assert 'iteration 2 of 2, score 0.25' in text
     assert 'Iter(train) [1/2]' in latest_log(work_dir)
     assert 'the best score is 0.5' in text
+
+
+@pytest.mark.slow
+def test_a_training_that_learns_two_images_by_heart(run_tool: Callable, shapes: Path,
+                                                    tmp_path: Path) -> None:
+    """On others it gets worse at last; what is tested from the best has its metric."""
+    data = ['--data-root', shapes / 'ade']
+    run_tool('train', config('sem_fpn'), *data, '--work-dir', tmp_path / 'run', '--patience', '3',
+             '--cfg-options', 'train_cfg.max_iters=600', 'train_cfg.val_interval=20',
+             'default_hooks.checkpoint.interval=20', 'train_dataloader.dataset.indices=2',
+             'train_dataloader.batch_size=2', 'randomness.seed=0', *NO_WORKERS)
+    found = [float(row['mIoU']) for row in rows(tmp_path / 'run') if row.get('mIoU')]
+    best = (tmp_path / 'run/best_checkpoint').read_text()
+    assert len(found) < 30 and max(found) > max(found[-3:])
+    assert best.endswith(f'best_mIoU_iter_{20 * (1 + found.index(max(found)))}.pth')
+    run_tool('test', config('sem_fpn'), best, *data, '--work-dir', tmp_path, '--out',
+             tmp_path / 'm.json', *['--cfg-options', *NO_WORKERS])
+    assert json.loads((tmp_path / 'm.json').read_text())['metrics']['mIoU'] == pytest.approx(
+        max(found), rel=1e-4)

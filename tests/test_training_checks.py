@@ -33,8 +33,8 @@ def train(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., None]
 
     def run(head: str, *options: str) -> None:
         run_tool('train', config(head), '--data-root', data / LAYOUTS[head], '--work-dir',
-                 tmp_path / 'run', *SHORT, 'val_dataloader.dataset.indices=1', *options,
-                 *NO_WORKERS)
+                 tmp_path / 'run', '--no-report', *SHORT, 'val_dataloader.dataset.indices=1',
+                 *options, *NO_WORKERS)
 
     return run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Any
 
 from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook, Hook
@@ -36,19 +35,32 @@ class BestCheckpoint(Hook):
 
     def __init__(self, saving: CheckpointHook) -> None:
         self.saving = saving
+        self.previous: list[str | None] = []
 
-    def before_train(self, runner: Runner) -> None:
-        """Keep mmengine from deleting the best checkpoint of another work dir.
+    @property
+    def names(self) -> list[str]:
+        """The metrics that best checkpoints are chosen by."""
+        return list(getattr(self.saving, 'key_indicators', None) or [])
 
-        A run that goes on from a checkpoint of another folder knows the best there.
+    @property
+    def paths(self) -> list[str | None]:
+        """Where the best checkpoints of these metrics are, which mmengine deletes for better ones.
         """
-        path = getattr(self.saving, 'best_ckpt_path', None)
-        if path and Path(path).parent != Path(self.saving.out_dir):
-            self.saving.best_ckpt_path = None
-        paths = getattr(self.saving, 'best_ckpt_path_dict', {})
-        for name, path in paths.items():
-            if path and Path(path).parent != Path(self.saving.out_dir):
-                paths[name] = None
+        if len(self.names) == 1:
+            return [self.saving.best_ckpt_path]
+        return [self.saving.best_ckpt_path_dict[name] for name in self.names]
+
+    @paths.setter
+    def paths(self, paths: list[str | None]) -> None:
+        if len(self.names) == 1:
+            self.saving.best_ckpt_path, = paths
+        elif self.names:
+            self.saving.best_ckpt_path_dict = dict(zip(self.names, paths, strict=True))
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        """Keep mmengine from deleting the best checkpoint before a better one is saved."""
+        self.previous = self.paths
+        self.paths = [None] * len(self.previous)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Count iterations rightly in what is saved after an evaluation.
@@ -59,13 +71,20 @@ class BestCheckpoint(Hook):
             checkpoint['meta'].update(epoch=runner.epoch, iter=runner.iter)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Note the path, if there is a best."""
-        found = self.found(runner)
-        if found and is_main_process():
-            path = next(iter(found.values()))[0]
+        """Note the path of the best, and delete what it is better than, in this folder alone."""
+        best = [new or old for new, old in zip(self.paths, self.previous, strict=True)]
+        replaced = [path for path in self.previous if path and path not in best]
+        self.paths = best
+        if not is_main_process():
+            return
+        if path := next(filter(None, best), None):
             file = Path(runner.work_dir, FILE)
             if not file.is_file() or file.read_text() != path:
                 write_text(file, path)
+        for path in replaced:
+            files = self.saving.file_backend
+            if os.path.dirname(path) == str(self.saving.out_dir) and files.isfile(path):
+                files.remove(path)
 
     def after_train(self, runner: Runner) -> None:
         """Say which is the best, and how it is tested."""
@@ -79,8 +98,7 @@ class BestCheckpoint(Hook):
 
     def found(self, runner: Runner) -> dict[str, tuple[str, float]]:
         """The path and score of the best checkpoint of each metric that has one."""
-        names = list(getattr(self.saving, 'key_indicators', None) or [])
-        infos: dict[str, Any] = runner.message_hub.runtime_info
+        names, infos = self.names, runner.message_hub.runtime_info
         found = {}
         for name in names:
             end = '' if len(names) == 1 else f'_{name}'

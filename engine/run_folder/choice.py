@@ -23,7 +23,7 @@ OF_PIXELS = ('mIoU', 'mDice', 'mFscore')  # of mmseg's IoUMetric
 
 def is_validated(cfg: Config) -> bool:
     """Whether a config evaluates while it trains."""
-    return all(cfg.get(key) for key in ('val_dataloader', 'val_evaluator', 'val_cfg'))
+    return all(cfg.get(key) is not None for key in ('val_dataloader', 'val_evaluator', 'val_cfg'))
 
 
 def best_metric(cfg: Config) -> str | None:

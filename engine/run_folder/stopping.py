@@ -47,7 +47,7 @@ class Patience(EarlyStoppingHook):
         """Count an evaluation, and stop if it was one too many."""
         score = (metrics or {}).get(self.monitor)
         self.count(float('nan') if score is None else score)
-        if self.wait_count >= self.patience:
+        if self.wait_count >= self.patience and runner.iter < runner.max_iters:
             self.stop(runner)
             save_last(runner)
 
@@ -63,10 +63,10 @@ class Patience(EarlyStoppingHook):
         """End training, and say why."""
         runner.train_loop.stop_training = True
         best = f'{self.best_score:.4g}' if isfinite(self.best_score) else 'no number'
+        best += f' by more than {abs(self.min_delta):g}' if self.min_delta else ''
         runner.logger.info(
             f'training stops at iteration {runner.iter} of {runner.max_iters}: {self.monitor} got '
-            f'no better than {best} in {self.wait_count} evaluations (--patience '
-            f'{self.patience})')
+            f'no better than {best} in {self.wait_count} evaluations (--patience {self.patience})')
 
 
 def save_last(runner: Runner) -> None:

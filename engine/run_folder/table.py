@@ -21,11 +21,20 @@ class MetricsTable:
 
     Args:
         path: Read if it exists.
+
+    Raises:
+        ValueError: If it is another table.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        rows = self.rows()
+        try:
+            rows = self.rows()
+            known = all(row['iter'].isdecimal() for row in rows)
+        except (KeyError, UnicodeDecodeError, csv.Error):
+            known = False
+        if not known:
+            raise ValueError(f'{path} is no table of a training: move it elsewhere')
         self.columns = list(rows[0]) if rows else list(COLUMNS)
 
     def rows(self) -> list[dict[str, str]]:
@@ -35,8 +44,8 @@ class MetricsTable:
         """
         if not self.path.is_file():
             return []
-        lines = self.path.read_text(encoding='utf-8').splitlines(keepends=True)
-        return list(csv.DictReader(line for line in lines if line.endswith('\n')))
+        text = self.path.read_text(encoding='utf-8')
+        return list(csv.DictReader(io.StringIO(text[:text.rfind('\n') + 1])))
 
     def append(self, row: Mapping[str, Value]) -> None:
         """Add a row.
