@@ -114,3 +114,4 @@ def test_a_table_in_a_terminal() -> None:
     lines = text_of(table).splitlines()
     assert lines[:3] == ['caption', 'name' + ' ' * 38 + 'value', 'a b' + ' ' * 41 + '1.5']
     assert lines[3].startswith('c' * 39 + '…') and lines[3].endswith('–')
+    assert text_of(Table(['n'], [[n] for n in range(50)])).endswith('39\nand 10 more')

@@ -313,20 +313,31 @@ def test_the_tool_writes_the_page_again(run_tool: Callable, trained: Path, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('head, layout', [('mask_rcnn', 'coco'), ('sem_fpn', 'ade')])
-def test_two_processes_record_what_one_does(head: str, layout: str, run_tool: Callable,
-                                            shapes: Path, tmp_path: Path) -> None:
-    """One evaluation of the same weights: the learning rate is zero."""
+@pytest.mark.parametrize('head, layout, measure, metric, unit', [
+    ('mask_rcnn', 'coco', 'segm_ap', 'coco/segm_mAP', 1),
+    ('sem_fpn', 'ade', 'iou', 'mIoU', 100),
+])
+def test_two_processes(head: str, layout: str, measure: str, metric: str, unit: int, shapes: Path,
+                       tmp_path: Path) -> None:
+    """What both found is in one record, each image once: three images make two each."""
     options = [*SHORT, 'train_cfg.max_iters=1', 'train_cfg.val_interval=1', *NO_WORKERS,
-               'optim_wrapper.optimizer.lr=0.0', 'randomness.seed=0',
+               'val_dataloader.dataset.indices=3',
                *(ANY_SCORE if head == 'mask_rcnn' else ())]  # yapf: disable
-    for name in ('one', 'two'):
-        common = (config(head), '--data-root', shapes / layout, '--work-dir', tmp_path / name)
-        if name == 'one':
-            run_tool('train', *common, *options)
-        else:
-            run_two('tools/train.py', *common, '--launcher', 'pytorch', *options, out=tmp_path)
-    found = [read(tmp_path / name / 'record/iter_1/evaluation.json') for name in ('one', 'two')]
-    assert found[1]['recorded'] == 4
-    assert found[0]['classes'] == found[1]['classes']
-    assert found[0]['confusion'] == found[1]['confusion']
+    run_two(
+        'tools/train.py',
+        config(head),
+        '--data-root',
+        shapes / layout,
+        '--work-dir',
+        tmp_path / 'run',
+        '--launcher',
+        'pytorch',
+        *options,
+        out=tmp_path)
+    assert 'the report lacks' not in latest_log(tmp_path / 'run')
+    found = read(tmp_path / 'run/record/iter_1/evaluation.json')
+    assert found['recorded'] == found['images'] == 3
+    values = [value for value in found['classes'][measure] if value is not None]
+    assert unit * np.mean(values) == pytest.approx(found['metrics'][metric], abs=0.006)
+    about = read(tmp_path / 'run/record/run.json')
+    assert about['starts'][0]['processes'] == 2 and about['batch'] == 4

@@ -125,11 +125,21 @@ def read_run(work_dir: Path, *, is_live: bool | None = None) -> Run:
         raise ValueError(f'{work_dir} is no work dir of a run: it has neither {RECORD}/run.json '
                          f'nor {VALUES}, which tools/train.py writes')
     about = read_json(record / 'run.json') if (record / 'run.json').is_file() else {}
-    found = [read_json(path) for path in record.glob('iter_*/evaluation.json')]
+    found = recorded_evaluations(record)
     rows = read_rows(values) if values.is_file() else []
-    evaluations = sorted(found or evaluations_of(rows), key=lambda each: each['iteration'])
+    evaluations = found or evaluations_of(rows)
     live = is_training(work_dir) if is_live is None else is_live
     return Run(work_dir, about, evaluations, curves_of(rows), live)
+
+
+def recorded_evaluations(record: Path) -> list[dict[str, Any]]:
+    """Those of a record, in the order of iterations.
+
+    Raises:
+        ValueError: If a file is damaged.
+    """
+    found = [read_json(path) for path in record.glob('iter_*/evaluation.json')]
+    return sorted(found, key=lambda each: each['iteration'])
 
 
 def read_json(path: Path) -> dict[str, Any]:

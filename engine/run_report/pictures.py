@@ -10,14 +10,14 @@ import numpy as np
 from PIL import Image, ImageDraw
 from pycocotools import mask as coco_masks
 
-from ..prediction.drawing import Colour, font_of
+from ..prediction.drawing import Colour, draw_instances, font_of
 from ..prediction.images import read_image
 from ..prediction.results import Instances, LabelMap
 from ..prediction.truth import instances, label_map
 from .detections import SCORE, Found
 from .label_maps import Labelled
 
-TILE = 280  # pixels of a picture's longer side
+TILE = 272  # pixels of a picture's longer side
 GAP, TITLE = 8, 18  # pixels between two pictures, and above one
 QUALITY = 85  # of JPEG
 FEW_CLASSES = 10  # up to that many, colours are enough to tell them
@@ -67,12 +67,28 @@ def small_instances(shown: Instances, pixels: np.ndarray) -> Instances:
     return replace(shown, size=(height, width), boxes=shown.boxes * factors, masks=masks)
 
 
-def draw(shown: Instances | LabelMap, pixels: np.ndarray, legend: Legend) -> Image.Image:
-    """Instances or a label map over an image of any size."""
-    if isinstance(shown, Instances):
-        return small_instances(shown, pixels).draw(pixels, threshold=SCORE, legend=legend.named)
-    labels = resized(shown.labels, *pixels.shape[:2])
-    return replace(shown, size=pixels.shape[:2], labels=labels).draw(pixels, legend=legend.named)
+def draw(shown: Instances | LabelMap, pixels: np.ndarray, legend: Legend, *,
+         scored: bool) -> Image.Image:
+    """Instances or a label map over an image of any size.
+
+    Args:
+        shown: What is drawn.
+        pixels: The image, ``(h, w, 3)``.
+        legend: Says whether classes are named.
+        scored: Whether scores stand behind the names.
+    """
+    if isinstance(shown, LabelMap):
+        labels = resized(shown.labels, *pixels.shape[:2])
+        return replace(
+            shown, size=pixels.shape[:2], labels=labels).draw(
+                pixels, legend=legend.named)
+    shown = small_instances(shown, pixels)
+    captions = list(shown.names)
+    if scored:
+        captions = [f'{n} {s:.2f}' for n, s in zip(captions, shown.scores, strict=True)]
+    colours = [legend.palette[label] for label in shown.labels]
+    return draw_instances(pixels, shown.boxes, shown.masks, colours,
+                          captions if legend.named else None)
 
 
 def truth_and_prediction(dataset: Any, found: Found | Labelled,
@@ -93,7 +109,7 @@ def truth_and_prediction(dataset: Any, found: Found | Labelled,
     else:
         truth = label_map(legend, info, path)
         shown = LabelMap(found.shape, truth.classes, truth.palette, found.small, path)
-    return draw(truth, pixels, legend), draw(shown, pixels, legend)
+    return draw(truth, pixels, legend, scored=False), draw(shown, pixels, legend, scored=True)
 
 
 def grid(tiles: Sequence[tuple[str, Image.Image]], columns: int = 4) -> Image.Image:

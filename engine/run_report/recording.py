@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from .about import about_run, data_of_run, memory, utc
 from .detections import Found, found_in
 from .evidence import evidence_of
 from .fingerprints import machine, versions
+from .folder import Run
 from .label_maps import Labelled, labelled
 from .page import write_report
 from .pictures import Legend
@@ -129,6 +129,8 @@ class RunRecord(Hook):
                              'img_path (meta_keys)')
         index, number = self.places[path], len(dataset.metainfo['classes'])
         if 'pred_sem_seg' not in sample:
+            if 'pred_instances' not in sample:
+                raise ValueError('the model answers neither instances nor a label map')
             return found_in(sample, index, masks)
         predicted = sample.pred_sem_seg.data.squeeze()
         if 'gt_sem_seg' in sample:
@@ -146,6 +148,7 @@ class RunRecord(Hook):
         found: list[Found | Labelled] | None = []
         with self.guard('what other processes found'):
             found = collect_results(self.images, len(dataset), 'cpu')
+        self.images = []
         if not is_main_process():
             return
         with self.guard('this evaluation'):
@@ -193,9 +196,11 @@ class RunRecord(Hook):
     def draw_worst(self, here: Path, dataset: Any, found: dict[int, Found | Labelled],
                    content: dict[str, Any], legend: Legend) -> None:
         """Pictures of the worst images, unless an earlier evaluation was better."""
-        earlier = folder.read_run(here.parent.parent, is_live=True)
-        others = [each for each in earlier.evaluations if each['iteration'] != content['iteration']]
-        best = replace(earlier, evaluations=[*others, content]).best
+        others = [
+            each for each in folder.recorded_evaluations(here.parent)
+            if each['iteration'] != content['iteration']
+        ]
+        best = Run(here, self.about, [*others, content]).best
         if best is not None and best is not content:
             return
         for old in here.parent.glob('iter_*/worst_*.jpg'):

@@ -5,12 +5,13 @@ from ..reporting import Table
 from ..reporting.page import shown
 
 WIDEST = 40  # letters of a column
+MOST_ROWS = 40
 
 
 def text_of(table: Table) -> str:
-    """A table in columns, numbers to the right."""
+    """The first rows of a table in columns, numbers to the right."""
     cells = [[cut(name) for name in table.header],
-             *([cut(shown(cell)) for cell in row] for row in table.rows)]
+             *([cut(shown(cell)) for cell in row] for row in table.rows[:MOST_ROWS])]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
@@ -19,6 +20,8 @@ def text_of(table: Table) -> str:
             for column, (text, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append('  '.join(parts).rstrip())
+    if len(table.rows) > MOST_ROWS:
+        lines.append(f'and {len(table.rows) - MOST_ROWS} more')
     return '\n'.join(filter(None, (table.caption, *lines)))
 
 
