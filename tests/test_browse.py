@@ -24,7 +24,7 @@ from colonnade.engine.browsing import Browsed, browse
 from colonnade.engine.browsing.duplicates import hash_of, hashes_of, near_pairs, small_gray
 from colonnade.engine.browsing.fed import Feeder
 from colonnade.engine.browsing.sections import draw_seed
-from colonnade.engine.browsing.sets import build_dataset, dataset_settings, read_set
+from colonnade.engine.browsing.sets import build_dataset, dataset_settings, label_of, read_set
 from colonnade.engine.launch import LaunchOptions, load_config
 
 COCO_LEAF = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
@@ -345,8 +345,17 @@ def test_malformed_run_lengths(shapes: Path, tmp_path: Path) -> None:
     assert page.read_text().count('the RLE') == 2  # as it is, and as it is fed
 
 
+def test_names_of_classes(shapes: Path) -> None:
+    """mmseg's ADE20k has a class with a blank behind its name."""
+    data = read_set(read_config_of('sem_fpn', shapes / 'ade'), 'train')
+    data.classes = ('wall', 'bed ', 'sky')
+    assert label_of(data, 'bed') == label_of(data, 'bed ') == 1
+    with pytest.raises(ValueError, match='--class wal: .*; did you mean wall?'):
+        label_of(data, 'wal')
+
+
 def test_other_files(shapes: Path, tmp_path: Path) -> None:
-    """A file that is not in COCO's form."""
+    """A file that is not in COCO's form, and a type that is not known."""
     file = tmp_path / 'a.json'
     options = {'train_dataloader.dataset.ann_file': str(file)}
     file.write_text('[]')
@@ -355,6 +364,9 @@ def test_other_files(shapes: Path, tmp_path: Path) -> None:
         read_set(cfg, 'train')
     file.write_text('{"images": [{"id": 1}], "categories": []}')
     with pytest.raises(ValueError, match="'file_name' is missing"):
+        read_set(cfg, 'train')
+    cfg.train_dataloader.dataset.type = 'CocoDatset'
+    with pytest.raises(ValueError, match='CocoDatset is not known; did you mean .*CocoDataset'):
         read_set(cfg, 'train')
 
 

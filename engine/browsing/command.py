@@ -12,6 +12,7 @@ from mmengine.config import Config
 from colonnade.configs import find_config
 
 from ..atomic import check_writable
+from ..class_checks import shortened
 from ..data_sources import check_data
 from ..launch import LaunchOptions, load_config
 from ..progress import Progress
@@ -24,7 +25,7 @@ from .label_faults import suspicions_of_files, suspicions_of_labels
 from .label_maps import LabelCounts, count_labels
 from .object_faults import suspicions_of_objects
 from .sets import ImageSet, chosen_images, read_set
-from .statistics import Numbers, numbers_of
+from .statistics import Numbers, ObjectNumbers, numbers_of
 
 SPLITS = ('train', 'val', 'test')
 
@@ -89,7 +90,7 @@ class Browsed:
         """Counts, and the kinds of suspected faults that were found."""
         lines = []
         for found in self.numbers:
-            counted = 'objects' if hasattr(found, 'per_image') else 'labelled pixels'
+            counted = 'objects' if isinstance(found, ObjectNumbers) else 'labelled pixels'
             lines.append(f'{found.name}: {found.num_images:,} images, '
                          f'{int(found.amounts.sum()):,} {counted}, {len(found.frequent(10**9))} of '
                          f'{len(found.classes)} classes')
@@ -119,7 +120,7 @@ def browse(config: str | Path, **options: Any) -> Browsed:
     cfg = load_config(
         LaunchOptions(
             find_config(told.config), cfg_options=told.cfg_options, data_root=told.data_root))
-    names = [name for name in SPLITS if name != 'test' or told.split == 'test']
+    names = ('train', 'test' if told.split == 'test' else 'val')
     check_data(cfg, tuple(f'{name}_dataloader' for name in names))
     sets = [data for name in names if (data := read_set(cfg, name)) is not None]
     data = next((each for each in sets if each.name == told.split), None)
@@ -136,8 +137,8 @@ def check_sets(sets: Sequence[ImageSet], data: ImageSet | None, split: str) -> N
         raise ValueError(f'--split {split}: the data set has no images')
     for other in sets:
         if other.classes != data.classes:
-            raise ValueError(f'the classes of {other.name} are {", ".join(other.classes)}, and '
-                             f'those of {data.name} {", ".join(data.classes)}')
+            raise ValueError(f'the classes of {other.name} are {shortened(other.classes)}, and '
+                             f'those of {data.name} {shortened(data.classes)}')
 
 
 def look(cfg: Config, told: BrowseOptions, sets: Sequence[ImageSet], data: ImageSet) -> Browsed:
@@ -151,7 +152,8 @@ def look(cfg: Config, told: BrowseOptions, sets: Sequence[ImageSet], data: Image
         seed=told.seed,
         holds=lambda index, label: has_class(data, index, label))
     shown = [sections.annotated_section(data, chosen)]
-    stop = Suspicion('Data sets that cannot be built', 'Training and evaluation would stop.')
+    stop = Suspicion('Data sets that cannot be built', 'Training and evaluation would stop.',
+                     {data.name: 0})
     try:
         feeder = Feeder.of(cfg, told.split)
     except ValueError as error:

@@ -78,7 +78,8 @@ def histogram(numbers: Sequence[Numbers],
         axes.axvline(line, color='#333333', linestyle=':', linewidth=1)
     if log:
         axes.set_xscale('log')
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        steps = (1, 2, 5) if edges[-1] > 10 * edges[0] else (1, 1.5, 2, 3, 5, 7)
+        axes.xaxis.set_major_locator(LogLocator(subs=steps))
         axes.xaxis.set_major_formatter('{x:g}')
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(label)

@@ -17,7 +17,7 @@ from ..prediction.images import read_image
 from .objects import Mask, as_pixels
 from .sets import ImageSet
 
-LARGE, TILE = 560, 260  # pixels of a page: two and four pictures side by side
+LARGE, TILE = 540, 260  # pixels of a page: two and four pictures side by side
 MOST_CAPTIONS = 24  # more hide the image
 BLACK: Colour = (0, 0, 0)  # what unlabelled pixels are drawn in
 

@@ -41,8 +41,9 @@ def annotated_section(data: ImageSet, chosen: Sequence[int]) -> Section:
         pictures.append((f'{index}: {data.file(index)}{amount_text(scene)}',
                          scene.draw(data.classes, data.palette, captions=True)))
         labels |= labels_in(scene)
-    text = (f'{len(pictures)} of the {len(data):,} images of {data.name}, as the files have them, '
-            'crowds included. The number before a name is for --index.')
+    crowds = '' if data.maps else ', crowds included'
+    text = (f'{len(pictures)} of the {len(data):,} images of {data.name}, as the files have '
+            f'them{crowds}. The number before a name is for --index.')
     return Section(
         'Annotations as they are',
         text=text,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from PIL import UnidentifiedImageError
 
+from ..class_checks import shortened
 from ..data_sources import find_datasets
+from ..launch import build_error
 from ..own_data.label_maps import IGNORED
 from ..prediction.drawing import Colour
 from ..prediction.pipeline import loads_annotations
@@ -112,9 +115,13 @@ def build_dataset(cfg: Config, settings: ConfigDict, **changes: Any) -> Any:
         cfg: Its config, of which the library is known.
         settings: Of the data set.
         **changes: Settings that it gets instead.
+
+    Raises:
+        ValueError: If its type or a setting is not known.
     """
-    with DefaultScope.overwrite_default_scope(cfg.default_scope), redirect_stdout(StringIO()):
-        return DATASETS.build({**settings, **changes})  # pycocotools prints its progress
+    scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
+    with scope, build_error(), redirect_stdout(StringIO()):  # pycocotools prints its progress
+        return DATASETS.build({**settings, **changes})
 
 
 def read_set(cfg: Config, split: str) -> ImageSet | None:
@@ -234,16 +241,15 @@ def chosen_images(data: ImageSet,
     Raises:
         ValueError: If there is no such image or class.
     """
-    if class_name is not None and class_name not in data.classes:
-        raise ValueError(f'--class {class_name}: the data set has {", ".join(data.classes)}')
+    label = None if class_name is None else label_of(data, class_name)
     wrong = [index for index in indices if not 0 <= index < len(data)]
     if wrong:
         raise ValueError(f'--index is from 0 to {len(data) - 1} in {data.name}, got {wrong[0]}')
     named = [*indices, *(found for name in names for found in positions(data, name))]
     order = named or np.random.default_rng(seed).permutation(len(data)).tolist()
-    if class_name is None:
+    if label is None:
         return list(dict.fromkeys(order))[:None if named else num]
-    label, found = data.classes.index(class_name), []
+    found: list[int] = []
     for index in dict.fromkeys(order):
         if holds(index, label):
             found.append(index)
@@ -252,6 +258,20 @@ def chosen_images(data: ImageSet,
     if not found:
         raise ValueError(f'--class {class_name}: no image of {data.name} has it')
     return found
+
+
+def label_of(data: ImageSet, class_name: str) -> int:
+    """The index of a class; blanks around names, as mmseg's ADE20k has them, do not count.
+
+    Raises:
+        ValueError: If there is none of this name.
+    """
+    names = [name.strip() for name in data.classes]
+    if class_name.strip() in names:
+        return names.index(class_name.strip())
+    near = get_close_matches(class_name, names, n=3)
+    meant = f'did you mean {" or ".join(near)}?' if near else f'it has {shortened(names)}'
+    raise ValueError(f'--class {class_name}: the data set has no such class; {meant}')
 
 
 def positions(data: ImageSet, name: str) -> Iterator[int]:
