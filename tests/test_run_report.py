@@ -16,7 +16,8 @@ from mmengine.structures import InstanceData, PixelData
 
 from colonnade.engine.launch import import_quietly
 from colonnade.engine.locking import locked
-from colonnade.engine.run_report import detections, label_maps
+from colonnade.engine.reporting.plots import svg
+from colonnade.engine.run_report import detections, label_maps, plots
 from colonnade.engine.run_report.average_precision import average_precision, truth_of
 from colonnade.engine.run_report.class_sections import class_sections
 from colonnade.engine.run_report.detections import Found, found_in, match
@@ -276,6 +277,16 @@ def test_many_classes(tmp_path: Path) -> None:
     confused = next(section for section in sections if section.title == 'Confusion')
     assert '1183 classes' in confused.plots[0][0]
     assert confused.tables[0].rows[0] == [names[1202], names[0], 1203, '100.0%']
+
+
+def test_a_long_curve_is_drawn_with_few_points() -> None:
+    curve = [(i, 1 / i + i % 2) for i in range(1, 20_001)]
+    drawn = plots.curves({'loss': curve, 'lr': curve[:3]}, 'loss', smooth=True)
+    raw, smooth, short = drawn.axes[0].lines
+    assert len(raw.get_xdata()) == len(smooth.get_xdata()) == 500 and len(short.get_xdata()) == 3
+    assert smooth.get_xdata()[-1] == 20_000
+    np.testing.assert_allclose(smooth.get_ydata()[100:400], 0.5, atol=0.01)
+    assert len(svg(drawn)) < 100_000
 
 
 def test_evaluations_are_thinned() -> None:

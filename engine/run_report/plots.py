@@ -14,6 +14,7 @@ from .folder import Curve
 WIDTH = 5.8  # inches, of which two are beside each other in a page
 LONGEST_NAME = 24  # letters of a class in a plot
 MANY_POINTS = 40  # from which on a curve has no dots
+MOST_POINTS = 500  # of a curve that are drawn
 BARS = 15  # classes in a plot
 CELLS = 20  # classes in a picture of confusion
 SPREAD = 3.  # smoothing of noisy curves, in percent of their length
@@ -35,9 +36,11 @@ def curves(lines: Mapping[str, Curve],
     drawn, axes = figure(WIDTH)
     for (name, curve), colour in zip(lines.items(), COLOURS, strict=False):
         x, y = np.array(curve, dtype=float).T
+        drawn_points = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)
         if smooth and len(x) > MANY_POINTS:
-            axes.plot(x, y, color=colour, alpha=0.25, linewidth=0.8)
+            axes.plot(x[drawn_points], y[drawn_points], color=colour, alpha=0.25, linewidth=0.8)
             y = smoothed(y)
+        x, y = x[drawn_points], y[drawn_points]
         axes.plot(
             x, y, color=colour, label=shortened(name), linewidth=1.6,
             marker='' if len(x) > MANY_POINTS else 'o', markersize=3.5)  # yapf: disable
