@@ -133,9 +133,16 @@ def second_of_its_own() -> float:
 
 
 @pytest.fixture
-def run_tool(monkeypatch: pytest.MonkeyPatch, no_layout: None) -> Callable[..., None]:
+def run_tool(monkeypatch: pytest.MonkeyPatch, no_layout: None,
+             writes_pages: bool) -> Callable[..., None]:
     """See :func:`tool_runner`."""
-    return tool_runner(monkeypatch)
+    return tool_runner(monkeypatch, writes_pages)
+
+
+@pytest.fixture
+def writes_pages() -> bool:
+    """Whether runs draw their plots, a quarter of a short run; tests of pages override it."""
+    return False
 
 
 @pytest.fixture
@@ -151,7 +158,7 @@ def no_filling(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.Tensor, name, lambda self, *_, **__: self)
 
 
-def tool_runner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def tool_runner(monkeypatch: pytest.MonkeyPatch, writes_pages: bool = True) -> Callable[..., None]:
     """Run a tool's command line in this process: ``run_tool('train', config, '--resume')``.
 
     mmengine tells runs of a process apart by the config's name and the second they start in. Runs
@@ -162,7 +169,10 @@ def tool_runner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     for module in ('mmengine.runner.runner', 'mmengine._strategy.base'):
         monkeypatch.setattr(f'{module}.time', clock)
     # a fault of the report, which would not end a training, ends the test
-    monkeypatch.setattr('colonnade.engine.run_report.recording.RunRecord.strict', True)
+    recording = 'colonnade.engine.run_report.recording'
+    monkeypatch.setattr(f'{recording}.RunRecord.strict', True)
+    if not writes_pages:
+        monkeypatch.setattr(f'{recording}.write_report', lambda *_, **__: None)
 
     def run(tool: str, *arguments: str | Path | int) -> None:
         monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])

@@ -32,6 +32,12 @@ from colonnade.engine.run_report.recording import RunRecord
 ANY_SCORE = ['model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10']
 
 
+@pytest.fixture
+def writes_pages() -> bool:
+    """Runs write their pages here."""
+    return True
+
+
 def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
