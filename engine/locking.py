@@ -7,6 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_handles: set[int] = set()  # of folders that are locked by this process
+
+
+def _release_in_child() -> None:
+    """Keep a fork, such as a worker that outlives its killed parent, from holding locks."""
+    for handle in _handles:
+        os.close(handle)
+    _handles.clear()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
+
 
 @contextmanager
 def locked(folder: str | Path, complaint: str) -> Iterator[None]:
@@ -20,6 +32,7 @@ def locked(folder: str | Path, complaint: str) -> Iterator[None]:
         FileExistsError: If another process has locked it.
     """
     handle = os.open(folder, os.O_RDONLY)
+    _handles.add(handle)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -29,4 +42,6 @@ def locked(folder: str | Path, complaint: str) -> Iterator[None]:
             pass
         yield
     finally:
-        os.close(handle)
+        if handle in _handles:  # not so in a fork
+            _handles.remove(handle)
+            os.close(handle)

@@ -1,6 +1,7 @@
 """Runs that go on, start from a model, or are evaluated: averaged weights, other batches, files."""
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from test_weight_tools import published_state
 
 from colonnade.engine.hooks import BATCH, BatchSizeHook, averages_weights, drop_averaging, hooks_of
 from colonnade.engine.launch import read_config
+from colonnade.engine.locking import locked
 from colonnade.weights.layouts import published_model
 
 HEAD = 'sem_fpn'
@@ -197,6 +199,19 @@ def test_two_runs_do_not_share_a_work_dir(train: Callable, tmp_path: Path) -> No
         other.kill()
     train(config(HEAD))
     assert {path.name[0] for path in (tmp_path / 'run').iterdir()}.isdisjoint('.')
+
+
+def test_a_worker_that_outlives_its_run_locks_nothing(tmp_path: Path) -> None:
+    """As a loader's may, after kill -9."""
+    context = multiprocessing.get_context('fork')
+    started, ended = context.Event(), context.Event()
+    with locked(tmp_path, ''):
+        worker = context.Process(target=lambda: (started.set(), ended.wait(99)))
+        worker.start()
+        started.wait(99)
+    with locked(tmp_path, 'the worker locks it'):
+        ended.set()
+    worker.join()
 
 
 def test_the_log_has_no_line_for_every_parameter(trained: Path) -> None:

@@ -63,7 +63,7 @@ UNUSUAL = {
     'CMYK': file_of(PICTURE.convert('CMYK'), 'JPEG'),
     'animated': file_of(FRAMES[0], 'GIF', save_all=True, append_images=FRAMES[1:]),
     'transparent': file_of(PICTURE.convert('RGBA'), 'WEBP'),
-    '16 bits': file_of(Image.fromarray(np.full((20, 30), 999, np.uint16)), 'TIFF'),
+    '16 bits': file_of(Image.fromarray(np.full((20, 30), 9999, np.uint16)), 'TIFF'),
 }
 
 

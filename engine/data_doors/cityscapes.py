@@ -4,7 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from mmseg.datasets import CityscapesDataset
+from mmseg.utils import cityscapes_classes, cityscapes_palette
 
 from ..own_data.files import Report
 from ..own_data.label_maps import IGNORED
@@ -41,14 +41,13 @@ def label_set(folders: list[Pair], report: Report) -> LabelSet:
         raise ValueError(f'{folders[0][1]}: there are no files *{TRAIN_IDS} or *{IDS}')
     suffixes = (IMAGE_END, TRAIN_IDS if has_train_ids else IDS)
     parts, _ = sources_of(folders, suffixes, report)
-    about = CityscapesDataset.METAINFO
     return LabelSet(
         form='Cityscapes',
         parts=parts,
         suffixes=suffixes,
         read=None if has_train_ids else train_ids_of,
-        classes=about['classes'],
-        palette=[tuple(colour) for colour in about['palette']],
+        classes=tuple(cityscapes_classes()),
+        palette=[tuple(colour) for colour in cityscapes_palette()],
         zero='class',
         ignore_255=True)
 

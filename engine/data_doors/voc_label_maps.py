@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmseg.datasets import PascalVOCDataset
+from mmseg.utils import voc_classes, voc_palette
 
 from ..own_data.file_pairs import list_named
 from ..own_data.files import Report
@@ -55,16 +55,18 @@ def label_set(root: Path, lists: Sequence[Path], table: ColourTable | None,
             if mask not in have:
                 report.fault(f'{names}: {images / image} has no label map {masks / mask}')
         parts.append(Part(images, masks, {i: masks / m for i, m in pairs.items() if m in have}))
-    about = PascalVOCDataset.METAINFO if is_benchmark and not table else {}
+    classes, palette = (voc_classes(), voc_palette()) if is_benchmark else (None, None)
+    if table:
+        classes, palette = table.classes, table.colours
     return LabelSet(
         form='Pascal VOC',
         parts=parts,
         suffixes=suffixes,
         lists=lists,
         read=ColourReader(table) if table else None,
-        classes=table.classes if table else about.get('classes'),
-        palette=table.colours if table else [tuple(c) for c in about.get('palette', ())] or None,
-        zero='class' if table or about else None,
+        classes=classes and tuple(classes),
+        palette=palette and [tuple(colour) for colour in palette],
+        zero='class' if classes else None,
         ignore_255=True,
         meaning=table and [table.classes, table.colours, table.unlabelled])
 
