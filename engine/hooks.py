@@ -147,13 +147,17 @@ def described(batch: dict[str, int]) -> str:
             f'iteration{"s" * (count > 1)} a step')
 
 
+#: warnings of mmengine of what its own hooks use
+MMENGINE_OF_ITSELF = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
+
+
 class QuietFilter(logging.Filter):
-    """Leaves a line for every parameter out of the log, and calls no error what is none."""
+    """Leaves out of the log what is of no use to users, and calls no error what is none."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record is logged."""
         text = record.getMessage()
-        if text.startswith('paramwise_options -- '):
+        if text.startswith(('paramwise_options -- ', *MMENGINE_OF_ITSELF)):
             return False
         if 'testing results of the whole dataset is empty' in text:
             record.levelno, record.levelname = logging.WARNING, 'WARNING'

@@ -8,6 +8,7 @@ from typing import Any
 
 from mmengine.dist import get_world_size
 from mmengine.hooks import EMAHook
+from mmengine.logging import MMLogger
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner, find_latest_checkpoint
@@ -23,6 +24,7 @@ from colonnade.weights.openmmlab import without_code
 from colonnade.weights.state_dicts import State, WeightsError
 
 from .hooks import BatchSizeHook, QuietFilter
+from .terminal import shorten_start
 
 #: from a model's tensors, what a file holds, and its tensors under our names, to those to load
 Adapt = Callable[[State, Mapping[str, Any], State], State]
@@ -102,6 +104,12 @@ class StrictRunner(Runner):
         super().__init__(*args, **kwargs)
         self.logger.addFilter(QuietFilter())
         log_batch_norms(self.model, self.logger)
+
+    def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
+        """As mmengine's; what a terminal does not show of the start is in the log's file."""
+        logger = super().build_logger(*args, **kwargs)
+        shorten_start(logger, logger.log_file)
+        return logger
 
     def check_weights(self) -> None:
         """Load pretrained weights and look at the checkpoint to load, before data sets are built.

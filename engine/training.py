@@ -27,6 +27,7 @@ from .new_classes import NewClasses
 from .run_folder import recorded, settle
 from .run_report.recording import RunRecord
 from .runner import StrictRunner, compile_parts
+from .terminal import without_steps
 
 
 @dataclass
@@ -210,7 +211,8 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
             runner.check_weights()
         if options.compile:
             compile_parts(runner.model)
-        check_loaded_data(runner)
+        with without_steps():
+            check_loaded_data(runner)
         with recorded(
                 runner,
                 patience=options.patience,

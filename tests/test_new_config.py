@@ -132,6 +132,13 @@ def test_schedule(head: str, recipe: str, num_images: int, options: dict, length
         assert rest['milestones'] == [length * 3 // 4, round(length * 33 / 36)]
 
 
+@pytest.mark.parametrize('num_val, interval', [(0, 500), (31, 100), (2000, 250), (9000, 500)])
+def test_evaluations_are_several_if_they_are_short(num_val: int, interval: int) -> None:
+    cfg = Config.fromfile(leaf('mask_rcnn'))
+    changes, _ = schedule(cfg, 100, num_val=num_val)
+    assert changes['train_cfg'] == dict(max_iters=500, val_interval=interval)
+
+
 def test_a_schedule_of_one_epoch_and_a_small_batch() -> None:
     """The rate ends as far below its start as published; a warm-up comes to its end."""
     cfg = Config.fromfile(ROOT / 'configs/rtmdet_ins/xcit_small_12_p16_300ep_coco.py')

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from colonnade.engine.launch import read_config
+from colonnade.engine.run_folder import settle
 from colonnade.engine.run_folder.choice import best_metric, keep_best
 from colonnade.engine.run_folder.table import MetricsTable
 from colonnade.engine.run_folder.trackers import TRACKERS
+from colonnade.engine.terminal import WithoutSteps
 from colonnade.tools import train as train_tool
 
 EVERY = [
@@ -275,6 +279,18 @@ def test_what_cannot_be_done_is_said_first(arguments: list[str], says: str, run_
     assert not (tmp_path / 'run').exists()
 
 
+def test_a_patience_that_stops_nothing_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr('colonnade.engine.run_folder.attaching.print_log',
+                        lambda text, **_: said.append(text))
+    cfg = read_config(config('sem_fpn'))
+    settle(cfg, 1, None, ())
+    assert '--patience 1 will stop nothing, with 1 evaluations in all' in said[0]
+    cfg.train_cfg.val_interval = 250
+    settle(cfg, 1, None, ())
+    assert len(said) == 1
+
+
 def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
     with pytest.raises(SystemExit, match='the config has an EarlyStoppingHook'):
         evaluated([1.],
@@ -308,11 +324,23 @@ def test_a_terminal_has_one_line(evaluated: Callable, monkeypatch: pytest.Monkey
     monkeypatch.undo()
     text = b''.join(printed).decode()
     assert 'Iter(train) [' not in text and 'Iter(val) [1/1]  \x1b' not in text
+    assert 'System environment' not in text and 'Config:' not in text
     for shown in ('loss ', 'evaluation: batch 1 of 1'):
         assert f'iteration 1 of 2, {shown}' in text
     assert 'iteration 2 of 2, score 0.25' in text
-    assert 'Iter(train) [1/2]' in latest_log(work_dir)
+    for logged in ('Iter(train) [1/2]', 'System environment', 'Config:'):
+        assert logged in latest_log(work_dir)
     assert 'the best score is 0.5' in text
+
+
+def test_steps_of_cocos_readers_are_left_out() -> None:
+    shown = io.StringIO()
+    with redirect_stdout(WithoutSteps(shown)):
+        print('loading', 'annotations into memory...')
+        print('Done (t=0.01s)\ncreating', end=' ')
+        print('index...\nindexed', end='')
+        print(' it')
+    assert shown.getvalue() == 'indexed it\n'
 
 
 @pytest.mark.slow

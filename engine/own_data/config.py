@@ -103,7 +103,12 @@ def settings(cfg: Config,
     if batch_size:
         train = dict(batch_size=batch_size, **train)
     changes, reasons = schedule(
-        cfg, data.num_images[0], images_per_gpu=batch_size, num_gpus=num_gpus, epochs=epochs)
+        cfg,
+        data.num_images[0],
+        num_val=data.num_images[1],
+        images_per_gpu=batch_size,
+        num_gpus=num_gpus,
+        epochs=epochs)
     root, where = _root(data.root, out)
     data.reasons += [*reasons, where]
     content = dict(

@@ -10,11 +10,13 @@ from ..batch_size import COUNTS_OF_SCHEDULERS, base_batch_size, scale_final_rate
 RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # with objects
 COUNTS_OF_HOOKS = ('switch_epoch', 'switch_iter')  # when the pipeline of the last epochs begins
 LEAST_STEPS = 1000  # of the recipe's batch size, or as many as the recipe has
+EVALUATIONS = 5  # of a training at least, if the validation set is small
 
 
 def schedule(cfg: Config,
              num_images: int,
              *,
+             num_val: int = 0,
              images_per_gpu: int | None = None,
              num_gpus: int = 1,
              epochs: int | None = None) -> tuple[dict[str, Any], list[str]]:
@@ -26,6 +28,7 @@ def schedule(cfg: Config,
     Args:
         cfg: The recipe.
         num_images: Images to train with.
+        num_val: Images to evaluate on; 0 if that is not known.
         images_per_gpu: ``None`` is the recipe's.
         num_gpus: How many GPUs, or processes, will train.
         epochs: Passes over the data; ``None`` chooses as above.
@@ -70,6 +73,11 @@ def schedule(cfg: Config,
         default_hooks=dict(checkpoint=_stretched_counts(checkpoint, ('interval', ), factor)))
     scale_final_rates(changes['param_scheduler'], batch / base)
     hooks = [hook for hook in cfg.get('custom_hooks') or [] if hook]
+    if num_val and 'val_interval' in changes['train_cfg']:
+        seen = num_images if key == 'max_epochs' else batch  # in one of what the loop counts
+        # no more images are evaluated than trained with
+        often = max(-(-new // EVALUATIONS), -(-num_val // seen))
+        changes['train_cfg']['val_interval'] = min(changes['train_cfg']['val_interval'], often)
     if factor != 1 and any(key in hook for hook in hooks for key in COUNTS_OF_HOOKS):
         changes['custom_hooks'] = [  # as a whole: a list of a base config is replaced
             dict(hook, **_stretched_counts(hook, COUNTS_OF_HOOKS, factor)) for hook in hooks

@@ -1,11 +1,13 @@
 """What fills a run's folder, attached to its config and its runner."""
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from ..hooks import hooks_of
@@ -46,6 +48,15 @@ def settle(cfg: Config, patience: int | None, min_delta: float | None,
     if any('EarlyStoppingHook' in str(hook['type']) for hook in hooks_of(cfg)):
         raise ValueError('--patience: the config has an EarlyStoppingHook, leave one of them out')
     watched_metric(cfg)
+    loop = cfg.train_cfg
+    length = loop.get('max_iters') or loop.get('max_epochs') or 0
+    due = -(-length // loop.get('val_interval', 1))
+    if due <= patience:
+        print_log(
+            f'--patience {patience} will stop nothing, with {due} evaluations in all: '
+            'train_cfg.val_interval sets how often there is one',
+            logger='current',
+            level=logging.WARNING)
 
 
 @contextmanager

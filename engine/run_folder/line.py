@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ..progress import FLICKER
+from ..terminal import without_steps
 
 #: methods of mmengine's LoggerHook whose lines the line of progress takes the place of
 OF_ITERATIONS = (LoggerHook.after_train_iter.__name__, LoggerHook.after_val_iter.__name__)
@@ -104,7 +105,7 @@ def progress_line(runner: Runner, metric: str | None) -> Iterator[None]:
     live = Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
     runner.register_hook(ProgressLine(live, metric))
     streams = [handler.stream for handler in handlers]
-    with live:
+    with live, without_steps():
         for handler in handlers:
             handler.addFilter(without)
             handler.setStream(sys.stdout)  # which is printed above the line now
