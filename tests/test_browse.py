@@ -228,7 +228,8 @@ def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path, no_plots: No
     assert '000004.png is no image that can be read' in text
     assert '000005.png is no label map: it has 3 channels' in text
     assert 'values are of 16 bits, but below 4096' in text and 'or sees wrong values' in text
-    assert str(found).startswith('train: 12 images, 10 label maps counted, 4 of 4 classes\n')
+    amounts = f'{found.numbers[0].amounts.sum():,} labelled pixels in 10 label maps'
+    assert str(found).startswith(f'train: 12 images, {amounts}, 4 of 4 classes\n')
     assert counts == {
         'Files that cannot be read': {'train': 3},
         'Images of another size than their annotations': {'train': 1},

@@ -90,11 +90,12 @@ class Browsed:
         """Counts, and the kinds of suspected faults that were found."""
         lines = []
         for found in self.numbers:
-            counted = f'{int(found.amounts.sum()):,} objects'
+            counted = 'objects'
             if isinstance(found, LabelNumbers):
-                counted = f'{found.num_maps:,} label maps counted'
-            lines.append(f'{found.name}: {found.num_images:,} images, {counted}, '
-                         f'{len(found.frequent(10**9))} of {len(found.classes)} classes')
+                counted = f'labelled pixels in {found.num_maps:,} label maps'
+            lines.append(f'{found.name}: {found.num_images:,} images, '
+                         f'{int(found.amounts.sum()):,} {counted}, {len(found.frequent(10**9))} of '
+                         f'{len(found.classes)} classes')
         suspected = [each for each in self.suspicions if each.number]
         lines += ['suspected faults:' if suspected else 'no suspected faults']
         for each in suspected:
