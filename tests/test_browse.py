@@ -4,17 +4,21 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import cv2
+import mmdet.datasets  # noqa: F401, what configs import anyway
+import mmseg.datasets  # noqa: F401
 import numpy as np
 import pytest
 import torch
 from conftest import ROOT, config
 from mmengine.config import ConfigDict
 from mmengine.dataset import DefaultSampler
+from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner, set_random_seed
 from PIL import Image
 from pycocotools.coco import COCO
@@ -23,8 +27,11 @@ from torch import Tensor
 from colonnade.engine.browsing import Browsed, browse
 from colonnade.engine.browsing.duplicates import hash_of, hashes_of, near_pairs, small_gray
 from colonnade.engine.browsing.fed import Feeder
+from colonnade.engine.browsing.object_faults import pairs_of
+from colonnade.engine.browsing.objects import as_objects
 from colonnade.engine.browsing.sections import draw_seed
-from colonnade.engine.browsing.sets import build_dataset, dataset_settings, label_of, read_set
+from colonnade.engine.browsing.sets import (build_dataset, chosen_images, dataset_settings,
+                                            label_of, read_set)
 from colonnade.engine.launch import LaunchOptions, load_config
 
 COCO_LEAF = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
@@ -44,6 +51,13 @@ def counts_of(found: Browsed) -> dict[str, dict[str, int]]:
 
 def read_config_of(head: str, root: Path, **options: Any) -> Any:
     return load_config(LaunchOptions(config(head), data_root=root, cfg_options=options or None))
+
+
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without plots, most of the time of a small page; those of real data have them."""
+    for name in ('of_objects', 'of_labels'):
+        monkeypatch.setattr(f'colonnade.engine.browsing.plots.{name}', lambda numbers: [])
 
 
 def test_real_instances(real_data: dict[str, Path], tmp_path: Path) -> None:
@@ -77,7 +91,8 @@ def test_real_label_maps(real_data: dict[str, Path], tmp_path: Path) -> None:
     folder = real_data['ade'] / 'annotations/training'
     maps = [np.asarray(Image.open(path)) for path in sorted(folder.glob('*.png'))]
     train = found.numbers[0]
-    assert train.amounts.tolist() == [sum((m == i + 1).sum() for m in maps) for i in range(150)]
+    counted = sum(np.bincount(labels.ravel(), minlength=151) for labels in maps)
+    assert train.amounts.tolist() == counted[1:].tolist()
     assert np.allclose(train.unlabelled, [(m == 0).mean() for m in maps])
     assert set(counts_of(found)) == {
         'Label maps of 20 islands or more', 'Classes with fewer than 10 images'
@@ -97,10 +112,8 @@ def test_duplicates_among_real_images(real_data: dict[str, Path], tmp_path: Path
     """Each image that is saved anew at another size is found, and no other pair."""
     paths = sorted(path for folder in real_data.values() for path in folder.rglob('*.jpg'))
     assert len(paths) == 139
-    hashes = hashes_of([(0, i, str(path)) for i, path in enumerate(paths)], lambda done: None)
-    assert near_pairs(hashes) == []
     for index, path in list(enumerate(paths))[::10]:
-        Image.fromarray(reencoded(path, 0.6, 70)).save(tmp_path / f'{index}.png')
+        Image.fromarray(reencoded(path, 0.6, 70)).save(tmp_path / f'{index}.bmp')
     copies = sorted(tmp_path.iterdir())
     both = hashes_of([(0, i, str(path))
                       for i, path in enumerate(paths)] + [(1, int(path.stem), str(path))
@@ -162,7 +175,7 @@ CLASSES = {
 }
 
 
-def test_made_up_faults(faulty: Path, tmp_path: Path) -> None:
+def test_made_up_faults(faulty: Path, tmp_path: Path, no_plots: None) -> None:
     found = browse(
         config('mask_rcnn'),
         out=tmp_path / 'page.html',
@@ -197,7 +210,7 @@ def test_made_up_faults(faulty: Path, tmp_path: Path) -> None:
     assert 'Boxes that reach out of their image: train: 1' in str(found)
 
 
-def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path) -> None:
+def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path, no_plots: None) -> None:
     root = Path(shutil.copytree(shapes / 'ade', tmp_path / 'ade'))
     images, maps = root / 'images/training', root / 'annotations/training'
     labels = np.ones((64, 64), np.uint8)
@@ -207,12 +220,18 @@ def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path) -> None:
     cv2.imwrite(str(maps / '000002.png'), np.full((64, 64), 77, np.uint8))
     cv2.imwrite(str(images / '000003.jpg'), np.zeros((32, 64, 3), np.uint8))
     (maps / '000004.png').write_bytes(b'no image')
-    counts = counts_of(
-        browse(config('sem_fpn'), out=tmp_path / 'page.html', num=12, draws=1, data_root=root))
+    cv2.imwrite(str(maps / '000005.png'), np.zeros((64, 64, 3), np.uint8))
+    cv2.imencode('.png', np.full((64, 64), 900, np.uint16))[1].tofile(images / '000006.jpg')
+    found = browse(config('sem_fpn'), out=tmp_path / 'page.html', num=12, draws=1, data_root=root)
+    counts, text = counts_of(found), found.page.read_text()
     counts.pop('Classes with fewer than 10 images', None)
-    assert '000004.png is no image that can be read' in (tmp_path / 'page.html').read_text()
+    assert '000004.png is no image that can be read' in text
+    assert '000005.png is no label map: it has 3 channels' in text
+    assert 'values are of 16 bits, but below 4096' in text and 'or sees wrong values' in text
+    amounts = f'{found.numbers[0].amounts.sum():,} labelled pixels in 10 label maps'
+    assert str(found).startswith(f'train: 12 images, {amounts}, 4 of 4 classes\n')
     assert counts == {
-        'Files that cannot be read': {'train': 1},
+        'Files that cannot be read': {'train': 3},
         'Images of another size than their annotations': {'train': 1},
         'Label maps of which more than 90% is unlabelled': {'train': 1},
         'Label maps with labels that no class has': {'train': 1},
@@ -258,21 +277,53 @@ def test_pictures_are_the_images(shapes: Path) -> None:
     assert np.abs(fed.pixels[:height, :width] - expected).mean() < 2
 
 
-def preprocessor(shapes: Path, **settings: Any) -> list[str]:
-    """What is suspected of an image behind a changed preprocessor."""
-    options = {f'model.data_preprocessor.{key}': value for key, value in settings.items()}
-    feeder = Feeder.of(read_config_of('mask_rcnn', shapes / 'coco', **options), 'val')
-    feeder.feed(0, 0)
-    return feeder.suspicions()
+@pytest.mark.parametrize('head,layout', [('mask_rcnn', 'coco'), ('sem_fpn', 'ade')])
+def test_annotations_of_validation(shapes: Path, head: str, layout: str) -> None:
+    """Loaded behind resizing and flipping, they lie where those loaded before do."""
+    cfg = read_config_of(head, shapes / layout)
+    steps = cfg.val_dataloader.dataset.pipeline
+    load, = (step for step in steps if step.type == 'LoadAnnotations')
+    resize = dict(type='Resize', scale=(100, 90), keep_ratio=False)
+    change = [resize, dict(type='RandomFlip', prob=1., direction='diagonal')]
+    steps[-1].pop('meta_keys', None)  # the default has how an image was flipped
+    samples = []
+    for middle in ([*change, load], [load, *change]):
+        cfg.val_dataloader.dataset.pipeline = [steps[0], *middle, steps[-1]]
+        feeder = Feeder.of(cfg, 'val')
+        samples.append(feeder.feed(1, 0).sample)
+        assert feeder.late == (load is middle[-1])
+    late, early = samples
+    if layout == 'ade':
+        assert early.gt_sem_seg.shape == (90, 100)
+        assert (late.gt_sem_seg.data == early.gt_sem_seg.data).float().mean() > 0.97
+    else:
+        assert torch.allclose(late.gt_instances.bboxes, early.gt_instances.bboxes, atol=1e-4)
+        masks = [each.gt_instances.masks.to_ndarray() for each in samples]
+        assert masks[0].shape[1:] == (90, 100) and (masks[0] == masks[1]).mean() > 0.97
 
 
 def test_suspected_inputs(shapes: Path) -> None:
-    assert preprocessor(shapes) == []
-    wrong, = preprocessor(shapes, bgr_to_rgb=False)
+    feeder = Feeder.of(read_config_of('mask_rcnn', shapes / 'coco'), 'val')
+
+    def suspected(**changes: Any) -> list[str]:
+        settings = {**feeder.settings, **changes}
+        with DefaultScope.overwrite_default_scope('mmdet'):
+            changed = replace(
+                feeder, settings=settings, preprocessor=MODELS.build(settings), seen=[])
+        changed.feed(0, 0)
+        return changed.suspicions()
+
+    assert suspected() == []
+    assert suspected(std=[1., 1., 1.]) == []
+    assert suspected(mean=[0., 0., 0.], std=[255., 255., 255.]) == []
+    wrong, = suspected(bgr_to_rgb=False)
     assert 'the other order of channels' in wrong
-    wrong, = preprocessor(shapes, mean=None, std=None)
-    assert 'no mean and std' in wrong
-    wrong, = preprocessor(shapes, mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])
+    for same in (dict(mean=None, std=None), dict(mean=[0., 0., 0.], std=[1., 1., 1.])):
+        wrong, = suspected(**same)
+        assert 'no mean and std' in wrong
+    wrong, = suspected(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])
+    assert 'the mean is for values from 0 to 1' in wrong
+    wrong, = suspected(mean=[1000., 1000., 1000.])
     assert 'far from 0' in wrong
 
 
@@ -315,15 +366,18 @@ def test_other_forms_of_annotations(shapes: Path) -> None:
     assert of_part.masks == of_whole.masks[:number]
 
 
-def test_images_are_chosen(shapes: Path, tmp_path: Path, run_tool: Callable,
+def test_images_are_chosen(shapes: Path, tmp_path: Path, run_tool: Callable, no_plots: None,
                            capsys: pytest.CaptureFixture) -> None:
     """By their names, positions and classes; what does not exist is named."""
     out = tmp_path / 'page.html'
     tool = ['browse', config('mask_rcnn'), '--data-root', shapes / 'coco', '--out', out]
-    for option, wrong in (('--class', 'cat'), ('--index', '12'), ('--image', 'none.jpg')):
-        with pytest.raises(SystemExit, match=f'^browse: {option} ') as stopped:
-            run_tool(*tool, option, wrong)
-        assert '\n' not in str(stopped.value) and not out.exists()
+    with pytest.raises(SystemExit, match='^browse: --class cat: ') as stopped:
+        run_tool(*tool, '--class', 'cat')
+    assert '\n' not in str(stopped.value) and not out.exists()
+    data = read_set(read_config_of('mask_rcnn', shapes / 'coco'), 'train')
+    for wrong in (dict(indices=[12]), dict(names=['none.jpg'])):
+        with pytest.raises(ValueError, match='^--index is from 0|^--image none.jpg: '):
+            chosen_images(data, num=1, holds=lambda index, label: True, **wrong)
     run_tool(*tool, '--image', '000003', '000001.jpg', '--draws', '1', '--split', 'val')
     text = out.read_text()
     assert text.index('3: 000003.jpg') < text.index('1: 000001.jpg')
@@ -333,16 +387,34 @@ def test_images_are_chosen(shapes: Path, tmp_path: Path, run_tool: Callable,
         run_tool(*tool)
 
 
-def test_malformed_run_lengths(shapes: Path, tmp_path: Path) -> None:
-    """Before pycocotools reads on behind their end, the image is listed."""
+def test_malformed_masks(shapes: Path, tmp_path: Path, no_plots: None) -> None:
+    """Before pycocotools reads on behind their end, or takes all memory, images are listed."""
     root = Path(shutil.copytree(shapes / 'coco', tmp_path / 'coco'))
     file = root / 'annotations/instances_train2017.json'
     content = json.loads(file.read_text())
     content['annotations'][0]['segmentation']['counts'] = 'P' * 9
+    last = content['annotations'][-1]
+    last['segmentation'] = [[1, 1, 1e12, 5, 5, 1e12]]
     file.write_text(json.dumps(content))
-    page = browse(
-        config('mask_rcnn'), out=tmp_path / 'a.html', index=(0, 1), draws=1, data_root=root).page
-    assert page.read_text().count('the RLE') == 2  # as it is, and as it is fed
+    found = browse(config('mask_rcnn'), out=tmp_path / 'a.html', num=12, draws=1, data_root=root)
+    text = found.page.read_text()
+    assert text.count('the RLE') == text.count('polygons must be numbers of pixels within') == 2
+    assert counts_of(found)['Masks that reach out of their box'] == {'train': 2}
+
+
+def test_many_boxes_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs are the same, however many boxes are compared at a time."""
+    lefts = np.random.default_rng(0).integers(0, 4, 40).tolist()
+    objects = as_objects([(i % 2, 0, (left, 0, left + 90, 90), 1., i > 37, i)
+                          for i, left in enumerate(lefts)], [None] * 40)
+    found = {(i, j)
+             for i in range(38)
+             for j in range(i + 1, 38) if (i - j) % 2 == 0 and abs(lefts[i] - lefts[j]) <= 4}
+    for compared in (128, 7, 1):
+        monkeypatch.setattr('colonnade.engine.browsing.object_faults.COMPARED', compared)
+        pairs = np.concatenate(list(pairs_of(objects)))
+        assert {(objects.ids[int(i)], objects.ids[int(j)]) for i, j, _ in pairs} == found
+        assert len(pairs) == len(found)
 
 
 def test_names_of_classes(shapes: Path) -> None:

@@ -25,7 +25,7 @@ from .label_faults import suspicions_of_files, suspicions_of_labels
 from .label_maps import LabelCounts, count_labels
 from .object_faults import suspicions_of_objects
 from .sets import ImageSet, chosen_images, read_set
-from .statistics import Numbers, ObjectNumbers, numbers_of
+from .statistics import LabelNumbers, Numbers, numbers_of
 
 SPLITS = ('train', 'val', 'test')
 
@@ -90,7 +90,9 @@ class Browsed:
         """Counts, and the kinds of suspected faults that were found."""
         lines = []
         for found in self.numbers:
-            counted = 'objects' if isinstance(found, ObjectNumbers) else 'labelled pixels'
+            counted = 'objects'
+            if isinstance(found, LabelNumbers):
+                counted = f'labelled pixels in {found.num_maps:,} label maps'
             lines.append(f'{found.name}: {found.num_images:,} images, '
                          f'{int(found.amounts.sum()):,} {counted}, {len(found.frequent(10**9))} of '
                          f'{len(found.classes)} classes')

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from ..own_data.label_maps import IGNORED
 from ..prediction.drawing import Colour
+from .input_faults import order_fault, range_fault
+from .late_annotations import bring_onto_inputs, loads_late
 from .scenes import Scene, resized, shown_size, within
 from .sets import build_dataset, dataset_settings
 
 FRAME: Colour = (255, 0, 255)  # the edge between an image and its padding
-RGB_MEAN = (123.675, 116.28, 103.53)  # of ImageNet, from red to blue
 MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # in names of steps that put images together
-FAR = 2.5  # standard deviations of the mean of all values from 0
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Fed:
 
     Attributes:
         inputs: ``(C, H, W)``, as they enter the model.
-        sample: mmdet's or mmseg's data sample.
+        sample: mmdet's or mmseg's data sample; its annotations are in pixels of the inputs.
         pixels: The inputs as RGB values of uint8, ``(H, W, 3)``.
         before: The least and the largest value before the preprocessor.
     """
@@ -60,7 +60,8 @@ class Fed:
         small = resized(self.pixels, size, smooth=True)
         labels = label_map_of(self.sample)
         if labels is not None:
-            labels = resized(np.where(labels < num_classes, labels, num_classes), size)
+            labels = np.where(labels < num_classes, labels, num_classes)
+            labels = resized(padded(labels, full, num_classes), size)
             return Scene(small, np.zeros((0, 4)), np.zeros(0, int), label_map=labels)
         boxes, classes, masks = objects_of(self.sample)
         factor = np.tile([size[1] / full[1], size[0] / full[0]], 2)
@@ -95,11 +96,11 @@ def objects_of(sample: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     return boxes.cpu().numpy().reshape(-1, 4), found.labels.cpu().numpy(), masks
 
 
-def padded(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A mask of the image at the size of the tensor: nothing is in the padding."""
-    whole = np.zeros(size, bool)
-    height, width = min(size[0], mask.shape[0]), min(size[1], mask.shape[1])
-    whole[:height, :width] = mask[:height, :width]
+def padded(values: np.ndarray, size: tuple[int, int], rest: int = 0) -> np.ndarray:
+    """A mask or label map of the image at the size of the tensor, with ``rest`` in the padding."""
+    whole = np.full(size, rest, values.dtype)
+    height, width = min(size[0], values.shape[0]), min(size[1], values.shape[1])
+    whole[:height, :width] = values[:height, :width]
     return whole
 
 
@@ -113,6 +114,7 @@ class Feeder:
         settings: Of the preprocessor in the config.
         training: Whether it feeds training.
         mixes: Whether steps put several images into one.
+        late: Whether annotations come in pixels of the original image, as in validation.
         seen: Everything that it fed.
     """
     dataset: Any
@@ -120,6 +122,7 @@ class Feeder:
     settings: dict[str, Any]
     training: bool
     mixes: bool
+    late: bool = False
     seen: list[Fed] = field(default_factory=list)
 
     @classmethod
@@ -140,7 +143,9 @@ class Feeder:
                 built = MODELS.build(settings)
         except Exception as error:  # data sets raise of all kinds
             raise ValueError(f'{type(error).__name__}: {error}') from error
-        return cls(dataset, built, settings, split == 'train', mixes)
+        training = split == 'train'
+        late = not training and loads_late(cfg, split)
+        return cls(dataset, built, settings, training, mixes, late)
 
     def positions(self, paths: Sequence[str]) -> dict[str, int]:
         """Where the data set has these images first; those that it leaves out are missing."""
@@ -169,6 +174,8 @@ class Feeder:
             given = batch['inputs'][0]
             before = float(given.min()), float(given.max())
             ready = self.preprocessor(batch, self.training)
+            if self.late:
+                bring_onto_inputs(ready['data_samples'][0])
         except Exception as error:  # steps of pipelines raise of all kinds
             raise ValueError(f'{type(error).__name__}: {error}') from error
         inputs = ready['inputs'][0]
@@ -196,25 +203,9 @@ class Feeder:
 
     def suspicions(self) -> list[str]:
         """Sentences on inputs that look wrong; only what can be told from the numbers."""
-        mean, found = self.settings.get('mean'), []
-        if mean is not None and len(mean) == 3:
-            given = tuple(mean) if self.converts else tuple(mean)[::-1]
-            if np.allclose(given, RGB_MEAN[::-1], atol=0.5):
-                found.append(f"The preprocessor's mean {list(mean)} is ImageNet's in the other "
-                             'order of channels: look at bgr_to_rgb, and at the order of mean and '
-                             'std.')
-        if not self.seen:
-            return found
-        largest = max(fed.before[1] for fed in self.seen)
-        if mean is not None and max(mean) > 2 and largest <= 1:
-            found.append('Values before normalisation are at most 1, and the mean is for values '
-                         f'from 0 to 255: {list(mean)}.')
-        values = torch.stack([fed.inputs.float().mean() for fed in self.seen])
-        if not values.isfinite().all():
-            found.append('Some inputs are not finite.')
-        elif mean is None and largest > 2:
-            found.append('Inputs are not normalised: the preprocessor has no mean and std, and '
-                         f'values reach {largest:.0f}.')
-        elif abs(float(values.mean())) > FAR:
-            found.append(f'The mean of all inputs is {float(values.mean()):.1f}, far from 0.')
-        return found
+        suspected = [order_fault(self.settings, self.converts)]
+        if self.seen:
+            largest = max(fed.before[1] for fed in self.seen)
+            means = torch.stack([fed.inputs.float().mean() for fed in self.seen])
+            suspected.append(range_fault(self.settings, largest, float(means.mean())))
+        return [each for each in suspected if each]

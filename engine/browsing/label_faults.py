@@ -63,8 +63,10 @@ def with_points(case: Case) -> Case:
 def suspicions_of_files(sets: Sequence[ImageSet], hashes: Hashes,
                         counts: Sequence[LabelCounts]) -> Iterator[Suspicion]:
     """Files that cannot be read or are of another size than said, and images that look alike."""
-    unreadable = Suspicion('Files that cannot be read',
-                           'Training stops at them, or takes another image instead.')
+    unreadable = Suspicion(
+        'Files that cannot be read',
+        'Damaged files, and images whose values have no known range. Training '
+        'stops at them, takes another image, or sees wrong values.')
     for number, data in enumerate(sets):
         errors = [(index, text) for where, index, text in hashes.errors if where == number]
         errors += counts[number].errors if counts else []

@@ -22,6 +22,7 @@ SAME = 0.9  # intersection over union of two boxes of a class
 LONG = 20.  # times as long as wide
 OUT_OF_BOX = 2., 0.05  # pixels, and share of the box's side, that a mask may reach out of it
 CHUNK = 20_000  # objects whose polygons are looked at together
+COMPARED = 128  # boxes that are compared with all others at a time
 
 
 @dataclass(frozen=True)
@@ -175,17 +176,22 @@ def same_boxes(sets: Sequence[ImageSet]) -> Suspicion:
     for data in sets:
         objects = data.objects
         assert objects is not None
-        found = sorted(pairs_of(objects), key=lambda pair: -pair[2])
-        suspicion.add(data.name, len(found), [
-            Case(data, int(objects.images[i]),
-                 f'{caption_of(data, i, j)}: intersection over union {iou:.3f}', (i, j))
-            for i, j, iou in found[:WORST]
-        ])
+        number, worst = 0, np.zeros((0, 3))
+        for found in pairs_of(objects):
+            number += len(found)
+            found = np.concatenate([worst, found])
+            worst = found[np.argsort(-found[:, 2], kind='stable')[:WORST]]
+        cases = []
+        for *pair, iou in worst.tolist():
+            i, j = sorted(map(int, pair))
+            text = f'{caption_of(data, i, j)}: intersection over union {iou:.3f}'
+            cases.append(Case(data, int(objects.images[i]), text, (i, j)))
+        suspicion.add(data.name, number, cases)
     return suspicion
 
 
-def pairs_of(objects: Objects) -> Iterator[tuple[int, int, float]]:
-    """Pairs of objects of one image and class whose boxes are nearly the same."""
+def pairs_of(objects: Objects) -> Iterator[np.ndarray]:
+    """Objects of one image and class whose boxes are nearly the same, and their IoU, ``(P, 3)``."""
     chosen, sides = objects.singles, objects.sides
     keys = np.stack([objects.images[chosen], objects.labels[chosen]])
     order = chosen[np.lexsort(keys[::-1])]
@@ -194,7 +200,9 @@ def pairs_of(objects: Objects) -> Iterator[tuple[int, int, float]]:
         if len(group) < 2:
             continue
         boxes = np.concatenate([objects.boxes[group, :2], sides[group]], axis=1)
-        ious = np.triu(coco_masks.iou(boxes, boxes, [0] * len(group)), 1)
-        for first, second in np.argwhere(ious > SAME).tolist():
-            i, j = sorted((int(group[first]), int(group[second])))
-            yield i, j, float(ious[first, second])
+        for start in range(0, len(group) - 1, COMPARED):
+            some, others = group[start:start + COMPARED], group[start:]
+            ious = coco_masks.iou(boxes[start:start + COMPARED], boxes[start:], [0] * len(others))
+            first, second = np.nonzero(np.triu(ious, 1) > SAME)
+            if len(first):
+                yield np.stack([some[first], others[second], ious[first, second]], axis=1)

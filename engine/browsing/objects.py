@@ -139,11 +139,14 @@ def as_pixels(mask: Mask, size: tuple[int, int]) -> np.ndarray:
         size: Height and width of its image, for polygons.
 
     Raises:
-        ValueError: If a run-length code is malformed, which pycocotools does not find.
+        ValueError: If a run-length code is malformed, or a polygon reaches far out of all images:
+            pycocotools does not find the one, and takes all memory for the other.
     """
     if isinstance(mask, list):
-        codes = coco_masks.frPyObjects([polygon.ravel().tolist() for polygon in mask], *size)
-        code = coco_masks.merge(codes)
+        polygons = [polygon.ravel().tolist() for polygon in mask]
+        if fault := segmentation_fault(polygons, None, False):
+            raise ValueError(fault)
+        code = coco_masks.merge(coco_masks.frPyObjects(polygons, *size))
     else:
         assert mask is not None
         if fault := segmentation_fault(mask, list(mask['size']), False):

@@ -114,8 +114,13 @@ def fed_text(feeder: Feeder, draws: int) -> str:
             if feeder.training else 'The pipeline of this split')
     parts = [
         f'{what}, then the data preprocessor. Mean and std are undone for the pictures. A pink '
-        'line shows where padding begins. Annotations are those that the losses get.'
+        'line shows where padding begins.'
     ]
+    if feeder.training:
+        parts.append('Annotations are those that the losses get.')
+    elif feeder.late:
+        parts.append(
+            'Annotations were resized with the image; evaluation compares at its own size.')
     if feeder.mixes:
         parts.append('Some steps put several images together: the whole set\'s, or those that '
                      'came before, of which there are few here.')

@@ -27,7 +27,7 @@ class Numbers:
         sizes: Width and height of images, ``(I, 2)``, those that are known.
         amounts: Objects of each class, or pixels in label maps, ``(K,)``.
         images: Images of each class, ``(K,)``.
-        num_images: All of which classes are counted.
+        num_images: All of the split.
         together: Images that have both classes, ``(K, K)``.
     """
     name: str
@@ -69,9 +69,11 @@ class LabelNumbers(Numbers):
     """The same of label maps.
 
     Attributes:
-        unlabelled: Share of unlabelled pixels in each image, ``(I,)``.
+        num_maps: Those that could be read, of the images that were decoded.
+        unlabelled: Share of unlabelled pixels in each of them, ``(num_maps,)``.
         total: All pixels.
     """
+    num_maps: int
     unlabelled: np.ndarray
     total: int
 
@@ -90,7 +92,7 @@ def numbers_of(data: ImageSet, counts: LabelCounts | None) -> Numbers:
     has = pixels[:, :-1] > 0
     total = pixels.sum(axis=1)
     return LabelNumbers(data.name, data.classes, counts.sizes, pixels[:, :-1].sum(axis=0),
-                        has.sum(axis=0), len(pixels), together(has),
+                        has.sum(axis=0), len(data), together(has), len(pixels),
                         pixels[:, -1] / np.maximum(total, 1), int(total.sum()))
 
 

@@ -26,7 +26,7 @@ def about(data: ImageSet, found: Numbers) -> list[tuple[str, str]]:
     if isinstance(found, ObjectNumbers):
         rows += about_objects(found)
     elif isinstance(found, LabelNumbers):
-        rows += [('label maps counted', f'{found.num_images:,}'), ('pixels', f'{found.total:,}'),
+        rows += [('label maps counted', f'{found.num_maps:,}'), ('pixels', f'{found.total:,}'),
                  ('share unlabelled', percent(found.total - int(found.amounts.sum()), found.total))]
     missing = int((found.amounts == 0).sum())
     rows += [('classes', f'{len(data.classes)}'), ('classes that do not occur', f'{missing}')]
