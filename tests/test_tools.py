@@ -49,20 +49,22 @@ def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
         assert written['metrics'][metric] >= 0
 
 
-def test_under_the_libraries_own_tools(shapes: Path, tmp_path: Path) -> None:
-    """They have no --data-root: an environment variable says where the data are."""
-    runs = []
-    for head, package in (('mask_rcnn', 'mmdet'), ('upernet', 'mmseg')):
-        tools = Path(find_spec(package).origin).parent / '.mim/tools'
-        work_dir = ['--work-dir', tmp_path / head]
-        train = [tools / 'train.py', config(head), *work_dir, *SHORT, *NO_WORKERS]
-        test = [tools / 'test.py', config(head), tmp_path / head / 'iter_2.pth', *work_dir]
-        runs.append([list(map(str, command)) for command in (train, test)])
+@pytest.mark.parametrize('head, package', [
+    ('mask_rcnn', 'mmdet'),
+    pytest.param('upernet', 'mmseg', marks=pytest.mark.slow),
+])
+def test_under_the_librarys_own_tools(head: str, package: str, shapes: Path,
+                                      tmp_path: Path) -> None:
+    """It has no --data-root: an environment variable says where the data are."""
+    tools = Path(find_spec(package).origin).parent / '.mim/tools'
+    work_dir = ['--work-dir', tmp_path]
+    train = [tools / 'train.py', config(head), *work_dir, *SHORT, *NO_WORKERS]
+    test = [tools / 'test.py', config(head), tmp_path / 'iter_2.pth', *work_dir]
+    commands = json.dumps([list(map(str, command)) for command in (train, test)])
 
-    run_python('tests/library_tools.py', json.dumps(runs), COLONNADE_SHAPES=str(shapes))
+    run_python('tests/library_tools.py', package, commands, COLONNADE_SHAPES=str(shapes))
 
-    for head in ('mask_rcnn', 'upernet'):
-        assert METRICS[head][0] in latest_log(tmp_path / head)
+    assert METRICS[head][0] in latest_log(tmp_path)
 
 
 @pytest.mark.parametrize('changes', [dict(_delete_=True, max_per_img=100), None])

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log, run_python
+from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log
 from evil_pickle import write_evil
 from layouts_by_hand import (TINY, cait_state, dino_state, mmpretrain_state, original_state,
                              ours_state, resmlp_dino_state, resmlp_original_state,
@@ -190,7 +190,8 @@ def from_pretrained(checkpoint: str, data_root: Path, work_dir: Path) -> list[st
     ]
 
 
-def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path) -> None:
+def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path, run_tool: Callable,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """As the hub's client caches them; nothing is fetched here."""
     name, folder = 'xcit_nano_12_p16_224.fb_in1k', tmp_path / 'hub'
     repository = folder / f'models--timm--{name}'
@@ -200,9 +201,10 @@ def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path) -> None
     weights = timm.create_model('xcit_nano_12_p16_224').state_dict()
     safetensors.torch.save_file(weights, repository / 'snapshots/1/model.safetensors')
 
-    arguments = from_pretrained(f'timm://{name}', shapes / 'ade', tmp_path / 'run')
-    log = run_python('tools/train.py', *arguments, HF_HUB_CACHE=str(folder))
-    assert 'OneDL' not in log
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(folder))
+    run_tool('train', *from_pretrained(f'timm://{name}', shapes / 'ade', tmp_path / 'run'),
+             *NO_WORKERS)
+    log = latest_log(tmp_path / 'run')
     assert f'timm://{name}: XCiT, timm; ' in log
     assert 'random weights' not in log
 
