@@ -45,13 +45,8 @@ def blocks_of(page: Path, language: str | None = None) -> list[Block]:
 def commands_of(block: Block) -> list[list[str]]:
     """The words of each command of a block in ``sh``; comments are left out."""
     lines = block.code.replace('\\\n', ' ').splitlines()
-    words = [shlex.split(quoted_substitutions(line), comments=True) for line in lines]
+    words = [shlex.split(line, comments=True) for line in lines]
     return [command for line in words for command in split(line, '&&') if command]
-
-
-def quoted_substitutions(line: str) -> str:
-    """``$(cat FILE)`` as one word."""
-    return re.sub(r'(\$\(cat [^)"]+\))', r"'\1'", line)
 
 
 def split(words: list[str], separator: str) -> Iterator[list[str]]:

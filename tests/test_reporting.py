@@ -48,7 +48,15 @@ def test_tables_plots_and_folds(tmp_path: Path) -> None:
     cells = re.findall('<td class=number>(.*)</td>', text)
     assert cells == ['0.5124', '–', '–']
     plot = base64.b64decode(re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', text)[1])
-    assert plot == svg(drawn) and b'<!-- a $b$ -->' in plot and b'script' not in plot
+    assert plot == svg(drawn) and b'>a $b$</text>' in plot and b'script' not in plot
+
+
+@pytest.mark.filterwarnings('error')
+def test_texts_of_plots_are_drawn_by_the_reader() -> None:
+    drawn, axes = figure()
+    axes.plot([1, 2], label='行人<b>')
+    axes.legend()
+    assert '>行人&lt;b&gt;</text>'.encode() in svg(drawn)
 
 
 def test_photographs_are_smaller_than_drawings(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
     ([dict(type='VOCMetric', metric='mAP'), dict(type='CocoMetric', metric='segm', prefix='b')],
      'b/segm_mAP'),
     ([dict(type='VOCMetric', metric='mAP'), dict(type='CocoMetric')], 'pascal_voc/mAP'),
+    ([dict(type='CocoMetric', metric='segm'), dict(type='CocoPanopticMetric')], 'coco_panoptic/PQ'),
     (dict(type='LVISMetric', metric=['bbox']), 'lvis/bbox_AP'),
     (dict(type='Written'), None),
 ])  # yapf: disable

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +19,16 @@ from colonnade.engine.launch import import_quietly
 from colonnade.engine.locking import locked
 from colonnade.engine.reporting.plots import svg
 from colonnade.engine.run_report import detections, label_maps, plots
-from colonnade.engine.run_report.average_precision import average_precision, truth_of
+from colonnade.engine.run_report.about import changed_data
+from colonnade.engine.run_report.average_precision import (IOUS, CocoTruth, average_precision,
+                                                           coco_library, truth_of)
 from colonnade.engine.run_report.class_sections import class_sections
 from colonnade.engine.run_report.detections import Found, found_in, match
 from colonnade.engine.run_report.evidence import evidence_of
 from colonnade.engine.run_report.fingerprints import sha256_of_listing
-from colonnade.engine.run_report.folder import read_run
+from colonnade.engine.run_report.folder import read_columns, read_run
 from colonnade.engine.run_report.label_maps import labelled
-from colonnade.engine.run_report.page import sections_of, write_report
+from colonnade.engine.run_report.page import command_section, sections_of, write_report
 from colonnade.engine.run_report.picture_sections import thinned
 from colonnade.engine.run_report.recording import RunRecord
 
@@ -104,7 +107,9 @@ def test_ap_of_classes_is_that_of_the_metric(kind: str, real_data: dict[str, Pat
         assert 0.02 < np.nanmean(measured.ap) < 0.9
         assert round(np.nanmean(measured.ap), 3) == expected[f'coco/{part}_mAP']
         assert round(np.nanmean(measured.ap50), 3) == expected[f'coco/{part}_mAP_50']
+    dataset._metainfo['classes'] += ('sky', )  # panoptic data have classes that have no boxes
     evidence = evidence_of(found, dataset, [metric])
+    assert evidence['classes']['bbox_ap'][80] is None
     assert np.isclose(
         np.mean([ap for ap in evidence['classes']['bbox_ap'] if ap is not None]),
         expected['coco/bbox_mAP'],
@@ -124,6 +129,22 @@ def test_data_without_cocos_metric(real_data: dict[str, Path]) -> None:
     assert truth_of([type('LVISMetric', (), {})()], dataset) is None
     evidence = evidence_of(found, dataset, [type('LVISMetric', (), {})()])
     assert 'bbox_ap' not in evidence['classes'] and evidence['confusion']
+
+
+def test_classes_without_categories_and_objects_without_masks() -> None:
+    api = coco_library()[0]()
+    api.dataset = dict(
+        images=[dict(id=0, height=100, width=100)],
+        categories=[dict(id=7, name='b'), dict(id=3, name='d')],
+        annotations=[dict(id=1, image_id=0, category_id=3, bbox=[0, 0, 10, 10], area=100,
+                          iscrowd=0)])  # yapf: disable
+    api.createIndex()
+    truth = CocoTruth(api, [0], [7, 3], [1, 3], 4, IOUS, 100, False)
+    assert not truth.has_masks
+    for found, expected in ((found_boxes((0, 0, 10, 10, 1, 90)), 1), (found_boxes(), 0)):
+        measured = average_precision(truth, [found], 'bbox')
+        np.testing.assert_array_equal(measured.ap, [np.nan, np.nan, np.nan, expected])
+        assert measured.at_50.shape == (101, 4)
 
 
 def found_boxes(*boxes: tuple[int, ...]) -> Found:
@@ -180,7 +201,7 @@ def test_iou_of_classes_is_that_of_the_metric() -> None:
 
 
 def test_a_run_of_a_segmenter(trained: Path) -> None:
-    evaluation = read(trained / 'record/iter_2/evaluation.json')
+    evaluation = read_run(trained).whole(read(trained / 'record/iter_2/evaluation.json'))
     iou = [value for value in evaluation['classes']['iou'] if value is not None]
     assert 100 * np.mean(iou) == pytest.approx(evaluation['metrics']['mIoU'], abs=0.006)
     assert evaluation['images'] == evaluation['recorded'] == len(evaluation['samples']) == 4
@@ -189,6 +210,7 @@ def test_a_run_of_a_segmenter(trained: Path) -> None:
     assert about['data']['training']['images'] == 12 and about['config']['work_dir']
     assert about['seconds'] >= about['seconds_of_recording'] > 0 and about['peak_memory'] > 0.1
     text = (trained / 'report.html').read_text()
+    assert 'This part cannot be made' not in text
     assert len(text) < 3e6 and 'http-equiv' not in text and 'src="http' not in text
     assert text.count('<img') >= 4 + 1 + len(evaluation['worst'])
     assert titles(trained)[0] == 'Run' and {'Samples', 'Classes', 'Confusion'} < {*titles(trained)}
@@ -201,7 +223,7 @@ def test_a_run_of_a_detector(run_tool: Callable, shapes: Path, tmp_path: Path) -
              tmp_path / 'run', *options)
     run = read_run(tmp_path / 'run')
     assert [each['iteration'] for each in run.evaluations] == [1, 2]
-    for each in run.evaluations:
+    for each in map(run.whole, run.evaluations):
         for part in ('bbox', 'segm'):
             ap = np.mean([ap for ap in each['classes'][f'{part}_ap'] if ap is not None])
             assert ap == pytest.approx(each['metrics'][f'coco/{part}_mAP'], abs=6e-4)
@@ -219,10 +241,63 @@ def test_a_resumed_run_goes_on_in_its_page(run_tool: Callable, shapes: Path, tra
              '--resume', *SHORT, 'train_cfg.max_iters=3', *NO_WORKERS, *NO_VAL)
     about = read(trained / 'record/run.json')
     assert [start['iteration'] for start in about['starts']] == [0, 2]
+    assert about['starts'][1]['other_data'] == []
     assert about['seconds'] > before and about['iteration'] == 3 and not later.exists()
     assert 'validation' not in about['data']
     assert 'Resumed' in (trained / 'report.html').read_text()
     assert {'Losses and learning rate', 'Classes'} < {*titles(trained)}
+
+
+def test_a_run_that_goes_on_with_other_data(trained: Path) -> None:
+    """Samples are those of the last evaluation's images, and it is said that they changed."""
+    later = shutil.copytree(trained / 'record/iter_2', trained / 'record/iter_4')
+    evaluation, about = read(later / 'evaluation.json'), read(trained / 'record/run.json')
+    evaluation |= dict(iteration=4)
+    (later / 'evaluation.json').write_text(json.dumps(evaluation))
+    assert len(read_run(trained).drawn) == 2
+    (later / 'evaluation.json').write_text(json.dumps(evaluation | dict(samples=['other.png'])))
+    assert [each['iteration'] for each in read_run(trained).drawn] == [4]
+    assert '1 earlier evaluations drew other images' in write_report(trained).read_text()
+    (later / 'evaluation.json').write_text(json.dumps(evaluation))
+    now = dict(data=dict(training=about['data']['training'], validation=dict(images=9, files={})))
+    assert changed_data(about, now) == ['validation'] and changed_data({}, now) == []
+    about['starts'].append(dict(time='now', iteration=2, other_data=['validation']))
+    (trained / 'record/run.json').write_text(json.dumps(about))
+    assert [each['iteration'] for each in read_run(trained).drawn] == [4]
+    text = write_report(trained).read_text()
+    assert 'at iteration 2, with other validation data.' in text and 'were others' in text
+
+
+def test_a_part_that_cannot_be_made_costs_no_other(trained: Path) -> None:
+    path = trained / 'record/iter_2/details.json'
+    details = read(path)
+    details['classes']['iou'].pop()
+    path.write_text(json.dumps(details))
+    before = titles(trained)
+    assert {'Samples', 'Worst images', 'Classes'} < {*before} and 'Confusion' not in before
+    assert 'This part cannot be made: IndexError' in write_report(trained).read_text()
+
+
+def test_commands_of_a_moved_run(trained: Path) -> None:
+    moved = trained.rename(trained.parent / 'it is moved')
+    name = next(moved.glob('best_*.pth')).name
+    command = command_section(read_run(moved))[0].commands[0]
+    assert shlex.split(command)[-1] == f'$(cat {shlex.quote(str(moved / "best_checkpoint"))})'
+    (moved / 'best_checkpoint').write_text(f'/gone/{name}')
+    command = command_section(read_run(moved))[0].commands[0]
+    assert shlex.split(command)[2:] == [str(next(moved.glob('*.py'))), str(moved / name)]
+
+
+def test_cells_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / 'metrics.csv'
+    path.write_text('iter,loss,mIoU\n1,0.5,\n2,inf,n/a\n3\n\n4,,7\n')
+    run = read_run(tmp_path)
+    assert {key: curve.tolist() for key, curve in run.curves.items()} == {
+        'loss': [[1, 0.5]], 'mIoU': [[4, 7]]}  # yapf: disable
+    assert [each['iteration'] for each in run.evaluations] == [4]
+    path.write_text('iter,loss\nx,1\n')
+    with pytest.raises(ValueError, match='is damaged: a row has no number in its column iter'):
+        read_columns(path)
 
 
 def test_no_report(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
@@ -256,10 +331,11 @@ def test_texts_of_strangers_are_text(trained: Path) -> None:
     about, path = read(trained / 'record/run.json'), trained / 'record/iter_2/evaluation.json'
     about |= dict(classes=[evil, *about['classes'][1:]], versions={evil: evil})
     about['data']['training']['files'] = {evil: evil}
-    evaluation = read(path)
-    evaluation['samples'][0] = evaluation['worst'][0]['name'] = f'{evil}.jpg'
+    evaluation, details = read(path), read(path.parent / 'details.json')
+    evaluation['samples'][0] = details['worst'][0]['name'] = f'{evil}.jpg'
     evaluation['metrics'][evil] = 1.
     path.write_text(json.dumps(evaluation))
+    (path.parent / 'details.json').write_text(json.dumps(details))
     (trained / 'record/run.json').write_text(json.dumps(about))
     (trained / about['config_file']).write_text(f'x = {evil!r}')
     text = write_report(trained).read_text()
@@ -311,6 +387,9 @@ def test_hash_of_a_folder(tmp_path: Path) -> None:
     assert sha256_of_listing(str(tmp_path)) != first
     (tmp_path / 'a/1.jpg').write_bytes(b'321')
     assert sha256_of_listing(str(tmp_path)) == first
+    (tmp_path / 'gone.jpg').symlink_to('nowhere.jpg')
+    (tmp_path / 'loop').symlink_to('loop')
+    assert sha256_of_listing(str(tmp_path)) != first
 
 
 def test_the_tool_writes_the_page_again(run_tool: Callable, trained: Path, tmp_path: Path,
@@ -352,7 +431,8 @@ def test_two_processes(head: str, layout: str, measure: str, metric: str, unit: 
         *options,
         out=tmp_path)
     assert 'the report lacks' not in latest_log(tmp_path / 'run')
-    found = read(tmp_path / 'run/record/iter_1/evaluation.json')
+    run = read_run(tmp_path / 'run')
+    found = run.whole(run.last)
     assert found['recorded'] == found['images'] == 3
     values = [value for value in found['classes'][measure] if value is not None]
     assert unit * np.mean(values) == pytest.approx(found['metrics'][metric], abs=0.006)

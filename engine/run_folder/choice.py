@@ -29,10 +29,12 @@ def is_validated(cfg: Config) -> bool:
 def best_metric(cfg: Config) -> str | None:
     """The metric that matters most in validation, with its evaluator's prefix.
 
-    Masks count before boxes. None if no evaluator is known to have one.
+    Panoptic quality counts before masks, masks before boxes. None if no evaluator is known to have
+    one.
     """
     found = [name for name in map(metric_of, evaluators(cfg, ('val_evaluator', ))) if name]
-    return next((name for name in found if 'segm_' in name), found[0] if found else None)
+    ordered = [name for part in ('PQ', 'segm_', '') for name in found if part in name]
+    return ordered[0] if ordered else None
 
 
 def metric_of(evaluator: ConfigDict) -> str | None:

@@ -62,6 +62,12 @@ def data_of_run(runner: Runner) -> dict[str, dict[str, Any]]:
     }
 
 
+def changed_data(before: dict[str, Any], about: dict[str, Any]) -> list[str]:
+    """The parts of the data that are not those of an earlier start."""
+    then, now = before.get('data', {}), about['data']
+    return [split for split in then if split in now and then[split] != now[split]]
+
+
 def memory(about: dict[str, Any]) -> dict[str, float]:
     """The most memory that this process has used, in GiB, of the host and of its GPU."""
     unit = 1 if sys.platform == 'darwin' else 1024

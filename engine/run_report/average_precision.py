@@ -26,7 +26,9 @@ class CocoTruth:
     Attributes:
         api: The COCO object of faster_coco_eval or pycocotools.
         img_ids: Those that are evaluated.
-        cat_ids: The category of each class.
+        cat_ids: The category of each label.
+        places: The class of each category among those of the data set, which may be more.
+        num_classes: ``K``, of the data set.
         iou_thrs: IoU from which a detection is right.
         most: Detections of an image that count.
         by_index: Whether images are called by their index in the data set.
@@ -34,9 +36,22 @@ class CocoTruth:
     api: Any
     img_ids: Sequence[Any]
     cat_ids: Sequence[int]
+    places: Sequence[int]
+    num_classes: int
     iou_thrs: np.ndarray
     most: int
     by_index: bool
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether every object is annotated with a mask."""
+        return all('segmentation' in item for item in self.api.anns.values())
+
+    def of_classes(self, values: np.ndarray) -> np.ndarray:
+        """Values ``(..., C)`` of categories as those of classes, ``(..., K)``, NaN elsewhere."""
+        spread = np.full((*values.shape[:-1], self.num_classes), np.nan)
+        spread[..., list(self.places)] = values
+        return spread
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,7 @@ def truth_of(metrics: Iterable[BaseMetric], dataset: Any) -> CocoTruth | None:
     Returns:
         None for metrics of another protocol, LVIS's, which boxes alone do not suffice for.
     """
+    classes = list(dataset.metainfo['classes'])
     kinds = {type(metric).__name__: metric for metric in metrics}
     if any(name in kinds for name in OTHER_PROTOCOLS):
         return None
@@ -81,14 +97,15 @@ def truth_of(metrics: Iterable[BaseMetric], dataset: Any) -> CocoTruth | None:
     if metric is not None and metric._coco_api is not None and metric.cat_ids is not None:
         # pycocotools averages over 100 detections, faster_coco_eval over the most there are
         most = MOST if type(metric).__name__ == 'CocoMetric' else max(metric.proposal_nums)
-        return CocoTruth(metric._coco_api, metric.img_ids, metric.cat_ids,
+        places = [classes.index(metric._coco_api.cats[each]['name']) for each in metric.cat_ids]
+        return CocoTruth(metric._coco_api, metric.img_ids, metric.cat_ids, places, len(classes),
                          np.asarray(metric.iou_thrs), most, False)
     api = coco_library()[0]()
     with redirect_stdout(StringIO()):  # pycocotools prints its progress
         api.dataset = coco_dataset(dataset)
         api.createIndex()
-    images = list(range(len(dataset)))
-    return CocoTruth(api, images, list(range(len(dataset.metainfo['classes']))), IOUS, MOST, True)
+    images, labels = list(range(len(dataset))), list(range(len(classes)))
+    return CocoTruth(api, images, labels, labels, len(labels), IOUS, MOST, True)
 
 
 def coco_dataset(dataset: Any) -> dict[str, Any]:
@@ -125,11 +142,11 @@ def average_precision(truth: CocoTruth, found: Sequence[Found], kind: str) -> Pr
     """
     from pycocotools.cocoeval import COCOeval
     entries = [entry for each in found for entry in entries_of(each, truth, kind)]
-    num_classes = len(truth.cat_ids)
     if not entries:  # which pycocotools cannot evaluate
         present = {item['category_id'] for item in truth.api.anns.values()}
         ap = np.array([0. if each in present else np.nan for each in truth.cat_ids])
-        return Precision(ap, ap, np.broadcast_to(ap, (101, num_classes)))
+        ap = truth.of_classes(ap)
+        return Precision(ap, ap, np.broadcast_to(ap, (101, len(ap))))
     faster_coco, faster = coco_library()
     with redirect_stdout(StringIO()):
         evaluation = (faster if isinstance(truth.api, faster_coco) else COCOeval)(
@@ -142,7 +159,7 @@ def average_precision(truth: CocoTruth, found: Sequence[Found], kind: str) -> Pr
         evaluation.accumulate()
     values = np.array(evaluation.eval['precision'])[..., 0, 0]  # (thresholds, 101, classes)
     values = values[..., np.argsort(np.argsort(truth.cat_ids))]  # which were sorted by their ids
-    values = np.where(values < 0, np.nan, values)
+    values = truth.of_classes(np.where(values < 0, np.nan, values))
     half = int(np.argmin(np.abs(truth.iou_thrs - 0.5)))
     return Precision(values.mean(axis=(0, 1)), values[half].mean(axis=0), values[half])
 

@@ -36,7 +36,7 @@ def main_key(values: dict[str, list]) -> str:
 def class_sections(evaluation: dict[str, Any], classes: Sequence[str]) -> list[Section]:
     """What one evaluation says of classes; empty if it says nothing."""
     values = evaluation.get('classes')
-    if not values:
+    if not values or not classes:
         return []
     detector = 'objects' in values
     found = class_tables(values, classes, ABOUT['detector' if detector else 'segmenter'])

@@ -14,6 +14,7 @@ from .class_sections import COLUMNS, main_key
 from .curve_sections import defined, is_main
 from .folder import Run, evaluation_folder, read_run, record_of
 from .page import KINDS, clock, gpu_memory, pace_of, state_of
+from .parts import part
 from .picture_sections import legend_of
 from .pictures import grid
 
@@ -63,11 +64,11 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[str]]
         Section('Runs', text=' '.join(warnings), tables=[overview(runs)]),
         Section('Metrics', text='Each at the best evaluation of its run, then at the last.',
                 tables=[metrics_table(runs)], plots=metric_plots(runs)),
-        *curve_section(runs),
-        *class_section(runs),
+        *part('Loss and learning rate', curve_section, runs),
+        *part('Classes', class_section, runs),
         Section('Settings that differ', tables=[settings_table(runs)]),
         Section('Data', tables=[data_table(runs)]),
-        *sample_section(runs),
+        *part('Samples', sample_section, runs),
     ]  # yapf: disable
     write_page(out, ' | '.join(runs), ABOUT, sections)
     return [overview(runs), metrics_table(runs), settings_table(runs)], warnings
@@ -179,16 +180,19 @@ def data_warnings(runs: dict[str, Run]) -> list[str]:
         if split == 'validation' and len(known) < len(runs):
             missing = ', '.join(name for name in runs if name not in known)
             warnings.append(f'Warning: what {missing} evaluated on is not recorded.')
+    warnings += [f'Warning: the validation data of {name} changed at iteration {run.data_since}.'
+                 for name, run in runs.items() if run.data_since]  # yapf: disable
     return warnings
 
 
 def class_section(runs: dict[str, Run]) -> list[Section]:
     """By how much classes differ between the first run and the last."""
     (first, one), *_, (second, other) = runs.items()
-    measured: list[dict] = [(run.best or {}).get('classes') or {} for run in (one, other)]
+    measured: list[dict] = [run.whole(run.best).get('classes') or {} for run in (one, other)]
     if not all(measured) or main_key(measured[0]) != main_key(measured[1]):
         return []
-    key, values = main_key(measured[0]), [values_of(run) for run in (one, other)]
+    key = main_key(measured[0])
+    values = [by_name(run, each[key]) for run, each in zip((one, other), measured, strict=True)]
     shared = [name for name in values[0] if name in values[1]]
     rows = sorted(((name, values[0][name], values[1][name], values[1][name] - values[0][name])
                    for name in shared),
@@ -205,16 +209,15 @@ def class_section(runs: dict[str, Run]) -> list[Section]:
     ]  # yapf: disable
 
 
-def values_of(run: Run) -> dict[str, float]:
-    """The main measure of each class at the best evaluation, by the class's name."""
-    values = (run.best or {})['classes']
-    measured = zip(run.about['classes'], values[main_key(values)], strict=True)
-    return {name: value for name, value in measured if value is not None}
+def by_name(run: Run, values: Sequence[float | None]) -> dict[str, float]:
+    """The values of a run's classes by their names, where there are any."""
+    named = zip(run.about['classes'], values, strict=True)
+    return {name: value for name, value in named if value is not None}
 
 
 def sample_section(runs: dict[str, Run]) -> list[Section]:
     """The images that all runs drew, at the best evaluation of each."""
-    drawn = {name: run for name, run in runs.items() if (run.best or {}).get('samples')}
+    drawn = {name: run for name, run in runs.items() if run.best in run.drawn}
     names = [
         name for name in dict.fromkeys(
             name for run in drawn.values() for name in (run.best or {})['samples']) if sum(

@@ -22,6 +22,8 @@ def metric_section(run: Run) -> list[Section]:
     mark = best['iteration'], best['metrics'][key]
     which = 'lowest' if run.lower_is_better else 'highest'
     text = f'The best evaluation is that of the {which} {key}.'
+    if run.data_since:
+        text += f' Up to iteration {run.data_since}, the validation data were others.'
     if len(run.evaluations) == 1:
         return [Section('Metrics', text=text, tables=[Table(header, rows)])]
     plot = plots.curves(chosen, 'metric', best=mark if key in chosen else None)
@@ -36,8 +38,8 @@ def defined(key: str, value: float | None) -> float | None:
 
 def is_main(key: str) -> bool:
     """Whether a metric is among those that a plot shows."""
-    return key.rpartition('/')[2] in ('bbox_mAP', 'bbox_mAP_50', 'segm_mAP', 'segm_mAP_50', 'mIoU',
-                                      'mAcc', 'aAcc', 'mAP', 'AP50')
+    return key.rpartition('/')[2] in ('PQ', 'bbox_mAP', 'bbox_mAP_50', 'segm_mAP', 'segm_mAP_50',
+                                      'mIoU', 'mAcc', 'aAcc', 'mAP', 'AP50')
 
 
 def curve_section(run: Run) -> list[Section]:

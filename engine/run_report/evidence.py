@@ -41,13 +41,12 @@ def evidence_of_boxes(found: Sequence[Found], dataset: Any,
     classes: dict[str, list] = counts_of(matches, number)
     curves: dict[str, Any] = {}
     truth = truth_of(metrics, dataset)
-    kinds = ['bbox', *(['segm'] if found[0].masks is not None else [])]
-    for kind in kinds:
-        if truth is None:
-            break
-        measured = average_precision(truth, found, kind)
-        classes |= {f'{kind}_ap': numbers(measured.ap), f'{kind}_ap50': numbers(measured.ap50)}
-        curves[kind] = chosen_curves(measured.at_50)
+    if truth is not None:
+        masked = truth.has_masks and found[0].masks is not None
+        for kind in ('bbox', 'segm') if masked else ('bbox', ):
+            measured = average_precision(truth, found, kind)
+            classes |= {f'{kind}_ap': numbers(measured.ap), f'{kind}_ap50': numbers(measured.ap50)}
+            curves[kind] = chosen_curves(measured.at_50)
     return dict(
         classes=classes,
         curves=curves,

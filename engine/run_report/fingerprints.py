@@ -60,13 +60,14 @@ def sha256_of_listing(folder: str) -> str:
 
 
 def files_of(folder: str) -> Iterator[tuple[str, int]]:
-    """Path and bytes of each file in a folder and below."""
+    """Path and bytes of each file in a folder and below; of links that lead nowhere, their own."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_dir():
+            lost = entry.is_symlink() and not os.path.exists(entry.path)  # what it points at
+            if not lost and entry.is_dir():
                 yield from files_of(entry.path)
             else:
-                yield entry.path, entry.stat().st_size
+                yield entry.path, entry.stat(follow_symlinks=not lost).st_size
 
 
 def versions() -> dict[str, str]:

@@ -1,23 +1,28 @@
 """What runs leave in ``WORK_DIR/record``, written and read.
 
-``run.json`` is about the run, ``iter_N/evaluation.json`` about one evaluation, with pictures
-beside it. A page can be made from these files at any time.
+``run.json`` is about the run, ``iter_N/evaluation.json`` about one evaluation. Beside it are
+``details.json``, with classes and worst images, and pictures. A page can be made from these files
+at any time.
 """
 from __future__ import annotations
 
 import csv
 import json
-import math
 import shutil
+from array import array
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from ..locking import locked
 
 RECORD, PAGE, VALUES = 'record', 'report.html', 'metrics.csv'
+EVALUATION, DETAILS = 'evaluation.json', 'details.json'
 NOT_CURVES = ('iter', 'epoch', 'time')
-Curve = list[tuple[int, float]]  # iterations and values
+Curve: TypeAlias = np.ndarray  # iterations and values, (N, 2)
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,12 @@ class Run:
     @property
     def metrics(self) -> dict[str, Curve]:
         """What its evaluations measured."""
-        found: dict[str, Curve] = {}
+        found: dict[str, list[tuple[int, float]]] = {}
         for each in self.evaluations:
             for key, value in each['metrics'].items():
                 if value is not None:
                     found.setdefault(key, []).append((each['iteration'], value))
-        return found
+        return {key: np.array(pairs, dtype=float) for key, pairs in found.items()}
 
     @property
     def main_metric(self) -> str | None:
@@ -73,14 +78,38 @@ class Run:
         return self.about.get('rule') == 'less' and self.main_metric == self.about['main_metric']
 
     @property
+    def data_since(self) -> int:
+        """The iteration from whose end on the validation data are those of ``about``."""
+        return max((start['iteration'] for start in self.about.get('starts', ())
+                    if 'validation' in start.get('other_data', ())), default=0)  # yapf: disable
+
+    @property
+    def drawn(self) -> list[dict[str, Any]]:
+        """The evaluations that drew the same images as the last."""
+        found = [each for each in self.evaluations
+                 if each.get('samples') and each['iteration'] > self.data_since]  # yapf: disable
+        return [each for each in found if each['samples'] == found[-1]['samples']]
+
+    @property
     def last(self) -> dict[str, Any] | None:
         """The last evaluation; None without any."""
         return self.evaluations[-1] if self.evaluations else None
 
+    def whole(self, evaluation: dict[str, Any] | None) -> dict[str, Any]:
+        """An evaluation with its details, which one alone is read with: they are large.
+
+        Raises:
+            ValueError: If their file is damaged.
+        """
+        if evaluation is None:
+            return {}
+        path = evaluation_folder(self.folder, evaluation['iteration']) / DETAILS
+        return evaluation | (read_json(path) if path.is_file() else {})
+
 
 def main_metric(names: list[str]) -> str | None:
     """The metric that sums up an evaluation, where the run names none."""
-    for ending in ('segm_mAP', 'bbox_mAP', 'mIoU', 'mAP', 'AP'):
+    for ending in ('PQ', 'segm_mAP', 'bbox_mAP', 'mIoU', 'mAP', 'AP'):
         for name in names:
             if name.rpartition('/')[2] == ending:
                 return name
@@ -126,10 +155,10 @@ def read_run(work_dir: Path, *, is_live: bool | None = None) -> Run:
                          f'nor {VALUES}, which tools/train.py writes')
     about = read_json(record / 'run.json') if (record / 'run.json').is_file() else {}
     found = recorded_evaluations(record)
-    rows = read_rows(values) if values.is_file() else []
-    evaluations = found or evaluations_of(rows)
+    columns = read_columns(values) if values.is_file() else {}
+    evaluations = found or evaluations_of(columns)
     live = is_training(work_dir) if is_live is None else is_live
-    return Run(work_dir, about, evaluations, curves_of(rows), live)
+    return Run(work_dir, about, evaluations, curves_of(columns), live)
 
 
 def recorded_evaluations(record: Path) -> list[dict[str, Any]]:
@@ -138,7 +167,7 @@ def recorded_evaluations(record: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: If a file is damaged.
     """
-    found = [read_json(path) for path in record.glob('iter_*/evaluation.json')]
+    found = [read_json(path) for path in record.glob(f'iter_*/{EVALUATION}')]
     return sorted(found, key=lambda each: each['iteration'])
 
 
@@ -154,48 +183,56 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f'{path} is damaged: {error}') from error
 
 
-def read_rows(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """The rows of ``metrics.csv``: iterations, and the numbers that were written then.
+def read_columns(path: Path) -> dict[str, np.ndarray]:
+    """The columns of ``metrics.csv``, NaN where a cell holds no finite number.
 
     Raises:
         ValueError: If it is damaged.
     """
     with path.open(newline='') as file:
-        rows = list(csv.DictReader(file))
-    try:
-        return [(int(row['iter']), {
-            key: value
-            for key, text in row.items()
-            if key not in NOT_CURVES and (value := number_of(text)) is not None
-        }) for row in rows]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f'{path} is damaged: a row has no number in its column iter') from error
+        rows = csv.reader(file)
+        names = next(rows, [])
+        cells = [array('d') for _ in names]  # a long run has more rows than texts fit in memory
+        for row in filter(None, rows):
+            for column, text in zip_longest(cells, row[:len(cells)]):
+                column.append(number_of(text))
+    columns = {name: np.array(column) for name, column in zip(names, cells, strict=True)}
+    if names and not np.isfinite(columns.get('iter', np.array([np.nan]))).all():
+        raise ValueError(f'{path} is damaged: a row has no number in its column iter')
+    return columns
 
 
-def curves_of(rows: list[tuple[int, dict[str, float]]]) -> dict[str, Curve]:
+def curves_of(columns: dict[str, np.ndarray]) -> dict[str, Curve]:
     """Each column of numbers over iterations, as far as it has any."""
     curves: dict[str, Curve] = {}
-    for iteration, values in rows:
-        for key, value in values.items():
-            curves.setdefault(key, []).append((iteration, value))
+    for key, values in columns.items():
+        known = np.isfinite(values)
+        if key not in NOT_CURVES and known.any():
+            curves[key] = np.stack([columns['iter'][known], values[known]], axis=1)
     return curves
 
 
-def evaluations_of(rows: list[tuple[int, dict[str, float]]]) -> list[dict[str, Any]]:
+def evaluations_of(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """What rows say of evaluations, where nothing else does: those without a loss."""
-    return [
-        dict(iteration=iteration, metrics=values) for iteration, values in rows
-        if values and 'loss' not in values
-    ]
+    if not columns:
+        return []
+    found = []
+    for row in np.flatnonzero(np.isnan(columns.get('loss', np.full(len(columns['iter']), np.nan)))):
+        metrics = {
+            key: float(values[row])
+            for key, values in columns.items() if key not in NOT_CURVES and np.isfinite(values[row])
+        }
+        if metrics:
+            found.append(dict(iteration=int(columns['iter'][row]), metrics=metrics))
+    return found
 
 
-def number_of(text: str | None) -> float | None:
-    """A finite number of a cell; None if it holds none."""
+def number_of(text: str | None) -> float:
+    """The number of a cell; NaN if it holds none."""
     try:
-        value = float(text or '')
+        return float(text or 'nan')
     except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        return float('nan')
 
 
 def forget_after(work_dir: Path, iteration: int) -> None:

@@ -9,6 +9,7 @@ from ..reporting import Section, Table, write_page
 from .class_sections import class_sections
 from .curve_sections import curve_section, metric_section
 from .folder import PAGE, Run, read_run
+from .parts import part
 from .picture_sections import sample_section, worst_section
 
 MOST_LETTERS = 200_000  # of a config
@@ -35,19 +36,18 @@ def write_report(work_dir: Path, *, is_live: bool | None = None) -> Path:
 
 def sections_of(run: Run) -> list[Section]:
     """The parts of the page, in order."""
-    best = run.best or run.last
-    classes = run.about.get('classes', ())
+    best, classes = run.whole(run.best or run.last), run.about.get('classes', ())
     return [
-        Section('Run', rows=state_rows(run), text=state_text(run)),
-        *metric_section(run),
-        *curve_section(run),
-        *sample_section(run),
-        *(class_sections(best, classes) if best and classes else ()),
-        *worst_section(run, best),
-        *data_section(run),
-        Section('Go on', commands=commands_of(run)),
-        *environment_section(run),
-        *config_section(run),
+        *part('Run', state_section, run),
+        *part('Metrics', metric_section, run),
+        *part('Losses and learning rate', curve_section, run),
+        *part('Samples', sample_section, run),
+        *part('Classes', class_sections, best, classes),
+        *part('Worst images', worst_section, run, best),
+        *part('Data', data_section, run),
+        *part('Go on', command_section, run),
+        *part('Versions and machine', environment_section, run),
+        *part('Config', config_section, run),
     ]
 
 
@@ -65,10 +65,18 @@ def state_text(run: Run) -> str:
     """In words, when and how the run started and ended."""
     starts = run.about.get('starts', ())
     texts = [f'Started {starts[0]["time"]}.'] if starts else []
-    texts += [f'Resumed {each["time"]} at iteration {each["iteration"]}.' for each in starts[1:]]
+    for each in starts[1:]:
+        other = [f'other {split} data' for split in each.get('other_data', ())]
+        texts.append(f'Resumed {each["time"]} at iteration {each["iteration"]}' +
+                     (f', with {" and ".join(other)}.' if other else '.'))
     if run.about.get('state') == 'running':
         texts.append(f'This page was written {run.about["written"]}, before the end of the run.')
     return ' '.join(texts)
+
+
+def state_section(run: Run) -> list[Section]:
+    """What a run is and how far it is."""
+    return [Section('Run', rows=state_rows(run), text=state_text(run))]
 
 
 def state_rows(run: Run) -> list[tuple[str, str]]:
@@ -99,7 +107,7 @@ def state_rows(run: Run) -> list[tuple[str, str]]:
 
 def gpu_memory(run: Run) -> float:
     """The most memory of a GPU in GiB; mmengine's log has it in MiB, and starts anew each time."""
-    logged = max((value for _, value in run.curves.get('memory', ())), default=0.)
+    logged = run.curves['memory'][:, 1].max() if 'memory' in run.curves else 0.
     return max(logged / 1024, run.about.get('peak_gpu_memory', 0.))
 
 
@@ -145,12 +153,10 @@ def data_section(run: Run) -> list[Section]:
     return [Section('Data', text=text, tables=[table])]
 
 
-def commands_of(run: Run) -> list[str]:
+def command_section(run: Run) -> list[Section]:
     """What to type next."""
     config = shlex.quote(str(run.folder / run.about.get('config_file', 'CONFIG.py')))
-    best = run.folder / 'best_checkpoint'
-    named = best if best.is_file() else run.folder / 'last_checkpoint'
-    checkpoint = f'$(cat {shlex.quote(str(named))})'
+    checkpoint = checkpoint_of(run)
     commands = [
         f'colonnade test {config} {checkpoint}',
         f'colonnade predict {config} {checkpoint} IMAGES --out predictions',
@@ -159,7 +165,19 @@ def commands_of(run: Run) -> list[str]:
     if run.about.get('state') in ('running', 'stopped early'):
         folder = shlex.quote(str(run.folder))
         commands.append(f'colonnade train {config} --work-dir {folder} --resume')
-    return commands
+    return [Section('Go on', commands=commands)]
+
+
+def checkpoint_of(run: Run) -> str:
+    """The best or last checkpoint in a command: by the file that names it, unless it was moved."""
+    best = run.folder / 'best_checkpoint'
+    named = best if best.is_file() else run.folder / 'last_checkpoint'
+    if named.is_file():
+        path = Path(named.read_text().strip())
+        beside = run.folder / path.name
+        if not path.is_file() and beside.is_file():
+            return shlex.quote(str(beside))
+    return f'"$(cat {shlex.quote(str(named))})"'
 
 
 def environment_section(run: Run) -> list[Section]:

@@ -16,7 +16,7 @@ MOST_NAMES = 30  # of classes in a legend
 
 def sample_section(run: Run) -> list[Section]:
     """The fixed images at several evaluations."""
-    drawn = [each for each in run.evaluations if each.get('samples')]
+    drawn = run.drawn
     if not drawn:
         return []
     shown, best = thinned(drawn, run.best), run.best
@@ -33,6 +33,8 @@ def sample_section(run: Run) -> list[Section]:
     text = 'Images of the validation set: its annotations, and what the model answered.'
     if len(shown) < len(drawn):
         text += f' {len(shown)} of {len(drawn)} evaluations are shown.'
+    if others := sum(bool(each.get('samples')) for each in run.evaluations) - len(drawn):
+        text += f' {others} earlier evaluations drew other images: the validation data changed.'
     return [Section('Samples', text=text, pictures=images, legend=legend_of(run))]
 
 
@@ -58,11 +60,11 @@ def thinned(evaluations: Sequence[dict[str, Any]],
     return [evaluations[place] for place in sorted(chosen)]
 
 
-def worst_section(run: Run, evaluation: dict[str, Any] | None) -> list[Section]:
+def worst_section(run: Run, evaluation: dict[str, Any]) -> list[Section]:
     """The images that the model was worst at."""
     images = []
-    for number, each in enumerate((evaluation or {}).get('worst', ())):
-        path = evaluation_folder(run.folder, (evaluation or {})['iteration'])
+    for number, each in enumerate(evaluation.get('worst', ())):
+        path = evaluation_folder(run.folder, evaluation['iteration'])
         path /= f'worst_{number}.jpg'
         if path.is_file():
             measure = f'mean IoU {each["miou"]:.2f}' if 'miou' in each else (
@@ -72,7 +74,7 @@ def worst_section(run: Run, evaluation: dict[str, Any] | None) -> list[Section]:
                 images.append((f'{each["name"]}: {measure}', image.copy()))
     if not images:
         return []
-    detector = 'f1' in (evaluation or {})['worst'][0]
+    detector = 'f1' in evaluation['worst'][0]
     text = ('Those of lowest F1: twice the right detections, over objects plus detections. An '
             'object with a wrong class counts as missed, its detection as wrong.' if detector else
             'Those of lowest IoU, in the mean of the classes that are annotated in them.')

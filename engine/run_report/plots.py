@@ -35,14 +35,14 @@ def curves(lines: Mapping[str, Curve],
     """
     drawn, axes = figure(WIDTH)
     for (name, curve), colour in zip(lines.items(), COLOURS, strict=False):
-        x, y = np.array(curve, dtype=float).T
-        drawn_points = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)
+        x, y = np.asarray(curve, dtype=float).T
+        places = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)
+        x, drawn_y = x[places], y[places]
         if smooth and len(x) > MANY_POINTS:
-            axes.plot(x[drawn_points], y[drawn_points], color=colour, alpha=0.25, linewidth=0.8)
-            y = smoothed(y)
-        x, y = x[drawn_points], y[drawn_points]
+            axes.plot(x, drawn_y, color=colour, alpha=0.25, linewidth=0.8)
+            drawn_y = smoothed(y, places)
         axes.plot(
-            x, y, color=colour, label=shortened(name), linewidth=1.6,
+            x, drawn_y, color=colour, label=shortened(name), linewidth=1.6,
             marker='' if len(x) > MANY_POINTS else 'o', markersize=3.5)  # yapf: disable
     if best is not None:
         axes.plot(
@@ -56,13 +56,17 @@ def curves(lines: Mapping[str, Curve],
     return drawn
 
 
-def smoothed(values: np.ndarray) -> np.ndarray:
-    """A running mean with weights of a bell curve, which is cut off at the ends."""
+def smoothed(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """A running mean at some places, with weights of a bell curve that is cut off at the ends."""
     width = max(1., len(values) * SPREAD / 100)
     reach = int(3 * width)
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width)**2)
-    weights = np.convolve(np.ones_like(values), kernel, 'same')
-    return np.convolve(values, kernel, 'same')[:len(values)] / weights[:len(values)]
+    means = []
+    for place in places:
+        part = values[max(0, place - reach):place + reach + 1]
+        first = max(0, reach - place)
+        means.append(np.average(part, weights=kernel[first:first + len(part)]))
+    return np.array(means)
 
 
 def bars(names: Sequence[str], values: Sequence[float], xlabel: str) -> Figure:
@@ -118,7 +122,8 @@ def confusion(shares: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -
                 color='white' if share > 0.55 else 'black')  # yapf: disable
     for axis, names in ((axes.xaxis, columns), (axes.yaxis, rows)):
         axis.set_ticks(range(len(names)), [shortened(name) for name in names], fontsize=8)
-    axes.tick_params(axis='x', rotation=60)
+    for label in axes.get_xticklabels():  # which end at their columns in any font
+        label.set(rotation=60, ha='right', rotation_mode='anchor')
     axes.set(xlabel='prediction', ylabel='truth')
     return drawn
 

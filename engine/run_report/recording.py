@@ -1,6 +1,7 @@
 """A hook that records what a training is made with and what its evaluations find."""
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -18,12 +19,12 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 
-from ..atomic import write_json
+from ..atomic import write_json, write_text
 from ..evaluation import complete
 from ..prediction.results import distinct_colours
 from ..prediction.samples import kind_of
 from . import folder, pictures
-from .about import about_run, data_of_run, memory, utc
+from .about import about_run, changed_data, data_of_run, memory, utc
 from .detections import Found, found_in
 from .evidence import evidence_of
 from .fingerprints import machine, versions
@@ -90,6 +91,7 @@ class RunRecord(Hook):
             self.about |= dict(versions=versions(), machine=machine())
         with self.guard('the hashes of the data'):
             self.about['data'] = data_of_run(runner)
+            self.about['starts'][-1]['other_data'] = changed_data(before, self.about)
         with self.guard('the start of the run'):
             self.write(runner)
 
@@ -159,12 +161,13 @@ class RunRecord(Hook):
 
     def evaluate(self, runner: Runner, dataset: Any, found: list[Found | Labelled],
                  metrics: dict[str, float] | None) -> None:
-        """Write ``iter_N/evaluation.json`` and its pictures."""
+        """Write the files of ``iter_N``."""
         evaluator = runner.val_loop.evaluator
+        measured = complete(metrics or {}, evaluator.metrics)
         content: dict[str, Any] = dict(
             iteration=runner.iter,
             epoch=runner.epoch,
-            metrics=complete(metrics or {}, evaluator.metrics),
+            metrics={key: v for key, v in measured.items() if v is None or isinstance(v, float)},
             images=len(dataset),
             recorded=len(found))
         here = folder.evaluation_folder(Path(runner.work_dir), runner.iter)
@@ -172,15 +175,20 @@ class RunRecord(Hook):
         try:
             if found:
                 self.legend = self.legend or legend_of(dataset, runner.model)
-                content |= evidence_of(found, dataset, evaluator.metrics)
-                self.draw(here, dataset, {each.index: each for each in found}, content)
+                details = evidence_of(found, dataset, evaluator.metrics)
+                for each in details['worst']:
+                    each['name'] = name_of(dataset, each['index'])
+                write_text(here / folder.DETAILS, json.dumps(details, allow_nan=False))
+                by_index = {each.index: each for each in found}
+                self.draw(here, dataset, by_index, content)
+                self.draw_worst(here, dataset, by_index, content, details['worst'])
         finally:
             content['seconds'] = round(time.monotonic() - self.evaluating, 3)
-            write_json(here / 'evaluation.json', content)
+            write_json(here / folder.EVALUATION, content)
 
     def draw(self, here: Path, dataset: Any, found: dict[int, Found | Labelled],
              content: dict[str, Any]) -> None:
-        """Pictures of the samples, and of the worst images."""
+        """Pictures of the samples."""
         legend = self.legend
         assert legend is not None
         chosen = np.linspace(0, len(dataset) - 1, min(SAMPLES, len(dataset))).round().astype(int)
@@ -189,13 +197,12 @@ class RunRecord(Hook):
             truth, answer = pictures.truth_and_prediction(dataset, found[index], legend)
             pictures.save(truth, here.parent / f'truth_{number}.jpg')
             pictures.save(answer, here / f'sample_{number}.jpg')
-        for each in content['worst']:
-            each['name'] = name_of(dataset, each['index'])
-        self.draw_worst(here, dataset, found, content, legend)
 
     def draw_worst(self, here: Path, dataset: Any, found: dict[int, Found | Labelled],
-                   content: dict[str, Any], legend: Legend) -> None:
+                   content: dict[str, Any], worst: Sequence[dict[str, Any]]) -> None:
         """Pictures of the worst images, unless an earlier evaluation was better."""
+        legend = self.legend
+        assert legend is not None
         others = [
             each for each in folder.recorded_evaluations(here.parent)
             if each['iteration'] != content['iteration']
@@ -205,7 +212,7 @@ class RunRecord(Hook):
             return
         for old in here.parent.glob('iter_*/worst_*.jpg'):
             old.unlink()
-        for number, each in enumerate(content['worst']):
+        for number, each in enumerate(worst):
             pair = pictures.truth_and_prediction(dataset, found[each['index']], legend)
             pictures.save(
                 pictures.grid([('truth', pair[0]), ('prediction', pair[1])]),
