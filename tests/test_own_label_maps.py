@@ -169,8 +169,9 @@ def test_images_and_label_maps_that_are_swapped(tmp_path: Path, run_tool: Callab
     swap = {'--masks': '--images', '--images': '--masks'}
     said = faults_of(run_tool, capsys, leaf('sem_fpn'), *[swap.get(a, a) for a in arguments])
     assert len(said) == 1
-    assert_said(said, f'{tmp_path / "images/train"} has JPEGs alone, which cannot be label maps, '
-                f'and {tmp_path / "masks/train"} has none: they look swapped')
+    assert_said(
+        said, f'{tmp_path / "images/train"} has JPEGs alone, which cannot be label maps, '
+        f'and {tmp_path / "masks/train"} has none: they look swapped')
 
 
 def test_labels_without_names(tmp_path: Path, run_tool: Callable,
@@ -235,8 +236,10 @@ def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,
     run_tool('new_config', leaf('sem_fpn'), '--masks', *[tmp_path / 'masks/train'] * 2, '--images',
              tmp_path / 'images/train', tmp_path / 'link', '--out', tmp_path / 'own.py')
     first = tmp_path / 'images/train/a.jpg'
-    assert re.search(f'remark: 5 images are in training and validation: {re.escape(str(first))}, '
-                     r'\S+, \S+ and 2 more\n', capsys.readouterr().out)
+    assert re.search(
+        f'remark: 5 images are in training and validation: {re.escape(str(first))}, '
+        r'\S+, \S+ and 2 more\n',
+        capsys.readouterr().out)
 
 
 def test_folders_without_files_and_links_in_circles(tmp_path: Path, run_tool: Callable,

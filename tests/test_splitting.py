@@ -72,7 +72,7 @@ def test_distribution_of_real_images() -> None:
 def test_the_number_is_the_rounded_one(number: int, fraction: float, expected: int) -> None:
     """Of images of several classes, whose shares do not add up to whole images."""
     several = {str(i): {'abc'[i % 3], 'abcd'[i // 3 % 4]} for i in range(number)}
-    labels = several if number > 3 else dict.fromkeys(several, set())
+    labels = several if number > 3 else {name: set() for name in several}
     train, val = split(labels, fraction)
     assert len(val) == expected
     for side in (train, val) if number > 3 else ():
