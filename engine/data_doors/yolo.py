@@ -15,7 +15,7 @@ NOT_LABELS = (*NAMES_FILES, 'train.txt', 'val.txt', 'test.txt')
 
 
 def is_yolo(path: Path) -> bool:
-    """Whether there is a data.yaml, or images and labels, as text files beside them or in labels/."""
+    """Whether there is a data.yaml, or images, with text files of labels beside or in labels/."""
     if path.is_file():
         return is_yolo_yaml(path)
     if yaml_in(path):
