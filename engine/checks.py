@@ -20,6 +20,7 @@ from .class_checks import class_problems, label_problems
 from .options import names_of_type
 from .registries import find_class
 
+ADVICE = 'If the data are right, tools/new_config.py writes a config like this for their classes'
 NUM_TAPS = 4  # of a trunk, unless its out_indices say otherwise
 #: necks on top of a pyramid that give ``num_outs`` levels of ``out_channels``, or one each
 NECKS_OF_ONE_WIDTH = ('FPN', 'PAFPN', 'ChannelMapper', 'CSPNeXtPAFPN', 'YOLOXPAFPN')
@@ -33,13 +34,15 @@ def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> None:
         dataloaders: Those that will be read. Some of their label maps are looked at.
     """
     trunk = trunk_of(cfg.model)
-    problems = list(dict.fromkeys(class_problems(cfg, dataloaders)))
+    of_classes = list(dict.fromkeys(class_problems(cfg, dataloaders)))
+    others = []
     if trunk is not None:
-        problems += [*width_problems(cfg.model, trunk), *batch_problems(cfg, dataloaders)]
-    problems = problems or list(label_problems(cfg, dataloaders))
-    if problems:
-        raise ValueError('the config does not fit together:\n' + '\n'.join(f'  {problem}'
-                                                                           for problem in problems))
+        others = [*width_problems(cfg.model, trunk), *batch_problems(cfg, dataloaders)]
+    if not of_classes + others:
+        of_classes = list(label_problems(cfg, dataloaders))
+    if problems := of_classes + others:
+        lines = [f'  {problem}' for problem in problems] + [ADVICE] * bool(of_classes)
+        raise ValueError('\n'.join(['the config does not fit together:', *lines]))
 
 
 def settle_trunk(model: ConfigDict) -> None:

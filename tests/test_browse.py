@@ -29,6 +29,7 @@ from colonnade.engine.browsing.duplicates import hash_of, hashes_of, near_pairs,
 from colonnade.engine.browsing.fed import Feeder
 from colonnade.engine.browsing.object_faults import pairs_of
 from colonnade.engine.browsing.objects import as_objects
+from colonnade.engine.browsing.plots import class_bars
 from colonnade.engine.browsing.sections import draw_seed
 from colonnade.engine.browsing.sets import (build_dataset, chosen_images, dataset_settings,
                                             label_of, read_set)
@@ -81,6 +82,7 @@ def test_real_instances(real_data: dict[str, Path], tmp_path: Path) -> None:
     assert counts_of(found)['Images without annotations'] == {'train': 3}
     assert not any('look like' in title or 'two splits' in title for title in counts_of(found))
     text = found.page.read_text()
+    assert 'Bright: many boxes; 1 is as many as if they were evenly spread.' in text
     assert text.count('<figure') == 2 + 4 + 10 + 7  # two images, twice each, plots, suspected
     assert 'http' not in text.replace('http://www.w3.org', '')
 
@@ -91,6 +93,8 @@ def test_real_label_maps(real_data: dict[str, Path], tmp_path: Path) -> None:
     folder = real_data['ade'] / 'annotations/training'
     maps = [np.asarray(Image.open(path)) for path in sorted(folder.glob('*.png'))]
     train = found.numbers[0]
+    _, drawn = class_bars(found.numbers, 'labelled pixels')
+    assert drawn.legends and drawn.axes[0].get_legend() is None  # above the data
     counted = sum(np.bincount(labels.ravel(), minlength=151) for labels in maps)
     assert train.amounts.tolist() == counted[1:].tolist()
     assert np.allclose(train.unlabelled, [(m == 0).mean() for m in maps])
@@ -385,6 +389,8 @@ def test_images_are_chosen(shapes: Path, tmp_path: Path, run_tool: Callable, no_
     assert capsys.readouterr().out.endswith(f'written: {out}\n')
     with pytest.raises(SystemExit, match='page.html exists: name another --out'):
         run_tool(*tool)
+    with pytest.raises(SystemExit, match='--num is at least 1, got 0'):
+        run_tool(*tool, '--num', '0')
 
 
 def test_malformed_masks(shapes: Path, tmp_path: Path, no_plots: None) -> None:

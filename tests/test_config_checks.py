@@ -70,6 +70,14 @@ def test_what_does_not_fit_is_named(head: str, key: str, value: Any, says: str) 
         checked(config(head), **{key: value})
 
 
+def test_advice_is_given_where_classes_differ() -> None:
+    for key, given in (('model.roi_head.bbox_head.num_classes', True), ('model.neck.stride',
+                                                                        False)):
+        with pytest.raises(ValueError) as raised:
+            checked(config('mask_rcnn'), **{key: 80})
+        assert ('tools/new_config.py writes a config' in str(raised.value)) == given
+
+
 def with_simple_pyramid(**settings: Any) -> Config:
     cfg = read_config(config('mask_rcnn'))
     neck = dict(type='SimplePyramid', in_channels=128, stride=16, out_channels=64) | settings
@@ -103,7 +111,7 @@ def test_all_of_it_is_listed() -> None:
                 'model.decode_head.num_classes': 150,
                 'model.neck.stride': 8
             })
-    assert str(error.value).count('\n') == 3
+    assert str(error.value).count('\n') == 4  # the last is advice on classes
 
 
 @pytest.mark.parametrize('kind, patch_size', [('CaiT', 12), ('ResMLP', 12)])

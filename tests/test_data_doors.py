@@ -187,6 +187,30 @@ def test_folders_that_are_not_recognised(names: list[str], says: str, tmp_path: 
         recognise(tmp_path / 'no', 'instances')
 
 
+@pytest.mark.parametrize('named, meant', [
+    ('sets', 'sets/coco (COCO)'),
+    ('sets/coco/train2017', 'sets/coco (COCO)'),
+    ('yolo/labels/train', 'yolo (YOLO)'),
+    ('yolo/labels', 'yolo (YOLO)'),
+    ('yolo/classes.txt', 'yolo (YOLO)'),
+])
+def test_the_folder_above_or_below(named: str, meant: str, drawn: Parts, tmp_path: Path,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    WRITERS['coco'](drawn, tmp_path / 'sets/coco')
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'yolo')
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'yolo/data.yaml').unlink()
+    (tmp_path / 'yolo/classes.txt').write_text('disc\nsquare\n')
+    with pytest.raises(ValueError, match=re.escape(f'Did you mean {meant}?')):
+        recognise(Path(named), 'instances')
+
+
+def test_an_archive(tmp_path: Path) -> None:
+    (tmp_path / 'set.zip').write_bytes(b'PK')
+    with pytest.raises(ValueError, match='set.zip is an archive: unpack it, and name the folder'):
+        recognise(tmp_path / 'set.zip', 'instances')
+
+
 @pytest.mark.parametrize('arguments, says', [
     (['--data', '.', '--images', '.'], '--images is for --coco and --masks'),
     (['--data', '.', '.', '.'], '--data takes one path, or two'),

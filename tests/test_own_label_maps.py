@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -161,6 +162,29 @@ def test_label_maps_that_are_named_by_their_start(image_name: str, mask_name: st
     run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
 
 
+def test_images_and_label_maps_that_are_swapped(tmp_path: Path, run_tool: Callable,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    """One fault, not two for each image."""
+    arguments = draw_label_maps(tmp_path, num_images=6)
+    swap = {'--masks': '--images', '--images': '--masks'}
+    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *[swap.get(a, a) for a in arguments])
+    assert len(said) == 1
+    assert_said(
+        said, f'{tmp_path / "images/train"} has JPEGs alone, which cannot be label maps, '
+        f'and {tmp_path / "masks/train"} has none: they look swapped')
+
+
+def test_labels_without_names(tmp_path: Path, run_tool: Callable,
+                              capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_label_maps(tmp_path, labels=(0, 1, 3))
+    run_tool('new_config', leaf('sem_fpn'), *arguments, '--zero', 'unlabelled', '--out',
+             tmp_path / 'own.py')
+    printed = capsys.readouterr().out
+    assert 'remark: nothing names the 3 classes, which are counted up to the highest label that ' \
+        'occurs, 3: say --classes with all names' in printed
+    assert '2 training and 2 validation images\n3 classes: label 1, label 2, label 3' in printed
+
+
 def test_names_that_have_nothing_in_common(tmp_path: Path, run_tool: Callable,
                                            capsys: pytest.CaptureFixture[str]) -> None:
     """One fault, not one for each image."""
@@ -207,11 +231,15 @@ def test_images_that_suffixes_leave_out(tmp_path: Path, run_tool: Callable,
 
 def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,
                                            capsys: pytest.CaptureFixture[str]) -> None:
-    draw_label_maps(tmp_path)
+    draw_label_maps(tmp_path, num_images=5)
     (tmp_path / 'link').symlink_to(tmp_path / 'images/train')
     run_tool('new_config', leaf('sem_fpn'), '--masks', *[tmp_path / 'masks/train'] * 2, '--images',
              tmp_path / 'images/train', tmp_path / 'link', '--out', tmp_path / 'own.py')
-    assert 'remark: 2 images are in training and validation' in capsys.readouterr().out
+    first = tmp_path / 'images/train/a.jpg'
+    assert re.search(
+        f'remark: 5 images are in training and validation: {re.escape(str(first))}, '
+        r'\S+, \S+ and 2 more\n',
+        capsys.readouterr().out)
 
 
 def test_folders_without_files_and_links_in_circles(tmp_path: Path, run_tool: Callable,

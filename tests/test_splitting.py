@@ -67,6 +67,25 @@ def test_distribution_of_real_images() -> None:
     assert 0.15 < held[1].total() / counts.total() < 0.35
 
 
+@pytest.mark.parametrize('number, fraction, expected', [(20, 0.2, 4), (60, 0.1, 6), (21, 0.2, 4),
+                                                        (3, 0.9, 2), (3, 0.01, 1), (2, 0.9, 1)])
+def test_the_number_is_the_rounded_one(number: int, fraction: float, expected: int) -> None:
+    """Of images of several classes, whose shares do not add up to whole images."""
+    several = {str(i): {'abc'[i % 3], 'abcd'[i // 3 % 4]} for i in range(number)}
+    labels = several if number > 3 else {name: set() for name in several}
+    train, val = split(labels, fraction)
+    assert len(val) == expected
+    for side in (train, val) if number > 3 else ():
+        assert {label for name in side for label in labels[name]} == set('abcd')
+
+
+def test_groups_move_if_that_is_nearer() -> None:
+    labels = {str(i): {'ab'[i % 2]} for i in range(40)}
+    groups = {name: str(int(name) // 4) for name in labels}  # ten groups of four
+    assert len(split(labels, 0.25, groups=groups)[1]) in (8, 12)
+    assert len(split(labels, 0.4, groups=groups)[1]) == 16
+
+
 def test_other_seeds_other_splits() -> None:
     labels = {str(i): {'ab'[i % 2]} for i in range(40)}
     assert len({tuple(split(labels, 0.25, seed=seed)[1]) for seed in range(5)}) > 1

@@ -79,7 +79,7 @@ def test_classes_that_the_file_lacks_are_named(kind: str, key: str, data: Path) 
 @pytest.mark.parametrize('reduce, says', [
     (True, 'has label 8, and the config has 4 classes .background, disc, square, triangle., which '
      'are labels 0 to 3, after reduce_zero_label took 1 from each'),
-    (False, 'has label 4, and the config has 4 classes .*, which are labels 0 to 3$'),
+    (False, 'has label 4, and the config has 4 classes .*, which are labels 0 to 3\n'),
 ])
 def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path) -> None:
     for path in sorted((data / 'ade/annotations/training').iterdir())[3:]:

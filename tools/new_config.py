@@ -44,6 +44,7 @@ def main() -> None:
     assert data is not None  # without faults
     with user_errors('new_config'):
         command.write_config(cfg, args, data)
+    print('{} training and {} validation images'.format(*data.num_images))
     print('\n'.join((f'{len(data.classes)} classes: {", ".join(data.classes)}', *data.reasons)))
     print(f'written: {args.out}\ntrain with: {command.train_command(args.out, args.gpus)}')
 

@@ -63,7 +63,7 @@ class BrowseOptions:
 
     def check(self) -> None:
         """Raise an error for options that cannot be followed."""
-        for name, least in (('num', 0), ('draws', 1), ('limit', 1), ('seed', 0)):
+        for name, least in (('num', 1), ('draws', 1), ('limit', 1), ('seed', 0)):
             if getattr(self, name) < least:
                 raise ValueError(f'--{name} is at least {least}, got {getattr(self, name)}')
         if self.split not in SPLITS:

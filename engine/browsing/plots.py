@@ -25,10 +25,15 @@ def short(name: str) -> str:
     return plain(name if len(name) <= LONGEST else name[:LONGEST - 1] + '…')
 
 
+def legend_above(drawn: Figure, **style: Any) -> None:
+    """Names of splits where they cover no data."""
+    drawn.legend(loc='outside upper right', ncols=3, frameon=False, **style)
+
+
 def class_bars(numbers: Sequence[Numbers], what: str) -> Plot:
     """Shares of classes, the most frequent of the first split first."""
     order = numbers[0].frequent(MOST_CLASSES)[::-1]
-    drawn, axes = figure(5.6, 1.1 + 0.21 * max(len(order), 2))
+    drawn, axes = figure(5.6, 1.35 + 0.21 * max(len(order), 2))
     height, places = 0.8 / len(numbers), np.arange(len(order))
     for index, found in enumerate(numbers):
         shares = found.amounts[order] / max(found.amounts.sum(), 1)
@@ -42,7 +47,7 @@ def class_bars(numbers: Sequence[Numbers], what: str) -> Plot:
     axes.set_ylim(-0.6, max(len(order), 1) - 0.4)
     axes.grid(False, axis='y')
     axes.set_xlabel(f'share of all {what}, %')
-    axes.legend(loc='lower right')
+    legend_above(drawn)
     occurring = len(numbers[0].frequent(len(numbers[0].classes)))
     left = occurring - len(order)
     rest = f' The {len(order)} most frequent; {left} others are in the table.' if left else ''
@@ -85,7 +90,7 @@ def histogram(numbers: Sequence[Numbers],
     axes.set_xlabel(label)
     axes.set_ylabel(f'{counted}, %')
     if any(map(len, found)):
-        axes.legend()
+        legend_above(drawn)
     return caption, drawn
 
 
@@ -125,18 +130,20 @@ def image_sizes(numbers: Sequence[Numbers]) -> Plot:
     axes.set_xlabel('width, pixels')
     axes.set_ylabel('height, pixels')
     if any(len(found.sizes) for found in numbers):
-        axes.legend(markerscale=0.8)
+        legend_above(drawn, markerscale=0.8)
     return 'Sizes of images. A larger point stands for more images.', drawn
 
 
 def centres(found: ObjectNumbers) -> Plot:
     """Where in their images objects are."""
-    drawn, axes = figure(2.75, 2.6)
+    drawn, axes = figure(3.4, 2.6)
     share = found.centres / max(found.centres.sum(), 1) * GRID**2
-    axes.imshow(share, cmap='viridis', extent=(0, 1, 1, 0), aspect='auto', vmin=0)
+    shown = axes.imshow(share, cmap='viridis', extent=(0, 1, 1, 0), aspect='auto', vmin=0)
+    drawn.colorbar(shown, label='boxes, 1 if evenly spread')
     bare(axes)
     axes.set_title(found.name, fontsize=10)
-    return f'Centres of boxes, {found.name}: from left to right and top to bottom.', drawn
+    return (f'Centres of boxes, {found.name}, in the area of an image. Bright: many boxes; 1 is as '
+            'many as if they were evenly spread.'), drawn
 
 
 def bare(axes: Axes) -> None:

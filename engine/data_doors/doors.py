@@ -3,18 +3,24 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..own_data.files import Report, listed
 from .door import Door, Kind
 from .instance_doors import INSTANCE_DOORS, open_one_file
+from .instances import SPLITS
 from .label_doors import LABEL_DOORS, open_folders
+from .label_folders import IMAGES, MASKS
 
 DOORS: tuple[Door, ...] = (*INSTANCE_DOORS, *LABEL_DOORS)
 WHAT = dict(instances='instances, for a detector', labels='label maps, for a segmenter')
+ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.bz2', '.xz', '.7z', '.rar')
+#: words that names of folders consist of that are parts of a data set, such as ``train2017``
+PARTS = {*sum(SPLITS.values(), ()), *IMAGES, *MASKS, 'imagesets', 'leftimg', 'bit', 'gtfine'}
 
 
 def recognise(path: Path, kind: Kind) -> Door:
@@ -37,10 +43,33 @@ def recognise(path: Path, kind: Kind) -> Door:
     if fitting:
         raise ValueError(f'{path} has more than one form: {_names(fitting)}. Keep one of them in '
                          'the folder, or name the folder or file of one')
+    if path.suffix.lower() in ARCHIVES and path.is_file():
+        raise ValueError(f'{path} is an archive: unpack it, and name the folder')
     seen = f'is read as {_names(found)}, which has {WHAT[found[0].kind]}' if found else \
         _contents(path)
     forms = '\n'.join(f'  {door.name}: {door.layout}' for door in DOORS if door.kind == kind)
-    raise ValueError(f'{path} {seen}. Wanted: {WHAT[kind]}. The forms are\n{forms}')
+    near = _recognised_near(path, kind)
+    advice = f'Did you mean {" or ".join(near)}?' if near else f'The forms are\n{forms}'
+    raise ValueError(f'{path} {seen}. Wanted: {WHAT[kind]}. {advice}')
+
+
+def _recognised_near(path: Path, kind: Kind) -> list[str]:
+    """Folders of known form that are within a folder, or that it is a part of by its name."""
+    places = [path.parent] if path.is_file() else sorted(filter(Path.is_dir, path.iterdir()))
+    while _is_part(path):
+        path = Path(os.path.normpath(path / '..'))
+        places.append(path)
+    names: list[str] = []
+    for place in dict.fromkeys(places):
+        with suppress(OSError):  # what cannot be read is no advice
+            found = [door for door in DOORS if door.kind == kind and door.recognises(place)]
+            names += [f'{place} ({_names(found)})'] * bool(found)
+    return names
+
+
+def _is_part(path: Path) -> bool:
+    words = re.findall('[a-z]+', Path(os.path.abspath(path)).name.lower())
+    return bool(words) and PARTS.issuperset(words)
 
 
 def _names(doors: list[Door]) -> str:

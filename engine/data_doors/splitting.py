@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 TRAINING, VALIDATION = 0, 1
 
@@ -35,6 +36,13 @@ class _Side:
         for name, count in unit.counts.items():
             self.wanted[name] -= count
 
+    def give(self, unit: _Unit, other: _Side) -> None:
+        self.units.remove(unit)
+        self.images_wanted += len(unit.names)
+        for name, count in unit.counts.items():
+            self.wanted[name] += count
+        other.take(unit)
+
 
 def split(labels: Mapping[str, Collection[str]],
           fraction: float,
@@ -45,7 +53,8 @@ def split(labels: Mapping[str, Collection[str]],
 
     The iterative stratification of Sechidis, Tsoumakas and Vlahavas (2011, "On the Stratification
     of Multi-Label Data"): rare classes are dealt out first. Here whole groups are dealt out. The
-    last of a class goes to the side that has none of it yet.
+    last of a class goes to the side that has none of it yet. What is too much on a side then moves
+    to the other, as far as no class leaves a side: the number of images is the rounded one.
 
     Args:
         labels: Names of images, and the classes in each.
@@ -71,6 +80,7 @@ def split(labels: Mapping[str, Collection[str]],
     sides = [_Side(share, units) for share in (1 - fraction, fraction)]
     _deal(units, sides)
     _leave_none_empty(sides)
+    _even_out(sides, len(labels) - max(1, min(round(fraction * len(labels)), len(labels) - 1)))
     chosen = {name for unit in sides[VALIDATION].units for name in unit.names}
     return [name for name in labels if name not in chosen], [n for n in labels if n in chosen]
 
@@ -128,5 +138,35 @@ def _leave_none_empty(sides: list[_Side]) -> None:
             moved = min(
                 full.units,
                 key=lambda u: (sum(held[label] == 1 for label in u.counts), len(u.names)))
-            full.units.remove(moved)
-            empty.take(moved)
+            full.give(moved, empty)
+
+
+def _even_out(sides: list[_Side], num_training: int) -> None:
+    """Move units until this many images are for training, as far as classes can spare them.
+
+    Each time the one moves that brings the classes nearest to their shares, in least squares. What
+    a move costs only grows with other moves, so that a heap with costs of earlier times finds it.
+    """
+    training, validation = sides
+    excess = sum(len(unit.names) for unit in training.units) - num_training
+    full, other = (training, validation) if excess > 0 else (validation, training)
+    excess, held = abs(excess), Counter[str]()
+    for unit in full.units:
+        held.update(unit.counts)
+
+    def cost(unit: _Unit) -> float:
+        return sum(n * (n - 2 * other.wanted[name]) for name, n in unit.counts.items())
+
+    def may_leave(unit: _Unit) -> bool:
+        return all(held[name] > n for name, n in unit.counts.items())
+
+    heap = [(cost(unit), place, unit) for place, unit in enumerate(full.units)]
+    heapify(heap)
+    while heap and excess and len(full.units) > 1:
+        was, place, unit = heappop(heap)
+        if (now := cost(unit)) > was:
+            heappush(heap, (now, place, unit))
+        elif len(unit.names) < 2 * excess and may_leave(unit):
+            full.give(unit, other)
+            held.subtract(unit.counts)
+            excess -= len(unit.names)

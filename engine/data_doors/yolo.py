@@ -15,7 +15,7 @@ NOT_LABELS = (*NAMES_FILES, 'train.txt', 'val.txt', 'test.txt')
 
 
 def is_yolo(path: Path) -> bool:
-    """Whether there is a data.yaml, or a text file of labels beside images or in labels/."""
+    """Whether there is a data.yaml, or images, with text files of labels beside or in labels/."""
     if path.is_file():
         return is_yolo_yaml(path)
     if yaml_in(path):
@@ -24,7 +24,8 @@ def is_yolo(path: Path) -> bool:
     files: Iterator[Path] = (file for pattern in below for file in path.glob(pattern))
     if 'images' in path.absolute().parts:
         files = itertools.chain(files, map(label_file, files_below(path, IMAGES)))
-    return any(_has_labels(file) for file in files if file.name not in NOT_LABELS)
+    return any(_has_labels(file) for file in files if file.name not in NOT_LABELS) \
+        and any(images_without_yaml(path).values())
 
 
 def _has_labels(file: Path) -> bool:

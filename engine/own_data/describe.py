@@ -131,7 +131,7 @@ def remark_overlap(folders: list[Path], names: list[list[str]], report: Report) 
                    for name in found} for folder, found in zip(folders, names, strict=True))
     both = sorted(train & val)
     if both:
-        report.remark(f'{len(both)} images are in training and validation: {listed(both)}')
+        report.remark(f'{len(both)} images are in training and validation: {listed(both, 3)}')
 
 
 def absolute(path: Path) -> Path:

@@ -57,7 +57,11 @@ def describe_label_maps(masks: list[Path],
         return None
     classes, reduce_zero_label, reason = meaning_of_labels(values, names, zero)
     _check_labels(train, val, classes, int(reduce_zero_label), ignore_255, report)
-    if zero is None and names:
+    if names is None:
+        report.remark(f'nothing names the {len(classes)} classes, which are counted up to the '
+                      f'highest label that occurs, {max(values)}: say --classes with all names, '
+                      'also of labels that do not occur')
+    elif zero is None:
         _remark_on_zero(values, names, reduce_zero_label, report)
     root = common_root([*masks, *images, *(lists or ())])
     datasets = [

@@ -14,6 +14,7 @@ from PIL import Image
 from .files import Report, listed, repeated
 
 PROBES = 5  # images whose names are compared with those of all label maps
+JPEGS = {'.jpg', '.jpeg'}
 CANDIDATES = 10  # ways of naming that are tried on all images
 
 
@@ -121,6 +122,11 @@ def find_suffixes(listings: Sequence[Listing], report: Report) -> tuple[str, str
         report.fault(f'{listings[0].images} holds images and label maps: say with --suffixes how '
                      'the names of both end, e.g. --suffixes .jpg _gt.png')
         return None
+    if all(map(_look_swapped, listings)):
+        report.fault(f'{listings[0].masks} has JPEGs alone, which cannot be label maps, and '
+                     f'{listings[0].images} has none: they look swapped. --images are the images, '
+                     '--masks their label maps')
+        return None
     extensions = (_extension([(found.images, found.image_names) for found in listings], report),
                   _extension([(found.masks, found.mask_names) for found in listings], report))
     images = _without(extensions[0], (found.image_names for found in listings))
@@ -150,6 +156,12 @@ def find_suffixes(listings: Sequence[Listing], report: Report) -> tuple[str, str
                      f'{listings[-1].images} have a label map of their name: {names}. --suffixes '
                      'IMAGE MASK says how both end where the rest of the name is equal')
     return None
+
+
+def _look_swapped(listing: Listing) -> bool:
+    images, masks = ({os.path.splitext(name)[1].lower()
+                      for name in names} for names in (listing.image_names, listing.mask_names))
+    return bool(masks) and masks <= JPEGS and not images & JPEGS
 
 
 def _without(extension: str, names_by_split: Iterator[list[str]]) -> list[str]:
