@@ -11,11 +11,19 @@ from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 
 DARK = 16  # of 256: what 12 bits become in 8 if they are taken for 16
-BITS, PHOTOMETRIC, SAMPLES, FORMAT = 258, 262, 277, 339  # tags of TIFF
-GRAY, COLOUR = (0, 1), 2  # values of PHOTOMETRIC
+BITS, COMPRESSION, PHOTOMETRIC, SAMPLES, PLANES = 258, 259, 262, 277, 284  # tags of TIFF
+EXTRA, FORMAT = 338, 339
+JPEG = (6, 7)  # values of COMPRESSION
+INVERTED, GRAY, COLOUR, YCBCR = 0, (0, 1), 2, 6  # values of PHOTOMETRIC
+READ = (*GRAY, COLOUR, 3, 5)  # with palettes and CMYK
+SEPARATE = 2  # value of PLANES
+ALPHA = (1, 2)  # values of EXTRA
 SIGNED, FLOAT = 2, 3  # values of FORMAT
+CODESTREAM = b'\xff\x4f\xff\x51'  # begins the pixels of JPEG 2000
+NUM_CHANNELS, DEPTHS = 36, 38  # places behind it
 FORMATS_OF_PAGES = ('GIF', 'PNG', 'TIFF', 'WEBP')  # in others, what follows are previews
 EIGHT_BITS = 'save it as 8 bits, by the same range for all images'
+NO_RANGE = f'its values are floating-point numbers, of no known range: {EIGHT_BITS}'
 
 
 def advice(highest: int) -> str:
@@ -25,26 +33,78 @@ def advice(highest: int) -> str:
             f'alpha=255/{top})), with the same range for all images')
 
 
+def depth_fault(image: Image.Image) -> str | None:
+    """Why training and prediction would not see the same colours of 8 bits; None if they do.
+
+    Args:
+        image: As Pillow opens it, not loaded yet.
+    """
+    if isinstance(image, TiffImageFile):
+        return _fault_of_tags(image.tag_v2)
+    if not isinstance(image, ImageFile) or not image.tile:
+        return None
+    settings = image.tile[0][3]
+    if image.mode == 'F':
+        return NO_RANGE
+    if image.format == 'PPM' and isinstance(settings, tuple) and settings[-1] not in (255, 65535):
+        return f'its values end at {settings[-1]}, not at 255 or 65535: {EIGHT_BITS}'
+    if image.format == 'JPEG2000' and (bits := _bits_of_jpeg_2000(image.fp)) > 8:
+        return f'it is a JPEG 2000 of {bits} bits: {EIGHT_BITS}'
+    return None
+
+
+def _bits_of_jpeg_2000(file: BinaryIO) -> int:
+    """The most bits that a channel has; 0 if the header does not tell."""
+    place = file.tell()
+    file.seek(0)
+    _, found, header = file.read().partition(CODESTREAM)
+    file.seek(place)
+    number = int.from_bytes(header[NUM_CHANNELS:DEPTHS], 'big') if found else 0
+    return max(((depth & 127) + 1 for depth in header[DEPTHS:DEPTHS + 3 * number:3]), default=0)
+
+
 def tiff_fault(file: BinaryIO) -> str | None:
-    """Why a TIFF cannot be seen as colours of 8 bits; None if it can, or the file is no TIFF."""
+    """As :func:`depth_fault`, for a file that Pillow may not know; None if it is no TIFF."""
     try:
         tags = _tags(file)
-        bits, samples = max(tags.get(BITS) or (1, )), tags.get(SAMPLES, 1)
-        kinds, colours = tags.get(FORMAT) or (1, ), tags.get(PHOTOMETRIC)
     except Exception:  # damaged tags lead Pillow to errors of any kind; its decoder reports them
         return None
-    if not tags:
+    return _fault_of_tags(tags) if tags else None
+
+
+def _fault_of_tags(tags: ImageFileDirectory_v2 | dict) -> str | None:
+    try:
+        bits, samples = max(tags.get(BITS) or (1, )), tags.get(SAMPLES, 1)
+        kinds, colours = tags.get(FORMAT) or (1, ), tags.get(PHOTOMETRIC)
+        extra = tags.get(EXTRA) or ()
+    except Exception:  # as above
         return None
     most = 4 if colours == COLOUR else 1 if colours in GRAY else samples
     if samples > most:
         return (f'it has {samples} channels, and three or one are read: save three of them as an '
                 'image of RGB')
     if FLOAT in kinds:
-        return f'its values are floating-point numbers, of no known range: {EIGHT_BITS}'
+        return NO_RANGE
     if SIGNED in kinds:
         return f'its values have a sign: {EIGHT_BITS}'
     if bits > 16:
         return f'its values are not of 8 or 16 bits, but of {bits}: {EIGHT_BITS}'
+    return _fault_of_colours(tags, bits, samples, extra)
+
+
+def _fault_of_colours(tags: ImageFileDirectory_v2 | dict, bits: int, samples: int,
+                      extra: tuple[int, ...]) -> str | None:
+    """Why OpenCV and Pillow would read other colours."""
+    colours = tags.get(PHOTOMETRIC, COLOUR)
+    if set(ALPHA) & set(extra):
+        return ('its last channel is transparency, by which OpenCV multiplies the others: save it '
+                'without, as an image of RGB')
+    if colours not in READ and not (colours == YCBCR and tags.get(COMPRESSION) in JPEG):
+        return f'its colours are of a kind that is not read ({colours}): save it as RGB'
+    if bits > 8 and samples > 1 and tags.get(PLANES) == SEPARATE:
+        return 'its channels of 16 bits are one behind the other: save them pixel by pixel'
+    if bits > 8 and colours == INVERTED:
+        return 'its values of 16 bits are inverted, 0 is white: save it with 0 as black'
     return None
 
 
@@ -70,8 +130,7 @@ def has_16_bits(image: Image.Image) -> bool:
 @dataclass
 class Depths:
     """What the images of a data set have beyond three channels of 8 bits."""
-    deep: list[Path] = field(default_factory=list)  # of 16 bits
-    highest: int = 0  # of their values, as far as they were read
+    deep: dict[Path, int] = field(default_factory=dict)  # of 16 bits, with the highest value
     more_channels: list[Path] = field(default_factory=list)
     more_pages: list[Path] = field(default_factory=list)
 
@@ -87,33 +146,38 @@ class Depths:
             self._look_at_values(path)
 
     def _look_at_values(self, path: Path) -> None:
-        if self.highest > 0x7fff:  # nothing more to learn
-            return self.deep.append(path)
         values = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
         if values is not None and values.itemsize == 2:
-            self.deep.append(path)
-            self.highest = max(self.highest, int(values.max()))
-        return None
+            self.deep[path] = int(values.max())
+
+    @property
+    def _dark(self) -> list[Path]:
+        """Images of 16 bits that are dark as 8 bits, but for those that are black as they are."""
+        are_all_dark = max(self.deep.values(), default=0) <= 0x7fff
+        limit = 0x7fff if are_all_dark else (DARK << 8) - 1  # what prediction refuses by itself
+        return [path for path, highest in self.deep.items() if 0 < highest <= limit]
 
     def faults(self) -> list[str]:
         """What training would hardly see."""
-        if not self.deep or self.highest > 0x7fff:
+        dark = self._dark
+        if not dark:
             return []
+        highest = max(self.deep[path] for path in dark)
         return [
-            f'{len(self.deep)} images have values of 16 bits, but up to {self.highest} alone: '
-            f'{_first(self.deep)}. Training sees the upper 8 bits, 0 to {self.highest >> 8} of '
-            f'255, which is dark or black. Save them as 8 bits: {advice(max(self.highest, 1))}'
+            f'{len(dark)} images have values of 16 bits, but up to {highest} alone: '
+            f'{_first(dark)}. Training sees the upper 8 bits, 0 to {highest >> 8} of 255, which '
+            f'is dark or black. Save them as 8 bits: {advice(highest)}'
         ]
 
     def remarks(self) -> list[str]:
         """What training does not see."""
-        said = []
-        if self.deep and self.highest > 0x7fff:
-            said.append(f'{len(self.deep)} images have 16 bits, of which training and prediction '
-                        f'see the upper 8: {_first(self.deep)}')
+        said, dark = [], set(self._dark)
+        if deep := [path for path in self.deep if path not in dark]:
+            said.append(f'{len(deep)} images have 16 bits, of which training and prediction see '
+                        f'the upper 8: {_first(deep)}')
         if self.more_channels:
             said.append(f'{len(self.more_channels)} images have a channel of transparency or '
-                        f'another one, which is not used: {_first(self.more_channels)}')
+                        'another one, which is not used: {_first(self.more_channels)}')
         if self.more_pages:
             said.append(f'{len(self.more_pages)} files have several pages or frames, of which the '
                         f'first is used: {_first(self.more_pages)}')

@@ -17,7 +17,7 @@ from colonnade.engine.prediction.images import ImageError, read_image
 
 tifffile = pytest.importorskip('tifffile')  # which supervision and scikit-image bring
 RANDOM = np.random.default_rng(0)
-SIZE = (20, 24)  # height, width
+SIZE = (32, 40)  # height, width; JPEG 2000 needs 32
 
 
 def values(kind: type, channels: tuple[int, ...] = (), highest: int | None = None) -> np.ndarray:
@@ -46,6 +46,7 @@ SEEN = {  # name -> how it is written, a word of the remark
     'deep.tif': (lambda path: cv2.imwrite(path, values(np.uint16)), '16 bits'),
     'deep.pgm': (lambda path: cv2.imwrite(path, values(np.uint16)), '16 bits'),
     'deep_colours.png': (lambda path: cv2.imwrite(path, values(np.uint16, (3, ))), '16 bits'),
+    'small.jp2': (lambda path: cv2.imwrite(path, values(np.uint8, (3, ))), None),
     'pages.tif': (lambda path: tifffile.imwrite(path, values(np.uint8, (4, )).transpose(2, 0, 1),
                                                 photometric='minisblack'), 'several pages'),
 }  # yapf: disable
@@ -91,6 +92,54 @@ def test_what_is_refused(name: str, big: bool, tmp_path: Path) -> None:
     for source in (path, path.read_bytes()):
         with pytest.raises(ImageError, match=REFUSED[name][1]):
             read_image(source)
+
+
+READ_OTHERWISE = {  # by OpenCV than by Pillow: name -> how it is written, what is said
+    'alpha.tif': (lambda path: bands(path, values(np.uint8, (4, )), 'rgb'), 'is transparency'),
+    'deep_alpha.tif': (lambda path: bands(path, values(np.uint16, (4, )), 'rgb'), 'transparency'),
+    'premultiplied.tif': (lambda path: bands(path, values(np.uint8, (4, )), 'rgb',
+                                             extrasamples=['assocalpha']), 'is transparency'),
+    'pillow.tif': (lambda path: Image.fromarray(values(np.uint8, (4, ))).save(path),
+                   'is transparency'),
+    'planes.tif': (lambda path: tifffile.imwrite(path, values(np.uint16, (3, )).transpose(2, 0, 1),
+                                                 photometric='rgb', planarconfig='separate'),
+                   'channels of 16 bits are one behind the other'),
+    'inverted.tif': (lambda path: bands(path, values(np.uint16), 'miniswhite'), 'are inverted'),
+    'lab.tif': (lambda path: Image.fromarray(values(np.uint8, (3, ))).convert('LAB').save(path),
+                'of a kind that is not read'),
+    'ycbcr.tif': (lambda path: Image.fromarray(values(np.uint8, (3, ))).convert('YCbCr').save(path),
+                  'of a kind that is not read'),
+    'deep.jp2': (lambda path: cv2.imwrite(path, values(np.uint16, (), 4095)),
+                 'a JPEG 2000 of 16 bits'),
+    'deep_colours.jp2': (lambda path: cv2.imwrite(path, values(np.uint16, (3, ))),
+                         'a JPEG 2000 of 16 bits'),
+    'short.pgm': (lambda path: Path(path).write_bytes(b'P5 2 1 100 \x00\x64'), 'end at 100'),
+    'real.pfm': (lambda path: cv2.imwrite(path, RANDOM.random(SIZE).astype(np.float32)),
+                 'floating-point numbers'),
+}  # yapf: disable
+
+
+@pytest.mark.parametrize('name', READ_OTHERWISE)
+def test_what_would_be_read_otherwise_is_refused(name: str, tmp_path: Path) -> None:
+    write, says = READ_OTHERWISE[name]
+    write(str(tmp_path / name))
+    with pytest.raises(OSError, match=says):
+        image_size(tmp_path / name)
+    with pytest.raises(ImageError, match=says):
+        read_image(tmp_path / name)
+
+
+def test_dark_images_among_others(tmp_path: Path) -> None:
+    """One of the whole range does not excuse them; an image that is black in any depth is none."""
+    depths = Depths()
+    for name, highest in (('whole', 65535), ('dark', 4095), ('dim', 9000), ('black', 0)):
+        pixels = values(np.uint16, (), highest) if highest else np.zeros(SIZE, np.uint16)
+        cv2.imwrite(str(tmp_path / f'{name}.png'), pixels)
+        image_size(tmp_path / f'{name}.png', depths)
+    fault, = depths.faults()
+    assert fault.startswith(f'1 images have values of 16 bits, but up to 4095 alone: {tmp_path}')
+    assert 'dark.png' in fault
+    assert_said(depths.remarks(), '3 images have 16 bits')
 
 
 @pytest.mark.parametrize('highest', [255, 4095])

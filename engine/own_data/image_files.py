@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from ..image_depths import Depths, tiff_fault
+from ..image_depths import Depths, depth_fault, tiff_fault
 
 ORIENTATION = 0x0112  # EXIF tag; cameras' 5 to 8 are on their side
 MOST_PIXELS = 2**30  # that OpenCV decodes
@@ -53,12 +53,13 @@ def image_size(path: Path, depths: Depths | None = None) -> tuple[int, int]:
     try:
         with opened(path) as image:
             size, kind, exif = image.size, image.format, image.info.get('exif')
-            if fault := _fault_of_tiff(path, kind):
+            if fault := depth_fault(image):
                 raise OSError(fault)
             if depths is not None:
                 depths.look(path, image)
     except UnidentifiedImageError as error:
-        raise OSError(_fault_of_tiff(path) or str(error)) from error
+        with path.open('rb') as file:
+            raise OSError(tiff_fault(file) or str(error)) from error
     if any('\ud800' <= letter <= '\udfff' for letter in str(path)):  # at which OpenCV crashes
         raise OSError('its name is not in UTF-8: rename it')
     if not cv2.haveImageReader(str(path)):
@@ -71,13 +72,6 @@ def image_size(path: Path, depths: Depths | None = None) -> tuple[int, int]:
         return size
     # OpenCV turns images of some formats and not of others
     return size[::-1] if kind in ('JPEG', 'MPO') else decoded_size(path)
-
-
-def _fault_of_tiff(path: Path, kind: str | None = 'TIFF') -> str | None:
-    if kind != 'TIFF':
-        return None
-    with path.open('rb') as file:
-        return tiff_fault(file)
 
 
 def _is_sideways(exif: bytes) -> bool:

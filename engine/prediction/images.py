@@ -10,7 +10,8 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ..image_depths import DARK, EIGHT_BITS, FORMATS_OF_PAGES, advice, has_16_bits, tiff_fault
+from ..image_depths import (DARK, FORMATS_OF_PAGES, NO_RANGE, advice, depth_fault, has_16_bits,
+                            tiff_fault)
 
 #: a path, an image of Pillow's, RGB values (H, W, 3), a file's content or an open file
 Source: TypeAlias = str | Path | Image.Image | np.ndarray | bytes | BinaryIO
@@ -103,8 +104,8 @@ def rgb_of(image: Image.Image) -> np.ndarray:
     Raises:
         ImageError: If its values have no known range, or one that is far below that of 16 bits.
     """
-    if image.format == 'TIFF' and image.mode == 'I':
-        raise ImageError(f'its values are not of 8 or 16 bits, or have a sign: {EIGHT_BITS}')
+    if fault := depth_fault(image):
+        raise ImageError(fault)
     is_deep = has_16_bits(image)
     colours = eight_bits_of(turned(image))
     if is_deep and colours.max() < DARK:
@@ -126,7 +127,7 @@ def eight_bits_of(image: Image.Image) -> np.ndarray:
             raise ImageError('its values are not of 8 or 16 bits')
         image = Image.fromarray((values >> 8).astype(np.uint8))
     elif image.mode == 'F':
-        raise ImageError(f'its values are floating-point numbers, of no known range: {EIGHT_BITS}')
+        raise ImageError(NO_RANGE)
     if 'transparency' in image.info:  # of single colours; Pillow has no direct way
         image = image.convert('RGBA')
     return np.array(image.convert('RGB'))
