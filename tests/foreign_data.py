@@ -59,7 +59,7 @@ def write_coco(parts: Parts, out: Path) -> None:
 
 
 def write_roboflow_coco(parts: Parts, out: Path) -> None:
-    """A file beside the images; all classes are kinds of category 0."""
+    """A file beside the images; all classes are kinds of category 0, and ids count from 0."""
     for split, (_, content) in parts.items():
         folder = out / dict(train='train', val='valid')[split]
         copy_images(parts, split, folder)
@@ -70,7 +70,8 @@ def write_roboflow_coco(parts: Parts, out: Path) -> None:
             for i, name in enumerate(class_names(parts), 1)
         ]
         annotations = [
-            a | dict(category_id=numbers[a['category_id']]) for a in content['annotations']
+            a | dict(id=i, category_id=numbers[a['category_id']])
+            for i, a in enumerate(content['annotations'])
         ]
         content = content | dict(categories=categories, annotations=annotations)
         (folder / '_annotations.coco.json').write_text(json.dumps(content))

@@ -106,8 +106,9 @@ def test_one_folder_is_split(real: Parts, tmp_path: Path) -> None:
     assert len(names[0] | names[1]) == 5 and not names[0] & names[1] and names[1]
     record = json.loads((tmp_path / 'own_data/conversion.json').read_text())['split']
     assert (record['fraction'], record['seed'], set(record['val'])) == (0.4, 0, names[1])
-    with pytest.raises(FileExistsError, match='split in another way: remove it, or name'):
-        read(options(one, out=tmp_path / 'own.py', split=0.4, split_seed=1))
+    for other in (dict(split=0.4, split_seed=1), dict(split=0.2)):
+        with pytest.raises(FileExistsError, match='split in another way: remove it, or name'):
+            read(options(one, out=tmp_path / 'own.py', **other))
     with pytest.raises(ValueError, match='does not match 5 names of images'):
         read(options(one, out=tmp_path / 'own.py', split=0.4, group='^(a)'))
     groups = options(one, out=tmp_path / 'g.py', split=0.4, group=r'(\d)\.jpg$')
@@ -175,13 +176,15 @@ def test_the_page(drawn: Parts, tmp_path: Path, run_tool: Callable,
     (['a.txt'], 'it holds a.txt. Wanted: instances, for a detector. The forms are'),
     ([], 'it holds nothing'),
     (['data.yaml', 'Annotations/1.xml'], 'has more than one form: YOLO and Pascal VOC'),
+    (['annotations.xml'], "holds CVAT's own XML (CVAT for images), which is not read: export COCO"),
 ])
 def test_folders_that_are_not_recognised(names: list[str], says: str, tmp_path: Path) -> None:
-    texts = {'.yaml': 'train: a\nnames: [b]\n', '.xml': '<annotation/>', '.txt': 'hello'}
+    texts = {'.yaml': 'train: a\nnames: [b]\n', '.xml': '<annotation/>', '.txt': 'hello',
+             'annotations.xml': '<?xml version="1.0"?>\n<annotations>'}  # yapf: disable
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(texts[Path(name).suffix])
-    with pytest.raises(ValueError, match='(?s)' + says.replace('.', r'\.')):
+        (tmp_path / name).write_text(texts.get(name, texts[Path(name).suffix]))
+    with pytest.raises(ValueError, match='(?s)' + re.escape(says)):
         recognise(tmp_path, 'instances')
     with pytest.raises(FileNotFoundError, match='--data: there is no'):
         recognise(tmp_path / 'no', 'instances')

@@ -87,6 +87,64 @@ def test_what_yolo_allows(drawn: Parts, tmp_path: Path) -> None:
         'labels/a b/x.y.txt:1']  # yapf: disable
 
 
+@pytest.mark.parametrize('points', [1, 3, 17])
+def test_poses_are_no_polygons(points: int, drawn: Parts, tmp_path: Path) -> None:
+    """A class, a box, and x, y and visibility of each point."""
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    line = BOX + ' 0.5 0.4 1' * points
+    for file in (tmp_path / 'set/labels').rglob('*.txt'):
+        lines(file, line)
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_said(report.faults, f'as a class, a box and {points} keypoints have')
+    lines(tmp_path / 'set/labels/train/1.txt', line, BOX)
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.faults
+
+
+def test_two_yaml_files(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    shutil.copy(tmp_path / 'set/data.yaml', tmp_path / 'set/dataset.yaml')
+    with pytest.raises(ValueError, match='data.yaml and .*dataset.yaml may be meant: name one of'):
+        read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    _, report = read(options(tmp_path / 'set/dataset.yaml', out=tmp_path / 'own.py'))
+    assert not report.faults
+
+
+def test_images_of_no_part_are_counted(drawn: Parts, tmp_path: Path) -> None:
+    """So are links to folders that were read; labels may end in capitals, folders with a year."""
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    folder = tmp_path / 'set'
+    (folder / 'data.yaml').unlink()
+    lines(folder / 'classes.txt', 'disc', 'square')
+    draw_image(folder / 'images/alone.jpg')
+    (folder / 'images/train/loop').symlink_to('../..')
+    for kind in ('images', 'labels'):
+        (folder / kind / 'val').rename(folder / kind / 'val2017')
+    for file in (folder / 'labels').rglob('*.txt'):
+        file.rename(file.with_suffix('.TXT'))
+    contents, report = read(options(folder, out=tmp_path / 'own.py'))
+    assert [len(content['annotations']) for content in contents] == [4, 4]
+    assert [len(content['images']) for content in contents] == [2, 2]
+    assert_said(report.remarks, 'images of no part are not used (1, the first: images/alone.jpg)',
+                'not followed (1, the first: images/train/loop)')
+
+
+def test_lists_of_cvat(tmp_path: Path) -> None:
+    """``train.txt`` and ``Validation.txt`` name images in ``data``, which is the folder itself."""
+    for split in ('train', 'Validation'):
+        names = [f'obj_{split}_data/{split}{number}.png' for number in range(2)]
+        for name in names:
+            draw_image(tmp_path / 'set' / name)
+            lines((tmp_path / 'set' / name).with_suffix('.txt'), BOX)
+        lines(tmp_path / f'set/{split}.txt', *(f'data/{name}' for name in names))
+    lines(tmp_path / 'set/obj.names', 'disc')
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.faults
+    assert [len(content['annotations']) for content in contents] == [2, 2]
+    with pytest.raises(ValueError, match='--split is for data of one part'):
+        read(options(tmp_path / 'set', out=tmp_path / 'own.py', split=0.5))
+
+
 def test_lists_of_images(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     folder = tmp_path / 'set'
@@ -186,6 +244,63 @@ def test_parts_that_voc_lists(drawn: Parts, tmp_path: Path) -> None:
     assert_said(report.faults, 'train.txt:3: there is no ')
 
 
+def draw_voc(folder: Path, annotations: str, images: str, **begins: int) -> None:
+    """Two images in each part, with a box from ``begins`` on; ``{}`` is the part in paths."""
+    for split in ('train', 'val'):
+        for number in range(2):
+            draw_image(folder / images.format(split) / f'{split} {number}.jpg')
+            file = folder / annotations.format(split) / f'{split} {number}.xml'
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(VOC.format('', 48, SIDES.format(begins.get(split, 5))))
+
+
+@pytest.mark.parametrize('annotations, images', [
+    ('Annotations/{}', 'JPEGImages/{}'),
+    ('annotations/{}', 'images/{}'),
+    ('{}/annotations', '{}/images'),
+    ('{}/Annotations', '{}/JPEGImages'),
+])
+def test_parts_of_voc_beside_each_other(annotations: str, images: str, tmp_path: Path) -> None:
+    draw_voc(tmp_path / 'set', annotations, images)
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.faults
+    assert [[image['file_name'] for image in content['images']] for content in contents] == [
+        ['train 0.jpg', 'train 1.jpg'], ['val 0.jpg', 'val 1.jpg']]  # yapf: disable
+
+
+def test_the_folder_around_voc(tmp_path: Path) -> None:
+    """Lists count there too, and names in them may have blanks."""
+    folder = tmp_path / 'VOCdevkit/VOC2012'
+    draw_voc(folder, 'Annotations', 'JPEGImages')
+    (folder / 'ImageSets/Main').mkdir(parents=True)
+    for split in ('train', 'val'):
+        lines(folder / f'ImageSets/Main/{split}.txt', f'{split} 0', f'{split} 1')
+    contents, report = read(options(tmp_path / 'VOCdevkit', out=tmp_path / 'own.py'))
+    assert not report.faults
+    assert [len(content['images']) for content in contents] == [2, 2]
+    shutil.copytree(folder, folder.with_name('VOC2007'))
+    with pytest.raises(ValueError, match='VOC2007 and .*VOC2012 may be meant: name one of them'):
+        read(options(tmp_path / 'VOCdevkit', out=tmp_path / 'own.py'))
+
+
+def test_two_paths_of_voc_count_pixels_alike(tmp_path: Path) -> None:
+    draw_voc(tmp_path, '{}', '{}', train=0)
+    contents, _ = read(options(tmp_path / 'train', tmp_path / 'val', out=tmp_path / 'own.py'))
+    assert [content['annotations'][0]['bbox'][:2] for content in contents] == [[0, 5], [5, 5]]
+
+
+def test_xml_with_a_namespace(tmp_path: Path) -> None:
+    draw_voc(tmp_path, '{}', '{}')
+    for file in tmp_path.rglob('*0.xml'):
+        file.write_text(file.read_text().replace('<annotation', '<annotation xmlns="urn:a"'))
+    for file in tmp_path.rglob('*1.xml'):
+        source = file.read_text().replace('annotation>', 'v:annotation>')
+        file.write_text(source.replace('<v:annotation', '<v:annotation xmlns:v="urn:a"', 1))
+    contents, report = read(options(tmp_path, out=tmp_path / 'own.py'))
+    assert not report.faults
+    assert [len(content['annotations']) for content in contents] == [2, 2]
+
+
 def labelme(*shapes: dict, **values: object) -> str:
     return json.dumps(dict(shapes=shapes, imagePath='..\\1.jpg', **values))
 
@@ -196,6 +311,7 @@ def shape(points: list, kind: str = 'polygon', **values: object) -> dict:
 
 @pytest.mark.parametrize('source, says', [
     (labelme(shape([[1, 2], [3, None], [5, 6]])), 'train/1.json: shape 1: points must be [[x, y]'),
+    (labelme(shape([[1, 1], [1e8, 5], [5, 1e8]])), 'within -1048576 ... 1048576, got'),
     (labelme(shape([[1, 2], [3, 4]], 'mask')), 'shape 1: is a mask: save it as a polygon'),
     (labelme(shape([[1, 2]], 'circle')), 'shape 1: is a circle of 1 points'),
     (labelme(dict(points=[])), 'shape 1: must have a label, got'),
@@ -229,6 +345,28 @@ def test_shapes_of_labelme(drawn: Parts, tmp_path: Path) -> None:
                 'descriptions of shapes are lost', 'circles become polygons of 64 points')
 
 
+@pytest.mark.parametrize('form', ['labelme_polygons', 'voc_boxes'])
+def test_two_files_of_one_image(form: str, drawn: Parts, tmp_path: Path) -> None:
+    WRITERS[form](drawn, tmp_path / 'set')
+    file = next((tmp_path / 'set/train').glob('1.[jx]*[nl]'))
+    shutil.copy(file, file.with_stem('1 (copy)'))
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_said(report.faults, f'{file.name}: ')
+    assert_said(report.faults, 'is of the same image')
+
+
+def test_large_files_of_labelme(drawn: Parts, tmp_path: Path) -> None:
+    """Whose shapes are far from both ends, and whose names end in capitals."""
+    WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
+    for file in (tmp_path / 'set').rglob('*.json'):
+        content = dict(imageData='A' * 70000) | json.loads(file.read_text())
+        file.unlink()
+        file.with_suffix('.JSON').write_text(json.dumps(content | dict(version='5' * 70000)))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.faults
+    assert [len(content['annotations']) for content in contents] == [4, 4]
+
+
 def test_annotations_without_an_image(drawn: Parts, tmp_path: Path) -> None:
     for form, image in (('voc_boxes', 'train/1.jpg'), ('labelme_polygons', 'train/1.jpg')):
         WRITERS[form](drawn, tmp_path / form)
@@ -251,6 +389,35 @@ def test_files_of_coco_that_are_not_clear(drawn: Parts, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / 'set/train2017', tmp_path / 'set/images')
     with pytest.raises(ValueError, match='does not tell which file is for training'):
         read(options(tmp_path / 'set', out=own))
+
+
+def test_names_of_images_in_coco(drawn: Parts, tmp_path: Path) -> None:
+    """Backslashes are slashes where that finds the image; absolute names are said to be so."""
+    WRITERS['roboflow_coco'](drawn, tmp_path / 'set')
+    file = tmp_path / 'set/train/_annotations.coco.json'
+    content = json.loads(file.read_text())
+    (tmp_path / 'set/train/deep').mkdir()
+    for image in content['images']:
+        name = image['file_name']
+        (file.parent / name).rename(file.parent / 'deep' / name)
+        image['file_name'] = f'deep\\{name}'
+    file.write_text(json.dumps(content))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert [image['file_name'] for image in contents[0]['images']] == ['deep/1.jpg', 'deep/2.jpg']
+    assert_said(report.remarks, 'backslashes in names of images are read as slashes (1',
+                'they are numbered from 1 on (2, the first: train/_annotations.coco.json)')
+    for name in ('/no/1.jpg', 'C:\\no\\1.jpg'):
+        content['images'] = [image | dict(file_name=name) for image in content['images']]
+        file.write_text(json.dumps(content))
+        _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+        assert_said(report.faults, f'its image {name} is not there: name images from their folder')
+
+
+def test_label_studio_writes_notes(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    (tmp_path / 'set/notes.json').write_text('{"categories": [{"id": 0, "name": "disc"}]}')
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_said(report.remarks, 'set is read as YOLO')
 
 
 TEXTS = ('.json', '.txt', '.xml', '.yaml')

@@ -501,6 +501,20 @@ def test_folders_that_may_be_meant(tmp_path: Path) -> None:
         look(tmp_path / 'out', tmp_path)
 
 
+def test_folders_of_splits_with_a_year(tmp_path: Path) -> None:
+    write_folders(tmp_path, SPLITS, 'images/{}2017', 'masks/{}2017')
+    data, report = look(tmp_path / 'out', tmp_path)
+    assert report.faults == [] and data is not None and data.num_images == (4, 2)
+
+
+def test_files_beside_the_images_of_voc(tmp_path: Path) -> None:
+    write_voc(tmp_path, SPLITS)
+    first = (tmp_path / 'ImageSets/Segmentation/train.txt').read_text().split('\n')[0]
+    (tmp_path / f'JPEGImages/{first}.a').touch()
+    data, report = look(tmp_path / 'out', tmp_path)
+    assert report.faults == [] and data is not None
+
+
 @pytest.mark.parametrize('name', ['ends ', ' begins', 'two\nlines'])
 def test_names_that_lists_cannot_hold(name: str, tmp_path: Path) -> None:
     write_folders(tmp_path / 'data', {'.': draw_samples(['a', name])})

@@ -47,7 +47,6 @@ def report_of(annotation: dict[str, Any], folder: Path, evaluated: bool = False)
     ('categories', dict(id=1), 'category 1 stands there more than once'),
     ('categories', dict(name='square'), "more than one is named 'square'"),
     ('categories', dict(name='ring'), 'must have the same categories in the same order'),
-    ('annotations', dict(id=0), 'annotation 0: ids must not be 0'),
     ('annotations', dict(id=3), 'annotation 3 stands there more than once'),
     ('annotations', dict(image_id=7), 'annotation 2: there is no image 7'),
     ('annotations', dict(category_id=9), 'annotation 2: there is no category 9'),
@@ -105,6 +104,12 @@ def test_what_mmdet_passes_over(values: dict, says: str, tmp_path: Path) -> None
     report = report_of(values, tmp_path)
     assert_said(report.remarks, says)
     assert not report.faults
+
+
+def test_an_id_that_the_evaluation_takes_for_none(tmp_path: Path) -> None:
+    assert 'must not be 0' not in str(report_of(dict(id=0), tmp_path).faults)
+    report = report_of(dict(id=0), tmp_path, evaluated=True)
+    assert_said(report.faults, 'annotation 0: ids must not be 0')
 
 
 @pytest.mark.parametrize('polygon', [[5, 5], [5, 5, 9, 9], [1, 1, 9, 1, 9, 9, 3], []])

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from ..own_data.coco_files import CONVERTED_FROM, FIELDS, SINGULAR, load_coco, whole_entries
 from ..own_data.files import listed
-from .instances import ALL, SPLITS, Part, Reading, split_folders
+from .instances import ALL, SPLITS, Part, Reading, any_case, split_folders
 
 PROBE = 2**16  # bytes at the beginning of a file that are looked at to recognise it
 OTHER_TASKS = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info')
@@ -15,19 +15,25 @@ OTHER_TASKS = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info'
 def is_coco(path: Path) -> bool:
     """Whether there is a JSON file of COCO's form in the folder, in annotations/ or below."""
     if path.is_file():
-        return path.suffix.lower() == '.json' and _looks_like_coco(path)
+        return path.suffix.lower() == '.json' and bool(_keys_of(path) - {b'shapes'})
     return bool(_annotation_files(path))
 
 
 def _looks_like_coco(file: Path) -> bool:
-    """Whether a file's beginning has a key of COCO's form."""
+    """Whether a file has images and annotations, or a large one a key of COCO's form."""
+    keys, wanted = _keys_of(file), {b'images', b'annotations'}
+    is_large = bool(keys) and file.stat().st_size > PROBE
+    return b'shapes' not in keys and (is_large or keys >= wanted)
+
+
+def _keys_of(file: Path) -> set[bytes]:
+    """The keys of COCO's and LabelMe's forms that a file's beginning has."""
     try:
         with file.open('rb') as handle:
             start = handle.read(PROBE)
     except OSError:
-        return False
-    keys = re.findall(rb'"(images|categories|annotations|shapes)"\s*:\s*[\[{]', start)
-    return bool(keys) and b'shapes' not in keys
+        return set()
+    return set(re.findall(rb'"(images|categories|annotations|shapes)"\s*:\s*[\[{]', start))
 
 
 def read_coco(path: Path, reading: Reading) -> dict[str, Part]:
@@ -55,13 +61,13 @@ def _annotation_files(path: Path) -> dict[str, list[Path]]:
         return {ALL: [path]}
     found: dict[str, list[Path]] = {}
     for split, folder in split_folders(path).items():
-        files = list(filter(_looks_like_coco, sorted(folder.glob('*.json'))))
+        files = list(filter(_looks_like_coco, sorted(folder.glob(any_case('.json')))))
         if files:
             found[split] = files
     if found:
         return found
     for folder in (path / 'annotations', path):
-        for file in sorted(folder.glob('*.json')):
+        for file in sorted(folder.glob(any_case('.json'))):
             if not file.name.startswith(OTHER_TASKS) and _looks_like_coco(file):
                 found.setdefault(_split_of(file.stem), []).append(file)
         if found:
@@ -96,9 +102,10 @@ def read_file(file: Path, images: Path | None, reading: Reading) -> Part | None:
                           f'annotation {annotation["id"]}')
     if reading.report.num_faults > before:
         return None
-    folder = images or _folder_of_images(file, content, reading)
-    if folder is None:
+    located = _located(file, images, content['images'], reading)
+    if located is None:
         return None
+    folder, entries = located
     used = {annotation['category_id'] for annotation in content['annotations']}
     unused = [
         c for c in content['categories'] if c['id'] == 0 and 0 not in used and any(
@@ -109,8 +116,19 @@ def read_file(file: Path, images: Path | None, reading: Reading) -> Part | None:
             f'category {unused[0]["name"]!r}, of which the others are kinds, has no '
             'annotations and is left out', reading.source(file))
         content['categories'] = [c for c in content['categories'] if c not in unused]
-        return Part(folder, named_by_source(content, reading.source(file)))
-    return Part(folder, content, file)
+    has_zero = any(annotation['id'] == 0 for annotation in content['annotations'])
+    if not unused and not has_zero and entries is content['images']:
+        return Part(folder, content, file)
+    content = named_by_source(content | dict(images=entries), reading.source(file))
+    if has_zero:
+        reading.lose(
+            'ids of annotations count from 0, which stands for "not matched" in COCO\'s '
+            'evaluation: they are numbered from 1 on', reading.source(file))
+        content['annotations'] = [
+            annotation | dict(id=number)
+            for number, annotation in enumerate(content['annotations'], 1)
+        ]
+    return Part(folder, content)
 
 
 def named_by_source(content: dict[str, list], source: str) -> dict[str, list]:
@@ -125,11 +143,40 @@ def named_by_source(content: dict[str, list], source: str) -> dict[str, list]:
     return content | named
 
 
-def _folder_of_images(file: Path, content: dict[str, list], reading: Reading) -> Path | None:
-    """The folder that the first image of a file is in."""
-    if not content['images']:
+def _located(file: Path, images: Path | None, entries: list[dict],
+             reading: Reading) -> tuple[Path, list[dict]] | None:
+    """The folder of a file's images, and their entries, with slashes for Windows' backslashes.
+
+    Args:
+        file: The file.
+        images: The folder; ``None`` looks for it.
+        entries: Of the images; the first that has a backslash is looked for, or the first.
+        reading: Takes what is wrong.
+    """
+    if not entries:
         reading.fault(file, 'has no images')
         return None
+    names = [entry['file_name'] for entry in entries]
+    name = next((name for name in names if '\\' in name), names[0])
+    ways = [images] if images else _folders_of_images(file)
+    for way in ways:
+        if (way / name).is_file():
+            return way, entries
+    for way in ways:
+        if (way / name.replace('\\', '/')).is_file():
+            reading.lose('backslashes in names of images are read as slashes', reading.source(file))
+            return way, [e | dict(file_name=e['file_name'].replace('\\', '/')) for e in entries]
+    if images:
+        return images, entries
+    where = 'there: name images from their folder on' \
+        if name.startswith('/') or PureWindowsPath(name).is_absolute() else \
+        f'in {listed([str(way) for way in ways])}: say --coco and --images'
+    reading.fault(file, f'its image {name} is not {where}')
+    return None
+
+
+def _folders_of_images(file: Path) -> list[Path]:
+    """Where the images of a file may be."""
     words = re.sub('^instances_', '', file.stem)
     root = file.parent.parent if file.parent.name == 'annotations' else file.parent
     names = SPLITS.get(_split_of(file.stem), ())
@@ -137,10 +184,4 @@ def _folder_of_images(file: Path, content: dict[str, list], reading: Reading) ->
         parent / name for parent in (root, root / 'images', file.parent)
         for name in (words, *names, '.', 'JPEGImages')
     ]
-    for way in ways:
-        if (way / content['images'][0]['file_name']).is_file():
-            return way
-    reading.fault(
-        file, f'its image {content["images"][0]["file_name"]} is not in '
-        f'{listed([str(way) for way in dict.fromkeys(ways)])}: say --coco and --images')
-    return None
+    return list(dict.fromkeys(ways))

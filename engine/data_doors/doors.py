@@ -15,6 +15,7 @@ from .instance_doors import INSTANCE_DOORS, open_one_file
 from .instances import SPLITS
 from .label_doors import LABEL_DOORS, open_folders
 from .label_folders import IMAGES, MASKS
+from .voc import start_of
 
 DOORS: tuple[Door, ...] = (*INSTANCE_DOORS, *LABEL_DOORS)
 WHAT = dict(instances='instances, for a detector', labels='label maps, for a segmenter')
@@ -78,6 +79,10 @@ def _names(doors: list[Door]) -> str:
 
 def _contents(path: Path) -> str:
     """What a folder looks like to somebody who does not know its form."""
+    files = (path, path / 'annotations.xml', path / 'annotations/annotations.xml')
+    if any(b'<annotations>' in start_of(file) for file in files):
+        return ("holds CVAT's own XML (CVAT for images), which is not read: export COCO from CVAT, "
+                'or Segmentation mask for label maps')
     if path.is_file():
         return f'is a file{path.suffix and f" {path.suffix}"} of no known form'
     names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(path)

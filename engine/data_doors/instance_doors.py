@@ -46,7 +46,7 @@ def open_instances(form: str, read: Reader, args: argparse.Namespace,
     """
     paths = args.data
     folders = [above_images(path.parent if path.is_file() else path) for path in paths]
-    reading = Reading(Path(os.path.commonpath(folders)), report)
+    reading = Reading(Path(os.path.commonpath(folders)), report, paths=paths)
     found = [read(path, reading) for path in paths]
     if report.num_faults:
         return None
@@ -78,7 +78,8 @@ def _finish(form: str, parts: dict[str, Part], args: argparse.Namespace,
             reading: Reading) -> Path | None:
     """Split the data if they are one part, write them if needed, and set the options."""
     _with_all_classes(parts)
-    parts, chosen = _two_sides(parts, args)
+    whole = parts
+    parts, chosen = _two_sides(whole, args)
     for what, loss in reading.lost.items():
         first = f', the first: {loss.first}' if loss.first else ''
         reading.report.remark(f'{what} ({loss.count}{first})')
@@ -92,7 +93,7 @@ def _finish(form: str, parts: dict[str, Part], args: argparse.Namespace,
     record = dict(
         source=[os.path.abspath(path) for path in args.data or args.coco],
         form=form,
-        fingerprint=hashlib.sha256(''.join(texts.values()).encode()).hexdigest(),
+        fingerprint=_fingerprint(whole),
         split=chosen,
         counts=counts,
         lost={
@@ -110,6 +111,14 @@ def _finish(form: str, parts: dict[str, Part], args: argparse.Namespace,
                           "converted, in COCO's form")
     args.coco = [folder / f'{side}.json' for side in SIDES]
     return folder if written else None
+
+
+def _fingerprint(parts: dict[str, Part]) -> str:
+    """Another text where data are others, however they are split."""
+    digest = hashlib.sha256()
+    for part in parts.values():
+        digest.update(json.dumps([str(part.images), part.content]).encode())
+    return digest.hexdigest()
 
 
 def _with_all_classes(parts: dict[str, Part]) -> None:

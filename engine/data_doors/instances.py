@@ -78,12 +78,16 @@ class Reading:
         lost: What COCO's form cannot hold, or is not used, and how often.
         listings: Images of folders by their stems, for :func:`~.same_stem.image_of`.
         faults: Those that were reported.
+        owners: Images that :func:`~.same_stem.image_of` found, and the annotations of each.
+        paths: All that ``--data`` names.
     """
     root: Path
     report: Report
     lost: dict[str, Loss] = field(default_factory=dict)
     listings: dict[Path, dict[str, list[Path]]] = field(default_factory=dict)
     faults: set[str] = field(default_factory=set)
+    owners: dict[Path, Path] = field(default_factory=dict)
+    paths: Sequence[Path] = ()
 
     def lose(self, what: str, source: str | None = None, count: int = 1) -> None:
         """Count something that is not kept; the first source is its example."""
@@ -138,13 +142,29 @@ class Reading:
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
-    """Folders of training, validation and test below a folder, by the names that they have."""
+    """Folders of training, validation and test below a folder, by the names that they have.
+
+    A name may have a number behind it, as ``train2017``, if one folder of the split alone has.
+    """
+    entries = sorted(folder.iterdir()) if folder.is_dir() else ()
+    folders = [entry for entry in entries if entry.is_dir()]
     found: dict[str, Path] = {}
     for split, names in SPLITS.items():
-        for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if entry.is_dir() and entry.name.lower() in names:
-                found.setdefault(split, entry)
+        named = [entry for entry in folders if entry.name.lower() in names]
+        numbered = [entry for entry in folders if without_number(entry.name) in names]
+        if named or len(numbered) == 1:
+            found[split] = (named or numbered)[0]
     return found
+
+
+def without_number(name: str) -> str:
+    """The name of a folder in lower case, without the year behind it."""
+    return name.lower().rstrip('0123456789')
+
+
+def any_case(suffix: str) -> str:
+    """A pattern of names that end so, in upper or lower case, for ``glob``."""
+    return '*' + ''.join(f'[{letter.lower()}{letter.upper()}]' for letter in suffix)
 
 
 def above_images(folder: Path) -> Path:
@@ -153,10 +173,27 @@ def above_images(folder: Path) -> Path:
     return next((p.parent for p in (folder, *folder.parents) if p.name == 'images'), folder)
 
 
-def files_below(folder: Path, suffixes: Collection[str]) -> list[Path]:
-    """All files of a folder and those in it whose names end so, hidden ones left out."""
-    found = []
-    for parent, _, names in os.walk(folder, followlinks=True):
+def files_below(folder: Path,
+                suffixes: Collection[str],
+                reading: Reading | None = None) -> list[Path]:
+    """All files of a folder and those in it whose names end so, hidden ones left out.
+
+    Args:
+        folder: The folder.
+        suffixes: In lower case; names may have others.
+        reading: Takes the links that lead up or to a folder a second time: they are not followed.
+    """
+    top = os.path.realpath(folder)
+    found, seen = [], {top, *map(str, Path(top).parents)}
+    for parent, below, names in os.walk(folder, followlinks=True):
+        for name in list(below):
+            real = os.path.realpath(os.path.join(parent, name))
+            if real in seen:
+                below.remove(name)
+                if reading:
+                    reading.lose('links to folders that were read already are not followed',
+                                 reading.source(Path(parent, name)))
+            seen.add(real)
         found += [
             Path(parent, name) for name in names
             if not name.startswith('.') and os.path.splitext(name)[1].lower() in suffixes

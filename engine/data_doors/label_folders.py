@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from PIL import Image
 
-from .instances import SPLITS, split_folders
+from .instances import SPLITS, split_folders, without_number
 
 IMAGES = ('images', 'image', 'img', 'imgs', 'jpegimages')
 MASKS = ('masks', 'mask', 'labels', 'label', 'annotations', 'annotation', 'segmentationclass', 'gt')
@@ -40,8 +40,8 @@ def _split_of(root: Path, images: Path | None, masks: Path | None,
               names: tuple[str, ...]) -> Pair | None:
     """The folders of one split, in one of three layouts."""
     if images and masks:
-        pair = child(images, names), child(masks, names)
-    elif folder := child(root, names):
+        pair = child(images, names, without_number), child(masks, names, without_number)
+    elif folder := child(root, names, without_number):
         pair = child(folder, IMAGES), child(folder, MASKS)
         if pair == (None, None):
             beside = [pattern.format(name) for pattern in BESIDE for name in names]
@@ -51,8 +51,10 @@ def _split_of(root: Path, images: Path | None, masks: Path | None,
     return (pair[0], pair[1]) if pair[0] and pair[1] else None
 
 
-def child(folder: Path, names: Iterable[str]) -> Path | None:
-    """The folder in another one that has one of the names, in upper or lower case.
+def child(folder: Path,
+          names: Iterable[str],
+          reduced: Callable[[str], str] = str.lower) -> Path | None:
+    """The folder in another one that has one of the names, as ``reduced`` changes its own.
 
     Of several, those that hold images count.
 
@@ -64,7 +66,7 @@ def child(folder: Path, names: Iterable[str]) -> Path | None:
     wanted = set(names)
     found = sorted(
         entry.path for entry in os.scandir(folder)
-        if entry.name.lower() in wanted and entry.is_dir())
+        if reduced(entry.name) in wanted and entry.is_dir())
     if len(found) > 1:
         found = [path for path in found if has_images(Path(path))]
     if len(found) > 1:

@@ -3,16 +3,18 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
+import re
 from pathlib import Path
 from typing import Any
 
 from ..own_data.files import shown
+from ..own_data.segmentations import LARGEST, is_number
 from .instances import (ALL, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Part, Reading,
-                        box_around, files_below, is_finite, part_of, split_folders, text_of)
+                        any_case, box_around, files_below, part_of, split_folders, text_of)
 from .same_stem import image_of, say_unused
 
 NUM_POINTS = 64  # of the polygon that a circle becomes
-PROBE = 2**16  # bytes at both ends of a file that are looked at to recognise it
 Key = tuple[Any, ...]
 
 
@@ -20,19 +22,17 @@ def is_labelme(path: Path) -> bool:
     """Whether there are JSON files of LabelMe's form in the folder or in the two below."""
     if not path.is_dir():
         return False
-    files = (
-        file for pattern in ('*.json', '*/*.json', '*/*/*.json') for file in path.glob(pattern))
+    files = (file for below in ('', '*/', '*/*/') for file in path.glob(below + any_case('.json')))
     return any(map(looks_like_labelme, files))
 
 
 def looks_like_labelme(file: Path) -> bool:
-    """Whether a file has a list of shapes, by its beginning and end."""
+    """Whether a file has a list of shapes, anywhere: it may stand behind an image."""
     try:
-        with file.open('rb') as handle:
-            ends = handle.read(PROBE)
-            handle.seek(max(PROBE, file.stat().st_size - PROBE))
-            return b'"shapes"' in ends + handle.read()
-    except OSError:
+        with file.open('rb') as handle, mmap.mmap(
+                handle.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return re.search(rb'"shapes"\s*:', content) is not None
+    except (OSError, ValueError):  # ValueError if it is empty
         return False
 
 
@@ -43,7 +43,7 @@ def read_labelme(path: Path, reading: Reading) -> dict[str, Part]:
         folders = {ALL: path}
     images = {}
     for split, folder in folders.items():
-        files = list(filter(looks_like_labelme, files_below(folder, ('.json', ))))
+        files = list(filter(looks_like_labelme, files_below(folder, ('.json', ), reading)))
         if split == 'test':
             reading.lose(TEST_LEFT, count=len(files))
         else:
@@ -120,7 +120,8 @@ def outline(shape: Any, reading: Reading, source: str) -> tuple[str, list[float]
         raise ValueError('is a mask: save it as a polygon')
     _count_lost(shape, kind, reading, source)
     if not isinstance(points, list) or not all(map(_is_point, points)):
-        raise ValueError(f'points must be [[x, y], [x, y] ...], got {shown(points)}')
+        raise ValueError(f'points must be [[x, y], [x, y] ...], within {-LARGEST} ... {LARGEST}, '
+                         f'got {shown(points)}')
     if kind == 'rectangle' and len(points) == 2:
         (x, y), (u, v) = points
         return label, _corners((min(x, u), min(y, v), max(x, u), max(y, v))), True
@@ -155,7 +156,7 @@ def _has_flags(entry: dict[str, Any]) -> bool:
 
 def _is_point(point: Any) -> bool:
     return isinstance(point, list) and len(point) == 2 and all(
-        type(side) in (int, float) for side in point) and is_finite(point)
+        is_number(side, LARGEST) for side in point)
 
 
 def _corners(box: tuple[float, float, float, float]) -> list[float]:

@@ -108,15 +108,13 @@ def label_set(folders: Sequence[Path], classes: Sequence[str] | None, zero: str 
 def _part_of(folder: Path, names: set[str], reading: Reading) -> Part:
     """The images and files of a folder; takes up the names of classes and what is lost."""
     sources: dict[Path, Path] = {}
-    for file in filter(looks_like_labelme, files_below(folder, ('.json', ))):
+    for file in filter(looks_like_labelme, files_below(folder, ('.json', ), reading)):
         content = load_labelme(file, reading)
         if content is None:
             continue
         named = content.get('imagePath')
         image = image_of(file, named if isinstance(named, str) else None, [], reading)
-        if image in sources:
-            reading.fault(file, f'{sources[image]} is of the same image {image}')
-        elif image:
+        if image:
             sources[image] = file
         for place, shape in enumerate(content['shapes'], 1):
             try:

@@ -11,6 +11,9 @@ from .instances import IMAGES, AnnotatedImage, Reading
 def image_of(file: Path, said: str | None, folders: list[Path], reading: Reading) -> Path | None:
     """The image that has the stem of its annotations; else the one that they name.
 
+    No other annotations may be of the same image: it would be trained twice, with a part of its
+    objects each time.
+
     Names in annotations often are those that the image had before a program exported it.
 
     Args:
@@ -19,6 +22,14 @@ def image_of(file: Path, said: str | None, folders: list[Path], reading: Reading
         folders: Where images may be, besides the folder of the annotations.
         reading: Takes a fault if there is none, or more than one.
     """
+    image = _found(file, said, folders, reading)
+    if image and (owner := reading.owners.setdefault(image, file)) != file:
+        reading.fault(file, f'{owner} is of the same image {image}: keep one of them')
+        return None
+    return image
+
+
+def _found(file: Path, said: str | None, folders: list[Path], reading: Reading) -> Path | None:
     places = [file.parent, *folders]
     for folder in places:
         if folder not in reading.listings:

@@ -1,46 +1,57 @@
 """Pascal VOC's XML files, one an image, and those that other programs write like them."""
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from .instances import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Part,
-                        Reading, box_around, files_below, is_finite, part_of, split_folders)
+from ..own_data.files import Report
+from .instances import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Loss,
+                        Part, Reading, any_case, box_around, files_below, is_finite, part_of,
+                        split_folders)
 from .same_stem import image_of, say_unused
 
 SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
 FLAGS = ('truncated', 'occluded', 'attributes', 'part', 'actions', 'pose')  # of objects, not kept
 NOTHING = ('0', '', 'Unspecified')
+ANNOTATIONS, IMAGES = ('Annotations', 'annotations'), ('JPEGImages', 'images', 'Images')  # folders
 
 
 def is_voc(path: Path) -> bool:
     """Whether there are XML files of VOC's form in the folder or in the one below."""
     if not path.is_dir():
         return False
-    files = (file for pattern in ('*.xml', '*/*.xml', '*/*/*.xml') for file in path.glob(pattern))
+    files = (file for below in ('', '*/', '*/*/') for file in path.glob(below + any_case('.xml')))
     return any(_starts_like_voc(file) for file in files)
 
 
 def _starts_like_voc(file: Path) -> bool:
+    return bool(re.search(rb'<([\w.-]+:)?annotation[\s/>]', start_of(file)))
+
+
+def start_of(file: Path) -> bytes:
+    """Where XML has its outermost element; nothing if the file cannot be read."""
     try:
         with file.open('rb') as handle:
-            return b'<annotation' in handle.read(1000)
+            return handle.read(1000)
     except OSError:
-        return False
+        return b''
 
 
 def read_voc(path: Path, reading: Reading) -> dict[str, Part]:
     """The parts of a data set in VOC's form."""
+    path = _folder_of_set(path)
     files = _files_by_part(path, reading)
     if 'test' in files:
         reading.lose(TEST_LEFT, count=len(files.pop('test')))
     trees = {split: _parsed(found, reading) for split, found in files.items()}
-    origin = _origin([tree for found in trees.values() for tree in found.values()])
+    origin = _origin([tree for found in trees.values()
+                      for tree in found.values()] + _trees_of_others(path, reading))
     if origin == 0:
-        reading.lose('coordinates are taken to count from 0, not from 1 as in VOC: a box begins '
-                     'before 1')
+        reading.lost['coordinates are taken to count from 0, not from 1 as in VOC: a box begins '
+                     'before 1'] = Loss(1)
     images = {
         split: [image for file, tree in found.items()
                 if (image := _image(file, tree, path, origin, reading))]
@@ -48,6 +59,28 @@ def read_voc(path: Path, reading: Reading) -> dict[str, Part]:
     }  # yapf: disable
     say_unused(images.values(), reading)
     return {split: part_of(found) for split, found in images.items() if found}
+
+
+def _folder_of_set(path: Path) -> Path:
+    """The folder itself, or the only one below that is laid out as VOC, as in ``VOCdevkit``.
+
+    Raises:
+        ValueError: If there are several.
+    """
+    if (path / 'ImageSets').is_dir():
+        return path
+    below = sorted(lists.parent.parent for lists in path.glob('*/ImageSets/Main'))
+    if len(below) > 1:
+        raise ValueError(f'{" and ".join(map(str, below))} may be meant: name one of them')
+    return below[0] if below else path
+
+
+def _trees_of_others(path: Path, reading: Reading) -> list[Element]:
+    """Annotations of the other part, where parts are two paths: they count pixels alike."""
+    alone = Reading(reading.root, Report())  # what is wrong is said when they are read
+    folders = filter(lambda other: other != path, map(_folder_of_set, reading.paths))
+    found = [files for other in folders for files in _files_by_part(other, alone).values()]
+    return [tree for files in found for tree in _parsed(files, alone).values()]
 
 
 def _files_by_part(path: Path, reading: Reading) -> dict[str, list[Path]]:
@@ -61,25 +94,40 @@ def _files_by_part(path: Path, reading: Reading) -> dict[str, list[Path]]:
             split: _listed(file, path, reading)
             for split, file in lists.items() if split in (*SPLITS, ALL)
         }
-    folders = split_folders(path / 'Annotations') or split_folders(path)
+    folders = split_folders(_annotations_of(path)) or split_folders(path)
     if 'train' not in folders:
         folders = {ALL: path}
     return {
-        split: list(filter(_starts_like_voc, files_below(folder, ('.xml', ))))
+        split: list(filter(_starts_like_voc, files_below(folder, ('.xml', ), reading)))
         for split, folder in folders.items()
     }
 
 
+def _annotations_of(path: Path) -> Path:
+    folders = [path / name for name in ANNOTATIONS]
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
+
+
 def _listed(names: Path, path: Path, reading: Reading) -> list[Path]:
-    found = []
+    """The files that a list names: whole lines, or what is before a blank."""
+    folder, found = _annotations_of(path), []
     for number, line in enumerate(reading.lines_of(names), 1):
         if line:
-            file = path / 'Annotations' / f'{line.split()[0]}.xml'
-            if file.is_file():
-                found.append(file)
-            else:
-                reading.fault(names, f'there is no {file}', number)
+            files = [folder / f'{name}.xml' for name in (line, line.split()[0])]
+            there = [file for file in files if file.is_file()]
+            found += there[:1]
+            if not there:
+                reading.fault(names, f'there is no {files[0]}', number)
     return found
+
+
+def _folders_of_images(file: Path, path: Path) -> list[Path]:
+    """Where the image of an XML file may be: a folder on its path has another name for images."""
+    parents = list(itertools.takewhile(lambda parent: parent != path.parent, file.parents))
+    return [
+        parent.parent / name / file.parent.relative_to(parent) for parent in parents
+        for name in IMAGES
+    ] + [path / name for name in IMAGES]
 
 
 def _parsed(files: list[Path], reading: Reading) -> dict[Path, Element]:
@@ -91,10 +139,16 @@ def _parsed(files: list[Path], reading: Reading) -> dict[Path, Element]:
                 raise ValueError('it is not in UTF-8')
             if re.search(rb'<!(ENTITY|DOCTYPE)', source):  # entities can grow without bound
                 raise ValueError('it declares a document type or entities')
-            trees[file] = ElementTree.fromstring(source)
+            trees[file] = _without_namespaces(ElementTree.fromstring(source))
         except (OSError, ValueError, ElementTree.ParseError) as error:
             reading.fault(file, f'cannot be read: {error}')
     return trees
+
+
+def _without_namespaces(tree: Element) -> Element:
+    for element in tree.iter():
+        element.tag = element.tag.rpartition('}')[2]
+    return tree
 
 
 def _origin(trees: list[Element]) -> int:
@@ -111,8 +165,7 @@ def _origin(trees: list[Element]) -> int:
 def _image(file: Path, tree: Element, path: Path, origin: int,
            reading: Reading) -> AnnotatedImage | None:
     said = _number(tree.findtext('size/width')), _number(tree.findtext('size/height'))
-    image = image_of(file, tree.findtext('filename'), [path / 'JPEGImages', path / 'images'],
-                     reading)
+    image = image_of(file, tree.findtext('filename'), _folders_of_images(file, path), reading)
     size = image and reading.size_of(image, said, file)
     if not image or not size:
         return None

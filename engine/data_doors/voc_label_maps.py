@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmseg.utils import voc_classes, voc_palette
+from PIL import Image
 
 from ..own_data.file_pairs import list_named
 from ..own_data.files import Report
@@ -77,9 +78,11 @@ def _image_end(images: Path, names: Path) -> str:
     Raises:
         ValueError: If there are no such images.
     """
+    known = Image.registered_extensions()
     first = next(filter(None, map(str.strip, names.read_text(encoding='utf-8').split('\n'))), '')
     ends = [
-        path.suffix for path in (images / first).parent.glob('*') if path.stem == Path(first).name
+        path.suffix for path in sorted((images / first).parent.glob('*'))
+        if path.stem == Path(first).name and path.suffix.lower() in known
     ]
     if not first or not ends:
         raise ValueError(f'{names}: there is no image {images / first}.*')

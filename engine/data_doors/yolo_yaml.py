@@ -13,11 +13,9 @@ from .instances import IMAGES, SPLITS, Reading, above_images, files_below, text_
 NAMES_FILES = ('classes.txt', 'obj.names', 'names.txt')
 
 
-def yaml_in(folder: Path) -> Path | None:
-    """The YAML file of a folder that names classes; ``data.yaml`` before others."""
-    files = sorted((file for file in folder.glob('*.y*ml') if is_yolo_yaml(file)),
-                   key=lambda file: (file.stem != 'data', file))
-    return files[0] if files else None
+def yaml_files_in(folder: Path) -> list[Path]:
+    """The YAML files of a folder that name classes."""
+    return sorted(file for file in folder.glob('*.[yY]*[mM][lL]') if is_yolo_yaml(file))
 
 
 def is_yolo_yaml(file: Path) -> bool:
@@ -97,20 +95,23 @@ def _images(file: Path, content: dict[str, Any], split: str, entry: Any,
         reading.fault(file, f'{split}: there is no {ways[0]}')
         return []
     if found.is_dir():
-        images = files_below(found, IMAGES)
+        images = files_below(found, IMAGES, reading)
     else:
-        images = _listed_images(found, root, reading)
+        images = listed_images(found, root, reading)
     if not images:
         reading.fault(file, f'{split}: there are no images in {found}')
     return images
 
 
-def _listed_images(file: Path, root: Path, reading: Reading) -> list[Path]:
+def listed_images(file: Path, root: Path, reading: Reading) -> list[Path]:
+    """The images that a text file names, a line each, from its own folder on or from another."""
     images = []
     for number, name in enumerate(reading.lines_of(file), 1):
         if not name:
             continue
-        found = [way for way in (file.parent / name, root / name) if way.is_file()]
+        below = name.removeprefix('data/')  # CVAT's name of the folder of the list
+        ways = file.parent / name, root / name, file.parent / below
+        found = [way for way in ways if way.is_file()]
         if not found:
             reading.fault(file, f'there is no {file.parent / name}', number)
         images += found[:1]

@@ -191,8 +191,9 @@ def _image_faults(image: dict, folder: Path, depths: Depths | None) -> Iterator[
 
 def _annotation_faults(annotation: dict, image: dict | None, masks: bool,
                        evaluated: bool) -> Iterator[str]:
-    if annotation['id'] == 0:
-        yield 'ids must not be 0, which COCO\'s evaluation takes for "not matched"'
+    if annotation['id'] == 0 and evaluated:
+        yield 'ids must not be 0, which COCO\'s evaluation takes for "not matched": --data ' \
+              'renumbers them'
     if not masks:
         return
     mask = annotation.get('segmentation')
