@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import cv2
 from PIL import Image
@@ -48,12 +48,12 @@ def depth_fault(image: Image.Image) -> str | None:
         return NO_RANGE
     if image.format == 'PPM' and isinstance(settings, tuple) and settings[-1] not in (255, 65535):
         return f'its values end at {settings[-1]}, not at 255 or 65535: {EIGHT_BITS}'
-    if image.format == 'JPEG2000' and (bits := _bits_of_jpeg_2000(image.fp)) > 8:
+    if image.format == 'JPEG2000' and image.fp and (bits := _bits_of_jpeg_2000(image.fp)) > 8:
         return f'it is a JPEG 2000 of {bits} bits: {EIGHT_BITS}'
     return None
 
 
-def _bits_of_jpeg_2000(file: BinaryIO) -> int:
+def _bits_of_jpeg_2000(file: IO[bytes]) -> int:
     """The most bits that a channel has; 0 if the header does not tell."""
     place = file.tell()
     file.seek(0)
@@ -74,11 +74,15 @@ def tiff_fault(file: BinaryIO) -> str | None:
 
 def _fault_of_tags(tags: ImageFileDirectory_v2 | dict) -> str | None:
     try:
-        bits, samples = max(tags.get(BITS) or (1, )), tags.get(SAMPLES, 1)
-        kinds, colours = tags.get(FORMAT) or (1, ), tags.get(PHOTOMETRIC)
-        extra = tags.get(EXTRA) or ()
+        return _fault_of_values(tags) or _fault_of_colours(tags)
     except Exception:  # as above
         return None
+
+
+def _fault_of_values(tags: ImageFileDirectory_v2 | dict) -> str | None:
+    """Why values are not of three channels of 8 bits, and cannot become so."""
+    bits, samples = max(tags.get(BITS) or (1, )), tags.get(SAMPLES, 1)
+    kinds, colours = tags.get(FORMAT) or (1, ), tags.get(PHOTOMETRIC)
     most = 4 if colours == COLOUR else 1 if colours in GRAY else samples
     if samples > most:
         return (f'it has {samples} channels, and three or one are read: save three of them as an '
@@ -89,21 +93,20 @@ def _fault_of_tags(tags: ImageFileDirectory_v2 | dict) -> str | None:
         return f'its values have a sign: {EIGHT_BITS}'
     if bits > 16:
         return f'its values are not of 8 or 16 bits, but of {bits}: {EIGHT_BITS}'
-    return _fault_of_colours(tags, bits, samples, extra)
+    return None
 
 
-def _fault_of_colours(tags: ImageFileDirectory_v2 | dict, bits: int, samples: int,
-                      extra: tuple[int, ...]) -> str | None:
+def _fault_of_colours(tags: ImageFileDirectory_v2 | dict) -> str | None:
     """Why OpenCV and Pillow would read other colours."""
-    colours = tags.get(PHOTOMETRIC, COLOUR)
-    if set(ALPHA) & set(extra):
+    colours, is_deep = tags.get(PHOTOMETRIC, COLOUR), max(tags.get(BITS) or (1, )) > 8
+    if set(ALPHA) & set(tags.get(EXTRA) or ()):
         return ('its last channel is transparency, by which OpenCV multiplies the others: save it '
                 'without, as an image of RGB')
     if colours not in READ and not (colours == YCBCR and tags.get(COMPRESSION) in JPEG):
         return f'its colours are of a kind that is not read ({colours}): save it as RGB'
-    if bits > 8 and samples > 1 and tags.get(PLANES) == SEPARATE:
+    if is_deep and tags.get(SAMPLES, 1) > 1 and tags.get(PLANES) == SEPARATE:
         return 'its channels of 16 bits are one behind the other: save them pixel by pixel'
-    if bits > 8 and colours == INVERTED:
+    if is_deep and colours == INVERTED:
         return 'its values of 16 bits are inverted, 0 is white: save it with 0 as black'
     return None
 
