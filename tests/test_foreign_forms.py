@@ -392,7 +392,7 @@ def test_files_of_coco_that_are_not_clear(drawn: Parts, tmp_path: Path) -> None:
 
 
 def test_names_of_images_in_coco(drawn: Parts, tmp_path: Path) -> None:
-    """Backslashes are slashes where that finds the image; absolute names are said to be so."""
+    """Backslashes are slashes where that finds the image; absolute names are of this machine."""
     WRITERS['roboflow_coco'](drawn, tmp_path / 'set')
     file = tmp_path / 'set/train/_annotations.coco.json'
     content = json.loads(file.read_text())
@@ -411,6 +411,11 @@ def test_names_of_images_in_coco(drawn: Parts, tmp_path: Path) -> None:
         file.write_text(json.dumps(content))
         _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
         assert_said(report.faults, f'its image {name} is not there: name images from their folder')
+    for image in content['images']:
+        image['file_name'] = str(file.parent / f'deep/{image["id"]}.jpg')
+    file.write_text(json.dumps(content))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'absolute.py'))
+    assert not report.faults and contents[0]['images'][0]['file_name'].startswith('/')
 
 
 def test_label_studio_writes_notes(drawn: Parts, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def _located(file: Path, images: Path | None, entries: list[dict],
     name = next((name for name in names if '\\' in name), names[0])
     ways = [images] if images else _folders_of_images(file)
     for way in ways:
-        if (way / name).is_file():
+        if way.is_dir() and (way / name).is_file():  # a folder, also where names are absolute
             return way, entries
     for way in ways:
         if (way / name.replace('\\', '/')).is_file():
