@@ -257,7 +257,7 @@ def test_a_run_that_goes_on_with_other_data(trained: Path) -> None:
     assert len(read_run(trained).drawn) == 2
     (later / 'evaluation.json').write_text(json.dumps(evaluation | dict(samples=['other.png'])))
     assert [each['iteration'] for each in read_run(trained).drawn] == [4]
-    assert '1 earlier evaluations drew other images' in write_report(trained).read_text()
+    assert 'Left out: 1 of other images' in write_report(trained).read_text()
     (later / 'evaluation.json').write_text(json.dumps(evaluation))
     now = dict(data=dict(training=about['data']['training'], validation=dict(images=9, files={})))
     assert changed_data(about, now) == ['validation'] and changed_data({}, now) == []

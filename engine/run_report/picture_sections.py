@@ -34,7 +34,7 @@ def sample_section(run: Run) -> list[Section]:
     if len(shown) < len(drawn):
         text += f' {len(shown)} of {len(drawn)} evaluations are shown.'
     if others := sum(bool(each.get('samples')) for each in run.evaluations) - len(drawn):
-        text += f' {others} earlier evaluations drew other images: the validation data changed.'
+        text += f' Left out: {others} of other images, before the validation data changed.'
     return [Section('Samples', text=text, pictures=images, legend=legend_of(run))]
 
 
