@@ -16,6 +16,8 @@ from live_server import LOOPBACK, Live, file_of, live_server, random_model, shap
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
+from colonnade.engine.reporting import Section, Table, write_page
+
 NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 ARGUMENTS = [
     '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
@@ -252,3 +254,22 @@ def test_no_browser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('CI', 'true')
     with pytest.raises(pytest.fail.Exception, match='no chromium'):
         chromium()
+
+
+def test_tables_of_reports_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
+    """Names and values wrap; a wide table scrolls, and its first column stays."""
+    state = 'killed, or training on another machine; recorded up to iteration 60 of 500'
+    wide = Table(['class', *(f'precision {number}' for number in range(9))],
+                 [['a_name_without_any_blank_in_it', *([0.12345] * 9)]])
+    section = Section('Run', rows=[('state', state), ('file', 'a' * 99)], tables=[wide])
+    write_page(tmp_path / 'page.html', 'Title', 'about', [section])
+    with browser.new_context(viewport=ViewportSize(width=360, height=700)) as context:
+        page = context.new_page()
+        page.goto((tmp_path / 'page.html').as_uri())
+        hidden = page.locator('.table').evaluate_all(
+            'all => all.map(each => each.scrollWidth - each.clientWidth)')
+        assert hidden[0] == 0 and hidden[1] > 300
+        page.locator('.table').nth(1).evaluate('each => each.scrollLeft = 300')
+        name, left = page.locator('td', has_text='a_name').bounding_box(), page.locator('h1')
+        assert name and name['x'] == left.bounding_box()['x'] and name['width'] < 180
+        assert page.evaluate('document.documentElement.scrollWidth') == 360

@@ -11,7 +11,9 @@ import pytest
 from conftest import NO_WORKERS, SHORT, config
 
 from colonnade.engine.reporting import Table
-from colonnade.engine.run_report.comparison import compare, read_runs
+from colonnade.engine.reporting.plots import COLOURS
+from colonnade.engine.run_report.comparison import compare, metric_plots, read_runs, sample_section
+from colonnade.engine.run_report.folder import Run
 from colonnade.engine.run_report.terminal import text_of
 
 
@@ -43,14 +45,16 @@ def cells(table: Table) -> dict[Any, list[Any]]:
 def test_two_runs(trained: Path, tmp_path: Path) -> None:
     about = json.loads((trained / 'record/run.json').read_text())
     setting = 'optim_wrapper.optimizer.lr'
-    other = changed(trained, 'other', config=about['config'] | {setting: '0.5'})
+    other = changed(trained, 'other', config=about['config'] | {setting: '0.5', 'lr': '0.5'})
     tables, warnings = compare([trained, other], tmp_path / 'page.html')
     runs, metrics, settings = map(cells, tables)
     assert warnings == [] and runs['model'] == ['segmenter', 'segmenter']
+    assert runs['parameters'][0] == f'{about["parameters"]:,}'
     assert metrics['mIoU'][0] == metrics['mIoU'][3] > 0
     assert settings == {setting: ['0.002', '0.5']}
     text = (tmp_path / 'page.html').read_text()
     assert 'run | other' in text and 'src="http' not in text
+    assert '>The same images, at the best evaluation' in text
     for title in ('Classes', 'Settings that differ', 'Data', 'Samples'):
         assert f'<h2>{title}</h2>' in text
 
@@ -64,7 +68,45 @@ def test_other_data_is_said(trained: Path, tmp_path: Path) -> None:
         'Warning: the runs were evaluated on different data.',
         'Warning: what silent evaluated on is not recorded.'
     ]
-    assert 'evaluated on different data' in (tmp_path / 'page.html').read_text()
+    text = (tmp_path / 'page.html').read_text()
+    assert 'evaluated on different data' in text
+
+
+def test_only_the_same_images_stand_side_by_side(trained: Path) -> None:
+    about = json.loads((trained / 'record/run.json').read_text())
+    files = {**about['data'], 'validation': dict(images=4, files={'a.json': '0'})}
+    palette = [[1, 2, 3], *about['palette'][1:]]
+    runs = read_runs([
+        trained,
+        changed(trained, 'same'),
+        changed(trained, 'images', data=files),
+        changed(trained, 'silent', data={}),
+        changed(trained, 'colours', palette=palette)
+    ])
+    sections = {section.title: section for section in sample_section(runs)}
+    assert list(sections) == [
+        'Samples: run, same', 'Samples: images', 'Samples: silent', 'Samples: colours'
+    ]
+    for title, section in sections.items():
+        names = title.removeprefix('Samples: ').split(', ')
+        assert [each for each, _ in section.tiles[0][1]] == ['truth', *names]
+        assert ('The same images' in section.text) == (len(names) > 1)
+    assert sections['Samples: colours'].legend[0][1] == (1, 2, 3)
+    assert sections['Samples: silent'].legend[0][1] == tuple(about['palette'][0])
+
+
+def test_a_run_has_one_colour_in_all_plots(tmp_path: Path) -> None:
+    metrics = ('mIoU', 'mAP'), ('mAP', )
+    runs = {
+        f'{number}': Run(tmp_path, {}, [dict(iteration=1, metrics=dict.fromkeys(keys, 0.5))])
+        for number, keys in enumerate(metrics)
+    }
+    found = {
+        key: {line.get_label(): line.get_color() for line in drawn.axes[0].lines}
+        for key, drawn in metric_plots(runs)
+    }  # yapf: disable
+    assert found == {'mIoU': {'0': COLOURS[0]}, 'mAP': {'0': COLOURS[0], '1': COLOURS[1]}}
+    assert all(drawn.legends for _, drawn in metric_plots(runs))
 
 
 def test_runs_of_two_kinds(trained: Path, detector: Path, tmp_path: Path) -> None:
@@ -80,12 +122,13 @@ def test_a_run_without_record(trained: Path, tmp_path: Path) -> None:
     (bare / 'metrics.csv').write_text('iter,epoch,time,loss,mIoU\n1,0.1,1.0,2.5,\n2,0.2,2.0,,3\n')
     (runs, metrics, _), warnings = compare([trained, bare], tmp_path / 'page.html')
     assert cells(runs)['state'] == ['finished', 'not recorded']
+    assert cells(runs)['time'][1] == '0:00:02' and cells(runs)['iterations'] == ['2', '2']
     assert cells(metrics)['mIoU'][1] == 3.0
     assert warnings == ['Warning: what bare evaluated on is not recorded.']
 
 
 def test_what_cannot_be_compared(trained: Path, tmp_path: Path) -> None:
-    for folders, message in (([trained], '1 runs'), ([trained, trained], 'named twice'),
+    for folders, message in (([trained], '1 run cannot'), ([trained, trained], 'named twice'),
                              ([trained, tmp_path], f'{tmp_path} is no work dir of a run')):
         with pytest.raises(ValueError, match=message):
             read_runs(folders)
@@ -101,17 +144,26 @@ def test_runs_of_one_name(trained: Path, tmp_path: Path) -> None:
 def test_the_tool(run_tool: Callable, trained: Path, tmp_path: Path,
                   capsys: pytest.CaptureFixture[str]) -> None:
     other, page = changed(trained, '<script>'), tmp_path / 'page.html'
-    run_tool('compare', trained, other, '--out', page)
+    about = json.loads((other / 'record/run.json').read_text())
+    changed(trained, 'third', data={**about['data'], 'training': dict(images=1, files={})})
+    run_tool('compare', trained, other, tmp_path / 'third', '--out', page)
     printed = capsys.readouterr().out
+    assert printed.startswith('Warning: the runs were trained on different data.\n\n')
     assert 'metric' in printed and 'mIoU' in printed and printed.endswith(f'{page.as_uri()}\n')
     assert '<script' not in page.read_text()
+    before = page.read_bytes()
+    with pytest.raises(SystemExit, match='page.html exists: name another --out'):
+        run_tool('compare', trained, other, '--out', page)
+    assert page.read_bytes() == before
     with pytest.raises(SystemExit, match='compare: .* is no work dir of a run'):
-        run_tool('compare', trained, tmp_path, '--out', page)
+        run_tool('compare', trained, tmp_path, '--out', tmp_path / 'new.html')
+    assert not (tmp_path / 'new.html').exists()
 
 
 def test_a_table_in_a_terminal() -> None:
     table = Table(['name', 'value'], [['a\nb', 1.5], ['c' * 99, None]], 'caption')
     lines = text_of(table).splitlines()
     assert lines[:3] == ['caption', 'name' + ' ' * 38 + 'value', 'a b' + ' ' * 41 + '1.5']
-    assert lines[3].startswith('c' * 39 + '…') and lines[3].endswith('–')
+    assert lines[3].startswith('…' + 'c' * 39) and lines[3].endswith('–')
+    assert text_of(Table(['', ''], [['a' * 60 + '.type', 'b' * 60]])).endswith('b…')
     assert text_of(Table(['n'], [[n] for n in range(50)])).endswith('39\nand 10 more')

@@ -14,7 +14,7 @@ from PIL import Image
 from colonnade.engine.prediction import Instances, LabelMap, Model, load
 from colonnade.engine.prediction.truth import truth_of
 from colonnade.engine.reporting import Section, Table, sample_section, write_page
-from colonnade.engine.reporting.page import address
+from colonnade.engine.reporting.page import address, columns
 from colonnade.engine.reporting.plots import figure, plain, svg
 
 
@@ -57,6 +57,16 @@ def test_texts_of_plots_are_drawn_by_the_reader() -> None:
     axes.plot([1, 2], label='行人<b>')
     axes.legend()
     assert '>行人&lt;b&gt;</text>'.encode() in svg(drawn)
+
+
+def test_tiles_have_titles_as_text(tmp_path: Path) -> None:
+    picture = Image.new('RGB', (9, 6))
+    tiles = [('<i>', [(f'iteration {number}', picture) for number in range(8)])]
+    write_page(tmp_path / 'page.html', 'Title', 'about', [Section('Samples', tiles=tiles)])
+    text = (tmp_path / 'page.html').read_text()
+    assert '<p>&lt;i&gt;</p>' in text and text.count('<img') == 8 and '--columns: 4' in text
+    assert '<figcaption>iteration 7</figcaption>' in text
+    assert [columns(number) for number in (1, 2, 5, 6, 7, 13)] == [1, 2, 5, 6, 4, 5]
 
 
 def test_photographs_are_smaller_than_drawings(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from colonnade.engine.run_report.evidence import evidence_of
 from colonnade.engine.run_report.fingerprints import sha256_of_listing
 from colonnade.engine.run_report.folder import read_columns, read_run
 from colonnade.engine.run_report.label_maps import labelled
-from colonnade.engine.run_report.page import command_section, sections_of, write_report
+from colonnade.engine.run_report.page import clock, command_section, sections_of, write_report
 from colonnade.engine.run_report.picture_sections import thinned
 from colonnade.engine.run_report.recording import RunRecord
 
@@ -213,6 +213,10 @@ def test_a_run_of_a_segmenter(trained: Path) -> None:
     assert 'This part cannot be made' not in text
     assert len(text) < 3e6 and 'http-equiv' not in text and 'src="http' not in text
     assert text.count('<img') >= 4 + 1 + len(evaluation['worst'])
+    assert 'epoch' not in evaluation and 'epoch' not in about
+    assert 'the first 16 of 64 digits of SHA-256' in text and 'at least 0.3 are drawn' not in text
+    worst = next(each for each in sections_of(read_run(trained)) if each.title == 'Worst images')
+    assert [title for title, _ in worst.tiles[0][1]] == ['truth', 'prediction']
     assert titles(trained)[0] == 'Run' and {'Samples', 'Classes', 'Confusion'} < {*titles(trained)}
 
 
@@ -230,7 +234,9 @@ def test_a_run_of_a_detector(run_tool: Callable, shapes: Path, tmp_path: Path) -
     pictures = [path.parent.name for path in (tmp_path / 'run/record').glob('*/worst_0.jpg')]
     assert pictures == [f'iter_{run.best["iteration"]}']
     assert run.about['kind'] == 'masks' and run.main_metric == 'coco/segm_mAP'
-    assert 'Worst images' in titles(tmp_path / 'run')
+    shown = {section.title: section for section in sections_of(run)}
+    for title in ('Samples', 'Worst images'):
+        assert 'Detections of a score of at least 0.3 are drawn.' in shown[title].text
 
 
 def test_a_resumed_run_goes_on_in_its_page(run_tool: Callable, shapes: Path, trained: Path) -> None:
@@ -321,9 +327,14 @@ def test_a_run_that_was_killed(trained: Path) -> None:
     about = read(trained / 'record/run.json') | dict(state='running', iteration=1)
     (trained / 'record/run.json').write_text(json.dumps(about))
     with locked(trained, ''):
-        assert 'running; recorded up to iteration 1 of 2' in write_report(trained).read_text()
+        assert 'running; recorded up to iteration 2 of 2' in write_report(trained).read_text()
+    about |= dict(iteration=0, seconds=0.)
+    (trained / 'record/run.json').write_text(json.dumps(about))
     text = write_report(trained).read_text()
     assert 'killed' in text and '--resume' in text
+    iteration, seconds = read_run(trained).reached
+    assert iteration == 2 and seconds > 0 and '<td>2 of 2</td>' in text
+    assert f'<td>{clock(seconds)}</td>' in text and 'an iteration of training' in text
 
 
 def test_texts_of_strangers_are_text(trained: Path) -> None:
@@ -369,6 +380,13 @@ def test_a_long_curve_is_drawn_with_few_points() -> None:
     assert smooth.get_xdata()[-1] == 20_000
     np.testing.assert_allclose(smooth.get_ydata()[100:400], 0.5, atol=0.01)
     assert len(svg(drawn)) < 100_000
+
+
+def test_legends_stand_above_curves() -> None:
+    drawn = plots.curves({'loss': [(1, 2.), (9, 1.)], 'loss_cls': [(1, 1.), (9, 2.)]}, 'loss')
+    svg(drawn)  # which lays it out
+    legend, axes = drawn.legends[0].get_window_extent(), drawn.axes[0].get_window_extent()
+    assert legend.y0 >= axes.y1
 
 
 def test_evaluations_are_thinned() -> None:

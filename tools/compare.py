@@ -27,9 +27,7 @@ def main() -> None:
     with user_errors('compare'):
         from colonnade.engine.run_report import comparison, terminal  # takes seconds
         tables, warnings = comparison.compare(args.runs, args.out)
-    print('\n\n'.join(map(terminal.text_of, tables)))
-    for warning in warnings:
-        print(f'\n{warning}')
+    print('\n\n'.join([*warnings, *map(terminal.text_of, tables)]))
     print(f'\nwritten: {args.out.resolve().as_uri()}')
 
 

@@ -25,17 +25,32 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto
        color: #222; background: #fff; }
 h1, h2 { line-height: 1.2; }
 h2 { margin-top: 2.5rem; border-top: 1px solid #ddd; padding-top: 1.5rem; }
-.table { overflow-x: auto; margin: 1rem 0; }
+.table { overflow-x: auto; margin: 1rem 0;  /* a shadow at the right says that there is more */
+         background: linear-gradient(to left, #fff 1rem, #fff0) right / 3rem 100% no-repeat local,
+                     linear-gradient(to left, #0005, #0000) right / 1rem 100% no-repeat scroll; }
 table { border-collapse: collapse; }
 caption { text-align: left; color: #555; font-size: .85rem; padding-bottom: .3rem; }
-th, td { padding: .2rem 1.5rem .2rem 0; border-bottom: 1px solid #eee; text-align: left;
+th, td { padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #eee; text-align: left;
          vertical-align: top; }
 th { font-weight: 600; border-bottom-color: #999; }
-.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td { overflow-wrap: anywhere; min-width: 6rem; }
+th:first-child, td:first-child { position: sticky; left: 0; background: #fff; }
+th:last-child, td:last-child { padding-right: 0; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap;
+          min-width: 0; }
+th.number { white-space: normal; }
 figure { display: inline-block; margin: .75rem .75rem 0 0; max-width: 100%; vertical-align: top; }
 figure img { max-width: 100%; height: auto; }
 figcaption { color: #555; font-size: .85rem; overflow-wrap: anywhere; }
-h1, h2, p, td, summary { overflow-wrap: break-word; }
+h1, h2, p, summary, th { overflow-wrap: break-word; }
+.tiles { display: inline-block; vertical-align: top; max-width: 100%; margin: 0 1rem 1rem 0; }
+.tiles p { width: 0; min-width: 100%; margin: .5rem 0; overflow-wrap: anywhere; }
+.tiles div { display: grid; gap: .5rem;
+             grid-template-columns: repeat(var(--columns), minmax(0, 17rem)); }
+.tiles figure { margin: 0; }
+@media (max-width: 50rem) {
+  .tiles { display: block; margin-right: 0; }
+  .tiles div { grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); } }
 summary { cursor: pointer; font-size: 1.5em; font-weight: bold; margin-top: 2.5rem;
           border-top: 1px solid #ddd; padding-top: 1.5rem; }
 pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
@@ -57,9 +72,9 @@ pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
 <p>{{ section.text }}</p>
 {% endif %}
 {% if section.rows %}
-<div class="table"><table>
+<div class="table"><table class="values">
 {% for name, value in section.rows %}
-<tr><td>{{ name }}</td><td class="number">{{ value }}</td></tr>
+<tr><td>{{ name }}</td><td>{{ value }}</td></tr>
 {% endfor %}
 </table></div>
 {% endif %}
@@ -97,6 +112,14 @@ pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
 <img src="{{ address(picture) }}" width="{{ picture.width }}" alt="{{ name }}">
 <figcaption>{{ name }}</figcaption></figure>
 {% endfor %}
+{% for name, tiles in section.tiles %}
+<div class="tiles"><p>{{ name }}</p><div style="--columns: {{ columns(tiles | length) }}">
+{% for title, picture in tiles %}
+<figure><figcaption>{{ title }}</figcaption>
+<img src="{{ address(picture) }}" width="{{ picture.width }}" alt="{{ title }}"></figure>
+{% endfor %}
+</div></div>
+{% endfor %}
 {% if section.commands %}
 <pre>{{ section.commands | join('\n') }}</pre>
 {% endif %}
@@ -111,6 +134,7 @@ pre { background: #f5f5f5; padding: .75rem 1rem; overflow-x: auto; }
 Cell = str | int | float | None
 MOST_COLOURS = 4096  # of a drawing; what has more is a photograph
 QUALITY = 90  # of photographs
+MOST_COLUMNS = 6  # of tiles
 
 
 @dataclass(frozen=True)
@@ -145,6 +169,7 @@ class Section:
         plots: Captions and plots, see :func:`.plots.figure`.
         tables: Tables of several columns.
         folded: Whether the heading alone is seen until it is clicked.
+        tiles: Captions, each with the titled pictures that belong together.
     """
     title: str
     rows: Sequence[tuple[str, str]] = ()
@@ -155,6 +180,12 @@ class Section:
     plots: Sequence[tuple[str, Figure]] = ()
     tables: Sequence[Table] = ()
     folded: bool = False
+    tiles: Sequence[tuple[str, Sequence[tuple[str, Image.Image]]]] = ()
+
+
+def columns(number: int) -> int:
+    """Of how many tiles a row is, so that all rows are about as full."""
+    return -(-number // -(-number // MOST_COLUMNS))
 
 
 def address(picture: Image.Image) -> str:
@@ -205,5 +236,6 @@ def write_page(path: Path, title: str, about: str, sections: Sequence[Section]) 
             sections=sections,
             address=address,
             address_of_plot=address_of_plot,
+            columns=columns,
             shown=shown,
             dpi=DPI))

@@ -1,27 +1,35 @@
 """Several runs side by side."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mmengine.runner import Runner
 from PIL import Image
 
+from ..atomic import check_writable
 from ..reporting import Section, Table, write_page
 from ..reporting.page import Cell
+from ..reporting.plots import COLOURS
 from . import plots
 from .class_sections import COLUMNS, main_key
 from .curve_sections import defined, is_main
 from .folder import Run, evaluation_folder, read_run, record_of
-from .page import KINDS, clock, gpu_memory, pace_of, state_of
+from .page import DIGITS, KINDS, clock, gpu_memory, pace_of, state_of
 from .parts import part
-from .picture_sections import legend_of
-from .pictures import grid
+from .picture_sections import drawn_text, legend_of
+from .pictures import opened
 
 ABOUT = 'Metrics, curves, settings and data of several trainings.'
 MOST_LETTERS = 120  # of a setting
 MOST_CLASSES = 20  # whose difference is shown
 MOST_RUNS = 8  # as many as there are colours
+#: parts of a config that a training reads; other names are variables of its file
+READ = {*inspect.signature(Runner).parameters, 'sync_bn', 'find_unused_parameters',
+        'model_wrapper_cfg', 'activation_checkpointing', 'efficient_conv_bn_eval', 'compile',
+        'strategy', 'runner_type', 'custom_imports', 'tta_model', 'tta_pipeline'}  # yapf: disable
 NOT_COMPARED = ('work_dir', )  # which every run has of its own
 
 
@@ -36,7 +44,8 @@ def read_runs(folders: Sequence[Path]) -> dict[str, Run]:
     if len(different) < len(folders):
         raise ValueError('a run is named twice')
     if not 2 <= len(folders) <= MOST_RUNS:
-        raise ValueError(f'{len(folders)} runs cannot be compared: name 2 to {MOST_RUNS}')
+        number = f'{len(folders)} run' + 's' * (len(folders) != 1)
+        raise ValueError(f'{number} cannot be compared: name 2 to {MOST_RUNS}')
     runs = [read_run(folder) for folder in folders]
     names = [run.name for run in runs]
     if len(set(names)) < len(names):
@@ -55,9 +64,12 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[str]]
         The tables that sum it up, and what to beware of.
 
     Raises:
-        OSError: If a run cannot be read or the page not be written.
+        OSError: If a run cannot be read, or the page exists or cannot be written.
         ValueError: If a folder is no run, or there are too few or too many.
     """
+    if out.exists():
+        raise FileExistsError(f'{out} exists: name another --out, or remove it')
+    check_writable(out)
     runs = read_runs(folders)
     warnings = data_warnings(runs)
     sections = [
@@ -66,8 +78,11 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[str]]
                 tables=[metrics_table(runs)], plots=metric_plots(runs)),
         *part('Loss and learning rate', curve_section, runs),
         *part('Classes', class_section, runs),
-        Section('Settings that differ', tables=[settings_table(runs)]),
-        Section('Data', tables=[data_table(runs)]),
+        Section('Settings that differ',
+                text='Names of a config that training does not read are left out.',
+                tables=[settings_table(runs)]),
+        Section('Data', text=f'Of each hash, the first {DIGITS} of 64 digits.',
+                tables=[data_table(runs)]),
         *part('Samples', sample_section, runs),
     ]  # yapf: disable
     write_page(out, ' | '.join(runs), ABOUT, sections)
@@ -83,17 +98,18 @@ def overview(runs: dict[str, Run]) -> Table:
 def facts_of(run: Run) -> dict[str, Cell]:
     """What a run is and what it cost; None for what it has not recorded."""
     about, pace, best = run.about, pace_of(run), run.best
-    kind, batch, time = about.get('kind'), about.get('batch'), about.get('seconds')
+    kind, batch, (iteration, seconds) = about.get('kind'), about.get('batch'), run.reached
+    parameters = about.get('parameters')
     return {
         'state': state_of(run),
         'model': KINDS.get(kind or ''),
         'classes': len(about['classes']) if 'classes' in about else None,
-        'parameters': about.get('parameters'),
+        'parameters': None if parameters is None else f'{parameters:,}',
         'seed': about.get('seed'),
         'best by': run.main_metric,
-        'best iteration': best['iteration'] if best else None,
-        'iterations': about.get('iteration'),
-        'time': None if time is None else clock(time),
+        'best iteration': f'{best["iteration"]:,}' if best else None,
+        'iterations': f'{iteration:,}',
+        'time': clock(seconds),
         'seconds an iteration': pace,
         'images of training a second': batch / pace if batch and pace else None,
         'GiB of memory': about.get('peak_memory'),
@@ -120,8 +136,13 @@ def metric_plots(runs: dict[str, Run]) -> list[tuple[str, Any]]:
     keys = dict.fromkeys(key for run in runs.values() for key in run.metrics if is_main(key))
     keys |= dict.fromkeys(filter(None, (run.main_metric for run in runs.values())))
     return [(key, plots.curves({name: run.metrics[key] for name, run in runs.items()
-                                if key in run.metrics}, key))
+                                if key in run.metrics}, key, colours=colours_of(runs)))
             for key in keys]  # yapf: disable
+
+
+def colours_of(runs: Iterable[str]) -> dict[str, str]:
+    """The colour of each run in all plots."""
+    return dict(zip(runs, COLOURS, strict=False))
 
 
 def curve_section(runs: dict[str, Run]) -> list[Section]:
@@ -130,14 +151,15 @@ def curve_section(runs: dict[str, Run]) -> list[Section]:
     for key, label in (('loss', 'loss'), ('lr', 'learning rate')):
         lines = {name: run.curves[key] for name, run in runs.items() if key in run.curves}
         if lines:
-            found.append((label, plots.curves(lines, label, smooth=key == 'loss')))
+            found.append((label, plots.curves(lines, label, smooth=key == 'loss',
+                                              colours=colours_of(runs))))  # yapf: disable
     return [Section('Loss and learning rate', plots=found)] if found else []
 
 
 def settings_table(runs: dict[str, Run]) -> Table:
     """The settings in which the configs differ."""
     configs = [run.about.get('config', {}) for run in runs.values()]
-    keys = sorted(set().union(*configs))
+    keys = sorted(key for key in set().union(*configs) if key.partition('.')[0] in READ)
     rows = [[key, *(shortened(each.get(key)) for each in configs)] for key in keys
             if len({each.get(key)
                     for each in configs}) > 1 and key not in NOT_COMPARED]
@@ -164,7 +186,7 @@ def data_table(runs: dict[str, Run]) -> Table:
         found = [data_of(run, split) for run in runs.values()]
         rows.append([f'{split}, images', *(images for images, _ in found)])
         rows.append([f'{split}, hashes',
-                     *(' '.join(each.removeprefix('files ')[:12] for each in hashes) or None
+                     *(' '.join(each.removeprefix('files ')[:DIGITS] for each in hashes) or None
                        for _, hashes in found)])  # yapf: disable
     return Table(['', *runs], rows)
 
@@ -216,30 +238,38 @@ def by_name(run: Run, values: Sequence[float | None]) -> dict[str, float]:
 
 
 def sample_section(runs: dict[str, Run]) -> list[Section]:
-    """The images that all runs drew, at the best evaluation of each."""
-    drawn = {name: run for name, run in runs.items() if run.best in run.drawn}
-    names = [
-        name for name in dict.fromkeys(
-            name for run in drawn.values() for name in (run.best or {})['samples']) if sum(
-                name in (run.best or {})['samples'] for run in drawn.values()) > 1
-    ]
-    images = [(name, grid(tiles_of(name, drawn))) for name in names]
-    if not images:
-        return []
-    return [Section('Samples', text='The same images, at the best evaluation of each run.',
-                    pictures=images, legend=legend_of(next(iter(drawn.values()))))]  # yapf: disable
+    """Samples at the best evaluation: of runs that drew the same side by side, else apart."""
+    groups: dict[str, dict[str, Run]] = {}
+    for name, run in runs.items():
+        if run.best in run.drawn:
+            groups.setdefault(drawn_by(name, run), {})[name] = run
+    return [
+        Section('Samples' if len(groups) == 1 else f'Samples: {", ".join(group)}',
+                text=sample_text(list(group.values())), tiles=tiles_of(group),
+                legend=legend_of(next(iter(group.values())))) for group in groups.values()
+    ]  # yapf: disable
 
 
-def tiles_of(name: str, runs: dict[str, Run]) -> list[tuple[str, Image.Image]]:
-    """The truth of a sample, and what each run answered."""
-    tiles: list[tuple[str, Image.Image]] = []
-    for title, run in runs.items():
-        best = run.best or {}
-        if name in best['samples']:
-            number = best['samples'].index(name)
-            folder = evaluation_folder(run.folder, best['iteration'])
-            sources = [(title, folder / f'sample_{number}.jpg')]
-            if not tiles:
-                sources.insert(0, ('truth', record_of(run.folder) / f'truth_{number}.jpg'))
-            tiles += [(each, Image.open(path)) for each, path in sources if path.is_file()]
-    return tiles
+def drawn_by(name: str, run: Run) -> str:
+    """What runs share whose samples are comparable; the name of a run that has not recorded it."""
+    if data_of(run, 'validation')[0] is None:
+        return name
+    shown = [run.about.get(key) for key in ('kind', 'classes', 'palette')]
+    return repr((data_of(run, 'validation'), (run.best or {})['samples'], shown))
+
+
+def sample_text(runs: Sequence[Run]) -> str:
+    """What the samples of some runs are."""
+    text = 'The same images, at the best evaluation of each run.'
+    return (text if len(runs) > 1 else 'At the best evaluation.') + drawn_text(runs[0])
+
+
+def tiles_of(runs: dict[str, Run]) -> list[tuple[str, list[tuple[str, Image.Image]]]]:
+    """The truth of each sample, and what each run answered."""
+    first, images = next(iter(runs.values())), []
+    for number, name in enumerate((first.best or {})['samples']):
+        tiles = [('truth', record_of(first.folder) / f'truth_{number}.jpg')]
+        tiles += [(title, evaluation_folder(run.folder, (run.best or {})['iteration'])
+                   / f'sample_{number}.jpg') for title, run in runs.items()]  # yapf: disable
+        images.append((name, opened(tiles)))
+    return images

@@ -21,7 +21,8 @@ from ..locking import locked
 
 RECORD, PAGE, VALUES = 'record', 'report.html', 'metrics.csv'
 EVALUATION, DETAILS = 'evaluation.json', 'details.json'
-NOT_CURVES = ('iter', 'epoch', 'time')
+NOT_CURVES = ('iter', 'epoch')
+TIME = 'time'  # seconds of training, in VALUES
 Curve: TypeAlias = np.ndarray  # iterations and values, (N, 2)
 
 
@@ -33,7 +34,7 @@ class Run:
         folder: Its work dir.
         about: The content of ``run.json``; empty if it recorded nothing.
         evaluations: Those of ``evaluation.json``, in the order of iterations.
-        curves: Of ``metrics.csv``: losses, metrics and others by their names.
+        curves: Of ``metrics.csv``: losses, metrics, time and others by their names.
         is_live: Whether a process is training in it.
     """
     folder: Path
@@ -46,6 +47,13 @@ class Run:
     def name(self) -> str:
         """The name of its folder."""
         return self.folder.resolve().name
+
+    @property
+    def reached(self) -> tuple[int, float]:
+        """Iterations that are done, and seconds: of the record, or of the table if it is newer."""
+        recorded = self.about.get('iteration', 0), self.about.get('seconds', 0.)
+        logged = [(int(row[0]), float(row[1])) for row in self.curves.get(TIME, ())[-1:]]
+        return max([recorded, *logged])
 
     @property
     def metrics(self) -> dict[str, Curve]:
@@ -220,7 +228,8 @@ def evaluations_of(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     for row in np.flatnonzero(np.isnan(columns.get('loss', np.full(len(columns['iter']), np.nan)))):
         metrics = {
             key: float(values[row])
-            for key, values in columns.items() if key not in NOT_CURVES and np.isfinite(values[row])
+            for key, values in columns.items()
+            if key not in (*NOT_CURVES, TIME) and np.isfinite(values[row])
         }
         if metrics:
             found.append(dict(iteration=int(columns['iter'][row]), metrics=metrics))

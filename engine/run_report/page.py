@@ -13,6 +13,7 @@ from .parts import part
 from .picture_sections import sample_section, worst_section
 
 MOST_LETTERS = 200_000  # of a config
+DIGITS = 16  # of a hash that are shown
 KINDS = dict(masks='detector with masks', boxes='detector', labels='segmenter')
 ABOUT = 'What this training was made with, and what its evaluations found.'
 
@@ -56,9 +57,8 @@ def state_of(run: Run) -> str:
     state = run.about.get('state', 'not recorded')
     if state != 'running':
         return state
-    iteration, last = run.about['iteration'], run.about['max_iters']
     state = 'running' if run.is_live else 'killed, or training on another machine'
-    return f'{state}; recorded up to iteration {iteration} of {last}'
+    return f'{state}; recorded up to iteration {run.reached[0]:,} of {run.about["max_iters"]:,}'
 
 
 def state_text(run: Run) -> str:
@@ -70,7 +70,7 @@ def state_text(run: Run) -> str:
         texts.append(f'Resumed {each["time"]} at iteration {each["iteration"]}' +
                      (f', with {" and ".join(other)}.' if other else '.'))
     if run.about.get('state') == 'running':
-        texts.append(f'This page was written {run.about["written"]}, before the end of the run.')
+        texts.append(f'The record is of {run.about["written"]}, before the end of the run.')
     return ' '.join(texts)
 
 
@@ -81,7 +81,7 @@ def state_section(run: Run) -> list[Section]:
 
 def state_rows(run: Run) -> list[tuple[str, str]]:
     """What a run is, in a few lines."""
-    about, best = run.about, run.best
+    about, best, (iteration, seconds) = run.about, run.best, run.reached
     rows = [('state', state_of(run))]
     if 'kind' in about:
         rows.append(('model', f'{KINDS[about["kind"]]}, {len(about["classes"])} classes'))
@@ -92,8 +92,8 @@ def state_rows(run: Run) -> list[tuple[str, str]]:
         key = run.main_metric
         rows.append((f'best {key}', f'{best["metrics"][key]:.4g} at iteration {best["iteration"]}'))
     rows += [
-        ('iterations', f'{about["iteration"]:,} of {about["max_iters"]:,}'),
-        ('time', clock(about['seconds'])),
+        ('iterations', f'{iteration:,} of {about["max_iters"]:,}'),
+        ('time', clock(seconds)),
         ('of which for this record and page', f'{about["seconds_of_recording"]:.1f} s'),
         *pace_rows(run),
         ('images an iteration', str(about['batch'] or 'varies')),
@@ -113,11 +113,9 @@ def gpu_memory(run: Run) -> float:
 
 def pace_of(run: Run) -> float | None:
     """Seconds of an iteration of training, without evaluations; None before the first."""
-    about = run.about
+    iteration, seconds = run.reached
     evaluating = sum(each.get('seconds', 0.) for each in run.evaluations)
-    if not about.get('iteration'):
-        return None
-    return max(0., about['seconds'] - evaluating) / about['iteration']
+    return max(0., seconds - evaluating) / iteration if iteration else None
 
 
 def pace_rows(run: Run) -> list[tuple[str, str]]:
@@ -125,7 +123,7 @@ def pace_rows(run: Run) -> list[tuple[str, str]]:
     rows, pace, last = [], pace_of(run), run.last
     if pace:
         rows.append(('an iteration of training', f'{pace:.3g} s'))
-        if run.about['batch']:
+        if run.about.get('batch'):
             rows.append(('images of training a second', f'{run.about["batch"] / pace:.3g}'))
     if last is not None and 'seconds' in last:
         rows.append(('the last evaluation', f'{last["seconds"]:.3g} s'))
@@ -145,11 +143,12 @@ def data_section(run: Run) -> list[Section]:
                  for path, digest in about['files'].items()] or [[split, about['images'], '–', '–']]
     if not rows:
         return []
-    text = ('Hashes are SHA-256: of the content of annotation files, and of the names and sizes of '
-            "a folder's files.")
-    table = Table(['part', 'images', 'file or folder', 'hash'],
-                  [[split, images, path, digest.removeprefix('files ')[:16]]
-                   for split, images, path, digest in rows])
+    text = (f'Hashes are the first {DIGITS} of 64 digits of SHA-256: of the content of annotation '
+            "files, and of the names and sizes of a folder's files.")
+    table = Table(
+        ['part', 'images', 'file or folder', 'hash'],
+        [[split, images, path, digest.removeprefix('files ')[:DIGITS]]
+         for split, images, path, digest in rows])
     return [Section('Data', text=text, tables=[table])]
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from PIL import Image
-
 from ..reporting import Section
+from .detections import SCORE
 from .folder import Run, evaluation_folder, record_of
-from .pictures import grid
+from .pictures import opened
 
 MOST_EVALUATIONS = 7  # whose samples are shown, beside the truth
 MOST_NAMES = 30  # of classes in a legend
@@ -27,15 +26,14 @@ def sample_section(run: Run) -> list[Section]:
             title = f'iteration {each["iteration"]}' + (' (best)' if each is best else '')
             folder = evaluation_folder(run.folder, each['iteration'])
             tiles.append((title, folder / f'sample_{number}.jpg'))
-        opened = [(title, Image.open(path)) for title, path in tiles if path.is_file()]
-        if opened:
-            images.append((name, grid(opened)))
+        if found := opened(tiles):
+            images.append((name, found))
     text = 'Images of the validation set: its annotations, and what the model answered.'
     if len(shown) < len(drawn):
         text += f' {len(shown)} of {len(drawn)} evaluations are shown.'
     if others := sum(bool(each.get('samples')) for each in run.evaluations) - len(drawn):
         text += f' Left out: {others} of other images, before the validation data changed.'
-    return [Section('Samples', text=text, pictures=images, legend=legend_of(run))]
+    return [Section('Samples', text=text + drawn_text(run), tiles=images, legend=legend_of(run))]
 
 
 def legend_of(run: Run) -> list[tuple[str, tuple[int, int, int]]]:
@@ -43,6 +41,12 @@ def legend_of(run: Run) -> list[tuple[str, tuple[int, int, int]]]:
     colours = [tuple(each) for each in run.about.get('palette', ())]
     pairs = list(zip(run.about.get('classes', ()), colours, strict=False))
     return pairs if len(pairs) <= MOST_NAMES else []
+
+
+def drawn_text(run: Run) -> str:
+    """Which of a detector's answers are drawn."""
+    kind = run.about.get('kind', 'labels')
+    return '' if kind == 'labels' else f' Detections of a score of at least {SCORE} are drawn.'
 
 
 def thinned(evaluations: Sequence[dict[str, Any]],
@@ -64,18 +68,19 @@ def worst_section(run: Run, evaluation: dict[str, Any]) -> list[Section]:
     """The images that the model was worst at."""
     images = []
     for number, each in enumerate(evaluation.get('worst', ())):
-        path = evaluation_folder(run.folder, evaluation['iteration'])
-        path /= f'worst_{number}.jpg'
-        if path.is_file():
+        folder = evaluation_folder(run.folder, evaluation['iteration'])
+        tiles = opened([('truth', folder / f'worst_{number}_truth.jpg'),
+                        ('prediction', folder / f'worst_{number}.jpg')])
+        if tiles:
             measure = f'mean IoU {each["miou"]:.2f}' if 'miou' in each else (
                 f'F1 {each["f1"]:.2f}: {each["right"]} right, {each["missed"]} missed, '
                 f'{each["wrong"]} wrong')
-            with Image.open(path) as image:
-                images.append((f'{each["name"]}: {measure}', image.copy()))
+            images.append((f'{each["name"]}: {measure}', tiles))
     if not images:
         return []
     detector = 'f1' in evaluation['worst'][0]
     text = ('Those of lowest F1: twice the right detections, over objects plus detections. An '
             'object with a wrong class counts as missed, its detection as wrong.' if detector else
             'Those of lowest IoU, in the mean of the classes that are annotated in them.')
-    return [Section('Worst images', text=text, pictures=images, legend=legend_of(run))]
+    return [Section('Worst images', text=text + drawn_text(run), tiles=images,
+                    legend=legend_of(run))]  # yapf: disable

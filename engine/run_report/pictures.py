@@ -1,16 +1,16 @@
 """Small pictures of annotations and predictions."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 from pycocotools import mask as coco_masks
 
-from ..prediction.drawing import Colour, draw_instances, font_of
+from ..prediction.drawing import Colour, draw_instances
 from ..prediction.images import read_image
 from ..prediction.results import Instances, LabelMap
 from ..prediction.truth import instances, label_map
@@ -18,7 +18,6 @@ from .detections import SCORE, Found
 from .label_maps import Labelled
 
 TILE = 272  # pixels of a picture's longer side
-GAP, TITLE = 8, 18  # pixels between two pictures, and above one
 QUALITY = 85  # of JPEG
 FEW_CLASSES = 10  # up to that many, colours are enough to tell them
 
@@ -112,20 +111,20 @@ def truth_and_prediction(dataset: Any, found: Found | Labelled,
     return draw(truth, pixels, legend, scored=False), draw(shown, pixels, legend, scored=True)
 
 
-def grid(tiles: Sequence[tuple[str, Image.Image]], columns: int = 4) -> Image.Image:
-    """Pictures in rows, each with its title above it."""
-    width = max(image.width for _, image in tiles) + GAP
-    height = max(image.height for _, image in tiles) + TITLE + GAP
-    columns = min(columns, len(tiles))
-    whole = Image.new('RGB', (columns * width - GAP, -(-len(tiles) // columns) * height), 'white')
-    pen = ImageDraw.Draw(whole)
-    for number, (title, image) in enumerate(tiles):
-        x, y = number % columns * width, number // columns * height
-        pen.text((x, y + TITLE / 2), title, font=font_of(12), fill='#555', anchor='lm')
-        whole.paste(image, (x, y + TITLE))
-    return whole
-
-
 def save(image: Image.Image, path: Path) -> None:
     """Write a picture as JPEG."""
     image.convert('RGB').save(path, 'JPEG', quality=QUALITY, optimize=True)
+
+
+def opened(tiles: Iterable[tuple[str, Path]]) -> list[tuple[str, Image.Image]]:
+    """Titles and pictures of the files that are there.
+
+    Raises:
+        OSError: If one cannot be read.
+    """
+    found = []
+    for title, path in tiles:
+        if path.is_file():
+            with Image.open(path) as image:
+                found.append((title, image.copy()))
+    return found

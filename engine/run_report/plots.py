@@ -24,7 +24,8 @@ def curves(lines: Mapping[str, Curve],
            ylabel: str,
            *,
            best: tuple[int, float] | None = None,
-           smooth: bool = False) -> Figure:
+           smooth: bool = False,
+           colours: Mapping[str, str] | None = None) -> Figure:
     """Values over iterations.
 
     Args:
@@ -32,9 +33,12 @@ def curves(lines: Mapping[str, Curve],
         ylabel: What the values are.
         best: A point to mark.
         smooth: Whether curves are noisy: they are drawn pale, and smoothed over them.
+        colours: Of all names, also those without a curve here; there is a legend then.
     """
     drawn, axes = figure(WIDTH)
-    for (name, curve), colour in zip(lines.items(), COLOURS, strict=False):
+    chosen = colours or dict(zip(lines, COLOURS, strict=False))
+    for name, curve in lines.items():
+        colour = chosen[name]
         x, y = np.asarray(curve, dtype=float).T
         places = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)
         x, drawn_y = x[places], y[places]
@@ -51,8 +55,9 @@ def curves(lines: Mapping[str, Curve],
     axes.set_xlabel('iteration')
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.set_ylabel(plain(ylabel))
-    if len(lines) > 1 or best is not None:
-        axes.legend(frameon=False, fontsize=8)
+    if len(lines) > 1 or best is not None or colours:
+        few = max(map(len, lines)) <= LONGEST_NAME // 2
+        drawn.legend(loc='outside upper left', ncols=4 if few else 2, frameon=False, fontsize=8)
     return drawn
 
 

@@ -166,8 +166,10 @@ class RunRecord(Hook):
         measured = complete(metrics or {}, evaluator.metrics)
         content: dict[str, Any] = dict(
             iteration=runner.iter,
-            epoch=runner.epoch,
-            metrics={key: v for key, v in measured.items() if v is None or isinstance(v, float)},
+            metrics={
+                key: v
+                for key, v in measured.items() if v is None or isinstance(v, float)
+            },
             images=len(dataset),
             recorded=len(found))
         here = folder.evaluation_folder(Path(runner.work_dir), runner.iter)
@@ -213,10 +215,9 @@ class RunRecord(Hook):
         for old in here.parent.glob('iter_*/worst_*.jpg'):
             old.unlink()
         for number, each in enumerate(worst):
-            pair = pictures.truth_and_prediction(dataset, found[each['index']], legend)
-            pictures.save(
-                pictures.grid([('truth', pair[0]), ('prediction', pair[1])]),
-                here / f'worst_{number}.jpg')
+            truth, answer = pictures.truth_and_prediction(dataset, found[each['index']], legend)
+            pictures.save(truth, here / f'worst_{number}_truth.jpg')
+            pictures.save(answer, here / f'worst_{number}.jpg')
 
     @master_only
     def after_train(self, runner: Runner) -> None:
@@ -235,8 +236,7 @@ class RunRecord(Hook):
         self.about['seconds_of_recording'] += self.spent
         self.updated, self.spent = now, 0.
         iteration = runner.iter
-        self.about |= dict(
-            iteration=iteration, epoch=runner.epoch, written=utc(), **memory(self.about))
+        self.about |= dict(iteration=iteration, written=utc(), **memory(self.about))
         if self.legend is not None:
             self.about |= dict(
                 kind=self.legend.kind, classes=self.legend.classes, palette=self.legend.palette)

@@ -10,8 +10,8 @@ MOST_ROWS = 40
 
 def text_of(table: Table) -> str:
     """The first rows of a table in columns, numbers to the right."""
-    cells = [[cut(name) for name in table.header],
-             *([cut(shown(cell)) for cell in row] for row in table.rows[:MOST_ROWS])]
+    rows = [table.header, *([shown(cell) for cell in row] for row in table.rows[:MOST_ROWS])]
+    cells = [[cut(key, front=True), *map(cut, row)] for key, *row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
@@ -25,7 +25,9 @@ def text_of(table: Table) -> str:
     return '\n'.join(filter(None, (table.caption, *lines)))
 
 
-def cut(text: str) -> str:
-    """A text on one line and of bounded length."""
+def cut(text: str, *, front: bool = False) -> str:
+    """A text on one line and of bounded length; the front of keys is what they share."""
     text = ' '.join(text.split())
-    return text if len(text) <= WIDEST else f'{text[:WIDEST - 1]}…'
+    if len(text) <= WIDEST:
+        return text
+    return f'…{text[1 - WIDEST:]}' if front else f'{text[:WIDEST - 1]}…'
