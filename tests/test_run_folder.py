@@ -204,11 +204,13 @@ def test_what_a_config_says_of_its_checkpoints_stays() -> None:
     assert cfg.default_hooks.checkpoint == dict(type='CheckpointHook')
 
 
-def test_a_loop_may_give_metrics_other_names() -> None:
+def test_a_loop_may_give_metrics_other_names(capsys: pytest.CaptureFixture[str]) -> None:
     cfg = read_config(config('mask_rcnn'))
     assert best_metric(cfg) == 'coco/segm_mAP'
     cfg.val_cfg.type = 'TeacherStudentValLoop'
     assert best_metric(cfg) is None
+    keep_best(cfg)
+    assert 'no best checkpoint will be saved' in capsys.readouterr().out
     with pytest.raises(
             ValueError, match='which metric of val_evaluator matters, say --cfg-options'):
         settle(cfg, 1, None, ())

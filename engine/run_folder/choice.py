@@ -1,10 +1,12 @@
 """Which of a run's metrics tells its best checkpoint."""
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.hooks import CheckpointHook
+from mmengine.logging import print_log
 from mmengine.registry import HOOKS, LOOPS, METRICS
 from mmengine.runner import ValLoop
 
@@ -81,12 +83,23 @@ def checkpoint_hook(cfg: Config) -> dict[str, Any] | None:
 def keep_best(cfg: Config) -> None:
     """Let a config save its best checkpoint, unless it says itself what is saved.
 
+    A warning says that the metric that matters is not known.
+
     Args:
-        cfg: Changed in place, where it evaluates and the metric that matters is known.
+        cfg: Changed in place, where it evaluates and that metric is known.
     """
-    name, hook = best_metric(cfg) if is_validated(cfg) else None, checkpoint_hook(cfg)
-    if name is not None and hook is not None and 'save_best' not in hook:
+    hook = checkpoint_hook(cfg)
+    if not is_validated(cfg) or hook is None or 'save_best' in hook:
+        return
+    name = best_metric(cfg)
+    if name is not None:
         hook.update(save_best=name, rule='greater')
+    else:
+        print_log(
+            'no best checkpoint will be saved: it is not known which metric of val_evaluator '
+            'matters, name it with --cfg-options default_hooks.checkpoint.save_best=NAME '
+            'default_hooks.checkpoint.rule=greater',
+            level=logging.WARNING)
 
 
 def watched_metric(cfg: Config) -> tuple[str, str | None]:
