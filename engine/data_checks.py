@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
+from mmengine.dataset import BaseDataset
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
@@ -131,9 +132,9 @@ def fault_of(annotation: dict[str, Any], images: dict[int, dict[str, Any]], know
 
 
 def images_of(datasets: Iterable[Any]) -> Iterator[str]:
-    """The paths of all images of data sets that say them."""
+    """The paths of all images of mmengine's data sets, which say them; others are left out."""
     for dataset in datasets:
-        for index in range(len(dataset)):
+        for index in range(len(dataset) if isinstance(dataset, BaseDataset) else 0):
             path = dataset.get_data_info(index).get('img_path')
             if isinstance(path, str):
                 yield path
@@ -155,21 +156,28 @@ def shared_images(training: list[str], validation: list[str]) -> list[str]:
 
     Copies and links are found if they have the same name. Only files of one size are compared.
     """
-    by_name: dict[str, list[str]] = {}
-    for path in training:
-        by_name.setdefault(os.path.basename(path), []).append(path)
+    known, names = dict.fromkeys(training), set(map(os.path.basename, validation))
+    others: dict[tuple[str, int], list[str]] = {}
+    for path in known:
+        if os.path.basename(path) in names:
+            others.setdefault(name_and_size(path), []).append(path)
     return [
-        path for path in dict.fromkeys(validation) if any(
-            is_same_image(path, other) for other in by_name.get(os.path.basename(path), ()))
+        path for path in dict.fromkeys(validation) if path in known or any(
+            is_same_image(path, other) for other in others.get(name_and_size(path), ()))
     ]
+
+
+def name_and_size(path: str) -> tuple[str, int]:
+    """The name of a file, and its bytes; -1 if it is not there."""
+    try:
+        return os.path.basename(path), os.path.getsize(path)
+    except OSError:  # the loader says it
+        return os.path.basename(path), -1
 
 
 def is_same_image(path: str, other: str) -> bool:
     """Whether two paths lead to the same file, or to files of the same content."""
-    if path == other:
-        return True
     try:
-        return os.path.samefile(path, other) or (os.path.getsize(path) == os.path.getsize(other)
-                                                 and filecmp.cmp(path, other, shallow=False))
-    except OSError:  # of images that are not there, the loader says it
+        return os.path.samefile(path, other) or filecmp.cmp(path, other, shallow=False)
+    except OSError:  # of images that are not there
         return False

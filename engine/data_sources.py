@@ -21,9 +21,11 @@ EVALUATORS = ('val_evaluator', 'test_evaluator')
 
 
 def evaluators(cfg: Config, keys: tuple[str, ...] = EVALUATORS) -> Iterator[ConfigDict]:
-    """The metrics of validation and test."""
+    """The metrics of validation and test, also those of an evaluator that a config names itself."""
     for key in keys:
         found = cfg.get(key) or []
+        if isinstance(found, dict) and 'metrics' in found:
+            found = found['metrics']
         yield from found if isinstance(found, list) else [found]
 
 

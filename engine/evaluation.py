@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
 from mmengine.runner import Runner
-from torch import nn
+from torch import Tensor, nn
 
 from colonnade.configs import find_config
 from colonnade.weights.files import trusting
@@ -27,7 +29,7 @@ from .launch import LaunchOptions, build_runner, check_metrics, load_config
 from .runner import StrictRunner, compile_parts, fuse_trunks
 from .tta import augment_tests
 
-Metrics = dict[str, float | None]
+Metrics = dict[str, Any]  # numbers, None for those that are undefined; rarely texts, dicts or lists
 AVERAGES = ('mAP', 'mAP_50', 'mAP_75')
 
 
@@ -60,7 +62,7 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
         **options: The attributes of :class:`TestOptions`. The metrics are also written to ``out``.
 
     Returns:
-        Names and values; None for those that are undefined.
+        Names and values; None for those that are undefined. What is no number is as JSON has it.
 
     Raises:
         OSError: If a file or folder is missing, or cannot be written.
@@ -124,10 +126,11 @@ def prepare(model: nn.Module, *, fuse: bool, compile: bool) -> None:
         compile_parts(model)
 
 
-def complete(metrics: dict[str, float], evaluators: Iterable[BaseMetric]) -> Metrics:
-    """``metrics`` with an mAP of 0 where nothing was detected, and None for what is undefined.
+def complete(metrics: dict[str, Any], evaluators: Iterable[BaseMetric]) -> Metrics:
+    """``metrics`` as JSON has them, with an mAP of 0 where nothing was detected.
 
-    mmdet's CocoMetric gives no numbers at all for a model without a single detection.
+    mmdet's CocoMetric gives no numbers at all for a model without a single detection. Loops and
+    evaluators may put names before a metric's own, as mmdet's TeacherStudentValLoop does.
 
     Args:
         metrics: What the evaluators computed.
@@ -138,16 +141,41 @@ def complete(metrics: dict[str, float], evaluators: Iterable[BaseMetric]) -> Met
         if type(evaluator).__name__ not in ('CocoMetric', 'FasterCocoMetric'):
             continue
         prefix = f'{evaluator.prefix}/' if evaluator.prefix else ''
-        if evaluator.format_only or any(key.startswith(prefix) for key in metrics):
+        if evaluator.format_only or any(f'/{prefix}' in f'/{key}' for key in metrics):
             continue
         names = [name for name in AVERAGES if name in (evaluator.metric_items or AVERAGES)]
         kinds = [kind for kind in evaluator.metrics if kind in ('bbox', 'segm')]
         absent |= {f'{prefix}{kind}_{name}': 0. for kind in kinds for name in names}
     metrics = {**absent, **metrics}
-    return {key: float(v) if math.isfinite(v) else None for key, v in metrics.items()}
+    return {key: plain(value) for key, value in metrics.items()}
 
 
-def write_metrics(found: dict[str, float], runner: Runner, options: TestOptions) -> Metrics:
+def plain(value: Any) -> Any:
+    """What an evaluator computed, as JSON has it: a number is a float, or None if not finite."""
+    number = as_number(value)
+    if number is not None:
+        return float(number) if math.isfinite(number) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (Tensor, np.ndarray)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value if value is None else str(value)
+
+
+def as_number(value: Any) -> int | float | None:
+    """A number of Python, also from numpy and torch; None for what is none."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    if not isinstance(value, Real):
+        return None
+    return int(value) if isinstance(value, int) else float(value)
+
+
+def write_metrics(found: dict[str, Any], runner: Runner, options: TestOptions) -> Metrics:
     """The metrics of a test in full, written to a file by the first process.
 
     Args:
@@ -175,7 +203,7 @@ def metrics_file(runner: Runner, options: TestOptions) -> Path:
     return Path(options.out or Path(runner.log_dir, 'metrics.json'))
 
 
-def report(found: dict[str, float], runner: Runner, options: TestOptions) -> None:
+def report(found: dict[str, Any], runner: Runner, options: TestOptions) -> None:
     """Print the metrics of a test and write them, in the first process alone.
 
     Args:
@@ -189,7 +217,8 @@ def report(found: dict[str, float], runner: Runner, options: TestOptions) -> Non
     if not is_main_process():
         return
     for key, value in complete(found, runner.test_loop.evaluator.metrics).items():
-        print(f'{key:24} {"undefined" if value is None else f"{value:.4g}"}')
+        text = f'{value:.4g}' if isinstance(value, float) else str(value)
+        print(f'{key:24} {"undefined" if value is None else text}')
     if not write_metrics(found, runner, options):
         print('no metrics: the evaluators of the config compute none')
     print(f'written to {metrics_file(runner, options)}')

@@ -16,8 +16,9 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.registry import METRICS, RUNNERS, DefaultScope
+from mmengine.registry import EVALUATOR, METRICS, RUNNERS, DefaultScope
 from mmengine.runner import Runner
+from mmengine.visualization import Visualizer
 from torch import distributed
 
 from .checks import settle_trunk, warn_of_normalisation
@@ -128,7 +129,7 @@ def import_quietly(name: str) -> None:
 def use_faster_coco_eval(cfg: Config) -> None:
     """Let faster-coco-eval compute what pycocotools would, where it is installed."""
     for evaluator in evaluators(cfg):
-        if evaluator.type == 'CocoMetric' and find_spec('faster_coco_eval') is not None:
+        if evaluator.get('type') == 'CocoMetric' and find_spec('faster_coco_eval') is not None:
             import_module('mmdet.evaluation')
             if METRICS.get('mmdet.FasterCocoMetric'):
                 evaluator.type = 'FasterCocoMetric'
@@ -141,9 +142,12 @@ def check_metrics(cfg: Config, key: str) -> None:
         cfg: Of a detector or segmenter.
         key: ``val_evaluator`` or ``test_evaluator``.
     """
-    for evaluator in evaluators(cfg, (key, )):
-        kind = evaluator.get('type')
-        with METRICS.switch_scope_and_registry(evaluator.get('_scope_')) as registry:
+    parts = [(METRICS, metric) for metric in evaluators(cfg, (key, ))]
+    if isinstance(cfg.get(key), dict) and 'metrics' in cfg[key]:
+        parts.append((EVALUATOR, cfg[key]))
+    for known, part in parts:
+        kind = part.get('type')
+        with known.switch_scope_and_registry(part.get('_scope_')) as registry:
             if isinstance(kind, str) and registry.get(kind) is None:
                 raise ValueError(f'{key} cannot be built: {unknown_type(kind)}')
 
@@ -161,10 +165,25 @@ def build_runner(cfg: Config) -> Runner:
     if (cfg.get('strategy') or {}).get('type') == 'ShardedStrategy':  # a config that a run dumped
         import_module('colonnade.engine.sharding')
     settle_trunk(cfg.model)
+    free_visualizer_name(cfg)
     with build_error():
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
     warn_of_normalisation(cfg.model)
     return runner
+
+
+def free_visualizer_name(cfg: Config) -> None:
+    """Let mmengine name a run's visualizer, if the config's name is that of an earlier run.
+
+    mmengine would hand out the visualizer of that run of this process, which writes to its folder.
+
+    Args:
+        cfg: Changed in place.
+    """
+    visualizer = cfg.get('visualizer')
+    if isinstance(visualizer, dict) and \
+            Visualizer.check_instance_created(visualizer.get('name', '')):
+        del visualizer['name']
 
 
 @contextmanager

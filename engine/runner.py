@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from mmengine.dist import get_world_size
+from mmengine.dist import get_world_size, master_only
+from mmengine.fileio import join_path
 from mmengine.hooks import EMAHook
 from mmengine.logging import MMLogger
 from mmengine.model import BaseTTAModel, is_model_wrapper
@@ -23,6 +26,7 @@ from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.openmmlab import without_code
 from colonnade.weights.state_dicts import State, WeightsError
 
+from .atomic import replacing
 from .hooks import BatchSizeHook, QuietFilter
 from .terminal import shorten_start
 
@@ -87,6 +91,19 @@ def require_training_state(checkpoint: Mapping[str, Any], source: str) -> None:
             f'{source} holds weights, but no state of training (no {", ".join(missing)}): it was '
             'converted or published, or is the best of a run, whose last checkpoint goes on. Start '
             'a new training from it with --load-from')
+
+
+@contextmanager
+def saving(path: str) -> Iterator[str]:
+    """Where to save a checkpoint that takes the place of ``path`` when it is whole.
+
+    That is ``path`` itself, if it is not on this machine.
+    """
+    if '://' in path:
+        yield path
+        return
+    with replacing(Path(path)) as scratch:
+        yield str(scratch)
 
 
 @RUNNERS.register_module()
@@ -189,3 +206,9 @@ class StrictRunner(Runner):
         if self.adapt is not None:
             self.logger.info(str(self.adapt))
         return checkpoint
+
+    @master_only
+    def save_checkpoint(self, out_dir: str, filename: str, *args: Any, **kwargs: Any) -> None:
+        """As mmengine's; an earlier file of this name stays until the new one is whole."""
+        with saving(join_path(out_dir, filename)) as path:
+            super().save_checkpoint(out_dir, Path(path).name, *args, **kwargs)

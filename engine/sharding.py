@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from mmengine._strategy import FSDPStrategy
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
+from mmengine.dist import is_main_process
 from mmengine.registry import STRATEGIES
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateKeyType
@@ -21,7 +23,7 @@ from colonnade.weights.openmmlab import without_code
 
 from .hooks import averages_weights, hooks_of
 from .layer_decay import remember_flat_parameters
-from .runner import Adapt, log_batch_norms, require_training_state
+from .runner import Adapt, log_batch_norms, require_training_state, saving
 from .without_memory import build_without_memory
 
 
@@ -122,6 +124,11 @@ class ShardedStrategy(FSDPStrategy):
         if self.adapt is not None:
             self.logger.info(str(self.adapt))
         return checkpoint
+
+    def save_checkpoint(self, filename: str, **kwargs: Any) -> None:
+        """As mmengine's; an earlier file of this name stays until the new one is whole."""
+        with saving(filename) if is_main_process() else nullcontext(filename) as path:
+            super().save_checkpoint(path, **kwargs)
 
     def resume(self, filename: str, **kwargs: Any) -> dict[str, Any]:
         """As mmengine's.

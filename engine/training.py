@@ -20,7 +20,7 @@ from colonnade.weights.files import trusting
 from .batch_size import accumulate, batch_size, enable_auto_scale_lr
 from .checks import check_config
 from .data_checks import check_loaded_data
-from .data_sources import check_data
+from .data_sources import check_data, exists
 from .hooks import BatchSizeHook
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
@@ -153,6 +153,9 @@ def set_resume(cfg: Config, resume: str | None) -> None:
                 f'--resume: no checkpoint in {cfg.work_dir} yet, training starts at iteration 0',
                 level=logging.WARNING)
             cfg.resume = False
+        elif not exists(path := latest.read_text().strip()):
+            raise FileNotFoundError(f'--resume: {latest} names {path or "nothing"}, which is not '
+                                    'there: name a checkpoint, --resume FILE')
     else:
         if not Path(resume).is_file():
             raise FileNotFoundError(f'--resume: no checkpoint {resume}')

@@ -265,6 +265,18 @@ def test_metrics_that_mmengine_finds(kind: str | type) -> None:
         check_metrics(cfg, 'test_evaluator')
 
 
+def test_evaluators_of_a_kind_of_their_own() -> None:
+    cfg = read_config(config('mask_rcnn'))
+    cfg.val_evaluator = dict(
+        type='MultiDatasetsEvaluator', metrics=[cfg.val_evaluator], dataset_prefixes=['drawn'])
+    check_metrics(cfg, 'val_evaluator')
+    for key, value, name in (('type', 'MultiEvaluator', 'MultiEvaluator'),
+                             ('metrics', dict(type='Unknown'), 'Unknown')):
+        cfg.test_evaluator = {**cfg.val_evaluator, key: value}
+        with pytest.raises(ValueError, match=f'test_evaluator cannot be built: the type {name} is'):
+            check_metrics(cfg, 'test_evaluator')
+
+
 # where the data lie
 
 

@@ -2,14 +2,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import LAYOUTS, NO_WORKERS, config, latest_log
-from mmengine.registry import MODELS
+from mmengine.evaluator import BaseMetric
+from mmengine.registry import METRICS, MODELS
 
 from colonnade.engine.launch import read_config
 
@@ -63,6 +67,39 @@ def test_what_is_computed_is_written(options: list[str], has: str, lacks: str,
                                      evaluate: Callable) -> None:
     metrics = evaluate('mask_rcnn', 'model.test_cfg.rcnn.score_thr=0.0', *options)
     assert has in metrics and lacks not in metrics
+
+
+@METRICS.register_module(force=True)
+class Odd(BaseMetric):
+    """What is no number, as mmdet's metrics of captions and retrieval give."""
+
+    def __init__(self, iou_metrics: list[str]) -> None:
+        super().__init__()  # a setting of the metric that it replaces
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        """Count images."""
+        self.results += [None] * len(data_samples)
+
+    def compute_metrics(self, results: list) -> dict[str, Any]:
+        """Numbers within others, and text."""
+        return {
+            'recall': {1: {'all': np.float32(0.5), 'none': math.nan}},
+            'copypaste': '0.1 0.2',
+            'tensor': torch.tensor(0.25),
+            'several': np.ones(2),
+        }  # yapf: disable
+
+
+def test_what_is_no_number_is_written_too(evaluate: Callable,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate('sem_fpn', 'test_evaluator.type=Odd') == {
+        'recall': {'1': {'all': 0.5, 'none': None}},
+        'copypaste': '0.1 0.2',
+        'tensor': 0.25,
+        'several': [1, 1],
+    }  # yapf: disable
+    printed = capsys.readouterr().out
+    assert re.search(r"^recall +\{'1': \{'all': 0.5, 'none': None}}$", printed, re.MULTILINE)
 
 
 def test_where_metrics_cannot_be_written_is_said_first(evaluate: Callable, tmp_path: Path,

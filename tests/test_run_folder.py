@@ -6,10 +6,11 @@ import io
 import json
 import math
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,19 @@ from typing import Any
 import pytest
 import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, SHORT, config, latest_log
+from mmdet.evaluation import CocoMetric
 from mmengine.evaluator import BaseMetric
-from mmengine.registry import METRICS
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, METRICS
+from mmengine.runner import Runner
 
+from colonnade.engine.evaluation import complete
 from colonnade.engine.launch import read_config
 from colonnade.engine.run_folder import settle
 from colonnade.engine.run_folder.choice import best_metric, keep_best
 from colonnade.engine.run_folder.table import MetricsTable
 from colonnade.engine.run_folder.trackers import TRACKERS
+from colonnade.engine.runner import saving
 from colonnade.engine.terminal import WithoutSteps
 from colonnade.tools import train as train_tool
 
@@ -50,7 +56,7 @@ AVERAGED = "custom_hooks = [dict(type='EMAHook', momentum=0.5)]"
 class Written(BaseMetric):
     """Evaluations with the numbers that a test wrote down, by iteration."""
 
-    numbers: dict[int, float] = {}
+    numbers: dict[int, Any] = {}
     evaluated = 0
 
     def __init__(self, iou_metrics: list[str]) -> None:
@@ -60,18 +66,43 @@ class Written(BaseMetric):
         """Count images."""
         self.results += [None] * len(data_samples)
 
-    def compute_metrics(self, results: list) -> dict[str, float]:
-        """The next number; nothing where there is none."""
+    def compute_metrics(self, results: list) -> dict[str, Any]:
+        """The next number, and what is none; nothing where there is no number."""
         Written.evaluated += 1
         number = self.numbers.get(Written.evaluated)
-        return {} if number is None else dict(score=number)
+        return {} if number is None else dict(score=number, parts={1: dict(a=1)}, shares='0.1 0.2')
+
+
+@HOOKS.register_module(force=True)
+class Interrupted(Hook):
+    """Ctrl-C while the second checkpoint is saved."""
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Press it."""
+        if checkpoint['meta']['iter'] == 2:
+            raise KeyboardInterrupt
+
+
+@HOOKS.register_module(force=True)
+class WithoutTable(Hook):
+    """Keeps metrics.csv from being written in the second iteration: a folder has its name."""
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        """Put the folder there, and take it away."""
+        table, kept = (Path(runner.work_dir, name) for name in ('metrics.csv', 'kept.csv'))
+        if runner.iter == 1:
+            table.rename(kept)
+            table.mkdir()
+        elif runner.iter == 2:
+            table.rmdir()
+            kept.rename(table)
 
 
 @pytest.fixture
 def evaluated(run_tool: Callable, shapes: Path, tmp_path: Path) -> Callable[..., Path]:
     """Train a segmenter, evaluated at every iteration; returns its work dir."""
 
-    def run(numbers: list[float | None], *arguments: str, own: str = '',
+    def run(numbers: list[Any], *arguments: str, own: str = '',
             iterations: int | None = None, options: Sequence[str] = ()) -> Path:  # yapf: disable
         Written.numbers = {at + 1: number for at, number in enumerate(numbers)}
         (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{TINY}{own}')
@@ -107,10 +138,29 @@ def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
     assert table.last('loss') == 5 and table.last('nothing') == 0
     assert table.keep_until(0) == 3 and not (tmp_path / 'm.csv').exists()
 
+    (tmp_path / 'folder').mkdir()
+    with pytest.raises(ValueError, match='folder is no table of a training'):
+        MetricsTable(tmp_path / 'folder')
     for text in ('name,price\n1,2\n', 'iter\none\n'):
         (tmp_path / 'm.csv').write_text(text)
         with pytest.raises(ValueError, match='m.csv is no table of a training: move it elsewhere'):
             MetricsTable(tmp_path / 'm.csv')
+
+
+def test_a_row_that_was_cut_off_is_no_row(tmp_path: Path) -> None:
+    table = MetricsTable(tmp_path / 'm.csv')
+    table.append(dict(iter=1, time=1.5))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)  # as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (table.path.stat().st_size + 3, limits[1]))
+    try:
+        for row in (dict(iter=2, time=2.5), dict(iter=2, loss=0.5)):
+            with pytest.raises(OSError):  # of the disk: its text is the system's
+                table.append(row)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not table.path.read_text().endswith('\n')
+    table.append(dict(iter=3, time=3.5))
+    assert table.path.read_text() == 'iter,epoch,time,loss\n1,,1.5,\n3,,3.5,\n'
 
 
 @pytest.mark.parametrize('evaluator, expected', [
@@ -125,13 +175,15 @@ def test_a_table_is_whole_at_any_moment(tmp_path: Path) -> None:
     ([dict(type='VOCMetric', metric='mAP'), dict(type='CocoMetric')], 'pascal_voc/mAP'),
     ([dict(type='CocoMetric', metric='segm'), dict(type='CocoPanopticMetric')], 'coco_panoptic/PQ'),
     (dict(type='LVISMetric', metric=['bbox']), 'lvis/bbox_AP'),
+    (dict(type='MultiDatasetsEvaluator', metrics=[dict(type='CocoMetric')],
+          dataset_prefixes=['a']), None),
     (dict(type='Written'), None),
 ])  # yapf: disable
 def test_the_metric_that_matters(evaluator: Any, expected: str | None) -> None:
     cfg = read_config(config('mask_rcnn'))
     cfg.val_evaluator = evaluator
     assert best_metric(cfg) == expected
-    del cfg.default_hooks['checkpoint']  # mmengine adds one
+    cfg.default_hooks = None  # mmengine adds them
     keep_best(cfg)
     assert cfg.default_hooks.checkpoint.get('save_best') == expected
 
@@ -152,19 +204,44 @@ def test_what_a_config_says_of_its_checkpoints_stays() -> None:
     assert cfg.default_hooks.checkpoint == dict(type='CheckpointHook')
 
 
+def test_a_loop_may_give_metrics_other_names(capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = read_config(config('mask_rcnn'))
+    assert best_metric(cfg) == 'coco/segm_mAP'
+    cfg.val_cfg.type = 'TeacherStudentValLoop'
+    assert best_metric(cfg) is None
+    keep_best(cfg)
+    assert 'no best checkpoint will be saved' in capsys.readouterr().out
+    with pytest.raises(
+            ValueError, match='which metric of val_evaluator matters, say --cfg-options'):
+        settle(cfg, 1, None, ())
+    found = {'teacher/coco/bbox_mAP': 0.5}
+    assert complete(found, [CocoMetric(metric='bbox')]) == found
+
+
+def test_one_metric_stops_and_chooses() -> None:
+    cfg = read_config(config('sem_fpn'))
+    cfg.default_hooks.checkpoint.save_best = 'auto'  # the first: aAcc
+    settle(cfg, None, None, ())
+    assert cfg.default_hooks.checkpoint.save_best == 'auto'
+    settle(cfg, 1, None, ())
+    assert cfg.default_hooks.checkpoint.save_best == 'mIoU'
+    assert cfg.default_hooks.checkpoint.rule == 'greater'
+
+
 def test_the_first_real_number_is_the_best(evaluated: Callable) -> None:
-    work_dir = evaluated([math.nan, None, 0.5, 0.25],
+    work_dir = evaluated([math.nan, None, 0.5, 'none'],
                          options=['default_hooks.checkpoint.max_keep_ckpts=1'])
     best = work_dir / 'best_score_iter_3.pth'
     assert (work_dir / 'best_checkpoint').read_text() == str(best)
     assert {path.name for path in work_dir.glob('*.pth')} == {best.name, 'iter_4.pth'}
     log = latest_log(work_dir)
-    assert 'the evaluation gave no metric score; it gave: none' in log
+    assert 'the evaluation gave no number for score; it gave: none' in log
+    assert 'the evaluation gave no number for score; it gave: score, parts, shares' in log
     assert f'the best score is 0.5: {best}' in log
     assert f'colonnade test {work_dir}/own.py {best}' in log
     found = rows(work_dir)
     assert [row['iter'] for row in found] == list('11223344')
-    assert [row['score'] for row in found[1::2]] == ['nan', 'nan', '0.5', '0.25']
+    assert [row['score'] for row in found[1::2]] == ['nan', 'nan', '0.5', 'nan']
     assert all(row['loss'] and row['lr'] and row['iter_time'] for row in found[::2])
     assert [row['epoch'] for row in found[::2]] == ['0.167', '0.333', '0.5', '0.667']
 
@@ -198,6 +275,44 @@ def test_the_best_of_another_folder_stays(evaluated: Callable, tmp_path: Path) -
     work_dir = evaluated([0.5, 0.75], '--resume', first / 'iter_1.pth')
     assert Path(infos['best_ckpt']).is_file()
     assert (work_dir / 'best_checkpoint').read_text() == str(work_dir / 'best_score_iter_2.pth')
+
+
+def test_the_last_checkpoint_stays_until_the_next_is_saved(
+        evaluated: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        evaluated([],
+                  own="custom_hooks = [dict(type='Interrupted')]",
+                  iterations=3,
+                  options=['default_hooks.checkpoint.max_keep_ckpts=1'])
+    assert stop.value.code == 130 and capsys.readouterr().err.endswith('train: stopped\n')
+    last = tmp_path / 'run/iter_1.pth'
+    assert (tmp_path / 'run/last_checkpoint').read_text() == str(last) and last.is_file()
+
+
+def test_a_checkpoint_takes_its_place_when_it_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / 'last.pth'
+    file.write_text('old')
+    with suppress(KeyboardInterrupt), saving(str(file)) as path:
+        Path(path).write_text('ne')
+        raise KeyboardInterrupt
+    assert file.read_text() == 'old' and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_table_that_cannot_be_written_ends_no_training(evaluated: Callable) -> None:
+    work_dir = evaluated([0.5, 0.75, 0.25], own="custom_hooks = [dict(type='WithoutTable')]")
+    assert [row['iter'] for row in rows(work_dir)] == list('1133')
+    lines = [line for line in latest_log(work_dir).splitlines() if 'cannot be written' in line]
+    assert len(lines) == 1
+    assert 'metrics.csv cannot be written, and lacks rows from iteration 2 on until' in lines[0]
+
+
+def test_two_runs_of_one_visualizer_write_apart(evaluated: Callable, tmp_path: Path) -> None:
+    own = "visualizer = dict(name='the same')"
+    first = evaluated([0.5], own=own).rename(tmp_path / 'first')
+    second = evaluated([0.5, 0.25], own=own)
+    for folder, number in ((first, 2), (second, 4)):
+        scalars, = folder.glob('*/vis_data/scalars.json')
+        assert len(scalars.read_text().splitlines()) == number
 
 
 def test_stopping_saves_the_last_state(evaluated: Callable) -> None:

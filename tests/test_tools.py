@@ -78,9 +78,13 @@ def test_detectors_that_suppress_nothing_have_no_tta(changes: dict | None) -> No
 def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
     cfg = Config(dict(work_dir=str(tmp_path), resume=False))
     set_resume(cfg, None)
-    (tmp_path / 'last_checkpoint').write_text('iter_2.pth')
+    (tmp_path / 'last_checkpoint').write_text(f'{tmp_path}/iter_2.pth')
     with pytest.raises(FileExistsError, match=f'{tmp_path} has checkpoints of an earlier run'):
         set_resume(cfg, None)
+    with pytest.raises(
+            FileNotFoundError, match='last_checkpoint names .*/iter_2.pth, which is not'):
+        set_resume(cfg, 'auto')
+    (tmp_path / 'iter_2.pth').touch()
     set_resume(cfg, 'auto')
     assert cfg.resume
 

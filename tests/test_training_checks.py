@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from conftest import LAYOUTS, NO_WORKERS, SHORT, config, latest_log
 from mmengine.config import Config
 from PIL import Image
+from torch.utils.data import ChainDataset, Dataset
 
 from colonnade.engine.checks import check_config
-from colonnade.engine.data_checks import shared_images
+from colonnade.engine.data_checks import images_of, shared_images
 from colonnade.engine.data_sources import redirect_data_root
 from colonnade.engine.launch import prepare_library, read_config
 
@@ -158,6 +160,20 @@ def test_names_alone_are_no_images_of_both_sets(tmp_path: Path) -> None:
         (tmp_path / name / '1.jpg').write_bytes(content)
     assert shared_images([f'{tmp_path}/a/1.jpg', 's3://x/1.jpg'],
                          [f'{tmp_path}/b/1.jpg', f'{tmp_path}/c/1.jpg']) == []
+
+
+def test_frames_of_many_clips_are_soon_compared(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / f'{number}/1.jpg').write_bytes(b'x' * (number % 1999))  # two are the same
+    paths = [f'{tmp_path}/{number}/1.jpg' for number in range(2000)]
+    started = time.process_time()
+    assert shared_images(paths[:1000], paths[1000:]) == [paths[1999]]
+    assert time.process_time() - started < 1  # each with each: a million comparisons
+
+
+def test_data_sets_of_torch_say_no_images() -> None:
+    assert list(images_of([Dataset(), ChainDataset([])])) == []
 
 
 def test_configs_of_data_sets_with_other_classes_stay() -> None:

@@ -8,7 +8,7 @@ import argparse
 from contextlib import ExitStack
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_launch_arguments, user_errors
+from colonnade.tools.command_line import add_launch_arguments, stoppable, user_errors
 
 TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
 
@@ -80,7 +80,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Train as the command line says."""
     args = parse_args()
-    with ExitStack() as stack:
+    with stoppable('train'), ExitStack() as stack:
         with user_errors('train'):
             args.config = find_config(args.config)
             from colonnade.engine.training import TrainOptions, prepared_runner  # takes seconds

@@ -12,12 +12,13 @@ from mmengine.runner import Runner
 
 from ..hooks import hooks_of
 from .best import BestCheckpoint, names_of_best, saving_hook
-from .choice import best_metric, is_validated, keep_best, watched_metric
+from .choice import best_metric, is_validated, keep_best, settle_auto, watched_metric
+from .last import save_before_deleting
 from .line import progress_line
 from .recording import CompleteMetrics, LoggedSteps, Recorder
 from .stopping import Patience
 from .table import MetricsTable
-from .trackers import add_backend, add_trackers, check_trackers
+from .trackers import add_backend, add_trackers, backends_of, check_trackers
 
 TABLE = 'metrics.csv'
 
@@ -47,7 +48,7 @@ def settle(cfg: Config, patience: int | None, min_delta: float | None,
         raise ValueError(f'--min-delta must not be negative, got {min_delta}')
     if any('EarlyStoppingHook' in str(hook['type']) for hook in hooks_of(cfg)):
         raise ValueError('--patience: the config has an EarlyStoppingHook, leave one of them out')
-    watched_metric(cfg)
+    settle_auto(cfg)
     loop = cfg.train_cfg
     length = loop.get('max_iters') or loop.get('max_epochs') or 0
     due = -(-length // loop.get('val_interval', 1))
@@ -82,9 +83,13 @@ def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
     add_backend(runner, LoggedSteps.__name__, LoggedSteps(runner, recorder))
     add_trackers(runner, trackers)
     if saving is not None:
+        save_before_deleting(saving)
         runner.register_hook(BestCheckpoint(saving))
     if patience is not None:
         runner.register_hook(
             Patience(table, monitor, rule=rule, patience=patience, min_delta=min_delta or 0.))
-    with progress_line(runner, names[0] if names else best_metric(cfg)):
-        yield
+    try:
+        with progress_line(runner, names[0] if names else best_metric(cfg)):
+            yield
+    finally:  # mmengine keeps visualizers, which would keep the model
+        del backends_of(runner)[LoggedSteps.__name__]

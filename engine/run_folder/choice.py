@@ -1,11 +1,14 @@
 """Which of a run's metrics tells its best checkpoint."""
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.hooks import CheckpointHook
-from mmengine.registry import HOOKS, METRICS
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS, LOOPS, METRICS
+from mmengine.runner import ValLoop
 
 from ..data_sources import evaluators
 from ..registries import find_class
@@ -29,9 +32,13 @@ def is_validated(cfg: Config) -> bool:
 def best_metric(cfg: Config) -> str | None:
     """The metric that matters most in validation, with its evaluator's prefix.
 
-    Panoptic quality counts before masks, masks before boxes. None if no evaluator is known to have
-    one.
+    Panoptic quality counts before masks, and masks before boxes. None if no evaluator is known to
+    have one, or if a loop or an evaluator of its own kind may give metrics other names.
     """
+    loop, evaluator = cfg.get('val_cfg') or {}, cfg.get('val_evaluator')
+    if find_class(loop.get('type', 'ValLoop'), LOOPS) is not ValLoop or \
+            (isinstance(evaluator, dict) and 'metrics' in evaluator):
+        return None
     found = [name for name in map(metric_of, evaluators(cfg, ('val_evaluator', ))) if name]
     ordered = [name for part in ('PQ', 'segm_', '') for name in found if part in name]
     return ordered[0] if ordered else None
@@ -64,8 +71,9 @@ def checkpoint_hook(cfg: Config) -> dict[str, Any] | None:
 
     None if a config has none, or one that is built already.
     """
-    hooks = cfg.setdefault('default_hooks', ConfigDict())
-    hook = hooks.setdefault('checkpoint', ConfigDict(type='CheckpointHook', interval=1))
+    if cfg.get('default_hooks') is None:
+        cfg.default_hooks = ConfigDict()
+    hook = cfg.default_hooks.setdefault('checkpoint', ConfigDict(type='CheckpointHook', interval=1))
     if not isinstance(hook, dict):
         return None
     cls = find_class(hook.get('type'), HOOKS)
@@ -75,12 +83,23 @@ def checkpoint_hook(cfg: Config) -> dict[str, Any] | None:
 def keep_best(cfg: Config) -> None:
     """Let a config save its best checkpoint, unless it says itself what is saved.
 
+    A warning says that the metric that matters is not known.
+
     Args:
-        cfg: Changed in place, where it evaluates and the metric that matters is known.
+        cfg: Changed in place, where it evaluates and that metric is known.
     """
-    name, hook = best_metric(cfg) if is_validated(cfg) else None, checkpoint_hook(cfg)
-    if name is not None and hook is not None and 'save_best' not in hook:
+    hook = checkpoint_hook(cfg)
+    if not is_validated(cfg) or hook is None or 'save_best' in hook:
+        return
+    name = best_metric(cfg)
+    if name is not None:
         hook.update(save_best=name, rule='greater')
+    else:
+        print_log(
+            'no best checkpoint will be saved: it is not known which metric of val_evaluator '
+            'matters, name it with --cfg-options default_hooks.checkpoint.save_best=NAME '
+            'default_hooks.checkpoint.rule=greater',
+            level=logging.WARNING)
 
 
 def watched_metric(cfg: Config) -> tuple[str, str | None]:
@@ -104,3 +123,20 @@ def watched_metric(cfg: Config) -> tuple[str, str | None]:
         raise ValueError('--patience: it is not known which metric of val_evaluator matters, say '
                          '--cfg-options default_hooks.checkpoint.save_best=NAME')
     return name, rule
+
+
+def settle_auto(cfg: Config) -> None:
+    """Let the best checkpoint be chosen by the metric that tells when to stop, if by ``'auto'``.
+
+    mmengine would take the first metric that an evaluation gives.
+
+    Args:
+        cfg: Changed in place.
+
+    Raises:
+        ValueError: As :func:`watched_metric`.
+    """
+    name, rule = watched_metric(cfg)
+    hook = checkpoint_hook(cfg)
+    if hook is not None and hook.get('save_best') in ('auto', ['auto']):
+        hook.update(save_best=name, rule=rule)

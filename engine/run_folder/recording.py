@@ -3,17 +3,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
-import numpy as np
-import torch
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from mmengine.visualization import BaseVisBackend
 
-from ..evaluation import complete
+from ..evaluation import as_number, complete
 from .table import MetricsTable, Value
 
 
@@ -21,7 +18,8 @@ class CompleteMetrics(Hook):
     """Adds to each evaluation what it lacks: an mAP of 0 where nothing was detected.
 
     mmdet's CocoMetric gives no numbers then, and mmengine's CheckpointHook would fail on the metric
-    that it is to compare. Metrics that nothing gave are NaN, which is never the best.
+    that it is to compare. Metrics of these names that nothing gave, or that are no numbers, become
+    NaN, which is never the best.
 
     Args:
         names: Of the metrics that other hooks look for.
@@ -37,12 +35,11 @@ class CompleteMetrics(Hook):
         if metrics is None:
             return
         for key, value in complete(metrics, runner.val_loop.evaluator.metrics).items():
-            if value is not None:
-                metrics.setdefault(key, value)
+            metrics.setdefault(key, value)
         for name in self.names:
-            if name not in metrics:
+            if as_number(metrics.get(name)) is None:
                 given = ', '.join(metrics) or 'none'
-                runner.logger.warning(f'the evaluation gave no metric {name}; it gave: {given}')
+                runner.logger.warning(f'the evaluation gave no number for {name}; it gave: {given}')
                 metrics[name] = float('nan')
 
 
@@ -57,6 +54,7 @@ class Recorder(Hook):
     def __init__(self, table: MetricsTable) -> None:
         self.table = table
         self.started = time.monotonic()
+        self.told = False  # that a row is missing
 
     def before_train(self, runner: Runner) -> None:
         """Drop what lies behind the iteration that training starts at."""
@@ -75,14 +73,24 @@ class Recorder(Hook):
             self.write(runner, runner.iter, metrics)
 
     def write(self, runner: Runner, iteration: int, numbers: Mapping[str, Any]) -> None:
-        """Write a row; what is no number is left out."""
+        """Write a row; what is no number is left out.
+
+        A row that cannot be written is missing, and the first of them is warned of.
+        """
         row: dict[str, Value] = dict(iter=iteration)
         if length := iterations_per_epoch(runner):
             row['epoch'] = round(iteration / length, 3)
         row['time'] = round(time.monotonic() - self.started, 1)
         found = {key: as_number(value) for key, value in numbers.items()}
         row |= {key: value for key, value in found.items() if value is not None}
-        self.table.append(row)
+        try:
+            self.table.append(row)
+        except OSError as error:
+            if not self.told:
+                runner.logger.warning(
+                    f'{self.table.path} cannot be written, and lacks rows from iteration '
+                    f'{iteration} on until it can: {error}')
+            self.told = True
 
 
 class LoggedSteps(BaseVisBackend):
@@ -126,14 +134,3 @@ def iterations_per_epoch(runner: Runner) -> float:
         return len(loader.dataset) / (runner.cfg.train_dataloader.batch_size * get_world_size())
     except (AttributeError, TypeError):  # batches of no fixed size, or a stream of images
         return 0.
-
-
-def as_number(value: Any) -> Value | None:
-    """A number of Python, also from numpy and torch; None for what is none."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray) and value.size == 1:
-        value = value.item()
-    if not isinstance(value, Real):
-        return None
-    return int(value) if isinstance(value, int) else float(value)

@@ -30,12 +30,13 @@ class MetricsTable:
         self.path = path
         try:
             rows = self.rows()
-            known = all(row['iter'].isdecimal() for row in rows)
+            known = not path.is_dir() and all(row['iter'].isdecimal() for row in rows)
         except (KeyError, UnicodeDecodeError, csv.Error):
             known = False
         if not known:
             raise ValueError(f'{path} is no table of a training: move it elsewhere')
         self.columns = list(rows[0]) if rows else list(COLUMNS)
+        self.is_whole = True  # and has these columns; not after a row that could not be written
 
     def rows(self) -> list[dict[str, str]]:
         """All rows as texts; empty where a row has no value.
@@ -55,15 +56,15 @@ class MetricsTable:
         """
         new = [key for key in row if key not in self.columns]
         texts = {key: text_of(value) for key, value in row.items()}
-        if new or not self.path.is_file():
-            self.columns += new
+        replaces = new or not self.is_whole or not self.path.is_file()
+        self.columns += new
+        self.is_whole = False
+        if replaces:
             self._replace([*self.rows(), texts])
-            return
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(handle, self._lines([texts]).encode())
-        finally:
-            os.close(handle)
+        else:
+            with open(os.open(self.path, os.O_WRONLY | os.O_APPEND), 'wb') as file:
+                file.write(self._lines([texts]).encode())
+        self.is_whole = True
 
     def keep_until(self, iteration: int) -> int:
         """Drop the rows behind an iteration; returns their number."""
