@@ -240,7 +240,7 @@ def test_fused_trunks_give_the_same_maps(cls: type, arch: dict) -> None:
     'cls, arch',
     [
         pytest.param(XCiT, ARCH, marks=pytest.mark.slow),  # takes half a minute to compile
-        (ResMLP, dict(embed_dim=64, img_size=64)),
+        pytest.param(ResMLP, dict(embed_dim=64, img_size=64), marks=pytest.mark.slow),
     ])
 def test_no_graph_breaks_at_any_size(cls: type, arch: dict, training: bool) -> None:
     torch._dynamo.reset()

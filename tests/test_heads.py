@@ -41,7 +41,7 @@ WITHOUT_MASKS = ('faster_rcnn', 'dino')
 FROZEN = ('linear', )  # heads whose recipe freezes the trunk
 #: whose small versions are slow too: others with the same data and losses run always
 COVERED = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'mask2former', 'rtmdet_ins',
-           'sem_fpn', 'upernet', 'segmenter', 'mask2former_semantic')
+           'dino', 'sem_fpn', 'upernet', 'segmenter', 'mask2former_semantic')
 RUNS = [
     pytest.param(head, factor, marks=pytest.mark.slow if factor == 1 or head in COVERED else [])
     for head in LEAVES for factor in (8, 1)

@@ -162,7 +162,7 @@ def test_jpegs_are_no_label_maps(tmp_path: Path, run_tool: Callable,
     content=st.binary(max_size=6),
     end=st.integers(1, 400))
 @example_settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.filterwarnings('ignore')
 def test_damaged_files_are_faults(kind: str, at: int, content: bytes, end: int,
                                   tmp_path: Path) -> None:

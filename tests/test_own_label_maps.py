@@ -117,6 +117,7 @@ def test_ends_of_names_are_found(image_name: str, mask_name: str, suffixes: tupl
     assert (dataset.img_suffix, dataset.seg_map_suffix) == suffixes
 
 
+@pytest.mark.slow
 def test_found_names_train(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path, mask_name='{}_gt.png', num_images=3)
     run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')

@@ -122,7 +122,7 @@ def assert_mmdet_and_pycocotools_read(file: Path, classes: tuple[str, ...]) -> N
 @example(changes=[(('annotations', 0, 'bbox', 1), 10**400)])
 @example(changes=[(('annotations', 2, 'segmentation', 'counts'), 'zz')])
 @example_settings(
-    max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_content_gives_a_traceback(changes: list, tmp_path: Path) -> None:
     """Entries replaced by anything JSON can hold, or removed; what is accepted can be read."""
     for image in file_to_break()['images']:

@@ -202,7 +202,9 @@ def test_half_precision(model: str, kwargs: dict) -> None:
 
 
 @pytest.mark.parametrize('training', [False, True])
-@pytest.mark.parametrize('kwargs', [{}, dict(window_size=3, global_blocks=(2, ))])
+@pytest.mark.parametrize(
+    'kwargs',
+    [{}, pytest.param(dict(window_size=3, global_blocks=(2, )), marks=pytest.mark.slow)])
 def test_compiled_for_any_size(kwargs: dict, training: bool) -> None:
     torch._dynamo.reset()
     trunk = tiny(**kwargs).train(training)

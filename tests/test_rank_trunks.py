@@ -41,6 +41,7 @@ def rank(run_tool: Callable, tmp_path: Path) -> Callable[..., Path]:
     return run
 
 
+@pytest.mark.slow
 def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                    capsys: pytest.CaptureFixture[str]) -> None:
     weights = tmp_path / 'mine.pth'

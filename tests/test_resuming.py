@@ -60,7 +60,7 @@ def test_averaged_weights_go_on_and_are_evaluated(averaging: Path, train: Callab
     assert any(not torch.equal(value, checkpoint['ema_state_dict'][f'module.{key}'])
                for key, value in checkpoint['state_dict'].items())  # yapf: disable
 
-    for options in ([], ['--tta'], ['--fuse']):
+    for options in ([], ['--tta', '--fuse']):
         run_tool('test', averaging, work_dir / 'iter_3.pth', '--data-root', shapes / 'ade',
                  '--work-dir', tmp_path / 'test', *options, '--out', tmp_path / 'm.json',
                  '--cfg-options', 'test_dataloader.dataset.indices=1', *NO_WORKERS)
@@ -72,7 +72,7 @@ slowly = pytest.mark.slow  # what others cover in part
 
 @pytest.mark.parametrize(
     'layout',
-    ['safetensors', 'published', *(pytest.param(name, marks=slowly) for name in ('ours', 'bare'))])
+    ['published', *(pytest.param(name, marks=slowly) for name in ('ours', 'bare', 'safetensors'))])
 def test_averaging_starts_from_any_file(layout: str, averaging: Path, train: Callable,
                                         tmp_path: Path) -> None:
     state = MODELS.build(read_config(averaging).model).state_dict()

@@ -119,7 +119,10 @@ def test_maps_of_a_gpu(cls: type, dtype: torch.dtype) -> None:
         assert (got - expected).norm() < limit * expected.norm()
 
 
-@pytest.mark.parametrize('head, options', [('mask_rcnn', []), ('upernet', ['--fsdp'])])
+@pytest.mark.parametrize('head, options', [
+    ('mask_rcnn', []),
+    pytest.param('upernet', ['--fsdp'], marks=pytest.mark.slow),
+])
 def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Path,
                        run_tool: Callable) -> None:
     """Two gloo processes train on, and evaluate, a half of the data each.

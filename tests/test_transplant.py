@@ -131,7 +131,10 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures('no_layout', 'untried')
-@pytest.mark.parametrize('name', FIVE)
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=pytest.mark.slow if 'libra' in name or 'deeplab' in name else [])
+    for name in FIVE
+])
 def test_a_step_of_training(name: str, tmp_path: Path) -> None:
     transplant(name, FIVE[name], tmp_path / 'own.py')
     loss, idle = step(tmp_path / 'own.py')
