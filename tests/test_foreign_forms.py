@@ -5,12 +5,14 @@ import json
 import random
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from conftest import NO_WORKERS, ROOT, SHORT, latest_log
 from drawn_data import assert_said, draw_image
-from foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read
+from foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
 
 
 @pytest.fixture
@@ -449,3 +451,14 @@ def test_damaged_files_are_reported(form: str, drawn: Parts, tmp_path: Path) -> 
         else:
             assert all(str(tmp_path) in fault for fault in report.faults)
         file.write_bytes(source)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('form', WRITERS)
+def test_real_data_of_each_form_train(form: str, real_data: dict[str, Path], tmp_path: Path,
+                                      run_tool: Callable) -> None:
+    WRITERS[form](smaller(real_data['coco']), tmp_path / 'set')
+    recipe = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
+    run_tool('new_config', recipe, '--data', tmp_path / 'set', '--out', tmp_path / 'own.py')
+    run_tool('train', tmp_path / 'own.py', '--work-dir', tmp_path / 'run', *SHORT, *NO_WORKERS)
+    assert 'Iter(train) [2/2]' in latest_log(tmp_path / 'run')

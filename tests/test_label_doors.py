@@ -463,6 +463,16 @@ def test_a_converted_set_trains(tmp_path: Path, run_tool: Callable,
     assert 0 <= trained_and_tested(run_tool, out)['mIoU'] <= 100
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'write', [write_folders, write_cityscapes, write_voc, write_roboflow, write_labelme])
+def test_each_form_trains(write: Callable, tmp_path: Path, run_tool: Callable) -> None:
+    write(tmp_path / 'data', SPLITS)
+    out = tmp_path / 'own.py'
+    run_tool('new_config', leaf('sem_fpn'), '--data', tmp_path / 'data', '--out', out)
+    assert 0 <= trained_and_tested(run_tool, out)['mIoU'] <= 100
+
+
 def test_commands_of_the_page(tmp_path: Path, run_tool: Callable,
                               monkeypatch: pytest.MonkeyPatch) -> None:
     """One example of each form, on drawn data."""
