@@ -10,6 +10,7 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.dist import barrier
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
 from mmengine.runner import Runner, find_latest_checkpoint
@@ -224,3 +225,4 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
             if options.report:
                 runner.register_hook(RunRecord())
             yield runner
+        barrier()  # none may leave while the first still writes
