@@ -59,15 +59,23 @@ def sha256_of_listing(folder: str) -> str:
     return digest.hexdigest()
 
 
-def files_of(folder: str) -> Iterator[tuple[str, int]]:
-    """Path and bytes of each file in a folder and below; of links that lead nowhere, their own."""
+def files_of(folder: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
+    """Path and bytes of each file in a folder and below; of links that lead nowhere, their own.
+
+    Links to a folder that they are in are not followed.
+
+    Args:
+        folder: To list.
+        above: The real paths of the folders that it was reached through.
+    """
+    above = (*above, os.path.realpath(folder))
     with os.scandir(folder) as entries:
         for entry in entries:
             lost = entry.is_symlink() and not os.path.exists(entry.path)  # what it points at
-            if not lost and entry.is_dir():
-                yield from files_of(entry.path)
-            else:
+            if lost or not entry.is_dir():
                 yield entry.path, entry.stat(follow_symlinks=not lost).st_size
+            elif os.path.realpath(entry.path) not in above:
+                yield from files_of(entry.path, above)
 
 
 def versions() -> dict[str, str]:
