@@ -34,16 +34,22 @@ class AttentionWeights:
     proj_bias: Tensor  # (C)
 
 
-def cross_covariance_attention(y: Tensor, weights: AttentionWeights) -> Tensor:
+def cross_covariance_attention(y: Tensor,
+                               weights: AttentionWeights,
+                               *,
+                               gpu_attention: str = 'plain') -> Tensor:
     """Attention between channels, by the form that costs less.
 
     Args:
         y: Normalised tokens ``(B, N, C)``.
         weights: Parameters of the layer.
+        gpu_attention: ``triton`` takes :func:`triton_form` for half precision on GPUs.
 
     Returns:
         Tokens ``(B, N, C)``.
     """
+    if gpu_attention == 'triton' and y.is_cuda and prefers_plain(y):
+        return triton_form(y, weights)
     if covariance_pays(*y.shape[1:]) and not prefers_plain(y):
         return covariance_form(y, weights)
     return plain_form(y, weights)
@@ -81,6 +87,13 @@ def plain_form(y: Tensor, weights: AttentionWeights) -> Tensor:
     attention = _softmax(products, norms_q, norms_k, weights.temperature)
     out = v @ attention.mT.to(v.dtype)  # (B, h, N, d)
     return linear(out.transpose(1, 2).flatten(2), weights.proj, weights.proj_bias)
+
+
+def triton_form(y: Tensor, weights: AttentionWeights) -> Tensor:
+    """The plain form by Triton's kernels; arguments as for :func:`cross_covariance_attention`."""
+    from .fused_gpu import cross_covariance  # not everybody has Triton
+    qkv = linear(y, weights.qkv, weights.qkv_bias).unflatten(2, (3, len(weights.temperature), -1))
+    return linear(cross_covariance(qkv, weights.temperature, EPS), weights.proj, weights.proj_bias)
 
 
 def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:

@@ -43,7 +43,11 @@ class XCiTBlock(XCABlock):
     LayerScale is folded into the weights of the layer before it, where it costs next to nothing and
     leaves nothing to store for gradients. Layers that are not as they were built are called, see
     :mod:`.kernels.untouched`.
+
+    Attributes:
+        gpu_attention: See :class:`~.trunk.XCiT`.
     """
+    gpu_attention: str = 'plain'
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
@@ -97,8 +101,8 @@ class XCiTBlock(XCABlock):
     def _attend(self, y: Tensor) -> Tensor:
         """Cross-covariance attention and the first LayerScale."""
         qkv, proj = self.attn.qkv, scaled(self.gamma1, self.attn.proj)
-        return cross_covariance_attention(
-            y, AttentionWeights(qkv.weight, qkv.bias, self.attn.temperature, *proj))
+        weights = AttentionWeights(qkv.weight, qkv.bias, self.attn.temperature, *proj)
+        return cross_covariance_attention(y, weights, gpu_attention=self.gpu_attention)
 
     def _interact(self, y: Tensor, height: int) -> Tensor:
         """Local patch interaction (section 3.3) and the third LayerScale."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
+from ..kernels.gpu_attention import check_gpu_attention
 from ..kernels.operators import as_tokens
 from ..registry import register_trunk
 from ..variants import PublishedSize, Settings, Variants
@@ -69,6 +70,8 @@ class XCiT(ColumnarBackbone):
             a dict with ``embed_dim``, ``depth``, ``num_heads``, ``patch_size`` and optionally
             ``layer_scale_init_value`` (1.0) and ``tokens_norm`` (True), which concerns the
             classifier only.
+        gpu_attention: ``triton`` fuses attention in half precision on a GPU, and needs Triton and
+            such a GPU. Its values were verified, its time was never measured.
     """
 
     variants = Variants(
@@ -86,8 +89,15 @@ class XCiT(ColumnarBackbone):
         for patch_size, multiply_adds in zip(PATCH_SIZES, row, strict=True))
     class_attention_name = 'cls_attn_blocks'
 
-    def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
+    def __init__(self,
+                 arch: str | Mapping[str, Any] = 'small_12_p16',
+                 *,
+                 gpu_attention: str = 'plain',
+                 **kwargs: Any) -> None:
         super().__init__(arch, **kwargs)
+        head_width = self.embed_dim // self.settings['num_heads']
+        for block in self.blocks:
+            block.gpu_attention = check_gpu_attention(gpu_attention, head_width)
 
     def _build(self,
                num_blocks: int,
