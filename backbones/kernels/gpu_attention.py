@@ -1,40 +1,57 @@
-"""Whether Triton's kernels of attention can be used; only modules that import Triton need it."""
+"""Whether Triton's kernels of attention can be used; the kernels are beside their trunks."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
 
-GPU_ATTENTION = ('plain', 'triton')
-MAX_HEAD_WIDTH = 128  # a head's map must fit into a GPU's shared memory
+FORMS = ('plain', 'triton')
 CAPABILITY = (8, 0)  # below, Triton has no products on tensor cores
 
 
-def check_gpu_attention(name: str, head_width: int) -> str:
-    """The name of a form of attention for GPUs, if it can be used here.
+@dataclass(frozen=True)
+class Limits:
+    """What kernels can do, and what they need."""
+    num_heads: int
+    head_width: int
+    shared_kib: int  # memory that the threads of a program share
+
+
+def check_gpu_attention(form: str, num_heads: int, head_width: int, limits: Limits) -> None:
+    """Make sure that a form of attention for GPUs can be used here.
 
     Args:
-        name: ``plain`` or ``triton``.
+        form: ``plain`` or ``triton``.
+        num_heads: Heads of the trunk.
         head_width: Channels of a head.
+        limits: Of the kernels.
 
     Raises:
         ValueError: If there is no such form, or what it needs is absent.
     """
-    if name not in GPU_ATTENTION:
-        raise ValueError(f'gpu_attention must be plain or triton, got {name!r}')
-    if name == 'triton' and (missing := _missing(head_width)):
+    if form not in FORMS:
+        raise ValueError(f'gpu_attention must be plain or triton, got {form!r}')
+    if form == 'triton' and (missing := _missing(num_heads, head_width, limits)):
         raise ValueError(f"gpu_attention='triton' needs {missing}: leave gpu_attention out")
-    return name
 
 
-def _missing(head_width: int) -> str | None:
-    if head_width > MAX_HEAD_WIDTH:
-        return f'heads of at most {MAX_HEAD_WIDTH} channels, and these have {head_width}'
+def _missing(num_heads: int, head_width: int, limits: Limits) -> str | None:
+    if num_heads > limits.num_heads:
+        return f'at most {limits.num_heads} heads, and there are {num_heads}'
+    if head_width > limits.head_width:
+        return f'heads of at most {limits.head_width} channels, and these have {head_width}'
     if find_spec('triton') is None:
         return 'the package triton, which is not installed'
     if not torch.cuda.is_available():
         return 'a GPU, and torch sees none'
-    if torch.version.hip is None and (found := torch.cuda.get_device_capability()) < CAPABILITY:
-        return 'a GPU of compute capability {}.{}, and this one has {}.{}'.format(
-            *CAPABILITY, *found)
+    if torch.version.hip is not None:
+        return 'a GPU of NVIDIA: others were not tried'
+    gpu = torch.cuda.get_device_properties()
+    if (gpu.major, gpu.minor) < CAPABILITY:
+        return 'a GPU of compute capability {}.{}, and {} has {}.{}'.format(
+            *CAPABILITY, gpu.name, gpu.major, gpu.minor)
+    if gpu.shared_memory_per_block_optin < limits.shared_kib * 1024:
+        return (f'{limits.shared_kib} KiB of shared memory, and {gpu.name} has '
+                f'{gpu.shared_memory_per_block_optin // 1024}')
     return None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
-from ..kernels.gpu_attention import check_gpu_attention
+from ..kernels.gpu_attention import Limits, check_gpu_attention
 from ..kernels.operators import as_tokens
 from ..registry import register_trunk
 from ..variants import PublishedSize, Settings, Variants
@@ -32,6 +32,7 @@ SIZES = {  # the paper's Table 1; the last two columns from the authors' code
     'large_24':  (768, 24, 16, 1e-5, True),
 }  # yapf: disable
 PATCH_SIZES = (16, 8)
+GPU_LIMITS = Limits(num_heads=2**16 - 1, head_width=128, shared_kib=96)
 # the paper's Table 1: millions of parameters, billions of multiply-adds at 224 by patch size
 TABLE_1 = {
     'nano_12':   (3,    0.5,   2.1),
@@ -95,9 +96,10 @@ class XCiT(ColumnarBackbone):
                  gpu_attention: str = 'plain',
                  **kwargs: Any) -> None:
         super().__init__(arch, **kwargs)
-        head_width = self.embed_dim // self.settings['num_heads']
+        heads = self.settings['num_heads']
+        check_gpu_attention(gpu_attention, heads, self.embed_dim // heads, GPU_LIMITS)
         for block in self.blocks:
-            block.gpu_attention = check_gpu_attention(gpu_attention, head_width)
+            block.gpu_attention = gpu_attention
 
     def _build(self,
                num_blocks: int,
