@@ -212,7 +212,7 @@ def test_other_devices_keep_their_form(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize('cls', [XCiT, CaiT])
 @pytest.mark.parametrize('arch, value, message', [
     ({}, 'flash', "gpu_attention must be plain or triton, got 'flash'"),
-    (dict(num_heads=1), 'triton', r'channels, and these have 512: leave gpu_attention out$'),
+    (dict(num_heads=1), 'triton', "these have 512: take gpu_attention='plain'$"),
     pytest.param({},
                  'triton',
                  "gpu_attention='triton' needs a GPU, and torch sees none",

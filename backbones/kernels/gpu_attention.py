@@ -33,7 +33,7 @@ def check_gpu_attention(form: str, num_heads: int, head_width: int, limits: Limi
     if form not in FORMS:
         raise ValueError(f'gpu_attention must be plain or triton, got {form!r}')
     if form == 'triton' and (missing := _missing(num_heads, head_width, limits)):
-        raise ValueError(f"gpu_attention='triton' needs {missing}: leave gpu_attention out")
+        raise ValueError(f"gpu_attention='triton' needs {missing}: take gpu_attention='plain'")
 
 
 def _missing(num_heads: int, head_width: int, limits: Limits) -> str | None:

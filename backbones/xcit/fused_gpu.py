@@ -61,9 +61,9 @@ def attend(qkv: Tensor, temperature: Tensor, eps: float) -> tuple[Tensor, Tensor
 @attend.register_fake
 def _attend_fake(qkv: Tensor, temperature: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     batch, tokens, _, heads, width = qkv.shape
-    return (qkv.new_empty(batch, tokens, heads,
-                          width), temperature.new_empty(batch, heads, width, width),
-            temperature.new_empty(batch, heads, 2, width))
+    out = qkv.new_empty(batch, tokens, heads, width)
+    cosines = temperature.new_empty(batch, heads, width, width)
+    return out, cosines, temperature.new_empty(batch, heads, 2, width)
 
 
 @torch.library.custom_op('colonnade::cross_covariance_gradients', mutates_args=())
