@@ -84,7 +84,8 @@ def test_cross_covariance_equals_the_plain_form(batch: int, tokens: int, heads: 
         assert deviation(*values, scale=max(values[1].abs().max().item(), 1.)) < 1e-11, name
 
 
-@pytest.mark.parametrize('dtype, factor', [(torch.float32, 4.), (torch.float16, 1.5)])
+@pytest.mark.parametrize('dtype, factor', [(torch.float32, 4.), (torch.float16, 1.5),
+                                           (torch.bfloat16, 1.5)])
 def test_cross_covariance_in_lower_precision(dtype: torch.dtype, factor: float,
                                              interpreted: None) -> None:
     """It is as near to float64 as the plain form is."""
@@ -144,7 +145,7 @@ def by_blocks(layer: BoundedTalkingHeadAttn, x: Tensor) -> Tensor:
     return layer(x)
 
 
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float16])
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize('batch, tokens, heads, head_width', [
     (2, 19, 3, 16),
     (1, 5, 4, 20),
@@ -154,7 +155,7 @@ def by_blocks(layer: BoundedTalkingHeadAttn, x: Tensor) -> Tensor:
 def test_fused_talking_heads_equal_those_by_blocks(dtype: torch.dtype, batch: int, tokens: int,
                                                    heads: int, head_width: int,
                                                    interpreted: None) -> None:
-    """In float64; in float16 they are as near to it."""
+    """In float64; in half precision they are as near to it."""
     layer = talking_heads(heads * head_width, heads, dtype)
     x, weighting = torch.randn(2, batch, tokens, heads * head_width).to(dtype)
     exact = results_of_layer(by_blocks, doubled(layer), x.double(), weighting.double())

@@ -1,7 +1,8 @@
 """Triton's kernels where there is no GPU: run by its interpreter, or compiled and not run.
 
-The interpreter shows what kernels compute in float64, float32 and float16. Its products of bfloat16
-are wrong. It accepts code that the compiler refuses, and knows no limits of memory.
+The interpreter shows what kernels compute. It accepts code that the compiler refuses, and knows no
+limits of memory. Its bfloat16 is corrected here: it multiplies the bits as integers, and cuts off
+where GPUs round to the nearest.
 """
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -17,12 +19,32 @@ import triton.experimental.gluon  # noqa: F401  (copies Triton's functions when 
 from triton import language
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
 from triton.runtime.jit import JITFunction, mangle_type
 
 
 def functions(holder: ModuleType) -> Iterator[tuple[str, JITFunction]]:
     return ((name, f) for name, f in list(vars(holder).items()) if isinstance(f, JITFunction))
+
+
+def product(builder: InterpreterBuilder, a: TensorHandle, b: TensorHandle, total: TensorHandle,
+            *options: Any) -> TensorHandle:
+    """The interpreter's product of matrices, after bfloat16 is widened."""
+    a, b = (
+        cast(builder, x, language.float32) if x.dtype.scalar == language.bfloat16 else x
+        for x in (a, b))
+    return create_dot(builder, a, b, total, *options)
+
+
+def rounded(builder: InterpreterBuilder, x: TensorHandle, dtype: language.dtype) -> TensorHandle:
+    """The interpreter's cast, with bfloat16 rounded to the nearest."""
+    if (x.dtype.scalar, dtype.scalar) != (language.float32, language.bfloat16):
+        return cast(builder, x, dtype)
+    bits = torch.from_numpy(np.ascontiguousarray(x.data)).bfloat16().view(torch.uint16)
+    return TensorHandle(bits.numpy(), language.bfloat16)
+
+
+create_dot, cast = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
 
 
 @contextmanager
@@ -34,11 +56,12 @@ def interpreting(*kernels: ModuleType) -> Iterator[None]:
     """
     core = language.core
     holders = (language, core, language.standard, language.math, core.tensor, core.dtype,
-               core.condition, core.tensor_descriptor_base, *kernels)
+               core.condition, core.tensor_descriptor_base, InterpreterBuilder, *kernels)
     before = [dict(vars(holder)) for holder in holders]
     for holder in (language, language.standard, *kernels):
         for name, function in functions(holder):
             setattr(holder, name, InterpretedFunction(function.fn))
+    InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl = product, rounded
     try:
         yield
     finally:
