@@ -130,9 +130,11 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
         block_size: Queries of a block; ``None`` takes as many as ``budget`` allows.
         budget: MiB of one map ``(B, h, block_size, N)``, of which two exist at a time in evaluation
             and some five in training; ``None`` is 4 on a CPU and 64 elsewhere.
+        gpu_attention: See :class:`~.trunk.CaiT`.
     """
     block_size: int | None = None
     budget: float | None = None
+    gpu_attention: str = 'plain'
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``; by timm's own if a layer that mixes heads must be called.
@@ -142,16 +144,26 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
         if first_touched(self, HEADS_MIXING) is not None:
             return super().forward(x)
         qkv = call_linear(self.qkv, x).unflatten(2, (3, self.num_heads, -1))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, N, d)
-        attended = talking_heads(
-            query * self.scale,
-            key,
-            value,
-            self.proj_l,
-            self.proj_w,
-            block_size=self.block_size or self._affordable_block(query))
+        if self.gpu_attention == 'triton' and qkv.is_cuda and qkv.dtype.itemsize < 4:
+            attended = self._fused(qkv)
+        else:
+            query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, N, d)
+            attended = talking_heads(
+                query * self.scale,
+                key,
+                value,
+                self.proj_l,
+                self.proj_w,
+                block_size=self.block_size or self._affordable_block(query))
         out = call_linear(self.proj, attended.flatten(2))
         return out if is_idle(self.proj_drop) else self.proj_drop(out)
+
+    def _fused(self, qkv: Tensor) -> Tensor:
+        """``(B, N, 3, h, d)`` to ``(B, N, h, d)`` by Triton's kernels."""
+        from .fused_gpu import fused_talking_heads  # not everybody has Triton
+        before, after = self.proj_l, self.proj_w
+        return fused_talking_heads(qkv, before.weight, before.bias, after.weight, after.bias,
+                                   self.scale)
 
     def _affordable_block(self, query: Tensor) -> int:
         batch, heads, tokens, _ = query.shape

@@ -37,16 +37,22 @@ class AttentionWeights:
     proj_bias: Tensor  # (C)
 
 
-def cross_covariance_attention(y: Tensor, weights: AttentionWeights) -> Tensor:
+def cross_covariance_attention(y: Tensor,
+                               weights: AttentionWeights,
+                               *,
+                               gpu_attention: str = 'plain') -> Tensor:
     """Attention between channels, by the form that costs less.
 
     Args:
         y: Normalised tokens ``(B, N, C)``.
         weights: Parameters of the layer.
+        gpu_attention: ``triton`` takes :func:`triton_form` for half precision on GPUs.
 
     Returns:
         Tokens ``(B, N, C)``.
     """
+    if gpu_attention == 'triton' and y.is_cuda and prefers_plain(y):
+        return triton_form(y, weights)
     if covariance_pays(*y.shape[1:]) and not prefers_plain(y):
         return covariance_form(y, weights)
     return plain_form(y, weights)
@@ -115,6 +121,13 @@ def _norms(x: Tensor) -> Tensor:
     dtype = torch.promote_types(x.dtype, torch.float32)
     squares = sum((rows * rows).sum(1, dtype=dtype) for rows in x.split(BLOCK, dim=1))
     return squares.sqrt().clamp_min(EPS)
+
+
+def triton_form(y: Tensor, weights: AttentionWeights) -> Tensor:
+    """The plain form by Triton's kernels; arguments as for :func:`cross_covariance_attention`."""
+    from .fused_gpu import cross_covariance  # not everybody has Triton
+    qkv = call_linear(weights.qkv, y).unflatten(2, (3, len(weights.temperature), -1))
+    return linear(cross_covariance(qkv, weights.temperature, EPS), weights.proj, weights.proj_bias)
 
 
 def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:

@@ -43,7 +43,11 @@ class XCiTBlock(XCABlock):
     LayerScale is folded into the weights of the layer before it, where it costs next to nothing and
     leaves nothing to store for gradients. Layers that are not as they were built are called, see
     :mod:`.kernels.untouched`.
+
+    Attributes:
+        gpu_attention: See :class:`~.trunk.XCiT`.
     """
+    gpu_attention: str = 'plain'
 
     packable = ('mlp.fc1', 'mlp.fc2')
     packable_and_read = ('attn.qkv', )  # by the covariance form
@@ -100,8 +104,9 @@ class XCiTBlock(XCABlock):
     def _attend(self, y: Tensor) -> Tensor:
         """Cross-covariance attention and the first LayerScale."""
         layers = self.attn
-        return cross_covariance_attention(
-            y, AttentionWeights(layers.qkv, layers.temperature, *scaled(self.gamma1, layers.proj)))
+        weights = AttentionWeights(layers.qkv, layers.temperature,
+                                   *scaled(self.gamma1, layers.proj))
+        return cross_covariance_attention(y, weights, gpu_attention=self.gpu_attention)
 
     def _interact(self, y: Tensor, height: int) -> Tensor:
         """Local patch interaction (section 3.3) and the third LayerScale."""

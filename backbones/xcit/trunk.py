@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
+from ..kernels.gpu_attention import Limits, check_gpu_attention
 from ..kernels.operators import as_tokens
 from ..registry import register_trunk
 from ..variants import PublishedSize, Settings, Variants
@@ -32,6 +33,7 @@ SIZES = {  # the paper's Table 1; the last two columns from the authors' code
     'large_24':  (768, 24, 16, 1e-5, True),
 }  # yapf: disable
 PATCH_SIZES = (16, 8)
+GPU_LIMITS = Limits(num_heads=2**16 - 1, head_width=128, shared_kib=96)
 # the paper's Table 1: millions of parameters, billions of multiply-adds at 224 by patch size
 TABLE_1 = {
     'nano_12':   (3,    0.5,   2.1),
@@ -65,6 +67,8 @@ class XCiT(ColumnarBackbone):
             a dict with ``embed_dim``, ``depth``, ``num_heads``, ``patch_size`` and optionally
             ``layer_scale_init_value`` (1.0) and ``tokens_norm`` (True), which concerns the
             classifier only.
+        gpu_attention: ``triton`` fuses attention in half precision on a GPU, and needs Triton and
+            such a GPU. Its values were verified, its time was never measured.
     """
 
     variants = Variants(
@@ -82,8 +86,16 @@ class XCiT(ColumnarBackbone):
         for patch_size, multiply_adds in zip(PATCH_SIZES, row, strict=True))
     class_attention_name = 'cls_attn_blocks'
 
-    def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
+    def __init__(self,
+                 arch: str | Mapping[str, Any] = 'small_12_p16',
+                 *,
+                 gpu_attention: str = 'plain',
+                 **kwargs: Any) -> None:
         super().__init__(arch, **kwargs)
+        heads = self.settings['num_heads']
+        check_gpu_attention(gpu_attention, heads, self.embed_dim // heads, GPU_LIMITS)
+        for block in self.blocks:
+            block.gpu_attention = gpu_attention
 
     def _build(self,
                num_blocks: int,
