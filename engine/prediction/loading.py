@@ -86,8 +86,9 @@ def load(config: str | Path | Config,
             module.load_state_dict(plan_loading(module, checkpoint, str(weights)).state)
             classes, palette = classes_of(cfg, checkpoint.get('meta') or {}, str(weights))
             module.to(place).eval()
+            model = Model(module.requires_grad_(False), cfg, classes, palette, str(weights))
             fuse_if_wanted(module, fuse)
-            return Model(module.requires_grad_(False), cfg, classes, palette, str(weights))
+            return model
 
 
 def device_of(name: str | None) -> torch.device:
