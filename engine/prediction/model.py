@@ -16,6 +16,7 @@ from mmengine.structures import BaseDataElement
 from PIL import Image
 from torch import nn
 
+from ..complexity import count_parameters
 from .batches import in_batches, prefetched
 from .drawing import Colour
 from .images import ImageError, Source, name_of, read_image
@@ -82,13 +83,14 @@ class Model:
         palette: A colour of each, ``(red, green, blue)``.
         kind: ``'masks'`` (instances with masks), ``'boxes'`` (instances without) or ``'labels'``.
         source: Where its weights are from.
+        num_parameters: How many it has before it is fused.
     """
 
     def __init__(self, module: nn.Module, cfg: Config, classes: tuple[str, ...],
                  palette: tuple[Colour, ...], source: str) -> None:
         self.module, self.cfg, self.source = module, cfg, source
         self.classes, self.palette = classes, palette
-        self.kind = kind_of(module)
+        self.kind, self.num_parameters = kind_of(module), count_parameters(module)
         self.pipeline = pipeline_for_arrays(cfg)
 
     def __repr__(self) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_masks
 
-from ..complexity import count_parameters
 from ..prediction import Instances, LabelMap, Model
 from ..prediction.results import Result
 from ..sharing.package import WEIGHTS
@@ -28,7 +27,7 @@ def describe(model: Model) -> Values:
         kind=model.kind,
         classes=list(model.classes),
         palette=[list(colour) for colour in model.palette],
-        parameters=count_parameters(model.module),
+        parameters=model.num_parameters,
         weights=name_of_weights(model.source),
         device=str(model.device))
 
