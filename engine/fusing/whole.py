@@ -14,6 +14,7 @@ from colonnade.backbones.kernels.untouched import is_plain
 from ..runner import parts_of_ours
 from .batch_norms import fold_batch_norms
 from .pyramids import fuse_pyramids
+from .regions import fuse_regions
 
 
 def fuse(model: nn.Module) -> list[str]:
@@ -46,7 +47,7 @@ def fuse(model: nn.Module) -> list[str]:
             except FusedError as error:
                 raise ValueError(str(error)) from error
             lines.append(f'{type(part).__name__}: norms and scales folded')
-    lines += [*fold_batch_norms(model), *fuse_pyramids(model)]
+    lines += [*fuse_regions(model), *fold_batch_norms(model), *fuse_pyramids(model)]
     if 'mmseg' in sys.modules:  # whose heads these are
         from .bottlenecks import merge_bottlenecks
         from .segmenters import spare_interpolation
