@@ -1,0 +1,137 @@
+"""Label maps straight from a head's logits, without logits for every pixel of the image.
+
+mmseg enlarges the logits of all classes twice, to the size of the network's input and of the image,
+and takes the largest at each pixel: for 150 classes half of a small model's time. Both
+enlargements are linear in rows and in columns, so here they are one product each, for a few rows of
+the image at a time, whose logits stay in the processor's cache.
+
+Shapes: ``K`` classes, ``h, w`` the head's map, ``H, W`` the image.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from mmengine.structures import PixelData
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+from mmseg.models.segmentors import BaseSegmentor, EncoderDecoder
+from mmseg.structures import SegDataSample
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+BLOCK = 2**20  # logits at a time
+
+
+def fuse_label_maps(model: nn.Module) -> list[str]:
+    """Let a segmenter answer label maps alone: its samples have no ``seg_logits`` then.
+
+    For callers that read ``pred_sem_seg`` only. Samples of augmented images, which ``--tta``
+    merges, keep their logits. Segmenters and heads with a post-processing of their own stay as
+    they are.
+
+    Args:
+        model: Of mmdet or mmseg; changed in place.
+
+    Returns:
+        A line if it was changed.
+    """
+    head = getattr(model, 'decode_head', None)
+    if (type(model) is not EncoderDecoder or not isinstance(head, BaseDecodeHead)
+            or model.out_channels < 2 or is_replaced(model, BaseSegmentor, 'postprocess_result')):
+        return []
+    object.__setattr__(model, 'postprocess_result', partial(postprocess, model))
+    if model.test_cfg.get(
+            'mode',
+            'whole') == 'whole' and not (is_replaced(head, BaseDecodeHead, 'predict')
+                                         or is_replaced(head, BaseDecodeHead, 'predict_by_feat')):
+        object.__setattr__(head, 'predict_by_feat', partial(predict_by_feat, head))
+    return ['label maps are made of the logits of the head, some rows at a time']
+
+
+def is_replaced(module: nn.Module, base: type, method: str) -> bool:
+    """Whether a module has another method than the class that defines it."""
+    return method in vars(module) or getattr(type(module), method) is not getattr(base, method)
+
+
+def is_augmented(metas: Sequence[dict[str, Any]]) -> bool:
+    """Whether images went through a pipeline that flips: what is found in them is merged."""
+    return any('flip' in meta for meta in metas)
+
+
+def predict_by_feat(head: BaseDecodeHead, seg_logits: Tensor, metas: list[dict]) -> Tensor:
+    """The head's logits as they are, for :func:`postprocess`."""
+    if is_augmented(metas):
+        return type(head).predict_by_feat(head, seg_logits, metas)
+    return seg_logits
+
+
+def postprocess(model: EncoderDecoder,
+                seg_logits: Tensor,
+                data_samples: list[SegDataSample] | None = None) -> list[SegDataSample]:
+    """As mmseg's ``postprocess_result``, without logits in the samples."""
+    metas = [sample.metainfo for sample in data_samples or ()]
+    if not metas or is_augmented(metas) or seg_logits.device.type != 'cpu':
+        size = input_size(metas[0]) if metas else seg_logits.shape[2:]
+        if seg_logits.shape[2:] != size:
+            seg_logits = F.interpolate(
+                seg_logits, size, mode='bilinear', align_corners=model.align_corners)
+        return type(model).postprocess_result(model, seg_logits, data_samples)
+    for logits, meta, sample in zip(seg_logits, metas, data_samples, strict=True):
+        left, right, top, bottom = meta.get('img_padding_size', meta.get('padding_size', [0] * 4))
+        height, width = input_size(metas[0])
+        rows, columns = (resizing(
+            before, whole, start, end, after,
+            model.align_corners) for before, whole, start, end, after in zip(
+                logits.shape[1:], (height, width), (top, left), (height - bottom, width - right),
+                meta['ori_shape'],
+                strict=True))
+        sample.pred_sem_seg = PixelData(data=largest(logits, rows, columns))
+    return data_samples
+
+
+def input_size(meta: dict[str, Any]) -> tuple[int, int]:
+    """Height and width of what the network saw, as mmseg takes it from the first of a batch."""
+    whole = meta['img_shape'] if isinstance(meta['img_shape'], torch.Size) else meta.get(
+        'pad_shape', meta['img_shape'])
+    return tuple(whole[:2])
+
+
+def resizing(before: int, whole: int, start: int, end: int, after: int,
+             align_corners: bool) -> Tensor:
+    """A line resized to ``whole`` values, of which those from ``start`` to ``end`` to ``after``.
+
+    Returns:
+        The matrix that does both, ``(after, before)``.
+    """
+    line = torch.eye(before)[None]
+    for size, part in ((whole, slice(start, end)), (after, slice(None))):
+        if line.shape[2] != size:
+            line = F.interpolate(line, size, mode='linear', align_corners=align_corners)
+        line = line[..., part]
+    return line[0].T.contiguous()
+
+
+def largest(logits: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The class of the largest logit at each pixel.
+
+    Args:
+        logits: ``(K, h, w)``.
+        rows: ``(H, h)``, from rows of the map to those of the image.
+        columns: ``(W, w)``.
+
+    Returns:
+        ``(1, H, W)``, int64.
+    """
+    classes = len(logits)
+    wide = columns @ logits.permute(1, 2, 0).float()  # (h, W, K)
+    labels = torch.empty(1, len(rows), len(columns), dtype=torch.int64)
+    step = max(BLOCK // (len(columns) * classes), 1)
+    for start in range(0, len(rows), step):
+        weights = rows[start:start + step]
+        used = weights.any(0).nonzero()[:, 0]
+        first, last = int(used[0]), int(used[-1]) + 1
+        block = weights[:, first:last] @ wide[first:last].flatten(1)
+        labels[0, start:start + step] = block.view(len(weights), -1, classes).max(2)[1]
+    return labels
