@@ -53,7 +53,6 @@ def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
     (['--sizes', '100'], 'multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got 100'),
     (['--sizes', '64x0'], 'multiples of 16 for timm, .* got 64x0'),
     (['--sizes', 'big'], 'multiples of 16 for timm, .* got big'),
-    (['--amp', '--dtype', 'bfloat16'], '--amp leaves weights in float32: leave out --dtype'),
     (['--train', '--fuse'], '--train is for trunks that are not fused'),
     (['--opponents', 'resnet50', 'timm'], 'detectors are compared with detectors: leave out timm'),
 ])

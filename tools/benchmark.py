@@ -48,8 +48,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--fuse', action='store_true', help='fuse ours (evaluation only)')
     parser.add_argument('--compile', action='store_true', help='compile ours by torch.compile')
     parser.add_argument('--dtype', choices=['float32', 'bfloat16', 'float16'], default='float32')
-    parser.add_argument(
-        '--amp', action='store_true', help='autocast to bfloat16, the weights stay in float32')
     parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--threads', type=int, help="of the CPU (torch's choice)")
     parser.add_argument('--csv', type=Path, help='write the rows here')

@@ -33,7 +33,6 @@ class Job:
     device: str
     threads: int
     dtype: str = 'float32'
-    amp: bool = False  # autocast to bfloat16, the weights stay in float32
 
     def build(self, name: str) -> nn.Module:
         """A contestant, and with half precision its weights in it.

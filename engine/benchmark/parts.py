@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..complexity import blank_sample, build, default_size, multiply_adds
+from ..fusing import fuse
 from ..launch import read_config
-from ..runner import fuse_trunks
 from .machine import product_limit
 from .whole_models import random_model
 
@@ -133,7 +133,10 @@ def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -
     find_objects(model)
     operations = operations_of(config, model, image)
     fused = copy.deepcopy(model)
-    fuse_trunks(fused)
+    fuse(fused)
+    if read_config(config).default_scope == 'mmseg':
+        from ..fusing.label_maps import fuse_label_maps
+        fuse_label_maps(fused)
     sample = blank_sample(*image.shape[-2:])
     runs: dict[str, list[Counter[str]]] = {'as built': [], 'fused': []}
     watches = {

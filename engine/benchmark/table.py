@@ -109,8 +109,6 @@ def check(args: argparse.Namespace) -> None:
     if detectors and len(detectors) < len(args.opponents):
         raise ValueError('detectors are compared with detectors: leave out '
                          f'{", ".join(set(args.opponents) - set(detectors))}')
-    if args.amp and args.dtype != 'float32':
-        raise ValueError('--amp leaves weights in float32: leave out --dtype')
     if args.fuse and args.compile:
         raise ValueError('--fuse and --compile are measured one at a time')
     args.threads = args.threads or torch.get_num_threads()
@@ -134,7 +132,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     """What is to be measured; see :func:`check`."""
     return [
         Job(trunk, size, batch_size, args.train, args.pyramid, args.device, args.threads,
-            args.dtype, args.amp) for trunk in args.trunks for size in args.sizes
+            args.dtype) for trunk in args.trunks for size in args.sizes
         for batch_size in args.batch_sizes
     ]
 
@@ -146,11 +144,10 @@ def benchmark(args: argparse.Namespace) -> Iterator[str]:
         args: Of ``tools/benchmark.py``, after :func:`check`.
     """
     jobs = jobs_of(args)
-    halved = 'bfloat16' if args.amp else args.dtype
-    limit = product_limit(args.device, getattr(torch, halved), args.threads)
+    limit = product_limit(args.device, getattr(torch, args.dtype), args.threads)
     yield from described(args.device)
-    yield (f'{args.threads} threads, {"autocast to " if args.amp else ""}{halved}, median of '
-           f'{args.rounds} rounds ± half their range')
+    yield (
+        f'{args.threads} threads, {args.dtype}, median of {args.rounds} rounds ± half their range')
     yield f'share is of the {limit:.0f} GFLOP/s that a product of matrices reaches'
     yield HEADER
     rows: list[Row] = []

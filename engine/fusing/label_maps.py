@@ -62,7 +62,8 @@ def is_augmented(metas: Sequence[dict[str, Any]]) -> bool:
 
 def predict_by_feat(head: BaseDecodeHead, seg_logits: Tensor, metas: list[dict]) -> Tensor:
     """The head's logits as they are, for :func:`postprocess`."""
-    if is_augmented(metas):
+    alone = isinstance(metas[0]['img_shape'], torch.Size)  # images without samples
+    if alone or is_augmented(metas) or seg_logits.device.type != 'cpu':
         return type(head).predict_by_feat(head, seg_logits, metas)
     return seg_logits
 
@@ -73,20 +74,12 @@ def postprocess(model: EncoderDecoder,
     """As mmseg's ``postprocess_result``, without logits in the samples."""
     metas = [sample.metainfo for sample in data_samples or ()]
     if not metas or is_augmented(metas) or seg_logits.device.type != 'cpu':
-        size = input_size(metas[0]) if metas else seg_logits.shape[2:]
-        if seg_logits.shape[2:] != size:
-            seg_logits = F.interpolate(
-                seg_logits, size, mode='bilinear', align_corners=model.align_corners)
         return type(model).postprocess_result(model, seg_logits, data_samples)
     for logits, meta, sample in zip(seg_logits, metas, data_samples, strict=True):
         left, right, top, bottom = meta.get('img_padding_size', meta.get('padding_size', [0] * 4))
-        height, width = input_size(metas[0])
-        rows, columns = (resizing(
-            before, whole, start, end, after,
-            model.align_corners) for before, whole, start, end, after in zip(
-                logits.shape[1:], (height, width), (top, left), (height - bottom, width - right),
-                meta['ori_shape'],
-                strict=True))
+        whole, size, align = input_size(metas[0]), meta['ori_shape'], model.align_corners
+        rows = resizing(logits.shape[1], whole[0], top, whole[0] - bottom, size[0], align)
+        columns = resizing(logits.shape[2], whole[1], left, whole[1] - right, size[1], align)
         sample.pred_sem_seg = PixelData(data=largest(logits, rows, columns))
     return data_samples
 
@@ -113,13 +106,14 @@ def resizing(before: int, whole: int, start: int, end: int, after: int,
     return line[0].T.contiguous()
 
 
+@torch.autocast('cpu', enabled=False)
 def largest(logits: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """The class of the largest logit at each pixel.
 
     Args:
         logits: ``(K, h, w)``.
         rows: ``(H, h)``, from rows of the map to those of the image.
-        columns: ``(W, w)``.
+        columns: ``(W, w)``. All in float32, also under autocast.
 
     Returns:
         ``(1, H, W)``, int64.
