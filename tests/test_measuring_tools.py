@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import csv
+import logging
 import re
+import runpy
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import cv2
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, config
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from rounding import check_all_rounding, doubled
@@ -182,3 +184,24 @@ def test_feature_agreement_compares_both_mixings(shapes: Path, checkpoint: Path,
         assert native == 1.  # the same image
         assert 0 < other < 1
         assert 0 < crops <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head, layout', [('mask_rcnn', 'coco'), ('sem_fpn', 'ade')])
+def test_throughput_beside_the_libraries(head: str, layout: str, shapes: Path,
+                                         monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    script = str(ROOT / 'docs/measure_throughput.py')
+    options = ['--images', '2', '--rounds', '1']
+    monkeypatch.setattr('sys.argv', [script, str(config(head)), str(shapes / layout), *options])
+    try:
+        runpy.run_path(script, run_name='__main__')
+    finally:
+        logging.disable(logging.NOTSET)
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert [row[:20].strip() for row in rows] == ['test.py', 'mmengine, test', 'predict.py',
+                                                  'inferencer']  # yapf: disable
+    for row in rows:
+        per_second, seconds, share = row[20:].split()
+        assert float(per_second) == pytest.approx(1 / float(seconds), rel=0.1)
+        assert 0 < int(share.rstrip('%')) <= 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from pathlib import Path
@@ -50,7 +50,7 @@ class Stopwatch:
     def __init__(self, model: nn.Module, reading: Callable[[], float]) -> None:
         self.reading, self.latest = reading, reading()
         self.stack = [REST]
-        self.spent: Counter[str] = Counter()
+        self.spent: dict[str, float] = defaultdict(float)
         for path, method, name in PARTS:
             for module in modules_at(model, path):
                 object.__setattr__(module, method, self.timed(getattr(module, method), name))
@@ -76,9 +76,9 @@ class Stopwatch:
         self.spent[self.stack[-1]] += now - self.latest
         self.latest = now
 
-    def measure(self, run: Callable[[], object]) -> Counter[str]:
+    def measure(self, run: Callable[[], object]) -> dict[str, float]:
         """What a call takes, by part."""
-        self.spent, self.latest = Counter(), self.reading()
+        self.spent, self.latest = defaultdict(float), self.reading()
         run()
         self.turn()
         return self.spent
@@ -103,7 +103,7 @@ def find_objects(model: nn.Module) -> None:
                 layer.bias[0] += LIKELY
 
 
-def operations_of(config: Path, model: nn.Module, image: torch.Tensor) -> Counter[str]:
+def operations_of(config: Path, model: nn.Module, image: torch.Tensor) -> dict[str, float]:
     """Operations of each part in one run, two for a multiply-add; the trunk's as papers count."""
     model, sample = copy.deepcopy(model), blank_sample(*image.shape[-2:])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -138,7 +138,7 @@ def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -
         from ..fusing.label_maps import fuse_label_maps
         fuse_label_maps(fused)
     sample = blank_sample(*image.shape[-2:])
-    runs: dict[str, list[Counter[str]]] = {'as built': [], 'fused': []}
+    runs: dict[str, list[dict[str, float]]] = {'as built': [], 'fused': []}
     watches = {
         name: (Stopwatch(module, time.perf_counter), module)
         for name, module in zip(runs, (model, fused), strict=True)
@@ -151,10 +151,10 @@ def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -
     yield f'{"part":20} {"GFLOP":>8} {"as built":>10} {"share":>6} {"fused":>8} {"share":>6}'
     names = dict.fromkeys(name for *_, name in PARTS if name in runs['as built'][0])
     for name in (*names, REST):
-        yield row(name, operations[name], limit,
-                  [[run[name] for run in found[1:]] for found in runs.values()])
-    yield row('whole model', operations.total(), limit,
-              [[run.total() for run in found[1:]] for found in runs.values()])
+        yield row(name, operations.get(name, 0.), limit,
+                  [[run.get(name, 0.) for run in found[1:]] for found in runs.values()])
+    yield row('whole model', sum(operations.values()), limit,
+              [[sum(run.values()) for run in found[1:]] for found in runs.values()])
     yield f'share is of the {limit:.0f} GFLOP/s that a product of matrices reaches'
 
 

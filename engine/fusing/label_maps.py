@@ -1,9 +1,9 @@
 """Label maps straight from a head's logits, without logits for every pixel of the image.
 
-mmseg enlarges the logits of all classes twice, to the size of the network's input and of the image,
-and takes the largest at each pixel: for 150 classes half of a small model's time. Both
-enlargements are linear in rows and in columns, so here they are one product each, for a few rows of
-the image at a time, whose logits stay in the processor's cache.
+mmseg enlarges the logits of all classes twice, to the size of the network's input and of the image.
+Then it takes the largest at each pixel: for 150 classes half of a small model's time. Both
+enlargements are linear in rows and in columns, so here they are one product each. A few rows of the
+image are made at a time, so that their logits stay in the processor's cache.
 
 Shapes: ``K`` classes, ``h, w`` the head's map, ``H, W`` the image.
 """
@@ -73,7 +73,7 @@ def postprocess(model: EncoderDecoder,
                 data_samples: list[SegDataSample] | None = None) -> list[SegDataSample]:
     """As mmseg's ``postprocess_result``, without logits in the samples."""
     metas = [sample.metainfo for sample in data_samples or ()]
-    if not metas or is_augmented(metas) or seg_logits.device.type != 'cpu':
+    if not data_samples or is_augmented(metas) or seg_logits.device.type != 'cpu':
         return type(model).postprocess_result(model, seg_logits, data_samples)
     for logits, meta, sample in zip(seg_logits, metas, data_samples, strict=True):
         left, right, top, bottom = meta.get('img_padding_size', meta.get('padding_size', [0] * 4))
