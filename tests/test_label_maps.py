@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 
-from colonnade.engine.fusing import label_maps
+from colonnade.engine.fusing import fuse, label_maps
 from colonnade.engine.fusing.label_maps import fuse_label_maps
 from colonnade.engine.launch import read_config
 
@@ -67,6 +67,14 @@ def test_images_to_be_merged_keep_their_logits() -> None:
     assert found.seg_logits.data.equal(expected.seg_logits.data)
     alone, = model(images, mode='predict')
     assert alone.seg_logits.data.shape == (4, 64, 96)
+
+
+def test_fused_segmenters_answer_label_maps_too() -> None:
+    model = segmenter()
+    fuse(model)
+    assert fuse_label_maps(model)
+    found, = model(torch.randn(1, 3, 64, 96), [sample((50, 77))], mode='predict')
+    assert found.pred_sem_seg.data.shape == (1, 50, 77) and 'seg_logits' not in found
 
 
 def test_heads_of_their_own_are_left_alone() -> None:

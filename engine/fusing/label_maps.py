@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from mmengine.structures import PixelData
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
-from mmseg.models.segmentors import BaseSegmentor, EncoderDecoder
+from mmseg.models.segmentors import EncoderDecoder
 from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from . import segmenters
 
 BLOCK = 2**20  # logits at a time
 
@@ -38,14 +40,13 @@ def fuse_label_maps(model: nn.Module) -> list[str]:
         A line if it was changed.
     """
     head = getattr(model, 'decode_head', None)
-    if (type(model) is not EncoderDecoder or not isinstance(head, BaseDecodeHead)
-            or model.out_channels < 2 or is_replaced(model, BaseSegmentor, 'postprocess_result')):
+    plain = type(model) in (EncoderDecoder, segmenters.EncoderDecoder)
+    if (not plain or 'postprocess_result' in vars(model) or not isinstance(head, BaseDecodeHead)
+            or model.out_channels < 2):
         return []
     object.__setattr__(model, 'postprocess_result', partial(postprocess, model))
-    if model.test_cfg.get(
-            'mode',
-            'whole') == 'whole' and not (is_replaced(head, BaseDecodeHead, 'predict')
-                                         or is_replaced(head, BaseDecodeHead, 'predict_by_feat')):
+    own = any(is_replaced(head, BaseDecodeHead, name) for name in ('predict', 'predict_by_feat'))
+    if not own and model.test_cfg.get('mode', 'whole') == 'whole':
         object.__setattr__(head, 'predict_by_feat', partial(predict_by_feat, head))
     return ['label maps are made of the logits of the head, some rows at a time']
 
