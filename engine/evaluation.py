@@ -23,7 +23,7 @@ from colonnade.weights.files import trusting
 
 from .atomic import check_writable, write_json
 from .checks import check_config
-from .data_sources import check_data
+from .data_sources import check_data, evaluators
 from .digests import sha256_of
 from .fusing import fuse_if_wanted
 from .hooks import drop_averaging
@@ -114,7 +114,11 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
     with trusting(options.trust):
         runner = build_runner(cfg)
         if isinstance(runner, StrictRunner):
-            runner.prepare = partial(prepare, fuse=options.fuse, compile=options.compile)
+            runner.prepare = partial(
+                prepare,
+                fuse=options.fuse,
+                compile=options.compile,
+                labels_alone=reads_labels_alone(cfg))
             runner.check_weights()
         elif options.fuse or options.compile:
             raise ValueError('--fuse and --compile need the default runner, the config asks for '
@@ -124,11 +128,20 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         yield runner
 
 
-def prepare(model: nn.Module, *, fuse: bool | None, compile: bool) -> None:
+def reads_labels_alone(cfg: Config) -> bool:
+    """Whether a test needs label maps, and no logits: its metrics are mmseg's IoU."""
+    return all(
+        metric.get('type') == 'IoUMetric' for metric in evaluators(cfg, ('test_evaluator', )))
+
+
+def prepare(model: nn.Module, *, fuse: bool | None, compile: bool, labels_alone: bool) -> None:
     """Fuse or compile a model whose weights are loaded."""
     if compile:
         compile_parts(model)
     elif lines := fuse_if_wanted(model, fuse):
+        if labels_alone:
+            from .fusing.label_maps import fuse_label_maps  # brings mmseg
+            lines += fuse_label_maps(model)
         print_log(f'fused: {"; ".join(lines)}', logger='current')
 
 

@@ -1,13 +1,15 @@
 """What the tools' command lines share."""
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, run_python
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import user_errors
+from colonnade.tools.command_line import SPINS, WAITING, limit_spinning, user_errors
 
 TOOLS = sorted(path.stem for path in (ROOT / 'tools').glob('*.py')
                if 'def parse_args' in path.read_text())  # yapf: disable
@@ -59,3 +61,25 @@ print(*sorted({{'torch', 'mmengine', 'mmdet', 'numpy'}} & sys.modules.keys()), '
 @pytest.mark.parametrize('tool', TOOLS)
 def test_names_of_tools_stand_in_their_errors(tool: str) -> None:
     assert f'user_errors({tool!r}' in (ROOT / f'tools/{tool}.py').read_text()
+
+
+@pytest.mark.parametrize('given, expected', [
+    ({}, SPINS),
+    (dict(GOMP_SPINCOUNT='7'), '7'),
+    (dict(OMP_WAIT_POLICY='ACTIVE'), 'None'),
+])
+def test_idle_threads_sleep_soon_unless_the_user_chose(given: dict[str, str], expected: str,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in WAITING:
+        monkeypatch.delenv(name, raising=False)
+    code = 'import os; from colonnade.tools import train; print(os.getenv("GOMP_SPINCOUNT"))'
+    assert run_python('-c', code, **given) == f'{expected}\n'
+
+
+def test_nothing_is_set_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libgomp has read its variables when torch is imported."""
+    for name in WAITING:
+        monkeypatch.delenv(name, raising=False)
+    assert 'torch' in sys.modules
+    limit_spinning()
+    assert 'GOMP_SPINCOUNT' not in os.environ

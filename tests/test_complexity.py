@@ -11,9 +11,11 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT
+from torch import nn
 from trunks import tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.engine.benchmark.parts import Stopwatch, part_table
 from colonnade.engine.complexity import (build, classifier_complexity, count_parameters,
                                          multiply_adds, parts_of, total_of, trunk_rows,
                                          whole_model_rows)
@@ -176,6 +178,44 @@ def test_time_and_memory(run_tool: Callable, capsys: pytest.CaptureFixture[str])
     run_tool('complexity', ROOT / XCIT, '--size', 64, 96, '--time')
     assert re.search(r'^time and peak memory +\d\.\d+ ± *\d\.\d+ s +\d+ MiB$',
                      capsys.readouterr().out, re.MULTILINE)
+
+
+HEADS = sorted(path.parent.name for path in ROOT.glob('configs/*/xcit_*_slim_shapes.py'))
+
+
+@pytest.mark.parametrize(
+    'head',
+    [pytest.param(name, marks=[] if name == 'sem_fpn' else [pytest.mark.slow]) for name in HEADS])
+def test_time_by_part(head: str) -> None:
+    path = ROOT / 'configs' / head / 'xcit_nano_12_p16_slim_shapes.py'
+    title, *rows, total, limit = part_table(path, (64, 96), rounds=1)
+    found = {row[:20].strip(): row[20:].split() for row in rows}
+    expected = ['trunk', 'pyramid', 'head', 'post-processing']
+    if head == 'mask_rcnn':
+        expected = ['trunk', 'pyramid', 'RPN', 'proposals', 'RoIAlign of boxes', 'box head',
+                    'RoIAlign of masks', 'mask head', 'post-processing']  # yapf: disable
+    if head in ('mask_rcnn', 'sem_fpn'):
+        assert list(found) == expected
+    work, *seconds = total[20:].split()
+    assert float(work) == pytest.approx(sum(float(values[0]) for values in found.values()), abs=0.5)
+    assert float(seconds[0]) == pytest.approx(sum(float(v[1]) for v in found.values()), abs=0.01)
+    assert float(found['trunk'][0]) > 0 and 'GFLOP/s' in limit
+
+
+def test_parts_within_parts_count_for_themselves() -> None:
+    model = nn.ModuleDict(dict(rpn_head=nn.ModuleDict(), neck=nn.Identity()))
+    model.rpn_head.predict = lambda: work(10) + model.neck(1)
+    model.neck.forward = lambda _: work(100)
+    clock = [0.]
+
+    def work(amount: int) -> int:
+        clock[0] += amount
+        return amount
+
+    watch = Stopwatch(model, lambda: clock[0])
+    for _ in range(2):  # each for itself
+        spent = watch.measure(lambda: work(1) + model.rpn_head.predict())
+        assert spent == {'post-processing': 1, 'proposals': 10, 'pyramid': 100}
 
 
 def test_command_line(run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:

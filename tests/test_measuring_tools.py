@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import csv
+import logging
 import re
+import runpy
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,13 +12,14 @@ from pathlib import Path
 import cv2
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, config
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from rounding import check_all_rounding, doubled
 
 from colonnade.engine.benchmark.contestants import build_contestant, build_trunk
-from colonnade.engine.benchmark.measuring import Job
+from colonnade.engine.benchmark.machine import computed_by_onednn, described, products
+from colonnade.engine.benchmark.measuring import Job, work_of
 from colonnade.engine.feature_agreement import correlation
 
 needs_linux = pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), reason='needs Linux')
@@ -29,7 +32,7 @@ def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
     run_tool('benchmark', '--trunks', 'ResMLP:s12:token_mixing=window', '--sizes', '256',
              '--rounds', 2, '--train', '--csv', tmp_path / 'b.csv', '--plot', tmp_path / 'b.png')
     printed = capsys.readouterr().out
-    assert float(re.search(r'reaches (\d+) GFLOP/s', printed)[1]) > 1
+    assert float(re.search(r'share is of the (\d+) GFLOP/s', printed)[1]) > 1
     with (tmp_path / 'b.csv').open() as file:
         ours, timms = csv.DictReader(file)
     assert (ours['contestant'], timms['contestant']) == ('ours', 'timm')
@@ -38,6 +41,7 @@ def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
     for name, ratio in (('seconds', 'time_ratio'), ('memory_mib', 'memory_ratio')):
         assert float(timms[ratio]) == pytest.approx(float(ours[name]) / float(timms[name]))
         assert float(ours[ratio]) == 1.
+    assert 0 < float(ours['share']) < 1.5
     assert float(ours['weights_mib']) == pytest.approx(15.2 * 4 / 1.048576, rel=0.05)
     assert float(ours['images_per_second']) == pytest.approx(1 / float(ours['seconds']))
     assert cv2.imread(str(tmp_path / 'b.png')).std() > 1
@@ -68,6 +72,25 @@ def test_whole_detectors_run(name: str) -> None:
         name, 'XCiT:nano_12_p16', (64, 96), train=False, pyramid=False, device='cpu')
     samples = model(torch.rand(2, 3, 64, 96))
     assert [sample.pred_instances.bboxes.shape[1] for sample in samples] == [4, 4]
+
+
+def test_the_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('ONEDNN_MAX_CPU_ISA', 'AVX512_CORE')
+    name, libraries, limits = described('cpu')
+    assert name and torch.__version__ in libraries and 'ONEDNN_MAX_CPU_ISA=AVX512_CORE' in limits
+    assert computed_by_onednn(torch.float32)
+    given = [product() for product in products(8, 'cpu', torch.float32)]
+    assert len({product.numel() for product in given}) == 1
+
+
+@pytest.mark.parametrize('name, least, most', [
+    ('ours', 0.15, 0.5),
+    pytest.param('detector', 3., 40., marks=pytest.mark.slow),
+])
+def test_work_of_contestants(name: str, least: float, most: float) -> None:
+    """Fused or not, a contestant has the same work: that of the paper's form."""
+    job = Job('XCiT:nano_12_p16', (96, 96), 1, False, False, 'cpu', 1)
+    assert least < work_of(job, name) == work_of(job, f'{name}-fused') < most
 
 
 @torch.no_grad()
@@ -161,3 +184,24 @@ def test_feature_agreement_compares_both_mixings(shapes: Path, checkpoint: Path,
         assert native == 1.  # the same image
         assert 0 < other < 1
         assert 0 < crops <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head, layout', [('mask_rcnn', 'coco'), ('sem_fpn', 'ade')])
+def test_throughput_beside_the_libraries(head: str, layout: str, shapes: Path,
+                                         monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    script = str(ROOT / 'docs/measure_throughput.py')
+    options = ['--images', '2', '--rounds', '1']
+    monkeypatch.setattr('sys.argv', [script, str(config(head)), str(shapes / layout), *options])
+    try:
+        runpy.run_path(script, run_name='__main__')
+    finally:
+        logging.disable(logging.NOTSET)
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert [row[:20].strip() for row in rows] == ['test.py', 'mmengine, test', 'predict.py',
+                                                  'inferencer']  # yapf: disable
+    for row in rows:
+        per_second, seconds, share = row[20:].split()
+        assert float(per_second) == pytest.approx(1 / float(seconds), rel=0.1)
+        assert 0 < int(share.rstrip('%')) <= 100

@@ -10,6 +10,13 @@ measured. Memory is the peak above the weights and, in training, their gradients
 that of the resident set, in a process of its own that returns freed memory at once. On a GPU it is
 the allocator's. Lasting buffers of a first run are counted, but not for compiled models, where they
 would include the compiler's memory.
+
+`share` is that of the fastest product of matrices which the libraries of this machine compute.
+These variables, set before the start, imitate processors without AMX, and with AVX2 alone:
+
+    ONEDNN_MAX_CPU_ISA=AVX512_CORE python tools/benchmark.py
+    ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+        python tools/benchmark.py
 """
 from __future__ import annotations
 

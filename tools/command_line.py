@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -15,6 +16,22 @@ CONFIG_OR_MODEL = f'{CONFIG};\nor a checkpoint of a run, or the folder of a pack
 CHECKPOINT = ('file or URL of the whole model; left out where CONFIG is a\n'
               'checkpoint of a run or a packaged model')
 STOPPED = 130  # the status that Ctrl-C ends a program with
+SPINS = '10000'  # of GOMP_SPINCOUNT, measured by docs/measure_spinning.py
+#: with these, users say how OpenMP's threads wait, or that they have cores of their own
+WAITING = ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'GOMP_CPU_AFFINITY', 'OMP_PROC_BIND', 'OMP_PLACES')
+
+
+def limit_spinning() -> None:
+    """Let OpenMP's idle threads sleep soon, where other programs may need their cores.
+
+    libgomp reads the variable when torch loads it: later, or where the user chose, nothing is set.
+    Processes that start from this one inherit it.
+    """
+    if 'torch' not in sys.modules and not any(name in os.environ for name in WAITING):
+        os.environ['GOMP_SPINCOUNT'] = SPINS
+
+
+limit_spinning()  # on import: before any tool can import torch
 
 
 @contextmanager

@@ -32,7 +32,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--time',
         action='store_true',
-        help='also time and peak memory of the whole model, with random weights, on the CPU')
+        help='also time and peak memory of the whole model, and time by part, as it is built\n'
+        'and fused: random weights, on the CPU')
     parser.add_argument('--table', action='store_true', help='everything that the papers list')
     args = parser.parse_args()
     if args.table == bool(args.config):
@@ -54,8 +55,11 @@ def main() -> None:
         print(line, flush=True)
     if args.time:
         with user_errors('complexity'):
+            from colonnade.engine.benchmark.parts import part_table
             from colonnade.engine.benchmark.whole_models import cost_of
-            print(f'{"time and peak memory":24} {cost_of(args.config, args.size)}')
+            print(f'{"time and peak memory":24} {cost_of(args.config, args.size)}', flush=True)
+            for line in part_table(args.config, args.size):
+                print(line)
 
 
 if __name__ == '__main__':

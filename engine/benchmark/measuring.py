@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,9 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from colonnade.backbones.kernels.layers import linear
-
-from .contestants import build_contestant, build_trunk
+from .contestants import build_contestant
 
 MIB = 2**20
 
@@ -37,7 +35,11 @@ class Job:
     dtype: str = 'float32'
 
     def build(self, name: str) -> nn.Module:
-        """A contestant, and with half precision its weights in it."""
+        """A contestant, and with half precision its weights in it.
+
+        Random weights are the same each time: detectors have as many proposals.
+        """
+        torch.manual_seed(0)
         return build_contestant(
             name, self.trunk, self.size, train=self.train, pyramid=self.pyramid,
             device=self.device).to(getattr(torch, self.dtype))
@@ -121,29 +123,37 @@ def process_memory(field: str) -> int:
     raise ValueError(f'/proc/self/status has no {field}')
 
 
-def work_of(job: Job) -> float:
-    """Operations of our trunk's forward pass on one image in the paper's form, in billions."""
-    with torch.device('meta'):
-        trunk = build_trunk(job.trunk).eval()
+def work_of(job: Job, name: str) -> float:
+    """Operations of a contestant's forward pass on one image in the plain form, in billions.
+
+    Our trunk counts as the paper writes it, whoever computes it. The rest of a detector is counted
+    as it runs on a random image.
+
+    Args:
+        job: Its batch size does not count.
+        name: Of the contestant.
+    """
+    kind = name.partition('-')[0]
+    if kind in ('ours', 'timm'):
+        return count(job, 'ours', 'meta').get_total_flops() / 1e9
+    counter = count(job, kind, 'cpu')
+    operations = counter.get_total_flops()
+    if kind == 'detector':
+        operations -= sum(counter.get_flop_counts()['Detect.detector.backbone'].values())
+        operations += count(replace(job, pyramid=False), 'ours', 'meta').get_total_flops()
+    return operations / 1e9
+
+
+def count(job: Job, name: str, device: str) -> FlopCounterMode:
+    """What one forward pass of a contestant computes."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        images = torch.rand(1, 3, *job.size)
+        model = build_contestant(
+            name, job.trunk, job.size, train=False, pyramid=job.pyramid, device=device)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        trunk(torch.empty(1, 3, *job.size, device='meta'))
-    return counter.get_total_flops() / 1e9
-
-
-def matmul_peak(job: Job) -> float:
-    """GFLOP/s of the fastest product of matrices that we know on this machine."""
-    torch.set_num_threads(job.threads)
-    side = 2048 if job.device == 'cpu' else 8192
-    x = torch.randn(1, side, side, device=job.device, dtype=getattr(torch, job.dtype))
-    best = 0.
-    for product in (torch.matmul, linear):
-        for _ in range(4):
-            started = time.perf_counter()
-            product(x, x[0])
-            if job.device != 'cpu':
-                torch.cuda.synchronize()
-            best = max(best, 2 * side**3 / (time.perf_counter() - started) / 1e9)
-    return best
+        model(images)
+    return counter
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from .contestants import DETECTORS, NAMES, build_trunk
-from .measuring import Job, matmul_peak, peak_memory, time_in_turns, work_of
+from .machine import described, product_limit
+from .measuring import Job, peak_memory, time_in_turns, work_of
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Row:
     time_ratio: float  # of ours to this one
     images_per_second: float
     gflops: float  # of the products that the paper's form needs, two operations each
+    share: float  # of those per second that the machine can do
     memory_mib: float
     memory_ratio: float  # of ours to this one
     weights_mib: float
@@ -36,29 +38,37 @@ class Row:
         return (f'{self.trunk:20} {f"{self.height}x{self.width}":>9} {self.batch_size:3} '
                 f'{self.mode:5} {self.contestant:15} {self.seconds:8.3f} ±{self.spread:6.3f} s '
                 f'{self.time_ratio:5.2f} {self.images_per_second:8.2f} {self.gflops:7.0f} '
-                f'{self.memory_mib:8.0f} MiB {self.memory_ratio:5.2f} {self.weights_mib:6.0f} MiB')
+                f'{self.share:5.0%} {self.memory_mib:8.0f} MiB {self.memory_ratio:5.2f} '
+                f'{self.weights_mib:6.0f} MiB')
 
 
 HEADER = (f'{"trunk":20} {"size":>9} {"B":>3} {"mode":5} {"contestant":15} {"seconds":>18} '
-          f'{"ratio":>5} {"images/s":>8} {"GFLOP/s":>7} {"memory":>12} {"ratio":>5} '
-          f'{"weights":>10}')
+          f'{"ratio":>5} {"images/s":>8} {"GFLOP/s":>7} {"share":>5} {"memory":>12} '
+          f'{"ratio":>5} {"weights":>10}')
 
 
-def measure(job: Job, names: list[str], rounds: int) -> list[Row]:
-    """A row for each contestant, the first of which the ratios are of."""
+def measure(job: Job, names: list[str], rounds: int, limit: float) -> list[Row]:
+    """A row for each contestant, the first of which the ratios are of.
+
+    Args:
+        job: What is measured.
+        names: Of contestants.
+        rounds: Of which seconds are the median.
+        limit: GFLOP/s of products on this machine.
+    """
     seconds = time_in_turns(job, names, rounds)
     memory = {name: peak_memory(job, name) for name in names}
     middle = {name: statistics.median(values) for name, values in seconds.items()}
-    work = job.batch_size * work_of(job) * (3 if job.train else 1)
-    rows = []
+    first, rows = names[0], []
     for name in names:
-        is_trunk = name.partition('-')[0] not in ('detector', *DETECTORS)
+        work = job.batch_size * work_of(job, name) * (3 if job.train else 1)
+        speed = work / middle[name]
+        spread = (max(seconds[name]) - min(seconds[name])) / 2
         rows.append(
             Row(job.trunk, *job.size, job.batch_size, 'train' if job.train else 'eval', name,
-                middle[name], (max(seconds[name]) - min(seconds[name])) / 2,
-                middle[names[0]] / middle[name], job.batch_size / middle[name],
-                work / middle[name] if is_trunk else float('nan'), memory[name][0],
-                memory[names[0]][0] / memory[name][0], memory[name][1]))
+                middle[name], spread, middle[first] / middle[name], job.batch_size / middle[name],
+                speed, speed / limit, memory[name][0], memory[first][0] / memory[name][0],
+                memory[name][1]))
     return rows
 
 
@@ -91,7 +101,9 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError(f'--opponents must be among {", ".join(NAMES)}, got {", ".join(unknown)}')
     if min(args.rounds, *args.batch_sizes) < 1:
         raise ValueError('--rounds and --batch-sizes must be at least 1')
-    detectors = [name for name in args.opponents if name.partition('-')[0] in DETECTORS]
+    detectors = [
+        name for name in args.opponents if name.partition('-')[0] in ('detector', *DETECTORS)
+    ]
     if args.train and (detectors or args.fuse):
         raise ValueError('--train is for trunks that are not fused')
     if detectors and len(detectors) < len(args.opponents):
@@ -132,12 +144,15 @@ def benchmark(args: argparse.Namespace) -> Iterator[str]:
         args: Of ``tools/benchmark.py``, after :func:`check`.
     """
     jobs = jobs_of(args)
-    yield (f'{args.device}, {args.threads} threads, {args.dtype}, median of {args.rounds} rounds ± '
-           f'half their range; a product of matrices reaches {matmul_peak(jobs[0]):.0f} GFLOP/s')
+    limit = product_limit(args.device, getattr(torch, args.dtype), args.threads)
+    yield from described(args.device)
+    yield (
+        f'{args.threads} threads, {args.dtype}, median of {args.rounds} rounds ± half their range')
+    yield f'share is of the {limit:.0f} GFLOP/s that a product of matrices reaches'
     yield HEADER
     rows: list[Row] = []
     for job in jobs:
-        found = measure(job, [args.ours, *args.opponents], args.rounds)
+        found = measure(job, [args.ours, *args.opponents], args.rounds, limit)
         rows += found
         yield from map(str, found)
         if args.csv:

@@ -1,6 +1,7 @@
 """Seconds and peak memory of whole detectors and segmenters on one image."""
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -14,7 +15,6 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from ..complexity import blank_sample, default_size
-from ..hooks import QuietFilter
 from ..launch import read_config
 from .measuring import MIB, freed_memory_given_back, peak_while
 
@@ -61,13 +61,7 @@ def cost_here(config: Path, size: tuple[int, int], rounds: int, threads: int) ->
     """As :func:`cost_of`, in this process."""
     if threads:
         torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    MMLogger.get_current_instance().addFilter(QuietFilter())
-    cfg = read_config(config)
-    for part in (cfg.model, cfg.model.backbone):  # nothing is downloaded
-        part.update({key: None for key in ('init_cfg', 'pretrained') if key in part})
-    model: nn.Module = MODELS.build(cfg.model).eval()
-    model.init_weights()  # some parameters hold anything before
+    model = random_model(config)
     image = torch.randn(1, 3, *size)
     seconds: list[float] = []
 
@@ -82,3 +76,23 @@ def cost_here(config: Path, size: tuple[int, int], rounds: int, threads: int) ->
         predict()
     timed = seconds[1:]
     return Cost(statistics.median(timed), (max(timed) - min(timed)) / 2, memory / MIB)
+
+
+def random_model(config: Path) -> nn.Module:
+    """The model of a config with random weights, which are the same each time, for evaluation.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no config of a detector or segmenter.
+    """
+    torch.manual_seed(0)
+    cfg = read_config(config)
+    for part in (cfg.model, cfg.model.backbone):  # nothing is downloaded
+        part.update({key: None for key in ('init_cfg', 'pretrained') if key in part})
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it would say of each tensor how it was filled
+    model: nn.Module = MODELS.build(cfg.model).eval()
+    model.init_weights()  # some parameters hold anything before
+    logger.setLevel(level)
+    return model

@@ -87,7 +87,9 @@ def load(config: str | Path | Config,
             classes, palette = classes_of(cfg, checkpoint.get('meta') or {}, str(weights))
             module.to(place).eval()
             model = Model(module.requires_grad_(False), cfg, classes, palette, str(weights))
-            fuse_if_wanted(module, fuse)
+            if fuse_if_wanted(module, fuse) and model.kind == 'labels':
+                from ..fusing.label_maps import fuse_label_maps  # brings mmseg
+                fuse_label_maps(module)
             return model
 
 

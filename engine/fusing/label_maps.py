@@ -1,0 +1,132 @@
+"""Label maps straight from a head's logits, without logits for every pixel of the image.
+
+mmseg enlarges the logits of all classes twice, to the size of the network's input and of the image.
+Then it takes the largest at each pixel: for 150 classes half of a small model's time. Both
+enlargements are linear in rows and in columns, so here they are one product each. A few rows of the
+image are made at a time, so that their logits stay in the processor's cache.
+
+Shapes: ``K`` classes, ``h, w`` the head's map, ``H, W`` the image.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from mmengine.structures import PixelData
+from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+from mmseg.models.segmentors import EncoderDecoder
+from mmseg.structures import SegDataSample
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from . import segmenters
+
+BLOCK = 2**20  # logits at a time
+
+
+def fuse_label_maps(model: nn.Module) -> list[str]:
+    """Let a segmenter answer label maps alone: its samples have no ``seg_logits`` then.
+
+    For callers that read ``pred_sem_seg`` only. Samples of augmented images, which ``--tta``
+    merges, keep their logits. Segmenters and heads with a post-processing of their own stay as
+    they are.
+
+    Args:
+        model: Of mmdet or mmseg; changed in place.
+
+    Returns:
+        A line if it was changed.
+    """
+    head = getattr(model, 'decode_head', None)
+    plain = type(model) in (EncoderDecoder, segmenters.EncoderDecoder)
+    if (not plain or 'postprocess_result' in vars(model) or not isinstance(head, BaseDecodeHead)
+            or model.out_channels < 2):
+        return []
+    object.__setattr__(model, 'postprocess_result', partial(postprocess, model))
+    own = any(is_replaced(head, BaseDecodeHead, name) for name in ('predict', 'predict_by_feat'))
+    if not own and model.test_cfg.get('mode', 'whole') == 'whole':
+        object.__setattr__(head, 'predict_by_feat', partial(predict_by_feat, head))
+    return ['label maps are made of the logits of the head, some rows at a time']
+
+
+def is_replaced(module: nn.Module, base: type, method: str) -> bool:
+    """Whether a module has another method than the class that defines it."""
+    return method in vars(module) or getattr(type(module), method) is not getattr(base, method)
+
+
+def is_augmented(metas: Sequence[dict[str, Any]]) -> bool:
+    """Whether images went through a pipeline that flips: what is found in them is merged."""
+    return any('flip' in meta for meta in metas)
+
+
+def predict_by_feat(head: BaseDecodeHead, seg_logits: Tensor, metas: list[dict]) -> Tensor:
+    """The head's logits as they are, for :func:`postprocess`."""
+    alone = isinstance(metas[0]['img_shape'], torch.Size)  # images without samples
+    if alone or is_augmented(metas) or seg_logits.device.type != 'cpu':
+        return type(head).predict_by_feat(head, seg_logits, metas)
+    return seg_logits
+
+
+def postprocess(model: EncoderDecoder,
+                seg_logits: Tensor,
+                data_samples: list[SegDataSample] | None = None) -> list[SegDataSample]:
+    """As mmseg's ``postprocess_result``, without logits in the samples."""
+    metas = [sample.metainfo for sample in data_samples or ()]
+    if not data_samples or is_augmented(metas) or seg_logits.device.type != 'cpu':
+        return type(model).postprocess_result(model, seg_logits, data_samples)
+    for logits, meta, sample in zip(seg_logits, metas, data_samples, strict=True):
+        left, right, top, bottom = meta.get('img_padding_size', meta.get('padding_size', [0] * 4))
+        whole, size, align = input_size(metas[0]), meta['ori_shape'], model.align_corners
+        rows = resizing(logits.shape[1], whole[0], top, whole[0] - bottom, size[0], align)
+        columns = resizing(logits.shape[2], whole[1], left, whole[1] - right, size[1], align)
+        sample.pred_sem_seg = PixelData(data=largest(logits, rows, columns))
+    return data_samples
+
+
+def input_size(meta: dict[str, Any]) -> tuple[int, int]:
+    """Height and width of what the network saw, as mmseg takes it from the first of a batch."""
+    whole = meta['img_shape'] if isinstance(meta['img_shape'], torch.Size) else meta.get(
+        'pad_shape', meta['img_shape'])
+    return tuple(whole[:2])
+
+
+def resizing(before: int, whole: int, start: int, end: int, after: int,
+             align_corners: bool) -> Tensor:
+    """A line resized to ``whole`` values, of which those from ``start`` to ``end`` to ``after``.
+
+    Returns:
+        The matrix that does both, ``(after, before)``.
+    """
+    line = torch.eye(before)[None]
+    for size, part in ((whole, slice(start, end)), (after, slice(None))):
+        if line.shape[2] != size:
+            line = F.interpolate(line, size, mode='linear', align_corners=align_corners)
+        line = line[..., part]
+    return line[0].T.contiguous()
+
+
+@torch.autocast('cpu', enabled=False)
+def largest(logits: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The class of the largest logit at each pixel.
+
+    Args:
+        logits: ``(K, h, w)``.
+        rows: ``(H, h)``, from rows of the map to those of the image.
+        columns: ``(W, w)``. All in float32, also under autocast.
+
+    Returns:
+        ``(1, H, W)``, int64.
+    """
+    classes = len(logits)
+    wide = columns @ logits.permute(1, 2, 0).float()  # (h, W, K)
+    labels = torch.empty(1, len(rows), len(columns), dtype=torch.int64)
+    step = max(BLOCK // (len(columns) * classes), 1)
+    for start in range(0, len(rows), step):
+        weights = rows[start:start + step]
+        used = weights.any(0).nonzero()[:, 0]
+        first, last = int(used[0]), int(used[-1]) + 1
+        block = weights[:, first:last] @ wide[first:last].flatten(1)
+        labels[0, start:start + step] = block.view(len(weights), -1, classes).max(2)[1]
+    return labels
