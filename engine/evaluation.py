@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from mmengine.config import Config
+from mmengine.device import get_device
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
 from mmengine.runner import Runner
@@ -24,6 +26,7 @@ from .atomic import check_writable, write_json
 from .checks import check_config
 from .data_sources import check_data
 from .digests import sha256_of
+from .half_precision import Amp, compute_in, half_type
 from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
 from .runner import StrictRunner, compile_parts, fuse_trunks
@@ -43,6 +46,8 @@ class TestOptions(LaunchOptions):
         tta: Merge six scales, flipped and not.
         fuse: Fold the trunk's norms and scales into its layers.
         compile: torch.compile trunk and pyramid.
+        amp: Compute in half precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16
+            on a CPU and float16 on a GPU.
     """
     __test__ = False  # pytest takes what is called Test for tests
 
@@ -51,6 +56,7 @@ class TestOptions(LaunchOptions):
     tta: bool = False
     fuse: bool = False
     compile: bool = False
+    amp: Amp = False
 
 
 def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metrics:
@@ -103,27 +109,30 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         OSError: If a file or folder is missing, or cannot be written.
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
+    dtype = half_type(options.amp, get_device())
     cfg = testing_config(options)
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
     if options.out:
         check_writable(Path(options.out))
     with trusting(options.trust):
         runner = build_runner(cfg)
-        if (options.fuse or options.compile) and not isinstance(runner, StrictRunner):
-            raise ValueError('--fuse and --compile need the default runner, the config asks for '
-                             f'{type(runner).__name__}')
-        runner.prepare = partial(prepare, fuse=options.fuse, compile=options.compile)
+        if (options.fuse or options.compile or dtype) and not isinstance(runner, StrictRunner):
+            raise ValueError('--fuse, --compile and --amp need the default runner, the config asks '
+                             f'for {type(runner).__name__}')
+        runner.prepare = partial(prepare, fuse=options.fuse, compile=options.compile, dtype=dtype)
         if isinstance(runner, StrictRunner):
             runner.check_weights()
         yield runner
 
 
-def prepare(model: nn.Module, *, fuse: bool, compile: bool) -> None:
-    """Fuse or compile a model whose weights are loaded."""
+def prepare(model: nn.Module, *, fuse: bool, compile: bool, dtype: torch.dtype | None) -> None:
+    """Fuse or compile a model whose weights are loaded, and let it compute in half precision."""
     if fuse:
         fuse_trunks(model)
     if compile:
         compile_parts(model)
+    if dtype is not None:
+        compute_in(model, dtype)
 
 
 def complete(metrics: dict[str, Any], evaluators: Iterable[BaseMetric]) -> Metrics:

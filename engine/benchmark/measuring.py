@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.backbones.kernels.layers import linear
 
+from ..half_precision import compute_in
 from .contestants import build_contestant, build_trunk
 
 MIB = 2**20
@@ -35,21 +36,35 @@ class Job:
     device: str
     threads: int
     dtype: str = 'float32'
+    amp: str = ''  # the type of autocast; without it, whole models are in dtype
 
     def build(self, name: str) -> nn.Module:
-        """A contestant, and with half precision its weights in it."""
-        return build_contestant(
+        """A contestant, and with half precision its weights in it.
+
+        Under autocast, those of trunks stay as they are.
+        """
+        model = build_contestant(
             name, self.trunk, self.size, train=self.train, pyramid=self.pyramid,
             device=self.device).to(getattr(torch, self.dtype))
+        if self.amp and not self.train:
+            compute_in(model, getattr(torch, self.amp))
+        return model
 
     def images(self) -> Tensor:
         return torch.rand(
             self.batch_size, 3, *self.size, device=self.device, dtype=getattr(torch, self.dtype))
 
+    def autocast(self) -> AbstractContextManager:
+        """That of training; models that are evaluated bring their own."""
+        if not self.amp or not self.train:
+            return nullcontext()
+        return torch.autocast(self.device, getattr(torch, self.amp))
+
     def run(self, model: nn.Module, images: Tensor) -> None:
         """One forward pass, in training also the backward pass."""
         with torch.set_grad_enabled(self.train):
-            maps = model(images)
+            with self.autocast():
+                maps = model(images)
             if self.train:
                 model.zero_grad()
                 sum(m.float().square().mean() for m in maps).backward()
@@ -134,7 +149,8 @@ def matmul_peak(job: Job) -> float:
     """GFLOP/s of the fastest product of matrices that we know on this machine."""
     torch.set_num_threads(job.threads)
     side = 2048 if job.device == 'cpu' else 8192
-    x = torch.randn(1, side, side, device=job.device, dtype=getattr(torch, job.dtype))
+    dtype = getattr(torch, job.amp or job.dtype)
+    x = torch.randn(1, side, side, device=job.device, dtype=dtype)
     best = 0.
     for product in (torch.matmul, linear):
         for _ in range(4):

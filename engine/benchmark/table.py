@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ..half_precision import half_type
 from .contestants import DETECTORS, NAMES, build_trunk
 from .measuring import Job, matmul_peak, peak_memory, time_in_turns, work_of
 
@@ -101,6 +102,10 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError('--fuse and --compile are measured one at a time')
     args.threads = args.threads or torch.get_num_threads()
     args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    dtype = half_type(args.amp, args.device)
+    args.amp = '' if dtype is None else str(dtype).removeprefix('torch.')
+    if args.amp and args.dtype != 'float32':
+        raise ValueError(f'--amp goes with weights of float32, leave out --dtype {args.dtype}')
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
         raise ValueError('memory without a GPU is read from /proc, which Linux alone has')
     for trunk in args.trunks:
@@ -120,7 +125,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     """What is to be measured; see :func:`check`."""
     return [
         Job(trunk, size, batch_size, args.train, args.pyramid, args.device, args.threads,
-            args.dtype) for trunk in args.trunks for size in args.sizes
+            args.dtype, args.amp) for trunk in args.trunks for size in args.sizes
         for batch_size in args.batch_sizes
     ]
 
@@ -132,7 +137,8 @@ def benchmark(args: argparse.Namespace) -> Iterator[str]:
         args: Of ``tools/benchmark.py``, after :func:`check`.
     """
     jobs = jobs_of(args)
-    yield (f'{args.device}, {args.threads} threads, {args.dtype}, median of {args.rounds} rounds ± '
+    precision = f'autocast in {args.amp}' if args.amp else args.dtype
+    yield (f'{args.device}, {args.threads} threads, {precision}, median of {args.rounds} rounds ± '
            f'half their range; a product of matrices reaches {matmul_peak(jobs[0]):.0f} GFLOP/s')
     yield HEADER
     rows: list[Row] = []

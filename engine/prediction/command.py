@@ -95,6 +95,7 @@ def run(args: argparse.Namespace, inputs: Sequence[Input]) -> list[str]:
         device=args.device,
         cfg_options=args.cfg_options,
         fuse=args.fuse,
+        amp=args.amp,
         trust=args.trust)
     print(model)
     settle(args, model)
@@ -167,7 +168,8 @@ def numbered(args: argparse.Namespace, inputs: Sequence[Input], model: Model) ->
 
 def settings_of(args: argparse.Namespace, model: Model) -> dict[str, Any]:
     """What predictions depend on, by the names of options."""
-    chosen = ('outputs', 'threshold', 'opacity', 'first_label', 'tile', 'overlap', 'every', 'fuse')
+    chosen = ('outputs', 'threshold', 'opacity', 'first_label', 'tile', 'overlap', 'every', 'fuse',
+              'amp')
     return dict(
         hash_of_model=fingerprint(model),
         inputs=[str(absolute(text)) for text in args.inputs],
