@@ -24,9 +24,10 @@ from .atomic import check_writable, write_json
 from .checks import check_config
 from .data_sources import check_data
 from .digests import sha256_of
+from .fusing import fuse_if_wanted
 from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
-from .runner import StrictRunner, compile_parts, fuse_trunks
+from .runner import StrictRunner, compile_parts
 from .tta import augment_tests
 
 Metrics = dict[str, Any]  # numbers, None for those that are undefined; rarely texts, dicts or lists
@@ -41,15 +42,15 @@ class TestOptions(LaunchOptions):
         checkpoint: File or URL of a whole model.
         out: JSON file for the metrics; ``WORK_DIR/TIMESTAMP/metrics.json`` if not given.
         tta: Merge six scales, flipped and not.
-        fuse: Fold the trunk's norms and scales into its layers.
-        compile: torch.compile trunk and pyramid.
+        fuse: Fold and merge layers, see :func:`.fusing.fuse`; ``None`` does so where it can be.
+        compile: torch.compile trunk and pyramid, which are not fused then.
     """
     __test__ = False  # pytest takes what is called Test for tests
 
     checkpoint: str
     out: Path | None = None
     tta: bool = False
-    fuse: bool = False
+    fuse: bool | None = None
     compile: bool = False
 
 
@@ -105,25 +106,29 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
     """
     cfg = testing_config(options)
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
+    if options.fuse and options.compile:
+        raise ValueError('--fuse and --compile exclude each other')
     if options.out:
         check_writable(Path(options.out))
     with trusting(options.trust):
         runner = build_runner(cfg)
-        if (options.fuse or options.compile) and not isinstance(runner, StrictRunner):
+        if isinstance(runner, StrictRunner):
+            runner.prepare = partial(prepare, fuse=options.fuse, compile=options.compile)
+            runner.check_weights()
+        elif options.fuse or options.compile:
             raise ValueError('--fuse and --compile need the default runner, the config asks for '
                              f'{type(runner).__name__}')
-        runner.prepare = partial(prepare, fuse=options.fuse, compile=options.compile)
-        if isinstance(runner, StrictRunner):
-            runner.check_weights()
+        elif options.fuse is None:
+            runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
         yield runner
 
 
-def prepare(model: nn.Module, *, fuse: bool, compile: bool) -> None:
+def prepare(model: nn.Module, *, fuse: bool | None, compile: bool) -> None:
     """Fuse or compile a model whose weights are loaded."""
-    if fuse:
-        fuse_trunks(model)
     if compile:
         compile_parts(model)
+    else:
+        fuse_if_wanted(model, fuse)
 
 
 def complete(metrics: dict[str, Any], evaluators: Iterable[BaseMetric]) -> Metrics:

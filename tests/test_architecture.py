@@ -29,6 +29,7 @@ BENEATH = {  # room -> what it may import besides itself
     'engine.own_data': ('engine', 'engine.data_doors'),
     'engine.benchmark': ('engine', 'necks', 'backbones'),
     'engine.data_doors': ('engine', 'engine.own_data'),
+    'engine.fusing': ('engine', 'necks', 'backbones'),
     'engine.browsing': ('configs', 'engine', 'engine.own_data', 'engine.prediction',
                         'engine.reporting'),
     'engine.run_folder': ('engine', ),

@@ -47,7 +47,9 @@ def parse_args() -> argparse.Namespace:
         metavar='SECONDS',
         help='until a request is given up (%(default)s)')
     parser.add_argument(
-        '--fuse', action='store_true', help="fold the trunk's norms and scales into its layers")
+        '--fuse',
+        action=argparse.BooleanOptionalAction,
+        help='fold and merge layers, the same to rounding (where it can be)')
     return parser.parse_args()
 
 

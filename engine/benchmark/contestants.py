@@ -19,6 +19,8 @@ from colonnade.backbones import TRUNKS, ColumnarBackbone
 from colonnade.necks import ColumnarPyramid
 from colonnade.necks.pyramid import strides_around
 
+from ..fusing import fuse
+
 SUFFIXES = ('', '-compiled', '-fused')
 KINDS = ('ours', 'timm')
 DETECTORS = {  # configs of mmdet, in its package
@@ -129,7 +131,9 @@ def build_contestant(name: str, trunk: str, size: tuple[int, int], *, train: boo
     if pyramid and not detects:
         model = nn.Sequential(model, ColumnarPyramid(**pyramid_for(backbone)))
     model.train(train).to(device)
-    if suffix == 'fused':
+    if suffix == 'fused' and detects:
+        fuse(model.detector)
+    elif suffix == 'fused':
         backbone.fuse()
     elif suffix == 'compiled':
         parts = (model.detector.backbone, model.detector.neck) if detects else (model, )

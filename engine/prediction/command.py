@@ -16,6 +16,7 @@ import torch
 from colonnade.configs import list_configs
 
 from ..atomic import replacing
+from ..fusing import fuse_if_wanted
 from ..progress import Progress
 from .batches import prefetched
 from .drawing import check_opacity
@@ -94,12 +95,13 @@ def run(args: argparse.Namespace, inputs: Sequence[Input]) -> list[str]:
         args.checkpoint,
         device=args.device,
         cfg_options=args.cfg_options,
-        fuse=args.fuse,
         trust=args.trust)
     print(model)
     settle(args, model)
     numbering = numbered(args, inputs, model)
-    with records_of(args.out, settings_of(args, model), resume=args.resume) as records:
+    settings = settings_of(args, model)
+    fuse_if_wanted(model.module, args.fuse)
+    with records_of(args.out, settings, resume=args.resume) as records:
         with shortages(args.out, model.device):
             errors = predict(args, model, inputs, numbering, records)
             write_images(records, numbering, categories_of(model, numbering))

@@ -39,7 +39,7 @@ class ServeOptions:
     max_pixels: int | None = None
     timeout: float = TIMEOUT
     cfg_options: dict[str, Any] | None = None
-    fuse: bool = False
+    fuse: bool | None = None
     trust: bool = False
 
 

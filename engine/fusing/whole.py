@@ -1,0 +1,72 @@
+"""All that is folded and merged in a detector or segmenter, in order."""
+from __future__ import annotations
+
+import logging
+
+from mmengine.logging import print_log
+from torch import nn
+
+from colonnade.backbones import ColumnarBackbone
+from colonnade.backbones.kernels.folding import FusedError
+
+from ..runner import parts_of_ours
+from .batch_norms import fold_batch_norms
+from .bottlenecks import merge_bottlenecks
+from .pyramids import fuse_pyramids
+
+
+def fuse(model: nn.Module) -> list[str]:
+    """Fold and merge layers of a model, in place, for evaluation alone.
+
+    Results stay the same to rounding. Parameters are changed and some are gone: load before, and
+    don't save after. Maps between pyramid and heads may be others than before. Layers that are
+    replaced or hooked are left alone, but for those of the trunk.
+
+    Args:
+        model: A detector or segmenter with its weights, in evaluation mode.
+
+    Returns:
+        A line for each thing that was done; none if the model is fused already.
+
+    Raises:
+        ValueError: If the model has no trunk and no pyramid of ours, is in training mode, or has a
+            trunk that cannot be fused; it is left as it was then.
+    """
+    parts = parts_of_ours(model)
+    if all(part.fused for part in parts):
+        return []
+    if model.training:
+        raise ValueError('fuse() is for evaluation: call eval() before')
+    lines = []
+    for part in parts:
+        if isinstance(part, ColumnarBackbone):
+            try:
+                part.fuse()
+            except FusedError as error:
+                raise ValueError(str(error)) from error
+            lines.append(f'{type(part).__name__}: norms and scales folded')
+    lines += [*fold_batch_norms(model), *fuse_pyramids(model), *merge_bottlenecks(model)]
+    model.requires_grad_(False)
+    return lines
+
+
+def fuse_if_wanted(model: nn.Module, wanted: bool | None) -> None:
+    """Fuse a model, and log what was done or why it cannot be.
+
+    Args:
+        model: With its weights; it is set to evaluation mode.
+        wanted: ``None`` fuses what can be fused, and leaves alone what cannot.
+
+    Raises:
+        ValueError: If it is wanted, and the model cannot be fused.
+    """
+    if wanted is False:
+        return
+    try:
+        lines = fuse(model.eval())
+    except ValueError as error:
+        if wanted:
+            raise
+        print_log(f'not fused: {error}', logger='current', level=logging.INFO)
+    else:
+        print_log(f'fused: {"; ".join(lines)}', logger='current', level=logging.DEBUG)
