@@ -17,8 +17,8 @@ from torch import nn
 from trunks import every_class, tiny
 
 from colonnade.engine.classes import class_heads
-from colonnade.engine.launch import read_config
 from colonnade.engine.fusing import fuse
+from colonnade.engine.launch import read_config
 from colonnade.engine.runner import compile_parts
 from colonnade.weights.downloads import fetch
 

@@ -37,6 +37,6 @@ def map_order(x: Tensor) -> torch.memory_format:
 
 
 def as_map(x: Tensor, height: int) -> Tensor:
-    """A copy of tokens ``(B, N, C)`` as a map ``(B, C, h, w)`` in the order of :func:`map_order`."""
+    """A copy of tokens ``(B, N, C)`` as a map ``(B, C, h, w)``, see :func:`map_order`."""
     image = x.mT.unflatten(2, (height, x.shape[1] // height))
     return image.clone(memory_format=map_order(x))

@@ -131,10 +131,8 @@ def build_contestant(name: str, trunk: str, size: tuple[int, int], *, train: boo
     if pyramid and not detects:
         model = nn.Sequential(model, ColumnarPyramid(**pyramid_for(backbone)))
     model.train(train).to(device)
-    if suffix == 'fused' and detects:
-        fuse(model.detector)
-    elif suffix == 'fused':
-        backbone.fuse()
+    if suffix == 'fused':
+        fuse(model)
     elif suffix == 'compiled':
         parts = (model.detector.backbone, model.detector.neck) if detects else (model, )
         for part in model if isinstance(model, nn.Sequential) else parts:

@@ -29,7 +29,7 @@ def fold_batch_norms(model: nn.Module) -> list[str]:
 
 
 def can_be_folded(module: nn.Module) -> bool:
-    """Whether it is a convolution with a batch norm right behind it, and nothing else sees these."""
+    """Whether it is a convolution and a batch norm behind it, which nothing else sees."""
     return (is_plain(module, ConvModule) and module.order == ('conv', 'norm', 'act')
             and module.with_norm and is_fixed(module.norm) and is_plain(module.conv, nn.Conv2d)
             and not module.conv.training)

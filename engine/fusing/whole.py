@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 from mmengine.logging import print_log
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.kernels.folding import FusedError
+from colonnade.backbones.kernels.orders import map_order
+from colonnade.backbones.kernels.untouched import is_plain
 
 from ..runner import parts_of_ours
 from .batch_norms import fold_batch_norms
-from .bottlenecks import merge_bottlenecks
 from .pyramids import fuse_pyramids
 
 
@@ -45,9 +47,20 @@ def fuse(model: nn.Module) -> list[str]:
             except FusedError as error:
                 raise ValueError(str(error)) from error
             lines.append(f'{type(part).__name__}: norms and scales folded')
-    lines += [*fold_batch_norms(model), *fuse_pyramids(model), *merge_bottlenecks(model)]
+    lines += [*fold_batch_norms(model), *fuse_pyramids(model)]
+    if 'mmseg' in sys.modules:  # whose heads these are
+        from .bottlenecks import merge_bottlenecks
+        lines += merge_bottlenecks(model)
+    order_weights(model)
     model.requires_grad_(False)
     return lines
+
+
+def order_weights(model: nn.Module) -> None:
+    """Keep the weights of convolutions in the order of maps, or each call would copy them."""
+    for module in model.modules():
+        if is_plain(module, nn.Conv2d) and module.kernel_size != (1, 1):
+            module.to(memory_format=map_order(module.weight))
 
 
 def fuse_if_wanted(model: nn.Module, wanted: bool | None) -> None:

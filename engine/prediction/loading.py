@@ -60,8 +60,8 @@ def load(config: str | Path | Config,
         device: ``'cpu'``, ``'cuda:0'`` ...; a GPU where there is one, if not given.
         cfg_options: Settings that override the config, as in
             ``{'model.test_cfg.rcnn.score_thr': 0.3}``.
-        fuse: Fold and merge layers, which changes answers by rounding; ``None`` does so where it can
-            be. Pictures of what a model looks at, and training, need one that is not fused.
+        fuse: Fold and merge layers, which changes answers by rounding; ``None`` does so where it is
+            possible. Pictures of what a model looks at need one that is not fused.
         trust: Run what is pickled in the weights, and whatever a folder's config names; only if
             you trust who made them.
 
