@@ -14,6 +14,7 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
+from mmengine.logging import print_log
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
@@ -127,8 +128,8 @@ def prepare(model: nn.Module, *, fuse: bool | None, compile: bool) -> None:
     """Fuse or compile a model whose weights are loaded."""
     if compile:
         compile_parts(model)
-    else:
-        fuse_if_wanted(model, fuse)
+    elif lines := fuse_if_wanted(model, fuse):
+        print_log(f'fused: {"; ".join(lines)}', logger='current')
 
 
 def complete(metrics: dict[str, Any], evaluators: Iterable[BaseMetric]) -> Metrics:

@@ -53,10 +53,11 @@ def model_of(head: str, *, trunk: str = 'xcit') -> nn.Module:
 
 
 def outputs(model: nn.Module, size: tuple[int, int]) -> list[Tensor]:
-    """What heads give of two images before post-processing."""
+    """What heads give of two images before post-processing; of an R-CNN, what they get."""
     images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1)).double()
-    samples = [blank_sample(*size)] * 2 if hasattr(model, 'with_bbox') else None
-    return [x for x in tree_leaves(model(images, samples, mode='tensor')) if isinstance(x, Tensor)]
+    if hasattr(model, 'roi_head'):
+        return list(model.extract_feat(images))
+    return tree_leaves(model(images, [blank_sample(*size)] * 2, mode='tensor'))
 
 
 def check_same(found: list[Tensor], expected: list[Tensor]) -> None:
@@ -80,6 +81,17 @@ def test_fused_models_give_the_same(head: str, size: tuple[int, int], says: tupl
     check_same(outputs(model, size), expected)
     assert not any(parameter.requires_grad for parameter in model.parameters())
     assert fuse(model) == []
+
+
+def test_gradients_go_through() -> None:
+    """To images, as pictures of what a model looks at ask for."""
+    model, found = model_of('upernet'), []
+    image = torch.randn(1, 3, 75, 101).double().requires_grad_()
+    for _ in range(2):
+        with torch.enable_grad():
+            found.append(torch.autograd.grad(model(image, mode='tensor')[:, 0].sum(), image)[0])
+        fuse(model)
+    check_same(found[1:], found[:1])
 
 
 def pyramid(make: Callable[..., nn.Module], **options: object) -> nn.Module:

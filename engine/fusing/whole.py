@@ -1,7 +1,6 @@
 """All that is folded and merged in a detector or segmenter, in order."""
 from __future__ import annotations
 
-import logging
 import sys
 
 from mmengine.logging import print_log
@@ -32,7 +31,7 @@ def fuse(model: nn.Module) -> list[str]:
 
     Raises:
         ValueError: If the model has no trunk and no pyramid of ours, is in training mode, or has a
-            trunk that cannot be fused; it is left as it was then.
+            trunk that cannot be fused. It is left as it was then.
     """
     parts = parts_of_ours(model)
     if all(part.fused for part in parts):
@@ -63,23 +62,22 @@ def order_weights(model: nn.Module) -> None:
             module.to(memory_format=map_order(module.weight))
 
 
-def fuse_if_wanted(model: nn.Module, wanted: bool | None) -> None:
-    """Fuse a model, and log what was done or why it cannot be.
+def fuse_if_wanted(model: nn.Module, wanted: bool | None) -> list[str]:
+    """Fuse a model if that is asked for; returns what :func:`fuse` does.
 
     Args:
         model: With its weights; it is set to evaluation mode.
-        wanted: ``None`` fuses what can be fused, and leaves alone what cannot.
+        wanted: ``None`` fuses what can be fused, and logs why a model cannot be.
 
     Raises:
         ValueError: If it is wanted, and the model cannot be fused.
     """
     if wanted is False:
-        return
+        return []
     try:
-        lines = fuse(model.eval())
+        return fuse(model.eval())
     except ValueError as error:
         if wanted:
             raise
-        print_log(f'not fused: {error}', logger='current', level=logging.INFO)
-    else:
-        print_log(f'fused: {"; ".join(lines)}', logger='current', level=logging.DEBUG)
+        print_log(f'not fused: {error}', logger='current')
+        return []
