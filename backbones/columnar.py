@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .kernels.folding import FusedError, Fusible
 from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
-from .kernels.operators import as_image
+from .kernels.orders import as_map
 from .loadable import LoadableTrunk, require_fitting
 from .variants import PublishedSize, Variants, resolve_out_indices
 
@@ -128,11 +128,8 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
         """Tokens ``(B, N, C)`` through one block."""
 
     def _to_map(self, x: Tensor, place: tuple) -> Tensor:
-        """Tokens ``(B, N, C)`` behind a tapped block as a map ``(B, C, h, w)`` in default order.
-
-        mmcv's compiled RoIAlign silently reads images in any other order wrongly.
-        """
-        return as_image(x, place[0]).contiguous()
+        """Tokens ``(B, N, C)`` behind a tapped block as a map ``(B, C, h, w)`` of its own."""
+        return as_map(x, place[0])
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """Maps of the tapped blocks, as the blocks give them (no final norm).

@@ -16,6 +16,7 @@ from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
+from mmengine.logging import print_log
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
@@ -26,10 +27,11 @@ from .atomic import check_writable, write_json
 from .checks import check_config
 from .data_sources import check_data
 from .digests import sha256_of
+from .fusing import fuse_if_wanted
 from .half_precision import Amp, compute_in, half_type
 from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
-from .runner import StrictRunner, compile_parts, fuse_trunks
+from .runner import StrictRunner, compile_parts
 from .tta import augment_tests
 
 Metrics = dict[str, Any]  # numbers, None for those that are undefined; rarely texts, dicts or lists
@@ -44,8 +46,8 @@ class TestOptions(LaunchOptions):
         checkpoint: File or URL of a whole model.
         out: JSON file for the metrics; ``WORK_DIR/TIMESTAMP/metrics.json`` if not given.
         tta: Merge six scales, flipped and not.
-        fuse: Fold the trunk's norms and scales into its layers.
-        compile: torch.compile trunk and pyramid.
+        fuse: Fold and merge layers, see :func:`.fusing.fuse`; ``None`` does so where it can be.
+        compile: torch.compile trunk and pyramid, which are not fused then.
         amp: Compute in half precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16
             on a CPU and float16 on a GPU.
     """
@@ -54,7 +56,7 @@ class TestOptions(LaunchOptions):
     checkpoint: str
     out: Path | None = None
     tta: bool = False
-    fuse: bool = False
+    fuse: bool | None = None
     compile: bool = False
     amp: Amp = False
 
@@ -112,25 +114,31 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
     dtype = half_type(options.amp, get_device())
     cfg = testing_config(options)
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
+    if options.fuse and options.compile:
+        raise ValueError('--fuse and --compile exclude each other')
     if options.out:
         check_writable(Path(options.out))
     with trusting(options.trust):
         runner = build_runner(cfg)
-        if (options.fuse or options.compile or dtype) and not isinstance(runner, StrictRunner):
+        if isinstance(runner, StrictRunner):
+            runner.prepare = partial(
+                prepare, fuse=options.fuse, compile=options.compile, dtype=dtype)
+            runner.check_weights()
+        elif options.fuse or options.compile or dtype:
             raise ValueError('--fuse, --compile and --amp need the default runner, the config asks '
                              f'for {type(runner).__name__}')
-        runner.prepare = partial(prepare, fuse=options.fuse, compile=options.compile, dtype=dtype)
-        if isinstance(runner, StrictRunner):
-            runner.check_weights()
+        elif options.fuse is None:
+            runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
         yield runner
 
 
-def prepare(model: nn.Module, *, fuse: bool, compile: bool, dtype: torch.dtype | None) -> None:
+def prepare(model: nn.Module, *, fuse: bool | None, compile: bool,
+            dtype: torch.dtype | None) -> None:
     """Fuse or compile a model whose weights are loaded, and let it compute in half precision."""
-    if fuse:
-        fuse_trunks(model)
     if compile:
         compile_parts(model)
+    elif lines := fuse_if_wanted(model, fuse, dtype):
+        print_log(f'fused: {"; ".join(lines)}', logger='current')
     if dtype is not None:
         compute_in(model, dtype)
 

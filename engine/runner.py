@@ -19,7 +19,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.kernels.folding import FusedError
 from colonnade.necks import Pyramid
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
@@ -63,20 +62,6 @@ def compile_parts(model: nn.Module) -> None:
     """
     for part in parts_of_ours(model):
         part.compile(dynamic=True)
-
-
-def fuse_trunks(model: nn.Module) -> None:
-    """Fuse the trunks of a model that is to be evaluated, see :meth:`ColumnarBackbone.fuse`.
-
-    Raises:
-        ValueError: If it has none of ours, or one that cannot be fused.
-    """
-    for part in parts_of_ours(model):
-        if isinstance(part, ColumnarBackbone):
-            try:
-                part.eval().fuse()
-            except FusedError as error:
-                raise ValueError(str(error)) from error
 
 
 def require_training_state(checkpoint: Mapping[str, Any], source: str) -> None:

@@ -4,7 +4,7 @@ Shapes: ``B`` images, ``C`` channels, ``h, w`` the trunk's grid.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,13 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colonnade.backbones.kernels.untouched import is_transformed
+from colonnade.backbones.kernels.folding import FusedError
+from colonnade.backbones.kernels.orders import map_order
+from colonnade.backbones.kernels.untouched import is_plain, is_transformed
 from colonnade.weights.loading import require_complete
+from colonnade.weights.state_dicts import State
+
+from .merging import flattened, simplified
 
 Stride = int | float  # in pixels; a patch of 14 has levels of stride 3.5
 
@@ -23,6 +28,9 @@ class Pyramid(BaseModule):
     """Levels of several strides, made from maps of one stride.
 
     A subclass adds a module for each of ``out_strides`` by :meth:`add_level`.
+
+    Attributes:
+        fused: Whether :meth:`fuse` changed it.
 
     Args:
         in_channels: Width ``C`` of the input maps.
@@ -33,6 +41,7 @@ class Pyramid(BaseModule):
     Raises:
         ValueError: If the strides decrease.
     """
+    fused: bool = False
 
     def __init__(self,
                  in_channels: int,
@@ -46,7 +55,7 @@ class Pyramid(BaseModule):
         self.out_strides = tuple(out_strides)
         if not self.out_strides or list(self.out_strides) != sorted(self.out_strides):
             raise ValueError(f'out_strides must not decrease, got {self.out_strides}')
-        self.register_load_state_dict_pre_hook(require_complete)
+        self.register_load_state_dict_pre_hook(require_loadable)
 
     def add_level(self, out_stride: Stride, layers: Sequence[nn.Module]) -> None:
         """Add the level of a stride; a layer that is the only one stands for itself."""
@@ -62,12 +71,62 @@ class Pyramid(BaseModule):
             if isinstance(level, nn.Sequential) and not isinstance(level[0], MaxPool):
                 level.compile(*args, **kwargs)
 
-    def resample(self, x: Tensor, out_stride: Stride) -> Tensor:
-        """One level; computed in channels-last order, where oneDNN is fast, given in the default.
+    def fuse(self, following: Mapping[Stride, nn.Conv2d] | None = None) -> set[Stride]:
+        """Fold and merge the linear layers of each level, for evaluation alone.
 
-        mmcv's compiled RoIAlign silently reads images in any other order wrongly.
+        Levels stay the same to rounding. Parameters are changed and some are gone: load before, and
+        don't save after.
+
+        Args:
+            following: A convolution that alone takes the level of a stride; it is merged into the
+                level if that saves products.
+
+        Returns:
+            Strides of the levels that give what the convolution behind them gave.
+
+        Raises:
+            FusedError: If the pyramid is in training mode, or was fused before.
         """
-        return self.get_submodule(level_name(out_stride))(channels_last(x)).contiguous()
+        if self.training or self.fused:
+            raise FusedError(f'{type(self).__name__} cannot be fused ' +
+                             ('again' if self.fused else 'in training mode: call eval() before'))
+        taken = set()
+        for stride in set(self.out_strides):
+            level = self.get_submodule(level_name(stride))
+            if not is_plain(level, nn.Sequential, nn.ConvTranspose2d):
+                continue
+            behind = (following or {}).get(stride)
+            layers = simplified([*flattened(level), *([] if behind is None else [behind])])
+            if behind is not None and layers[-1] is behind:
+                layers.pop()
+            elif behind is not None:
+                taken.add(stride)
+            self.add_level(stride, layers)
+        self.requires_grad_(False)
+        self.fused = True
+        return taken
+
+    def train(self, mode: bool = True) -> Pyramid:
+        """As :meth:`torch.nn.Module.train`.
+
+        Raises:
+            FusedError: If a fused pyramid is to be trained.
+        """
+        if mode and self.fused:
+            raise FusedError(f'a fused {type(self).__name__} cannot be trained: build it anew')
+        return super().train(mode)
+
+    def resample(self, x: Tensor, out_stride: Stride) -> Tensor:
+        """One level; computed in channels-last order, where oneDNN is fast."""
+        level = self.get_submodule(level_name(out_stride))(channels_last(x))
+        return level.contiguous(memory_format=map_order(level))
+
+
+def require_loadable(pyramid: Pyramid, state_dict: State, prefix: str, *_: Any) -> None:
+    """A hook before loading: a pyramid is loaded whole, and not when it is fused."""
+    if pyramid.fused:
+        raise FusedError(f'a fused {type(pyramid).__name__} takes no weights: load, then fuse()')
+    require_complete(pyramid, state_dict, prefix)
 
 
 class MaxPool(nn.Module):

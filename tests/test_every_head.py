@@ -16,6 +16,7 @@ from mmengine.dataset import pseudo_collate
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from colonnade.engine.batch_size import accumulate
 from colonnade.engine.checks import check_config
@@ -23,10 +24,11 @@ from colonnade.engine.classes import class_heads, num_classes_of
 from colonnade.engine.complexity import build, count_parameters, parts_of, total_of
 from colonnade.engine.conversion import convert
 from colonnade.engine.data_sources import redirect_data_root
+from colonnade.engine.fusing import fuse as fuse_model
 from colonnade.engine.half_precision import compute_in
 from colonnade.engine.launch import read_config
 from colonnade.engine.new_classes import rows_by_class
-from colonnade.engine.runner import compile_parts, fuse_trunks
+from colonnade.engine.runner import compile_parts
 from colonnade.engine.tta import augment_tests
 from colonnade.engine.without_memory import build_without_memory
 from colonnade.weights.files import read_checkpoint
@@ -123,7 +125,7 @@ def complexity(head: SimpleNamespace) -> None:
     assert whole.multiply_adds
 
 
-def assert_same_features(model: nn.Module, change: Callable[[nn.Module], None]) -> None:
+def assert_same_features(model: nn.Module, change: Callable[[nn.Module], object]) -> None:
     """A change of a model that is evaluated leaves what its heads get as it was."""
     model.eval()
     image = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
@@ -135,7 +137,23 @@ def assert_same_features(model: nn.Module, change: Callable[[nn.Module], None]) 
 
 
 def fuse(head: SimpleNamespace) -> None:
-    assert_same_features(head.model, fuse_trunks)
+    """What heads give is as it was, though what they get may be another; but not of regions."""
+    if hasattr(head.model, 'roi_head'):
+        assert_same_features(head.model, fuse_model)
+        return
+    model = head.model.eval()
+    data = batch(head.cfg, 'test_dataloader', model)
+
+    def given() -> list:
+        if head.cfg.default_scope == 'mmseg':
+            return [sample.seg_logits.data for sample in model(**data, mode='predict')]
+        return tree_leaves(model(**data, mode='tensor'))
+
+    with torch.no_grad():
+        expected = given()
+        assert fuse_model(model)
+        for ours, theirs in zip(given(), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
 def compiled(head: SimpleNamespace) -> None:
@@ -162,11 +180,12 @@ def accumulation(head: SimpleNamespace) -> None:
 
 
 def half_precision(head: SimpleNamespace) -> None:
-    """Results are float32, to their last digit, and near those of float32."""
+    """Results of a fused model are float32, to their last digit, and near those of float32."""
     dataset = DATASETS.build(head.cfg.test_dataloader.dataset)
     data = pseudo_collate([dataset[0], dataset[1]])
     exact = head.model.eval()
     half = copy.deepcopy(exact)
+    assert 'bfloat16' in fuse_model(half, torch.bfloat16)[-1]
     compute_in(half, torch.bfloat16)
     with torch.inference_mode():
         found, expected = (model.test_step(copy.deepcopy(data))[0] for model in (half, exact))

@@ -17,8 +17,9 @@ from torch import nn
 from trunks import every_class, tiny
 
 from colonnade.engine.classes import class_heads
+from colonnade.engine.fusing import fuse
 from colonnade.engine.launch import read_config
-from colonnade.engine.runner import compile_parts, fuse_trunks
+from colonnade.engine.runner import compile_parts
 from colonnade.weights.downloads import fetch
 
 NO_CLIP = 'optim_wrapper.clip_grad=None'
@@ -30,7 +31,7 @@ def test_a_fused_trunk_scores_the_same(shapes: Path, tmp_path: Path, run_tool: C
     init_default_scope(cfg.default_scope)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'random.pth')
     metrics = []
-    for options in ([], ['--fuse']):
+    for options in (['--no-fuse'], ['--fuse']):
         run_tool('test', config(head), tmp_path / 'random.pth', '--data-root',
                  shapes / LAYOUTS[head], '--work-dir', tmp_path, *options, '--out',
                  tmp_path / 'm.json', '--cfg-options', *NO_WORKERS)
@@ -48,7 +49,7 @@ def test_trunk_and_pyramid_are_what_is_compiled_and_fused() -> None:
     blocks = {f'backbone.blocks.{index}' for index in range(len(model.backbone.blocks))}
     assert compiled == blocks | {'neck.stride4'}
     assert set(model.state_dict()) == keys
-    fuse_trunks(model)
+    fuse(model.eval())
     assert model.backbone.fused
     with pytest.raises(ValueError, match='no trunk and no pyramid of colonnade'):
         compile_parts(nn.Linear(2, 2))

@@ -70,7 +70,9 @@ def add_speed_arguments(parser: argparse.ArgumentParser) -> None:
         '--batch-size', type=int, metavar='N', help='images at a time (1, with a GPU 8)')
     add_amp(parser)
     parser.add_argument(
-        '--fuse', action='store_true', help="fold the trunk's norms and scales into its layers")
+        '--fuse',
+        action=argparse.BooleanOptionalAction,
+        help='fold and merge layers, the same to rounding (where it can be)')
 
 
 def main() -> None:

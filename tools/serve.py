@@ -48,7 +48,9 @@ def parse_args() -> argparse.Namespace:
         help='until a request is given up (%(default)s)')
     add_amp(parser)
     parser.add_argument(
-        '--fuse', action='store_true', help="fold the trunk's norms and scales into its layers")
+        '--fuse',
+        action=argparse.BooleanOptionalAction,
+        help='fold and merge layers, the same to rounding (where it can be)')
     return parser.parse_args()
 
 

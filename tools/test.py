@@ -21,10 +21,11 @@ def parse_args() -> argparse.Namespace:
         '--out', type=Path, help='JSON file for the metrics (WORK_DIR/TIMESTAMP/metrics.json)')
     parser.add_argument('--tta', action='store_true', help='merge six scales, flipped and not')
     add_amp(parser)
-    speed = parser.add_mutually_exclusive_group()
-    speed.add_argument(
-        '--fuse', action='store_true', help="fold the trunk's norms and scales into its layers")
-    speed.add_argument('--compile', action='store_true', help='torch.compile trunk and pyramid')
+    parser.add_argument(
+        '--fuse',
+        action=argparse.BooleanOptionalAction,
+        help='fold and merge layers, the same to rounding (where it can be)')
+    parser.add_argument('--compile', action='store_true', help='torch.compile trunk and pyramid')
     return parser.parse_args()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from colonnade.weights.state_dicts import Shapes, State
 
 from ..columnar import ColumnarBackbone
+from ..kernels.orders import as_map
 from ..registry import register_trunk
 from ..variants import resolve_out_indices
 from .architectures import ShownModels, TimmModels, are_normalised
@@ -272,7 +273,7 @@ class PlainViT(ColumnarBackbone):
         if self.tap_norm:
             x = self.norm(x)
         count = self.num_prefix_tokens
-        map_ = x[:, count:].mT.contiguous().unflatten(2, place[0])
+        map_ = as_map(x[:, count:], place[0][0])
         return (map_, x[:, :count]) if self.return_prefix_tokens else map_
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:

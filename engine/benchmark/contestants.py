@@ -19,6 +19,8 @@ from colonnade.backbones import TRUNKS, ColumnarBackbone
 from colonnade.necks import ColumnarPyramid
 from colonnade.necks.pyramid import strides_around
 
+from ..fusing import fuse
+
 SUFFIXES = ('', '-compiled', '-fused')
 KINDS = ('ours', 'timm')
 DETECTORS = {  # configs of mmdet, in its package
@@ -130,7 +132,7 @@ def build_contestant(name: str, trunk: str, size: tuple[int, int], *, train: boo
         model = nn.Sequential(model, ColumnarPyramid(**pyramid_for(backbone)))
     model.train(train).to(device)
     if suffix == 'fused':
-        backbone.fuse()
+        fuse(model)
     elif suffix == 'compiled':
         parts = (model.detector.backbone, model.detector.neck) if detects else (model, )
         for part in model if isinstance(model, nn.Sequential) else parts:

@@ -23,11 +23,11 @@ from colonnade.weights.state_dicts import WeightsError
 from ..checks import settle_trunk
 from ..classes import OTHER_CLASSES, class_heads, num_classes_of
 from ..data_sources import find_datasets
+from ..fusing import fuse_if_wanted
 from ..half_precision import Amp, compute_in, half_type
 from ..launch import build_error, prepare_library, read_config
 from ..options import merge_options
 from ..registries import find_class
-from ..runner import fuse_trunks
 from ..sharing import check_parts, open_package
 from .drawing import Colour
 from .images import SUFFIXES
@@ -48,7 +48,7 @@ def load(config: str | Path | Config,
          *,
          device: str | None = None,
          cfg_options: dict[str, Any] | None = None,
-         fuse: bool = False,
+         fuse: bool | None = False,
          amp: Amp = False,
          trust: bool = False) -> Model:
     """A detector or segmenter with its weights, ready to predict.
@@ -62,7 +62,8 @@ def load(config: str | Path | Config,
         device: ``'cpu'``, ``'cuda:0'`` ...; a GPU where there is one, if not given.
         cfg_options: Settings that override the config, as in
             ``{'model.test_cfg.rcnn.score_thr': 0.3}``.
-        fuse: Fold the trunk's norms and scales into its layers, which changes answers by rounding.
+        fuse: Fold and merge layers, which changes answers by rounding; ``None`` does so where it is
+            possible. Pictures of what a model looks at need one that is not fused.
         amp: Compute in half precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16
             on a CPU and float16 on a GPU. Answers stay float32.
         trust: Run what is pickled in the weights, and whatever a folder's config names; only if
@@ -90,8 +91,7 @@ def load(config: str | Path | Config,
             module.load_state_dict(plan_loading(module, checkpoint, str(weights)).state)
             classes, palette = classes_of(cfg, checkpoint.get('meta') or {}, str(weights))
             module.to(place).eval()
-            if fuse:
-                fuse_trunks(module)
+            fuse_if_wanted(module, fuse, dtype)
             if dtype is not None:
                 compute_in(module, dtype)
             return Model(module.requires_grad_(False), cfg, classes, palette, str(weights))

@@ -40,7 +40,7 @@ class ServeOptions:
     max_pixels: int | None = None
     timeout: float = TIMEOUT
     cfg_options: dict[str, Any] | None = None
-    fuse: bool = False
+    fuse: bool | None = None
     amp: Amp = False
     trust: bool = False
 

@@ -1,0 +1,4 @@
+"""Whole models in the form for evaluation: folded and merged, the same to rounding."""
+from .whole import fuse, fuse_if_wanted
+
+__all__ = ['fuse', 'fuse_if_wanted']

@@ -1,0 +1,91 @@
+"""All that is folded and merged in a detector or segmenter, in order."""
+from __future__ import annotations
+
+import sys
+
+import torch
+from mmengine.logging import print_log
+from torch import nn
+
+from colonnade.backbones import ColumnarBackbone
+from colonnade.backbones.kernels.folding import FusedError
+from colonnade.backbones.kernels.orders import map_order
+from colonnade.backbones.kernels.untouched import is_plain
+
+from ..runner import parts_of_ours
+from .batch_norms import fold_batch_norms
+from .precision import cast_weights
+from .pyramids import fuse_pyramids
+
+
+def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
+    """Fold and merge layers of a model, in place, for evaluation alone.
+
+    Results stay the same to rounding. Parameters are changed and some are gone: load before, and
+    don't save after. Maps between pyramid and heads may be others than before. Layers that are
+    replaced or hooked are left alone, but for those of the trunk.
+
+    Args:
+        model: A detector or segmenter with its weights, in evaluation mode.
+        dtype: Of autocast, if it is to compute under it alone: weights are cast to it.
+
+    Returns:
+        A line for each thing that was done; none if the model is fused already.
+
+    Raises:
+        ValueError: If the model has no trunk and no pyramid of ours, is in training mode, or has a
+            trunk that cannot be fused. It is left as it was then.
+    """
+    parts = parts_of_ours(model)
+    if all(part.fused for part in parts):
+        return []
+    if model.training:
+        raise ValueError('fuse() is for evaluation: call eval() before')
+    lines = []
+    for part in parts:
+        if isinstance(part, ColumnarBackbone):
+            try:
+                part.fuse()
+            except FusedError as error:
+                raise ValueError(str(error)) from error
+            lines.append(f'{type(part).__name__}: norms and scales folded')
+    lines += [*fold_batch_norms(model), *fuse_pyramids(model)]
+    if 'mmseg' in sys.modules:  # whose heads these are
+        from .bottlenecks import merge_bottlenecks
+        lines += merge_bottlenecks(model)
+    order_weights(model)
+    if dtype is not None:
+        lines += cast_weights(model, dtype)
+    model.requires_grad_(False)
+    return lines
+
+
+def order_weights(model: nn.Module) -> None:
+    """Keep the weights of convolutions in the order of maps, or each call would copy them."""
+    for module in model.modules():
+        if is_plain(module, nn.Conv2d) and module.kernel_size != (1, 1):
+            module.to(memory_format=map_order(module.weight))
+
+
+def fuse_if_wanted(model: nn.Module,
+                   wanted: bool | None,
+                   dtype: torch.dtype | None = None) -> list[str]:
+    """Fuse a model if that is asked for; returns what :func:`fuse` does.
+
+    Args:
+        model: With its weights; it is set to evaluation mode.
+        wanted: ``None`` fuses what can be fused, and logs why a model cannot be.
+        dtype: As of :func:`fuse`.
+
+    Raises:
+        ValueError: If it is wanted, and the model cannot be fused.
+    """
+    if wanted is False:
+        return []
+    try:
+        return fuse(model.eval(), dtype)
+    except ValueError as error:
+        if wanted:
+            raise
+        print_log(f'not fused: {error}', logger='current')
+        return []

@@ -1,0 +1,231 @@
+"""Whole models that are fused give what they gave before."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from mmcv.cnn import ConvModule
+from mmengine.registry import MODELS, DefaultScope
+from mmseg.models.decode_heads import PSPHead, UPerHead
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from colonnade.backbones.kernels import orders
+from colonnade.backbones.kernels.folding import FusedError
+from colonnade.configs import find_config
+from colonnade.engine.complexity import blank_sample
+from colonnade.engine.fusing import fuse, fuse_if_wanted
+from colonnade.engine.fusing.upsampling_convolution import UpsamplingConvolution
+from colonnade.engine.launch import read_config
+from colonnade.necks import ColumnarPyramid, SimplePyramid
+
+ARCH = dict(embed_dim=16, depth=2, num_heads=2, patch_size=16)
+MERGED = ('stride 4, 8 with the lateral ones', )
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def randomised(model: nn.Module) -> nn.Module:
+    """In float64, for evaluation, with statistics and affine maps of norms that do something."""
+    for module in model.double().eval().modules():
+        if isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.LayerNorm)):
+            for name, value in (*module.named_parameters(), *module.named_buffers()):
+                if value.is_floating_point():
+                    value.uniform_(0.5, 2) if name != 'bias' else value.normal_()
+    return model
+
+
+def model_of(head: str, *, trunk: str = 'xcit') -> nn.Module:
+    """The slim model of a head, on a trunk of two blocks."""
+    cfg = read_config(find_config(f'{head}/{trunk}_nano_12_p16_slim_shapes'))
+    cfg.model.backbone.update(out_indices=[0] *
+                              (len(cfg.model.backbone.get('out_indices') or range(4)) - 1) + [1])
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        model = MODELS.build(cfg.model)
+    model.init_weights()
+    return randomised(model)
+
+
+def outputs(model: nn.Module, size: tuple[int, int]) -> list[Tensor]:
+    """What heads give of two images before post-processing; of an R-CNN, what they get."""
+    images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1)).double()
+    if hasattr(model, 'roi_head'):
+        return list(model.extract_feat(images))
+    return tree_leaves(model(images, [blank_sample(*size)] * 2, mode='tensor'))
+
+
+def check_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9 * theirs.abs().max().item())
+
+
+@pytest.mark.parametrize('head, size, says', [
+    ('mask_rcnn', (75, 101), MERGED),
+    ('sem_fpn', (75, 101), (*MERGED, '7 batch norms folded')),
+    ('upernet', (75, 101), (*MERGED, '13 batch norms folded', 'FusedUPerHead: bottlenecks')),
+    ('segformer', (75, 101), ('5 batch norms folded', )),
+    ('vitdet', (75, 101), ('SimplePyramid: layers merged', )),
+    ('rtmdet_ins', (64, 96), ('batch norms folded', )),
+])
+def test_fused_models_give_the_same(head: str, size: tuple[int, int], says: tuple) -> None:
+    model = model_of(head)
+    expected = outputs(model, size)
+    lines = '; '.join(fuse(model))
+    assert 'XCiT: norms and scales folded' in lines and all(part in lines for part in says), lines
+    check_same(outputs(model, size), expected)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert fuse(model) == []
+
+
+def test_gradients_go_through() -> None:
+    """To images, as pictures of what a model looks at ask for."""
+    model, found = model_of('upernet'), []
+    image = torch.randn(1, 3, 75, 101).double().requires_grad_()
+    for _ in range(2):
+        with torch.enable_grad():
+            found.append(torch.autograd.grad(model(image, mode='tensor')[:, 0].sum(), image)[0])
+        fuse(model)
+    check_same(found[1:], found[:1])
+
+
+def pyramid(make: Callable[..., nn.Module], **options: object) -> nn.Module:
+    neck = make(16, 16, **options)
+    neck.init_weights()
+    return randomised(neck)
+
+
+@pytest.mark.parametrize('make', [
+    lambda: pyramid(SimplePyramid, out_channels=8),
+    lambda: pyramid(SimplePyramid, out_channels=8, norm_cfg=dict(type='BN')),
+    lambda: pyramid(ColumnarPyramid, norm_cfg=dict(type='SyncBN')),
+    lambda: pyramid(ColumnarPyramid, norm_cfg=dict(type='GN', num_groups=2)),
+    lambda: pyramid(ColumnarPyramid, out_strides=(4, 4, 8, 64)),
+])
+def test_fused_pyramids_give_the_same(make: Callable[[], nn.Module]) -> None:
+    neck = make()
+    maps = [torch.randn(2, 16, 5, 7).double() for _ in range(4)]
+    expected = neck(maps)
+    neck.fuse()
+    check_same(neck(maps), expected)
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in neck.modules())
+    with pytest.raises(FusedError, match='cannot be trained: build it anew'):
+        neck.train()
+    with pytest.raises(FusedError, match=r'takes no weights: load, then fuse\(\)'):
+        neck.load_state_dict(make().state_dict())
+
+
+@pytest.mark.parametrize('strides, options, merged', [
+    ((4, 8, 16, 32), dict(), '4, 8'),
+    ((4, 8, 16, 32), dict(norm_cfg=dict(type='BN'), act_cfg=dict(type='ReLU')), '4, 8'),
+    ((4, 8, 16, 32), dict(norm_cfg=dict(type='GN', num_groups=2)), '4, 8'),
+    ((4, 8, 16, 32), dict(start_level=1), '8'),
+    ((4, 8), dict(add_extra_convs='on_input'), '4'),
+    ((4, 8), dict(add_extra_convs='on_output'), '4, 8'),
+])
+def test_fpn_of_other_settings(strides: tuple, options: dict, merged: str) -> None:
+    fpn = {'type': 'mmdet.FPN', 'out_channels': 8, 'num_outs': 5, **options}
+    neck = pyramid(ColumnarPyramid, out_strides=strides, fpn=fpn)
+    maps = [torch.randn(2, 16, 5, 7).double() for _ in strides]
+    expected = neck(maps)
+    assert fuse(nn.Sequential(neck).eval())[-1].endswith(f'stride {merged} with the lateral ones')
+    check_same(neck(maps), expected)
+
+
+def test_hooked_layers_are_called() -> None:
+    neck = pyramid(ColumnarPyramid, fpn=dict(type='mmdet.FPN', out_channels=8, num_outs=4))
+    seen = []
+    for layer in (neck.stride4[3], neck.fpn.lateral_convs[1]):
+        layer.register_forward_hook(lambda layer, *_: seen.append(layer))
+    maps = [torch.randn(1, 16, 4, 6).double() for _ in range(4)]
+    expected = neck(maps)
+    called = list(seen)
+    fuse(nn.Sequential(neck).eval())
+    check_same(neck(maps), expected)
+    assert len(called) == 2 and seen == called * 2
+
+
+@pytest.mark.parametrize('align_corners', [False, True])
+@pytest.mark.parametrize(
+    'sizes',
+    [
+        [(13, 10), (7, 5), (4, 3), (2, 2)],
+        [(8, 8), (1, 1), (2, 2), (3, 3), (6, 6)],
+        [(2, 3), (1, 1), (6, 6)],  # where upsampling comes first
+        [(1, 1), (1, 1)],
+    ])
+def test_convolving_before_upsampling(sizes: list, align_corners: bool) -> None:
+    widths = [3, 5, 4, 6, 2][:len(sizes)]
+    conv = nn.Conv2d(sum(widths), 7, 3, padding=1).double()
+    maps = [
+        torch.randn(2, width, *size).double() for width, size in zip(widths, sizes, strict=True)
+    ]
+    upsampled = [
+        nn.functional.interpolate(x, sizes[0], mode='bilinear', align_corners=align_corners)
+        for x in maps
+    ]
+    merged = UpsamplingConvolution(conv, widths, align_corners)
+    check_same([merged(maps)], [conv(torch.cat(upsampled, dim=1))])
+    assert merged([x[:0] for x in maps]).shape == (0, 7, *sizes[0])
+
+
+def test_pspnet() -> None:
+    head = PSPHead(in_channels=6, channels=4, num_classes=3, norm_cfg=dict(type='BN'))
+    model = randomised(nn.ModuleDict(dict(neck=ColumnarPyramid(6, 16), decode_head=head)))
+    x = [torch.randn(2, 6, 9, 12).double()]
+    expected = head(x)
+    assert fuse(model)[-1] == 'FusedPSPHead: bottlenecks before upsampling'
+    check_same([head(x)], [expected])
+
+
+def test_levels_that_other_heads_take_stay() -> None:
+    options = dict(in_channels=[6] * 4, in_index=[0, 1, 2, 3], channels=4, num_classes=3)
+    parts = dict(
+        neck=ColumnarPyramid(6, 16),
+        decode_head=UPerHead(**options),
+        auxiliary_head=PSPHead(in_channels=6, in_index=0, channels=4, num_classes=3))
+    line, *_ = fuse(randomised(nn.ModuleDict(parts)))
+    assert line == 'ColumnarPyramid: layers merged, at stride 8 with the lateral ones'
+
+
+def test_convolutions_that_are_shared_keep_norms_of_their_own() -> None:
+    norm = dict(type='BN')
+    model = nn.ModuleList(ConvModule(4, 4, 3, padding=1, norm_cfg=norm) for _ in range(2))
+    model[1].conv = model[0].conv
+    model.append(ColumnarPyramid(4, 16))
+    randomised(model)
+    x = torch.randn(2, 4, 5, 6).double()
+    expected = [layer(x) for layer in model[:2]]
+    assert fuse(model)[0] == '2 batch norms folded into convolutions'
+    check_same([layer(x) for layer in model[:2]], expected)
+
+
+def test_what_cannot_be_fused(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match='no trunk and no pyramid of colonnade'):
+        fuse(nn.Linear(2, 2).eval())
+    neck = ColumnarPyramid(4, 16)
+    with pytest.raises(ValueError, match=r'for evaluation: call eval\(\) before'):
+        fuse(nn.Sequential(neck))
+    fuse_if_wanted(nn.Sequential(neck), False)
+    assert not neck.fused
+    fuse_if_wanted(nn.Linear(2, 2), None)
+    with pytest.raises(ValueError, match='no trunk and no pyramid of colonnade'):
+        fuse_if_wanted(nn.Linear(2, 2), True)
+
+
+@pytest.mark.parametrize('any_order', [True, False])
+def test_the_order_of_maps(any_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels-last, but where mmcv's operators are compiled."""
+    assert orders.operators_read_any_order()  # tools/mmcv_ext, or none
+    monkeypatch.setattr(orders, 'operators_read_any_order', lambda: any_order)
+    wanted = torch.channels_last if any_order else torch.contiguous_format
+    model = model_of('mask_rcnn')
+    for maps in (model.backbone(torch.randn(2, 3, 75, 101).double()),
+                 model.extract_feat(torch.randn(2, 3, 75, 101).double())):
+        for x in maps[:3]:  # others are a pixel high, of any order
+            assert x.is_contiguous(memory_format=wanted)
