@@ -1,0 +1,1 @@
+"""Whole models in the form for evaluation: folded, merged and without copies."""
