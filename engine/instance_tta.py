@@ -7,11 +7,12 @@ from mmcv.ops import batched_nms
 from mmdet.models import DetTTAModel
 from mmdet.structures import DetDataSample
 from mmdet.structures.bbox import bbox_flip
-from mmdet.structures.mask import encode_mask_results
 from mmengine.registry import MODELS
 from mmengine.structures import InstanceData
 from pycocotools import mask as coco_mask
 from torch import Tensor
+
+from .mask_encoding import encode_masks
 
 
 @MODELS.register_module()
@@ -62,7 +63,7 @@ def encoded(sample: DetDataSample) -> InstanceData:
         found.bboxes = bbox_flip(found.bboxes, sample.ori_shape, sample.flip_direction)
     if 'masks' in found:
         masks = found.masks.flip(-1) if flipped else found.masks
-        encodings = encode_mask_results(masks.cpu().numpy())
+        encodings = encode_masks(masks.cpu().numpy())
         del found.masks
         found.masks = encodings
     return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.dist import get_world_size, master_only
+from mmengine.evaluator import Evaluator
 from mmengine.fileio import join_path
 from mmengine.hooks import EMAHook
 from mmengine.logging import MMLogger
@@ -27,6 +28,7 @@ from colonnade.weights.state_dicts import State, WeightsError
 
 from .atomic import replacing
 from .hooks import BatchSizeHook, QuietFilter
+from .mask_encoding import encode_for
 from .terminal import shorten_start
 
 #: from a model's tensors, what a file holds, and its tensors under our names, to those to load
@@ -155,6 +157,14 @@ class StrictRunner(Runner):
         """The detector or segmenter without what distributes or augments it."""
         model = self.model.module if is_model_wrapper(self.model) else self.model
         return model.module if isinstance(model, BaseTTAModel) else model
+
+    def build_evaluator(self, evaluator: Any) -> Evaluator:
+        """As mmengine's; COCO's metrics get masks that are encoded fast."""
+        built = super().build_evaluator(evaluator)
+        for metric in built.metrics:
+            if type(metric).__name__ in ('CocoMetric', 'FasterCocoMetric'):
+                encode_for(metric)
+        return built
 
     def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
         """As mmengine's; says in a line how many learning rates and weight decays there are."""

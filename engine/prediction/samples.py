@@ -8,6 +8,7 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import nn
 
+from ..mask_encoding import encode_masks
 from .images import ImageError
 from .results import Instances
 
@@ -42,7 +43,6 @@ def instances_of(sample: BaseDataElement, *, with_masks: bool, **shared: Any) ->
     Raises:
         ImageError: If there are boxes or scores that are no numbers.
     """
-    from mmdet.structures.mask import encode_mask_results
     found = sample.pred_instances
     if not (found.bboxes.isfinite().all() and found.scores.isfinite().all()):
         raise ImageError('the model answers boxes or scores that are not finite')
@@ -52,7 +52,7 @@ def instances_of(sample: BaseDataElement, *, with_masks: bool, **shared: Any) ->
     if with_masks:
         codes = found.masks
         if isinstance(codes, torch.Tensor):
-            codes = encode_mask_results(codes.cpu().numpy())
+            codes = encode_masks(codes.cpu().numpy())
         masks = tuple(
             dict(size=list(codes[i]['size']), counts=codes[i]['counts'].decode()) for i in order)
     return Instances(

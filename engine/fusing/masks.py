@@ -1,0 +1,143 @@
+"""mmdet's mask head for evaluation: logits of the wanted class alone, and masks pasted fast.
+
+Shapes: ``n`` objects, ``C`` channels, ``K`` classes, ``h, w`` a predicted mask, ``H, W`` the image.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from mmdet.models.roi_heads.mask_heads import FCNMaskHead
+from mmengine.structures import InstanceData
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+BLOCK = 16  # objects that are upsampled at a time
+
+
+class PastingMaskHead(FCNMaskHead):
+    """A mask head that resamples each mask on the region of its box, as two small products."""
+
+    def _predict_by_feat_single(self,
+                                mask_preds: Tensor,
+                                bboxes: Tensor,
+                                labels: Tensor,
+                                img_meta: dict[str, Any],
+                                rcnn_test_cfg: Any,
+                                rescale: bool = False,
+                                activate_map: bool = False) -> Tensor:
+        """Masks ``(n, H, W)`` from logits ``(n, K, h, w)``; as mmdet's, it rescales ``bboxes``."""
+        if bboxes.device.type != 'cpu':
+            return super()._predict_by_feat_single(mask_preds, bboxes, labels, img_meta,
+                                                   rcnn_test_cfg, rescale, activate_map)
+        masks = torch.as_tensor(mask_preds)
+        classes = torch.zeros_like(labels) if self.class_agnostic else labels
+        masks = masks[torch.arange(len(masks)), classes].float()
+        masks = masks if activate_map else masks.sigmoid()
+        wide, high = img_meta['scale_factor']
+        height, width = img_meta['ori_shape'][:2]
+        if rescale:
+            bboxes /= bboxes.new_tensor([wide, high, wide, high])
+        else:
+            height, width = (int(round(side * by)) for side, by in ((height, high), (width, wide)))
+        with torch.autocast('cpu', enabled=False):
+            return paste(masks, bboxes.float(), (height, width), rcnn_test_cfg.mask_thr_binary)
+
+
+class WantedMaskHead(PastingMaskHead):
+    """A mask head that gives features, and makes logits of them once it knows the classes.
+
+    Attributes:
+        upsampler: The transposed convolution before the logits; in its own place is none.
+        predictor: The layer of the logits of all classes, likewise.
+    """
+    upsampler: nn.ConvTranspose2d
+    predictor: nn.Conv2d
+
+    def predict_by_feat(self, mask_preds: tuple[Tensor, ...], results_list: list[InstanceData],
+                        *args: Any, **kwargs: Any) -> list[InstanceData]:
+        """As mmdet's, from the features ``(n, C, h, w)`` of each image."""
+        logits = tuple(
+            wanted_logits(features, found.labels, self.upsampler, self.predictor)
+            for features, found in zip(mask_preds, results_list, strict=True))
+        return super().predict_by_feat(logits, results_list, *args, **kwargs)
+
+
+def wanted_logits(features: Tensor, labels: Tensor, upsampler: nn.ConvTranspose2d,
+                  predictor: nn.Conv2d) -> Tensor:
+    """Logits of one class of each object, of those that a mask head computes for all classes.
+
+    Each pixel of a transposed convolution without overlap comes from one pixel: with the layer of
+    logits behind it, it is two linear layers.
+
+    Args:
+        features: ``(n, C, h, w)``.
+        labels: ``(n,)``.
+        upsampler: Of kernels as large as the stride ``s``.
+        predictor: Behind it and a ReLU, of 1 × 1.
+
+    Returns:
+        ``(n, 1, s * h, s * w)``.
+    """
+    (height, width), step = features.shape[2:], upsampler.stride[0]
+    weight = upsampler.weight.permute(2, 3, 1, 0).flatten(0, 2).to(features.dtype)
+    bias = upsampler.bias.repeat(step * step).to(features.dtype)
+    last = predictor.weight[labels].flatten(1)[..., None].to(features.dtype)  # (n, C, 1)
+    found = [features.new_empty(0, height * width * step * step, 1)]
+    for pixels, wanted in zip(
+            features.permute(0, 2, 3, 1).flatten(1, 2).split(BLOCK), last.split(BLOCK),
+            strict=True):
+        hidden = F.linear(pixels, weight, bias).relu_()  # (BLOCK, h * w, s * s * C)
+        found.append(hidden.unflatten(2, (-1, len(last[0]))).flatten(1, 2) @ wanted)
+    logits = torch.cat(found).view(-1, height, width, step, step).transpose(2, 3)
+    logits = logits.reshape(-1, 1, step * height, step * width)
+    return logits + predictor.bias[labels].view(-1, 1, 1, 1).to(logits.dtype)
+
+
+def paste(masks: Tensor, boxes: Tensor, size: tuple[int, int], threshold: float) -> Tensor:
+    """Masks of boxes in an image, by bilinear interpolation as of mmdet's ``grid_sample``.
+
+    Args:
+        masks: Probabilities ``(n, h, w)``, float32.
+        boxes: Left, top, right, bottom in pixels, ``(n, 4)``, float32.
+        size: Height and width of the image.
+        threshold: From which probability a pixel belongs to the object. Below 0, masks are not
+            binary: they hold 255 times the probability.
+
+    Returns:
+        ``(n, height, width)``, bool; uint8 if they are not binary.
+    """
+    limit = torch.tensor(size).flip(0)
+    low = (boxes[:, :2].floor() - 1).clamp_min(0).long().minimum(limit)
+    high = (boxes[:, 2:].ceil() + 1).clamp_min(0).long().minimum(limit).maximum(low)
+    columns, rows = (resampling(boxes[:, axis], boxes[:, axis + 2], low[:, axis], high[:, axis],
+                                num) for axis, num in ((0, masks.shape[2]), (1, masks.shape[1])))
+    out = torch.zeros(len(masks), *size, dtype=torch.bool if threshold >= 0 else torch.uint8)
+    for image, mask, down, across, (left, top), (right, bottom) in zip(
+            out, masks, rows, columns, low.tolist(), high.tolist(), strict=True):
+        found = down @ mask @ across.T
+        image[top:bottom, left:right] = found >= threshold if threshold >= 0 else found * 255
+    return out
+
+
+def resampling(low: Tensor, high: Tensor, start: Tensor, stop: Tensor,
+               num: int) -> tuple[Tensor, ...]:
+    """Weights of bilinear interpolation along one axis.
+
+    Args:
+        low: Where masks begin in pixels, ``(n,)``.
+        high: Where they end.
+        start: The first pixel that is wanted of each.
+        stop: That behind the last.
+        num: Of values of a mask along the axis.
+
+    Returns:
+        For each mask, ``(stop - start, num)``.
+    """
+    counts = stop - start
+    index = torch.repeat_interleave(counts)
+    pixel = torch.arange(len(index)) - (counts.cumsum(0) - counts - start)[index]
+    at = (pixel + 0.5 - low[index]) / (high - low)[index] * num - 0.5
+    at = torch.where(at.isinf(), (num - 1) / 2, at)  # of a box without width, as mmdet
+    weights = (1 - (at[:, None] - torch.arange(num)).abs()).clamp_min_(0)
+    return weights.split(counts.tolist())

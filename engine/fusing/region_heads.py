@@ -1,0 +1,143 @@
+"""mmdet's modules for regions, which become fast subclasses in place.
+
+Names, weights and references to them stay. Where their fast form cannot be used, as on GPUs, they
+do what mmdet does. Importing it imports mmdet.
+"""
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from mmcv.cnn.bricks.wrappers import Conv2d, ConvTranspose2d
+from mmcv.ops import RoIAlign
+from mmdet.models.dense_heads import RPNHead
+from mmdet.models.roi_heads import StandardRoIHead
+from mmdet.models.roi_heads.bbox_heads import (ConvFCBBoxHead, Shared2FCBBoxHead,
+                                               Shared4Conv1FCBBoxHead)
+from mmdet.models.roi_heads.mask_heads import FCNMaskHead
+from mmdet.models.roi_heads.roi_extractors import GenericRoIExtractor, SingleRoIExtractor
+from torch import Tensor, nn
+
+from colonnade.backbones.kernels.untouched import is_plain
+
+from .masks import PastingMaskHead, WantedMaskHead
+from .roi_align import BagRoIAlign, align_into, suits_bags
+
+SUMMED = 'RoI extractors sum pixels of channels-last maps'
+FLATTENED = 'box heads flatten regions without a copy'
+PASTED = 'mask heads paste each mask on the region of its box'
+SPLIT = 'RPN suppresses boxes level by level'
+WANTED = 'mask heads compute logits of the predicted class alone'
+
+
+class BagRoIExtractor(SingleRoIExtractor):
+    """mmdet's extractor, whose regions are written once, in channels-last order."""
+
+    def forward(self,
+                feats: Sequence[Tensor],
+                rois: Tensor,
+                roi_scale_factor: float | None = None) -> Tensor:
+        """Regions ``(k, 5)`` of maps ``(B, C, H, W)``: ``(k, C, h, w)``."""
+        if not all(map(suits_bags, self.roi_layers, feats, [rois] * len(feats))):
+            return super().forward(feats, rois, roi_scale_factor)
+        alone = len(feats) == 1  # mmdet neither chooses a level nor rescales then
+        levels = self.map_roi_levels(rois, len(feats))
+        if roi_scale_factor is not None and not alone:
+            rois = self.roi_rescale(rois, roi_scale_factor)
+        out = feats[0].new_empty(len(rois), *self.roi_layers[0].output_size, self.out_channels)
+        for level, (layer, feature) in enumerate(zip(self.roi_layers, feats, strict=False)):
+            places = (levels == level).nonzero()[:, 0]
+            align_into(out, places, feature, rois[places], layer.spatial_scale,
+                       layer.sampling_ratio, layer.aligned)
+        return out.permute(0, 3, 1, 2)
+
+
+class ChannelsBehind(nn.Module):
+    """Regions ``(k, C, h, w)`` as ``(k, h, w, C)``, which are flattened without a copy."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1)
+
+
+def fuse_region_heads(model: nn.Module) -> list[str]:
+    """See :func:`.regions.fuse_regions`."""
+    done = Counter[str]()
+    for module in list(model.modules()):
+        if is_plain(module, StandardRoIHead) and predicts_by_class(module):
+            defer_logits(module.mask_head)
+            done.update((PASTED, WANTED))
+        elif is_plain(module, FCNMaskHead):
+            module.__class__ = PastingMaskHead
+            done[PASTED] += 1
+        elif is_plain(module, SingleRoIExtractor) and all(map(is_average, module.roi_layers)):
+            module.__class__ = BagRoIExtractor
+            done[SUMMED] += 1
+        elif is_plain(module, GenericRoIExtractor) and all(map(is_average, module.roi_layers)):
+            for layer in module.roi_layers:
+                layer.__class__ = BagRoIAlign
+            done[SUMMED] += 1
+        elif is_plain(module, RPNHead) and suppresses_by_level(module):
+            split_suppression(module)
+            done[SPLIT] += 1
+        elif is_flattening(module):
+            flatten_channels_last(module)
+            done[FLATTENED] += 1
+    return [f'{what} ({count})' for what, count in done.items()]
+
+
+def is_average(layer: nn.Module) -> bool:
+    """Whether it is RoIAlign that averages."""
+    return is_plain(layer, RoIAlign) and layer.pool_mode == 'avg'
+
+
+def is_flattening(module: nn.Module) -> bool:
+    """Whether it is a box head whose first linear layer gets the whole regions."""
+    kinds = (ConvFCBBoxHead, Shared2FCBBoxHead, Shared4Conv1FCBBoxHead)
+    return (is_plain(module, *kinds) and module.num_shared_fcs > 0 and not module.with_avg_pool
+            and is_plain(module.shared_fcs[0], nn.Linear)
+            and not any(isinstance(layer, ChannelsBehind) for layer in module.shared_convs))
+
+
+@torch.no_grad()
+def flatten_channels_last(head: ConvFCBBoxHead) -> None:
+    """Order the weights of the first linear layer as channels-last regions lie in memory."""
+    layer = head.shared_fcs[0]
+    weight = layer.weight.unflatten(1, (-1, *head.roi_feat_size)).permute(0, 2, 3, 1)
+    layer.weight = nn.Parameter(weight.flatten(1), requires_grad=layer.weight.requires_grad)
+    head.shared_convs.append(ChannelsBehind())
+    head.num_shared_convs += 1
+
+
+def predicts_by_class(roi_head: StandardRoIHead) -> bool:
+    """Whether its masks are picked from logits of all classes, behind upsampling by one layer."""
+    if not roi_head.with_mask or not is_plain(roi_head.mask_head, FCNMaskHead):
+        return False
+    head = roi_head.mask_head
+    above, last = head.upsample, head.conv_logits
+    return (not head.class_agnostic and is_plain(above, nn.ConvTranspose2d, ConvTranspose2d)
+            and is_plain(last, nn.Conv2d, Conv2d) and last.kernel_size == (1, 1)
+            and above.kernel_size == above.stride and above.stride[0] == above.stride[1]
+            and above.padding == above.output_padding == (0, 0) and above.groups == last.groups == 1
+            and above.bias is not None and last.bias is not None)
+
+
+def defer_logits(head: FCNMaskHead) -> None:
+    """Let a mask head give features, of which it makes the logits that are wanted."""
+    head.__class__ = WantedMaskHead
+    head.upsampler, head.upsample = head.upsample, None
+    head.predictor, head.conv_logits = head.conv_logits, nn.Identity()
+    head.class_agnostic = True
+
+
+def suppresses_by_level(head: RPNHead) -> bool:
+    """Whether its suppression can be split by levels, which offsets keep apart anyway."""
+    nms = (head.test_cfg or {}).get('nms') or {}
+    return nms.get('type', 'nms') == 'nms' and not nms.keys() & {'split_thr', 'class_agnostic'}
+
+
+def split_suppression(head: RPNHead) -> None:
+    """Let mmcv suppress the boxes of each level by themselves, whatever their number."""
+    head.test_cfg = copy.deepcopy(head.test_cfg)
+    head.test_cfg['nms']['split_thr'] = 0
