@@ -4,13 +4,15 @@ from __future__ import annotations
 from collections import Counter
 
 import torch
+from mmcv.cnn.bricks import wrappers
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.kernels.untouched import is_plain
 
 #: layers whose products autocast computes in half precision
-LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
+LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, wrappers.Linear, wrappers.Conv2d,
+          wrappers.ConvTranspose2d)
 
 
 def cast_weights(model: nn.Module, dtype: torch.dtype) -> list[str]:

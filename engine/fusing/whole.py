@@ -15,6 +15,7 @@ from colonnade.backbones.kernels.untouched import is_plain
 from ..runner import parts_of_ours
 from .batch_norms import fold_batch_norms
 from .precision import cast_weights
+from .regions import fuse_regions
 from .pyramids import fuse_pyramids
 
 
@@ -49,6 +50,7 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
             except FusedError as error:
                 raise ValueError(str(error)) from error
             lines.append(f'{type(part).__name__}: norms and scales folded')
+    lines += fuse_regions(model)
     lines += [*fold_batch_norms(model), *fuse_pyramids(model)]
     if 'mmseg' in sys.modules:  # whose heads these are
         from .bottlenecks import merge_bottlenecks
