@@ -218,14 +218,15 @@ def test_what_cannot_be_fused(caplog: pytest.LogCaptureFixture) -> None:
         fuse_if_wanted(nn.Linear(2, 2), True)
 
 
-@pytest.mark.parametrize('any_order', [True, False])
-def test_the_order_of_maps(any_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels-last, but where mmcv's operators are compiled."""
+@pytest.mark.parametrize('compiled, gradients', [(False, False), (True, False), (False, True)])
+def test_the_order_of_maps(compiled: bool, gradients: bool,
+                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels-last, but where mmcv's operators are compiled, and in training."""
     assert orders.operators_read_any_order()  # tools/mmcv_ext, or none
-    monkeypatch.setattr(orders, 'operators_read_any_order', lambda: any_order)
-    wanted = torch.channels_last if any_order else torch.contiguous_format
-    model = model_of('mask_rcnn')
-    for maps in (model.backbone(torch.randn(2, 3, 75, 101).double()),
-                 model.extract_feat(torch.randn(2, 3, 75, 101).double())):
-        for x in maps[:3]:  # others are a pixel high, of any order
-            assert x.is_contiguous(memory_format=wanted)
+    monkeypatch.setattr(orders, 'operators_read_any_order', lambda: not compiled)
+    wanted = torch.contiguous_format if compiled or gradients else torch.channels_last
+    model, images = model_of('mask_rcnn'), torch.randn(2, 3, 75, 101).double()
+    with torch.set_grad_enabled(gradients):
+        maps = model.backbone(images)
+        levels = model.neck.resample(maps[0], 4), model.neck.resample(maps[1], 8), *maps
+    assert all(x.is_contiguous(memory_format=wanted) for x in levels)
