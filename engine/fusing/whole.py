@@ -49,7 +49,8 @@ def fuse(model: nn.Module) -> list[str]:
     lines += [*fold_batch_norms(model), *fuse_pyramids(model)]
     if 'mmseg' in sys.modules:  # whose heads these are
         from .bottlenecks import merge_bottlenecks
-        lines += merge_bottlenecks(model)
+        from .segmenters import spare_interpolation
+        lines += [*merge_bottlenecks(model), *spare_interpolation(model)]
     order_weights(model)
     model.requires_grad_(False)
     return lines
