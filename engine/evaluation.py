@@ -112,10 +112,10 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
     dtype = half_type(options.amp, get_device())
-    cfg = testing_config(options)
-    Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
     if options.fuse and options.compile:
         raise ValueError('--fuse and --compile exclude each other')
+    cfg = testing_config(options)
+    Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
     if options.out:
         check_writable(Path(options.out))
     with trusting(options.trust):

@@ -8,6 +8,7 @@ import torch
 from mmcv.cnn import ConvModule
 from mmengine.registry import MODELS, DefaultScope
 from mmseg.models.decode_heads import PSPHead, UPerHead
+from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -15,6 +16,7 @@ from colonnade.backbones.kernels import orders
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.configs import find_config
 from colonnade.engine.complexity import blank_sample
+from colonnade.engine.evaluation import TestOptions, prepared_runner
 from colonnade.engine.fusing import fuse, fuse_if_wanted
 from colonnade.engine.fusing.upsampling_convolution import UpsamplingConvolution
 from colonnade.engine.launch import read_config
@@ -92,6 +94,28 @@ def test_gradients_go_through() -> None:
             found.append(torch.autograd.grad(model(image, mode='tensor')[:, 0].sum(), image)[0])
         fuse(model)
     check_same(found[1:], found[:1])
+
+
+@pytest.mark.parametrize('about', [
+    dict(ori_shape=(32, 48)),
+    dict(ori_shape=(40, 60)),
+    dict(ori_shape=(32, 48), img_padding_size=(0, 0, 0, 0), flip=True, flip_direction='vertical'),
+    dict(ori_shape=(30, 40), img_padding_size=(3, 5, 2, 0)),
+    None,
+])
+@pytest.mark.parametrize('classes', [1, 3])
+def test_label_maps_are_the_same(about: dict | None, classes: int) -> None:
+    model = model_of('sem_fpn')
+    model.decode_head.threshold = 0.4
+    logits, found = torch.randn(2, classes, 32, 48), []
+    for _ in range(2):
+        samples = about and [SegDataSample(metainfo=about) for _ in range(2)]
+        found.append(model.postprocess_result(logits, samples))
+        assert samples is None or found[-1] is samples
+        fuse(model)
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        assert ours.seg_logits.data.equal(theirs.seg_logits.data)
+        assert ours.pred_sem_seg.data.equal(theirs.pred_sem_seg.data)
 
 
 def pyramid(make: Callable[..., nn.Module], **options: object) -> nn.Module:
@@ -205,12 +229,16 @@ def test_convolutions_that_are_shared_keep_norms_of_their_own() -> None:
     check_same([layer(x) for layer in model[:2]], expected)
 
 
-def test_what_cannot_be_fused(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_fused() -> None:
     with pytest.raises(ValueError, match='no trunk and no pyramid of colonnade'):
         fuse(nn.Linear(2, 2).eval())
     neck = ColumnarPyramid(4, 16)
     with pytest.raises(ValueError, match=r'for evaluation: call eval\(\) before'):
         fuse(nn.Sequential(neck))
+    options = TestOptions(config='a.py', checkpoint='a.pth', fuse=True, compile=True)
+    with pytest.raises(ValueError, match='--fuse and --compile exclude each other'):
+        with prepared_runner(options):
+            pass
     fuse_if_wanted(nn.Sequential(neck), False)
     assert not neck.fused
     fuse_if_wanted(nn.Linear(2, 2), None)
@@ -218,14 +246,15 @@ def test_what_cannot_be_fused(caplog: pytest.LogCaptureFixture) -> None:
         fuse_if_wanted(nn.Linear(2, 2), True)
 
 
-@pytest.mark.parametrize('any_order', [True, False])
-def test_the_order_of_maps(any_order: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels-last, but where mmcv's operators are compiled."""
+@pytest.mark.parametrize('compiled, gradients', [(False, False), (True, False), (False, True)])
+def test_the_order_of_maps(compiled: bool, gradients: bool,
+                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels-last, but where mmcv's operators are compiled, and in training."""
     assert orders.operators_read_any_order()  # tools/mmcv_ext, or none
-    monkeypatch.setattr(orders, 'operators_read_any_order', lambda: any_order)
-    wanted = torch.channels_last if any_order else torch.contiguous_format
-    model = model_of('mask_rcnn')
-    for maps in (model.backbone(torch.randn(2, 3, 75, 101).double()),
-                 model.extract_feat(torch.randn(2, 3, 75, 101).double())):
-        for x in maps[:3]:  # others are a pixel high, of any order
-            assert x.is_contiguous(memory_format=wanted)
+    monkeypatch.setattr(orders, 'operators_read_any_order', lambda: not compiled)
+    wanted = torch.contiguous_format if compiled or gradients else torch.channels_last
+    model, images = model_of('mask_rcnn'), torch.randn(2, 3, 75, 101).double()
+    with torch.set_grad_enabled(gradients):
+        maps = model.backbone(images)
+        levels = model.neck.resample(maps[0], 4), model.neck.resample(maps[1], 8), *maps
+    assert all(x.is_contiguous(memory_format=wanted) for x in levels)

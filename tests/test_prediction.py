@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 from PIL import Image
 from random_models import random_checkpoint
 
@@ -323,7 +324,13 @@ def test_files_of_another_kind(config: str, given: str | None, says: str) -> Non
         colonnade.load(config, given)
 
 
-def test_trunks_that_cannot_be_fused(tmp_path: Path) -> None:
+def test_trunks_that_cannot_be_fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leaf = 'sem_fpn/simplified_vit_nano_12_slim_shapes'
+    weights = random_checkpoint(leaf, tmp_path / 'a.pth')
     with pytest.raises(ValueError, match='SimplifiedViT cannot be fused'):
-        colonnade.load(leaf, random_checkpoint(leaf, tmp_path / 'a.pth'), fuse=True)
+        colonnade.load(leaf, weights, fuse=True)
+    said: list[str] = []
+    monkeypatch.setattr(MMLogger.get_current_instance(), 'handle', lambda x: said.append(x.msg))
+    model = colonnade.load(leaf, weights, fuse=None)
+    assert not model.module.neck.fused
+    assert [text for text in said if 'SimplifiedViT cannot be fused' in text][0].startswith('not ')

@@ -38,7 +38,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--batch-sizes', nargs='+', type=int, default=[1])
     parser.add_argument('--train', action='store_true', help='forward and backward')
     parser.add_argument('--pyramid', action='store_true', help='with the pyramid behind the trunk')
-    parser.add_argument('--fuse', action='store_true', help='fuse our trunk (evaluation only)')
+    parser.add_argument('--fuse', action='store_true', help='fuse ours (evaluation only)')
     parser.add_argument('--compile', action='store_true', help='compile ours by torch.compile')
     parser.add_argument(
         '--dtype',

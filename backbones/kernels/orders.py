@@ -26,14 +26,14 @@ def operators_read_any_order() -> bool:
 def map_order(x: Tensor) -> torch.memory_format:
     """The order that maps are given in: channels last on a CPU, where oneDNN is fast with it.
 
-    The default where what reads the maps may not know others.
+    The default where what reads the maps may not know others. Also with gradients: those of
+    convolutions are slower in the other order.
 
     Args:
         x: Tokens or a map, on the device in question.
     """
-    if x.device.type == 'cpu' and operators_read_any_order() and not is_transformed():
-        return torch.channels_last
-    return torch.contiguous_format
+    fast = x.device.type == 'cpu' and not torch.is_grad_enabled() and not is_transformed()
+    return torch.channels_last if fast and operators_read_any_order() else torch.contiguous_format
 
 
 def as_map(x: Tensor, height: int) -> Tensor:

@@ -25,7 +25,17 @@ def fold_batch_norms(model: nn.Module) -> list[str]:
             module.add_module(module.norm_name, nn.Identity())
             module.efficient_conv_bn_eval_forward = None
             count += 1
+        if is_plain(module, ConvModule) and module.order[-2:] == ('norm', 'act'):
+            overwrite_by_relu(module)
     return [f'{count} batch norms folded into convolutions'] if count else []
+
+
+def overwrite_by_relu(module: ConvModule) -> None:
+    """Let ReLU overwrite what a convolution and its folded norm gave, which nobody else keeps."""
+    alone = module.norm is None or is_plain(module.norm, nn.Identity)
+    if module.with_activation and alone and is_plain(module.conv, nn.Conv2d):
+        if is_plain(module.activate, nn.ReLU):
+            module.activate.inplace = True
 
 
 def can_be_folded(module: nn.Module) -> bool:

@@ -10,7 +10,7 @@ from torch import nn
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.kernels.untouched import is_plain
 
-#: layers whose products autocast computes in half precision
+#: layers whose products autocast computes in half precision; mmcv's are torch's of new versions
 LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, wrappers.Linear, wrappers.Conv2d,
           wrappers.ConvTranspose2d)
 

@@ -22,6 +22,8 @@ def fuse_pyramids(model: nn.Module) -> list[str]:
     """
     lines = []
     for pyramid in [part for part in model.modules() if isinstance(part, Pyramid)]:
+        if pyramid.fused:
+            continue
         laterals = {}
         if is_plain(pyramid, ColumnarPyramid):
             for index, lateral in laterals_behind(pyramid, model):

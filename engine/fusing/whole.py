@@ -15,8 +15,8 @@ from colonnade.backbones.kernels.untouched import is_plain
 from ..runner import parts_of_ours
 from .batch_norms import fold_batch_norms
 from .precision import cast_weights
-from .regions import fuse_regions
 from .pyramids import fuse_pyramids
+from .regions import fuse_regions
 
 
 def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
@@ -54,7 +54,8 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
     lines += [*fold_batch_norms(model), *fuse_pyramids(model)]
     if 'mmseg' in sys.modules:  # whose heads these are
         from .bottlenecks import merge_bottlenecks
-        lines += merge_bottlenecks(model)
+        from .segmenters import spare_interpolation
+        lines += [*merge_bottlenecks(model), *spare_interpolation(model)]
     order_weights(model)
     if dtype is not None:
         lines += cast_weights(model, dtype)
