@@ -55,6 +55,9 @@ TABLE_3 = {
 class CaiTBlock(LayerScaleBlock):
     """timm's block, with less reading and writing of memory."""
 
+    packable = ('attn.qkv', 'attn.proj', 'mlp.fc1', 'mlp.fc2')
+    packable_and_read = ()
+
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``."""
         attended = self.attn(self.norm1(x))

@@ -12,9 +12,11 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from timm.models.mlp_mixer import Affine
-from torch import nn
+from torch import Tensor, nn
 
 from .layers import scaled
+from .packed import HAS_PACKING, PACKED_DTYPES, PackedLinear
+from .untouched import is_linear
 
 
 class FusedError(RuntimeError):
@@ -27,6 +29,10 @@ class FusibleBlock(Protocol):
 
     def touched_layer(self) -> str | None:
         """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
+
+    #: names of linear layers that are called, and of those whose weights are also read in float32
+    packable: tuple[str, ...]
+    packable_and_read: tuple[str, ...]
 
     def fuse(self) -> None:
         """Fold what is beside linear layers into them."""
@@ -54,17 +60,35 @@ def fold_scale(block: nn.Module, name: str, layer: nn.Linear | nn.Conv2d) -> Non
     setattr(block, name, None)
 
 
+def pack_layers(block: nn.Module, dtype: torch.dtype) -> None:
+    """Pack a block's linear layers where they are on a CPU and of float32."""
+    for name in (*block.packable, *block.packable_and_read):
+        layer = block.get_submodule(name)
+        if is_linear(layer) and can_be_packed(layer.weight, dtype):
+            keep = name in block.packable_and_read and dtype == torch.float32
+            block.set_submodule(name, PackedLinear(layer.weight, layer.bias, dtype, keep=keep))
+
+
+def can_be_packed(weight: Tensor, dtype: torch.dtype) -> bool:
+    """Whether oneDNN can have weights in its order, for products of ``dtype``."""
+    return (HAS_PACKING and weight.device.type == 'cpu' and weight.dtype == torch.float32
+            and dtype in PACKED_DTYPES)
+
+
 class Fusible(nn.Module):
     """A trunk whose blocks and stem can be fused."""
 
     fused: bool = False
     blocks: nn.ModuleList
 
-    def fuse(self) -> Fusible:
-        """Fold norms' and LayerScale's factors into the layers beside them, for evaluation alone.
+    def fuse(self, dtype: torch.dtype | None = None) -> Fusible:
+        """Fold norms and LayerScale into the layers beside them, and pack these, for evaluation.
 
         The maps stay the same to rounding. Parameters are changed and some are gone: load before,
-        and don't save after.
+        and don't save after. On a CPU, weights are packed once for oneDNN, see :mod:`.packed`.
+
+        Args:
+            dtype: The precision of autocast that the trunk will run under; ``None`` is float32.
 
         Raises:
             FusedError: If the trunk is in training mode, or layers are not as they were built, see
@@ -80,9 +104,10 @@ class Fusible(nn.Module):
             raise FusedError(
                 f'{type(self).__name__} cannot be fused with layers that are replaced, '
                 f'hooked or of other tensors: {", ".join(touched)}')
-        self._fuse_stem()
+        self._fuse_stem(dtype or torch.float32)
         for block in self.blocks:
             block.fuse()
+            pack_layers(block, dtype or torch.float32)
         self.requires_grad_(False)
         self.fused = True
         return self
@@ -100,8 +125,8 @@ class Fusible(nn.Module):
     def _touched_in_stem(self) -> str | None:
         """The first layer that :meth:`_fuse_stem` cannot fold, by name, if there is one."""
 
-    def _fuse_stem(self) -> None:
-        """Fold what can be folded before the first block."""
+    def _fuse_stem(self, dtype: torch.dtype) -> None:
+        """Fold and pack what can be before the first block."""
 
 
 def refuse_weights(trunk: Fusible) -> None:

@@ -12,30 +12,19 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from .libraries import onednn_is_faster
 from .operators import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
+from .packed import PackedLinear
+from .precision import autocast_dtype, widened
 from .untouched import (MLP, add_branch, all_are_called, first_touched, is_drop_path, is_gated_mlp,
                         is_plain, is_token_norm)
 
-HAS_ONEDNN = torch.backends.mkldnn.is_available()
-
-
-def autocast_dtype(x: Tensor) -> torch.dtype | None:
-    """What autocast would compute products of ``x`` in; None if it is off."""
-    device = x.device.type
-    if x.is_meta or not torch.is_autocast_enabled(device):
-        return None
-    return torch.get_autocast_dtype(device)
-
 
 def suits_convolution(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN's float32 convolution can be used (never during export)."""
-    return (HAS_ONEDNN and x.device.type == 'cpu' and x.dtype == weight.dtype == torch.float32
-            and autocast_dtype(x) is None and not torch.compiler.is_exporting())
-
-
-def widened(x: Tensor) -> Tensor:
-    """In float32, unless it is more precise."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    """Whether oneDNN's convolution is the faster product, of float32 (never during export)."""
+    return (x.device.type == 'cpu' and x.dtype == weight.dtype == torch.float32
+            and autocast_dtype(x) is None and not torch.compiler.is_exporting()
+            and onednn_is_faster())
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -50,6 +39,13 @@ def call_linear(layer: nn.Module, x: Tensor) -> Tensor:
     if is_plain(layer, nn.Linear) and not all_are_called():
         return linear(x, layer.weight, layer.bias)
     return layer(x)
+
+
+def linear_gelu(layer: nn.Linear | PackedLinear, x: Tensor) -> Tensor:
+    """GELU of a linear layer that is as it was built, ``(B, N, C_in)`` to ``(B, N, C_out)``."""
+    if isinstance(layer, PackedLinear):
+        return layer(x, gelu=True)
+    return gelu(linear(x, layer.weight, layer.bias))
 
 
 def linear_per_image(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -83,8 +79,9 @@ def add(x: Tensor, branch: Tensor, scale: Tensor | None = None) -> Tensor:
         branch: The same shape, of lower precision under autocast.
         scale: ``(C)``; ``None`` is 1.
     """
-    if torch.is_grad_enabled() or branch.dtype != x.dtype:
+    if torch.is_grad_enabled():
         return x + (branch if scale is None else branch * scale)
+    branch = branch.to(x.dtype)
     return branch.add_(x) if scale is None else torch.addcmul(x, branch, scale)
 
 
@@ -205,11 +202,8 @@ def feed_forward(x: Tensor,
         return add_branch(x, mlp(_normalised(given, norm)), scale, drop_path)
     for tokens, source in zip(x.split(BLOCK, dim=1), given.split(BLOCK, dim=1), strict=True):
         source = _normalised(source, norm)
-        if known:
-            hidden = linear(source, mlp.fc1.weight, mlp.fc1.bias)
-            out = gelu_linear(hidden, mlp.fc2.weight, mlp.fc2.bias)
-        else:
-            out = mlp(source)
+        out = call_linear(mlp.fc2, linear_gelu(mlp.fc1, source)) if known else mlp(source)
+        out = out.to(x.dtype)  # sums of two precisions take several times as long
         tokens.add_(out) if scale is None else tokens.addcmul_(out, scale)
     return x
 

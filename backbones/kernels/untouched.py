@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from .packed import PackedLinear
+
 Check = Callable[[nn.Module], bool]
+LINEAR = (nn.Linear, PackedLinear)
 Parts = Mapping[str, Check]  # of a module, by name; '' is the module itself
 
 
@@ -41,7 +44,7 @@ def has_bias(module: nn.Module) -> bool:
 
 
 def is_linear(module: nn.Module) -> bool:
-    return is_plain(module, nn.Linear) and has_bias(module)
+    return is_plain(module, *LINEAR) and has_bias(module)
 
 
 def is_gelu(module: nn.Module) -> bool:
@@ -72,7 +75,7 @@ def is_affine(module: nn.Module) -> bool:
 
 def is_gated_mlp(module: nn.Module) -> bool:
     """Whether it is timm's MLP with gates, of layers that take each token by itself."""
-    layers = (nn.Linear, nn.SiLU, nn.Dropout, nn.Identity, nn.LayerNorm, LayerNorm, RmsNorm)
+    layers = (*LINEAR, nn.SiLU, nn.Dropout, nn.Identity, nn.LayerNorm, LayerNorm, RmsNorm)
     return (is_plain(module, GluMlp, SwiGLU) and not all_are_called()
             and all(is_plain(layer, *layers) for layer in module.children()))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.layers import call_linear, linear
-from ..kernels.untouched import is_plain, is_unseen
+from ..kernels.untouched import LINEAR, is_plain, is_unseen
 from .windows import Grid, Heads, attend_in_windows
 
 KINDS = (Attention, AttentionRope, EvaAttention)
@@ -129,12 +129,12 @@ class SelfAttention(nn.Module):
 
     def gives_its_own(self) -> bool:
         """Whether nobody else keeps what this layer gives."""
-        return (is_unseen(self, SelfAttention) and is_unseen(self.proj, nn.Linear)
+        return (is_unseen(self, SelfAttention) and is_unseen(self.proj, *LINEAR)
                 and is_unseen(self.proj_drop, nn.Dropout, nn.Identity))
 
     def _is_alone(self, x: Tensor) -> bool:
         """Whether nobody else needs queries and keys: no gradients, hooks or compiler."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.is_meta:
             return False
-        return (is_unseen(self.qkv, nn.Linear) and is_unseen(self.q_norm, nn.Identity)
+        return (is_unseen(self.qkv, *LINEAR) and is_unseen(self.q_norm, nn.Identity)
                 and is_unseen(self.k_norm, nn.Identity))

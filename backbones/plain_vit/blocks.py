@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
-from ..kernels.untouched import (MLP, NORM, Parts, add_branch, all_are_called, first_touched_below,
-                                 is_drop_path, is_linear, is_plain)
+from ..kernels.untouched import (LINEAR, MLP, NORM, Parts, add_branch, all_are_called,
+                                 first_touched_below, is_drop_path, is_linear, is_plain)
 from .attention import KINDS, SelfAttention
 from .windows import Grid
 
 ATTENTION: Parts = {
     '': lambda module: is_plain(module, SelfAttention),
-    'qkv': lambda module: is_plain(module, nn.Linear),
+    'qkv': lambda module: is_plain(module, *LINEAR),
     'gate': lambda module: module is None,
     'proj': is_linear,
 }
@@ -27,6 +27,9 @@ class PlainBlock(nn.Module):
     Attributes:
         index: Its place in the trunk; rotary positions may differ from block to block.
     """
+
+    packable = ('attn.qkv', 'attn.proj', 'mlp.fc1', 'mlp.fc2')
+    packable_and_read = ()
 
     def __init__(self, block: Block | EvaBlock, index: int) -> None:
         super().__init__()

@@ -43,6 +43,9 @@ class ResMLPBlock(ResBlock):
     token_mixing: str = 'resample'
     shifted: bool = False
 
+    packable = ('mlp_channels.fc1', 'mlp_channels.fc2')
+    packable_and_read = ()
+
     def forward(self,
                 x: Tensor,
                 grid: Grid,

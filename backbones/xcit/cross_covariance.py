@@ -3,7 +3,8 @@
 Shapes: ``B`` images, ``N`` tokens, ``C`` width, ``h`` heads, ``d = C / h`` head width.
 
 The *plain* form is the paper's. Queries, keys and values of all tokens are computed. Those of each
-head, normalised over the tokens, give a map ``(d, d)``, which is multiplied with the values.
+head, normalised over the tokens, give a map ``(d, d)``, which is multiplied with the values. On a
+CPU without gradients, it is multiplied with the weights of the output projection instead.
 
 The *covariance* form never writes them. All that the map needs of the tokens ``y`` is ``y^T y``
 and their sum, since ``q^T k = W_q y^T y W_k^T`` plus terms of the biases. The norms of queries and
@@ -16,10 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..kernels.layers import autocast_dtype, gram, linear, linear_per_image, widened
+from ..kernels.layers import call_linear, gram, linear, linear_per_image
+from ..kernels.operators import BLOCK
+from ..kernels.packed import PackedLinear
+from ..kernels.precision import full_precision, product_dtype, widened
 
 EPS = 1e-12  # the norm's lower bound, as in F.normalize
 
@@ -27,8 +31,7 @@ EPS = 1e-12  # the norm's lower bound, as in F.normalize
 @dataclass
 class AttentionWeights:
     """The parameters of one layer."""
-    qkv: Tensor  # (3 C, C)
-    qkv_bias: Tensor | None  # (3 C)
+    qkv: nn.Linear | PackedLinear  # C to 3 C
     temperature: Tensor  # (h, 1, 1)
     proj: Tensor  # (C, C)
     proj_bias: Tensor  # (C)
@@ -50,14 +53,13 @@ def cross_covariance_attention(y: Tensor, weights: AttentionWeights) -> Tensor:
 
 
 def prefers_plain(y: Tensor) -> bool:
-    """Whether the device speaks for the plain form, however many tokens there are.
+    """Whether the plain form is taken, however many tokens there are.
 
-    A GPU's products of half precision are so much faster than the full precision of ``y^T y`` that
-    those saved do not pay for it. Without data there is nothing to gain, and the paper's products
+    Products of half precision are so much faster than the full precision of ``y^T y`` that those
+    saved do not pay for it. Without data there is nothing to gain, and the paper's products
     are what is counted.
     """
-    precision = autocast_dtype(y) or y.dtype
-    return y.is_meta or (y.device.type != 'cpu' and precision.itemsize < 4)
+    return y.is_meta or product_dtype(y).itemsize < 4
 
 
 def covariance_pays(num_tokens: int, width: int) -> bool:
@@ -73,7 +75,9 @@ def covariance_pays(num_tokens: int, width: int) -> bool:
 def plain_form(y: Tensor, weights: AttentionWeights) -> Tensor:
     """As the paper defines it; arguments as for :func:`cross_covariance_attention`."""
     heads = len(weights.temperature)
-    qkv = linear(y, weights.qkv, weights.qkv_bias)  # (B, N, 3 C)
+    qkv = call_linear(weights.qkv, y)  # (B, N, 3 C)
+    if y.device.type == 'cpu' and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return _attend_by_weights(qkv, weights)
     q, k, v = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # (B, h, N, d)
     with full_precision(y):
         products = widened(q).mT @ widened(k)  # (B, h, d, d)
@@ -83,16 +87,46 @@ def plain_form(y: Tensor, weights: AttentionWeights) -> Tensor:
     return linear(out.transpose(1, 2).flatten(2), weights.proj, weights.proj_bias)
 
 
+def _attend_by_weights(qkv: Tensor, weights: AttentionWeights) -> Tensor:
+    """The plain form from its queries, keys and values ``(B, N, 3 C)``, fast on a CPU."""
+    heads = len(weights.temperature)
+    q, k, v = qkv.chunk(3, dim=2)
+    if qkv.dtype.itemsize < 4:  # all pairs of channels take less time than to part the heads
+        # image by image: bmm would copy the transposed queries
+        pairs = q.new_empty(len(q), q.shape[2], k.shape[2])
+        for image, queries, keys in zip(pairs, q, k, strict=True):
+            torch.mm(queries.T, keys, out=image)
+        pairs = pairs.unflatten(1, (heads, -1)).unflatten(3, (heads, -1))  # (B, h, d, h, d)
+        products = widened(pairs.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2))  # (B, h, d, d)
+    else:
+        q_heads, k_heads = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (q, k))
+        products = q_heads.mT @ k_heads
+    norms = _norms(qkv[:, :, :2 * k.shape[2]]).unflatten(1, (2, heads, -1))
+    attention = _softmax(products, norms[:, 0], norms[:, 1], weights.temperature)
+    with full_precision(v):
+        proj = widened(weights.proj).unflatten(1, (heads, -1)).transpose(0, 1)  # (h, C, d)
+        matrix = (proj @ attention).transpose(1, 2).flatten(2)  # (B, C, C)
+        bias = weights.proj_bias.expand(len(v), -1)
+        return linear_per_image(v, matrix.to(v.dtype), bias.to(v.dtype))
+
+
+def _norms(x: Tensor) -> Tensor:
+    """Of the columns of ``(B, N, C)``, bounded below: ``(B, C)``."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    squares = sum((rows * rows).sum(1, dtype=dtype) for rows in x.split(BLOCK, dim=1))
+    return squares.sqrt().clamp_min(EPS)
+
+
 def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:
     """By the covariance of the tokens; arguments as for :func:`cross_covariance_attention`."""
     heads, width = len(weights.temperature), y.shape[2]
     with full_precision(y):
         covariance, total = gram(y), widened(y).sum(1)  # (B, C, C), (B, C)
-        qk, v = widened(weights.qkv).split((2 * width, width))
+        qk, v = widened(weights.qkv.weight).split((2 * width, width))
         proj, proj_bias = widened(weights.proj), widened(weights.proj_bias)
         of_tokens, of_ones = linear(covariance, qk), total @ qk.mT
-        if weights.qkv_bias is not None:
-            qk_bias, v_bias = widened(weights.qkv_bias).split((2 * width, width))
+        if weights.qkv.bias is not None:
+            qk_bias, v_bias = widened(weights.qkv.bias).split((2 * width, width))
             of_tokens = torch.addcmul(of_tokens, total.unsqueeze(2), qk_bias)
             of_ones = torch.add(of_ones, qk_bias, alpha=y.shape[1])
         # of_tokens is y^T [q k] (B, C, 2 C), of_ones is 1^T [q k] (B, 2 C)
@@ -100,7 +134,7 @@ def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:
         query_heads = qk[:width].unflatten(0, (heads, -1))  # (h, d, C)
         keys = of_tokens[:, :, width:].unflatten(2, (heads, -1)).transpose(1, 2)  # (B, h, C, d)
         products = query_heads @ keys  # (B, h, d, d)
-        if weights.qkv_bias is not None:
+        if weights.qkv.bias is not None:
             squares = torch.addcmul(squares, of_ones, qk_bias)
             query_bias = qk_bias[:width].view(heads, -1, 1)
             products = torch.addcmul(products, query_bias,
@@ -111,15 +145,10 @@ def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:
         values = attention @ v.unflatten(0, (heads, -1))  # (B, h, d, C)
         matrix = linear(values.flatten(1, 2).mT, proj).mT  # (B, C, C)
         bias = proj_bias.expand(len(y), -1)
-        if weights.qkv_bias is not None:
+        if weights.qkv.bias is not None:
             mixed = attention @ v_bias.view(heads, -1, 1)  # (B, h, d, 1)
             bias = F.linear(mixed.flatten(1), proj, proj_bias)
     return linear_per_image(y, matrix.to(y.dtype), bias.to(y.dtype))
-
-
-def full_precision(y: Tensor) -> torch.autocast:
-    """A context without autocast."""
-    return torch.autocast('cpu' if y.is_meta else y.device.type, enabled=False)
 
 
 def _softmax(products: Tensor, norms_q: Tensor, norms_k: Tensor, temperature: Tensor) -> Tensor:

@@ -45,6 +45,9 @@ class XCiTBlock(XCABlock):
     :mod:`.kernels.untouched`.
     """
 
+    packable = ('mlp.fc1', 'mlp.fc2')
+    packable_and_read = ('attn.qkv', )  # by the covariance form
+
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
         if first_touched(self.attn, XCA_PARTS) is None and is_drop_path(self.drop_path1):
@@ -96,9 +99,9 @@ class XCiTBlock(XCABlock):
 
     def _attend(self, y: Tensor) -> Tensor:
         """Cross-covariance attention and the first LayerScale."""
-        qkv, proj = self.attn.qkv, scaled(self.gamma1, self.attn.proj)
+        layers = self.attn
         return cross_covariance_attention(
-            y, AttentionWeights(qkv.weight, qkv.bias, self.attn.temperature, *proj))
+            y, AttentionWeights(layers.qkv, layers.temperature, *scaled(self.gamma1, layers.proj)))
 
     def _interact(self, y: Tensor, height: int) -> Tensor:
         """Local patch interaction (section 3.3) and the third LayerScale."""

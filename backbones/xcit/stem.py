@@ -6,8 +6,10 @@ from timm.models.xcit import ConvPatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..kernels.folding import can_be_packed
 from ..kernels.layers import gelu, gelu_convolution
 from ..kernels.norms import fold_batch_norm, fold_batch_norm_into, is_fixed
+from ..kernels.packed import PackedHalving
 from ..kernels.untouched import Parts, first_touched, is_convolution, is_gelu, is_hooked, is_plain
 
 STEM_PIXELS = 2**18  # of images go through the stem together where no gradients are wanted
@@ -15,8 +17,9 @@ STEM_PIXELS = 2**18  # of images go through the stem together where no gradients
 
 def is_halving(module: nn.Module) -> bool:
     """Whether it is a 3 x 3 convolution that halves height and width."""
-    return (is_convolution(module, stride=2) and module.groups == 1
-            and module.kernel_size == (3, 3))
+    return is_plain(module,
+                    PackedHalving) or (is_convolution(module, stride=2) and module.groups == 1
+                                       and module.kernel_size == (3, 3))
 
 
 STEM_PARTS: Parts = {
@@ -68,8 +71,26 @@ def _run_strip(convolutions: list[nn.Sequential], img: Tensor, top: int, bottom:
         top, bottom = max(top, 0), min(bottom, height)
     x = img[:, :, top:bottom].contiguous(memory_format=torch.channels_last)
     for index, layer in enumerate(convolutions):
-        x = _convolve(layer[0], layer[1], x, paddings.pop(), after_gelu=index > 0)
+        x, padding = _padded(x, paddings.pop())
+        if isinstance(layer[0], PackedHalving):
+            x = layer[0](x, padding, gelu=index < len(convolutions) - 1)
+        else:
+            x = _convolve(layer[0], layer[1], x, padding, after_gelu=index > 0)
     return x
+
+
+def _padded(x: Tensor, rows: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+    """An image with zeros above and below, and the padding that is left to the convolution.
+
+    A convolution pads both sides alike. A row too many below an even number of rows is not read.
+
+    Args:
+        x: ``(B, C, H, W)``.
+        rows: Of zeros above and below.
+    """
+    if rows == (1, 1) or (rows == (1, 0) and x.shape[2] % 2 == 0):
+        return x, (1, 1)
+    return (F.pad(x, (0, 0, *rows)) if any(rows) else x), (0, 1)  # F.pad copies even for nothing
 
 
 def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, int], *,
@@ -82,7 +103,7 @@ def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, i
         conv: 3 x 3.
         norm: What follows it.
         x: ``(B, C, H, W)``.
-        padding: Rows of zeros above and below.
+        padding: Rows and columns of zeros on either side.
         after_gelu: Whether GELU comes first.
     """
     weight, bias = conv.weight, conv.bias
@@ -93,15 +114,14 @@ def _convolve(conv: nn.Conv2d, norm: nn.Module, x: Tensor, padding: tuple[int, i
     if after_gelu and padding == (1, 1):
         x = gelu_convolution(x, weight, bias, stride=2, padding=1)
     else:
-        x = gelu(x) if after_gelu else x
-        if any(padding):  # F.pad copies even for nothing
-            x = F.pad(x, (0, 0, *padding))
-        x = F.conv2d(x, weight, bias, stride=2, padding=(0, 1))
+        x = F.conv2d(gelu(x) if after_gelu else x, weight, bias, stride=2, padding=padding)
     return x if fold else norm(x)
 
 
-def fuse_stem(stem: ConvPatchEmbed) -> None:
-    """Fold batch norms that are fixed into the convolutions before them."""
+def fuse_stem(stem: ConvPatchEmbed, dtype: torch.dtype) -> None:
+    """Fold batch norms that are fixed into the convolutions before them, and pack these."""
     for layer in list(stem.proj)[::2]:
         if is_fixed(layer[1]):
             fold_batch_norm_into(layer)
+        if isinstance(layer[1], nn.Identity) and can_be_packed(layer[0].weight, dtype):
+            layer[0] = PackedHalving(layer[0].weight, layer[0].bias, dtype)

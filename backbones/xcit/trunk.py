@@ -18,6 +18,7 @@ from ..registry import register_trunk
 from ..variants import PublishedSize, Settings, Variants
 from .layers import XCiTBlock
 from .layouts import LAYOUTS
+from .positions import FourierPositions
 from .stem import first_touched_in_stem, fuse_stem, run_stem
 
 COLUMNS = ('embed_dim', 'depth', 'num_heads', 'layer_scale_init_value', 'tokens_norm')
@@ -41,11 +42,6 @@ TABLE_1 = {
     'medium_24': (84,  16.2,  63.9),
     'large_24':  (189, 36.1, 142.2),
 }  # yapf: disable
-
-
-def copied_input(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-    """A hook for layers whose input is a view, which inductor cannot store for gradients."""
-    return (inputs[0].contiguous(), )
 
 
 def check_stem(settings: Settings) -> None:
@@ -104,7 +100,7 @@ class XCiT(ColumnarBackbone):
             num_classes=num_classes or 0,
             cls_attn_layers=0 if num_classes is None else 2,
             **common)
-        trunk.pos_embed.token_projection.register_forward_pre_hook(copied_input)
+        trunk.pos_embed = FourierPositions(trunk.pos_embed)
         trunk.blocks.extend(
             XCiTBlock(
                 self.embed_dim,
@@ -150,18 +146,20 @@ class XCiT(ColumnarBackbone):
             x, grid = as_tokens(image), image.shape[-2:]  # (B, N, C)
         else:
             x, grid = self.patch_embed(img)
-        return self._embed_positions(grid) + x, grid
+        return x + self._embed_positions(grid), grid
 
     def _embed_positions(self, grid: tuple[int, int]) -> Tensor:
         """``(1, N, C)``."""
+        if isinstance(self.pos_embed, FourierPositions) and self.pos_embed.is_untouched():
+            return self.pos_embed.of_tokens(grid)
         return self.pos_embed(1, *grid).flatten(2).transpose(1, 2).contiguous()
 
     def _touched_in_stem(self) -> str | None:
         name = first_touched_in_stem(self.patch_embed)
         return name if name is None else f'patch_embed.{name}'.rstrip('.')
 
-    def _fuse_stem(self) -> None:
-        fuse_stem(self.patch_embed)
+    def _fuse_stem(self, dtype: torch.dtype) -> None:
+        fuse_stem(self.patch_embed, dtype)
 
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
         return block(x, *place)

@@ -1,0 +1,59 @@
+"""Which library multiplies matrices of float32 faster on this processor: torch's BLAS or oneDNN.
+
+torch's BLAS is MKL, which leaves the wider half of some makers' vector units unused. oneDNN, to
+which torch gives convolutions, uses what the processor has. Which is faster is measured once in a
+process, in some 10 ms. To give the same bits on all machines, set ``COLONNADE_PRODUCTS``.
+"""
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+VARIABLE = 'COLONNADE_PRODUCTS'
+CHOICES = ('blas', 'onednn')
+TOKENS, WIDTH = 1024, 384  # of the product that is timed
+CLEARLY = 1.15  # times as fast; below, processes of one machine could differ in their choice
+
+
+@torch.compiler.assume_constant_result
+def onednn_is_faster() -> bool:
+    """Whether oneDNN's convolutions are clearly faster than the BLAS; BLAS without oneDNN.
+
+    Raises:
+        ValueError: If ``COLONNADE_PRODUCTS`` is neither ``blas`` nor ``onednn``.
+    """
+    return _chosen(os.environ.get(VARIABLE))
+
+
+@cache
+def _chosen(asked: str | None) -> bool:
+    if asked and asked not in CHOICES:
+        raise ValueError(f'{VARIABLE} must be {" or ".join(CHOICES)}, got {asked!r}')
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return asked == 'onednn' if asked else _measured()
+
+
+@torch.no_grad()
+def _measured() -> bool:
+    """By the best of some rounds in turns, which a busy machine disturbs least."""
+    tokens, weight = torch.ones(1, TOKENS, WIDTH), torch.ones(WIDTH, WIDTH)
+    image = tokens.view(1, 1, TOKENS, WIDTH).permute(0, 3, 1, 2)
+    contestants: tuple[Callable[[], Tensor], ...] = (
+        lambda: F.linear(tokens, weight),
+        lambda: F.conv2d(image, weight[:, :, None, None]),
+    )
+    best = [float('inf')] * 2
+    with torch.autocast('cpu', enabled=False):
+        for _ in range(6):
+            for index, contestant in enumerate(contestants):
+                started = time.perf_counter()
+                contestant()
+                best[index] = min(best[index], time.perf_counter() - started)
+    return best[0] > CLEARLY * best[1]

@@ -1,0 +1,142 @@
+"""Layers for evaluation on a CPU, whose weights are kept in oneDNN's own order.
+
+oneDNN brings weights into the order of its kernels in every call; for few tokens that takes as long
+as the product. Here it is done once, and GELU is applied while the product is in the cache.
+"""
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .precision import product_dtype
+
+TOKENS_HINT = 1024  # the order chosen for so many tokens is also fast for others
+PIXELS_HINT = (1, 64, 64)  # batch, height and width, likewise
+HAS_PACKING = torch.backends.mkldnn.is_available() and all(
+    hasattr(torch.ops.mkldnn, name)
+    for name in ('_reorder_linear_weight', '_linear_pointwise', '_reorder_convolution_weight',
+                 '_convolution_pointwise'))
+PACKED_DTYPES = (torch.float32, torch.bfloat16)
+#: what oneDNN does behind a product
+PLAIN: tuple[str, list, str] = ('none', [], '')
+GELU: tuple[str, list, str] = ('gelu', [], 'none')
+
+
+class Packed(nn.Module):
+    """A layer with packed weights, for evaluation; it has no parameters.
+
+    Where packed weights are of no use (gradients, other devices or precisions, compilers) they are
+    unpacked and multiplied as always.
+
+    Args:
+        weight: As torch's layer has it.
+        bias: ``(C_out)`` or None.
+        dtype: Precision of products and results, float32 or bfloat16.
+        keep: Whether the weights are often read, and kept in their order too.
+    """
+    bias: Tensor | None
+    kept: Tensor | None  # weights in their order
+    packed: Tensor | None  # weights in oneDNN's; if they are kept, from the first call on
+
+    def __init__(self,
+                 weight: Tensor,
+                 bias: Tensor | None,
+                 dtype: torch.dtype,
+                 *,
+                 keep: bool = False) -> None:
+        super().__init__()
+        self.dtype = dtype
+        bias = None if bias is None else bias.detach().to(dtype)
+        # no buffers: devices, state dicts and copies do not know oneDNN's order
+        self.__dict__.update(kept=weight.detach().to(dtype), packed=None, bias=bias)
+        if not keep:
+            self._pack(keep=False)
+
+    @property
+    def weight(self) -> Tensor:
+        """As torch's layer has it; unpacked for this call if it is not kept."""
+        if self.kept is None:
+            assert self.packed is not None
+            return self.packed.to_dense()
+        return self.kept
+
+    def _pack(self, *, keep: bool) -> None:
+        packed = self._reordered(self.kept)
+        self.__dict__.update(packed=packed, kept=self.kept if keep else None)
+
+    @abstractmethod
+    def _reordered(self, weight: Tensor) -> Tensor:
+        """Weights in oneDNN's order."""
+
+    def _suits(self, x: Tensor) -> bool:
+        """Whether packed weights can be used; they are made then."""
+        suits = (
+            x.device.type == 'cpu' and product_dtype(x) == self.dtype and x.numel() > 0
+            and not (torch.is_grad_enabled() and x.requires_grad)
+            and not torch.compiler.is_compiling() and not torch.compiler.is_exporting())
+        if suits and self.packed is None:
+            self._pack(keep=True)
+        return suits
+
+    def _as_usual(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Input, weight and bias of torch's layer."""
+        dtype = product_dtype(x)
+        bias = None if self.bias is None else self.bias.to(x.device, dtype)
+        return x.to(dtype), self.weight.to(x.device, dtype), bias
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, 'kept': self.weight, 'packed': None, 'keep': self.kept is not None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        keep = state.pop('keep')
+        super().__setstate__(state)
+        if not keep:
+            self._pack(keep=False)
+
+
+class PackedLinear(Packed):
+    """``nn.Linear`` with packed weights, see :class:`Packed`."""
+
+    def _reordered(self, weight: Tensor) -> Tensor:
+        return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TOKENS_HINT)
+
+    def forward(self, x: Tensor, *, gelu: bool = False) -> Tensor:
+        """``(B, N, C_in)`` to ``(B, N, C_out)``, with GELU behind if wanted."""
+        if not self._suits(x):
+            out = F.linear(*self._as_usual(x))
+            return F.gelu(out) if gelu else out
+        return torch.ops.mkldnn._linear_pointwise(
+            x.to(self.dtype), self.packed, self.bias, *(GELU if gelu else PLAIN))
+
+
+class PackedHalving(Packed):
+    """A 3 x 3 convolution of stride 2 with packed weights, see :class:`Packed`."""
+
+    def _reordered(self, weight: Tensor) -> Tensor:
+        batch, *size = PIXELS_HINT
+        shape = [batch, weight.shape[1], *size]
+        return torch.ops.mkldnn._reorder_convolution_weight(
+            weight.contiguous(memory_format=torch.channels_last), [1, 1], [2, 2], [1, 1], 1, shape)
+
+    def forward(self,
+                x: Tensor,
+                padding: tuple[int, int] = (1, 1),
+                *,
+                gelu: bool = False) -> Tensor:
+        """``(B, C_in, H, W)`` to ``(B, C_out, h, w)``, with GELU behind if wanted.
+
+        Args:
+            x: In channels-last order.
+            padding: Rows and columns of zeros on either side.
+            gelu: Whether GELU follows.
+        """
+        if not self._suits(x):
+            out = F.conv2d(*self._as_usual(x), stride=2, padding=padding)
+            return F.gelu(out) if gelu else out
+        return torch.ops.mkldnn._convolution_pointwise(
+            x.to(self.dtype), self.packed, self.bias, list(padding), [2, 2], [1, 1], 1,
+            *(GELU if gelu else PLAIN))

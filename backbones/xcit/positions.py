@@ -1,0 +1,49 @@
+"""XCiT's positions: Fourier features of rows and columns, projected (section 3.4)."""
+from __future__ import annotations
+
+import torch
+from timm.models.xcit import PositionalEncodingFourier
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..kernels.precision import full_precision, widened
+from ..kernels.untouched import is_plain, is_unseen
+
+
+class FourierPositions(PositionalEncodingFourier):
+    """timm's positions, with less to compute.
+
+    Half of the features are those of a token's row, half those of its column. The projection is
+    linear: that of a token is a sum of one for its row and one for its column.
+
+    Args:
+        positions: timm's module, whose projection this one takes.
+    """
+
+    def __init__(self, positions: PositionalEncodingFourier) -> None:
+        with torch.device('meta'):  # the projection is not kept
+            super().__init__(positions.hidden_dim, positions.dim, positions.temperature)
+        self.token_projection = positions.token_projection
+
+    def is_untouched(self) -> bool:
+        """Whether the parameters are all there is to it, see :mod:`..kernels.untouched`."""
+        return is_unseen(self, FourierPositions) and is_plain(self.token_projection, nn.Conv2d)
+
+    def of_tokens(self, grid: tuple[int, int]) -> Tensor:
+        """Positions of the tokens of a grid, ``(1, N, C)``."""
+        layer = self.token_projection
+        with full_precision(layer.weight):
+            of_rows, of_columns = widened(layer.weight)[:, :, 0, 0].split(self.hidden_dim, dim=1)
+            rows = F.linear(self._features(grid[0]), of_rows, widened(layer.bias))  # (h, C)
+            columns = F.linear(self._features(grid[1]), of_columns)  # (w, C)
+            return (rows[:, None] + columns).flatten(0, 1)[None].to(layer.weight.dtype)
+
+    def _features(self, length: int) -> Tensor:
+        """Sines and cosines of the places along a line, ``(length, hidden_dim)``."""
+        device = self.token_projection.weight.device
+        dtype = torch.promote_types(self.token_projection.weight.dtype, torch.float32)
+        places = torch.arange(1, length + 1, device=device, dtype=torch.float32)
+        places = places / (length + self.eps) * self.scale
+        pairs = torch.arange(self.hidden_dim // 2, device=device, dtype=torch.float32)
+        angles = places[:, None] / self.temperature**(2 * pairs / self.hidden_dim)
+        return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1).to(dtype)

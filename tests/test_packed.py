@@ -1,0 +1,90 @@
+"""Layers with packed weights: the same products, whatever they are called with."""
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from colonnade.backbones import XCiT
+from colonnade.backbones.kernels import libraries
+from colonnade.backbones.kernels.packed import HAS_PACKING, PackedHalving, PackedLinear
+
+pytestmark = pytest.mark.skipif(not HAS_PACKING, reason='needs oneDNN')
+
+
+@pytest.mark.parametrize('keep', [False, True])
+@pytest.mark.parametrize('gelu', [False, True])
+def test_linear_layers(keep: bool, gelu: bool) -> None:
+    layer = nn.Linear(24, 40)
+    packed = PackedLinear(layer.weight, layer.bias, torch.float32, keep=keep)
+    assert not list(packed.parameters()) and torch.equal(packed.weight, layer.weight)
+    for tokens in (0, 1, 7, 1500):
+        x = torch.randn(2, tokens, 24)
+        expected = F.gelu(layer(x)) if gelu else layer(x)
+        with torch.no_grad():
+            torch.testing.assert_close(packed(x, gelu=gelu), expected)
+            twin = pickle.loads(pickle.dumps(copy.deepcopy(packed)))
+            torch.testing.assert_close(twin(x, gelu=gelu), expected)
+        x.requires_grad_()
+        grads = [
+            torch.autograd.grad((F.gelu(layer(x)) if gelu else layer(x)).sum(), x)[0],
+            torch.autograd.grad(packed(x, gelu=gelu).sum(), x)[0]
+        ]
+        torch.testing.assert_close(*grads)
+
+
+@torch.no_grad()
+def test_other_precisions_than_that_of_the_weights() -> None:
+    layer, x = nn.Linear(32, 32), torch.randn(1, 9, 32)
+    single, half = (
+        PackedLinear(layer.weight, layer.bias, dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert half(x).dtype == torch.float32 and single(x.double()).dtype == torch.float64
+    torch.testing.assert_close(half(x), layer(x), atol=0.02, rtol=0.02)
+    with torch.autocast('cpu', torch.bfloat16):
+        for packed in (single, half):
+            assert packed(x).dtype == torch.bfloat16
+            torch.testing.assert_close(packed(x).float(), layer(x).float(), atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize('size', [(16, 16), (17, 30), (1, 1)])
+@pytest.mark.parametrize('padding', [(1, 1), (0, 1)])
+@torch.no_grad()
+def test_halving_convolutions(size: tuple[int, int], padding: tuple[int, int]) -> None:
+    if padding == (0, 1) and size == (1, 1):
+        size = (3, 1)
+    conv, x = nn.Conv2d(6, 10, 3), torch.randn(2, 6, *size)
+    x = x.contiguous(memory_format=torch.channels_last)
+    expected = F.gelu(F.conv2d(x, conv.weight, conv.bias, stride=2, padding=padding))
+    packed = PackedHalving(conv.weight, conv.bias, torch.float32)
+    for layer in (packed, copy.deepcopy(packed)):
+        torch.testing.assert_close(layer(x, padding, gelu=True), expected)
+
+
+def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, chosen in (('onednn', True), ('blas', False)):
+        monkeypatch.setenv(libraries.VARIABLE, name)
+        assert libraries.onednn_is_faster() is chosen
+    monkeypatch.setenv(libraries.VARIABLE, 'mkl')
+    with pytest.raises(ValueError, match="COLONNADE_PRODUCTS must be blas or onednn, got 'mkl'"):
+        libraries.onednn_is_faster()
+    monkeypatch.delenv(libraries.VARIABLE)
+    assert libraries.onednn_is_faster() in (False, True)
+
+
+@pytest.mark.parametrize('arch', [
+    dict(embed_dim=64, depth=1, num_heads=4, patch_size=16),
+    dict(embed_dim=128, depth=1, num_heads=4, patch_size=8),  # by the covariance form
+])
+def test_trunks_by_either_library(arch: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    trunk = XCiT(arch, out_indices=(0, ))
+    image, found = torch.randn(2, 3, 264, 280), []
+    for name in libraries.CHOICES:
+        monkeypatch.setenv(libraries.VARIABLE, name)
+        maps = trunk(image)[0]
+        found.append((maps, *torch.autograd.grad(maps.square().mean(), trunk.blocks.parameters())))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * one.abs().max().item())
