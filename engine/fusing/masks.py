@@ -80,15 +80,14 @@ def wanted_logits(features: Tensor, labels: Tensor, upsampler: nn.ConvTranspose2
         ``(n, 1, s * h, s * w)``.
     """
     (height, width), step = features.shape[2:], upsampler.stride[0]
-    weight = upsampler.weight.permute(2, 3, 1, 0).flatten(0, 2).to(features.dtype)
+    weight = upsampler.weight.permute(2, 3, 1, 0).flatten(0, 2)[..., None, None].to(features.dtype)
     bias = upsampler.bias.repeat(step * step).to(features.dtype)
     last = predictor.weight[labels].flatten(1)[..., None].to(features.dtype)  # (n, C, 1)
     found = [features.new_empty(0, height * width * step * step, 1)]
-    for pixels, wanted in zip(
-            features.permute(0, 2, 3, 1).flatten(1, 2).split(BLOCK), last.split(BLOCK),
-            strict=True):
-        hidden = F.linear(pixels, weight, bias).relu_()  # (BLOCK, h * w, s * s * C)
-        found.append(hidden.unflatten(2, (-1, len(last[0]))).flatten(1, 2) @ wanted)
+    for part, wanted in zip(features.split(BLOCK), last.split(BLOCK), strict=True):
+        hidden = F.conv2d(part, weight, bias).relu_()  # (BLOCK, s * s * C, h, w)
+        pixels = hidden.permute(0, 2, 3, 1).unflatten(3, (-1, len(last[0]))).flatten(1, 3)
+        found.append(pixels @ wanted)
     logits = torch.cat(found).view(-1, height, width, step, step).transpose(2, 3)
     logits = logits.reshape(-1, 1, step * height, step * width)
     return logits + predictor.bias[labels].view(-1, 1, 1, 1).to(logits.dtype)

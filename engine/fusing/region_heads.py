@@ -25,6 +25,7 @@ from colonnade.backbones.kernels.untouched import is_plain
 from .masks import PastingMaskHead, WantedMaskHead
 from .roi_align import BagRoIAlign, align_into, suits_bags
 
+BOX_HEADS = (ConvFCBBoxHead, Shared2FCBBoxHead, Shared4Conv1FCBBoxHead)
 SUMMED = 'RoI extractors sum pixels of channels-last maps'
 FLATTENED = 'box heads flatten regions without a copy'
 PASTED = 'mask heads paste each mask on the region of its box'
@@ -81,7 +82,7 @@ def fuse_region_heads(model: nn.Module) -> list[str]:
         elif is_plain(module, RPNHead) and suppresses_by_level(module):
             split_suppression(module)
             done[SPLIT] += 1
-        elif is_flattening(module):
+        elif is_plain(module, *BOX_HEADS) and flattens(module):
             flatten_channels_last(module)
             done[FLATTENED] += 1
     return [f'{what} ({count})' for what, count in done.items()]
@@ -92,12 +93,11 @@ def is_average(layer: nn.Module) -> bool:
     return is_plain(layer, RoIAlign) and layer.pool_mode == 'avg'
 
 
-def is_flattening(module: nn.Module) -> bool:
-    """Whether it is a box head whose first linear layer gets the whole regions."""
-    kinds = (ConvFCBBoxHead, Shared2FCBBoxHead, Shared4Conv1FCBBoxHead)
-    return (is_plain(module, *kinds) and module.num_shared_fcs > 0 and not module.with_avg_pool
-            and is_plain(module.shared_fcs[0], nn.Linear)
-            and not any(isinstance(layer, ChannelsBehind) for layer in module.shared_convs))
+def flattens(head: ConvFCBBoxHead) -> bool:
+    """Whether the first linear layer of a box head gets the whole regions."""
+    return (head.num_shared_fcs > 0 and not head.with_avg_pool
+            and is_plain(head.shared_fcs[0], nn.Linear)
+            and not any(isinstance(layer, ChannelsBehind) for layer in head.shared_convs))
 
 
 @torch.no_grad()
