@@ -192,6 +192,10 @@ def test_whole_detectors(head: str) -> None:
         if 'masks' in found:
             wrong = found.masks[match] != wanted.masks
             assert wanted.masks.any() and wrong[same].sum() <= 20
+    with torch.autocast('cpu', torch.bfloat16):
+        halves = [sample.pred_instances for sample in predict(model)]
+    assert [half.keys() for half in halves] == [s.pred_instances.keys() for s in expected]
+    assert all(half.scores.isfinite().all() and len(half) == 100 for half in halves)
     model.roi_head.test_cfg.score_thr = 1.
     assert [len(sample.pred_instances) for sample in predict(model)] == [0, 0]
 
