@@ -4,15 +4,19 @@ Shapes: ``n`` objects, ``C`` channels, ``K`` classes, ``h, w`` a predicted mask,
 """
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 import torch
+from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
 from mmdet.models.roi_heads.mask_heads import FCNMaskHead
 from mmengine.structures import InstanceData
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 BLOCK = 16  # objects that are upsampled at a time
+#: the classes ``(n,)`` of the objects whose masks this thread predicts, if they are known
+WANTED: ContextVar[Tensor | None] = ContextVar('WANTED', default=None)
 
 
 class PastingMaskHead(FCNMaskHead):
@@ -31,7 +35,7 @@ class PastingMaskHead(FCNMaskHead):
             return super()._predict_by_feat_single(mask_preds, bboxes, labels, img_meta,
                                                    rcnn_test_cfg, rescale, activate_map)
         masks = torch.as_tensor(mask_preds)
-        classes = torch.zeros_like(labels) if self.class_agnostic else labels
+        classes = torch.zeros_like(labels) if masks.shape[1] == 1 else labels
         masks = masks[torch.arange(len(masks)), classes].float()
         masks = masks if activate_map else masks.sigmoid()
         wide, high = img_meta['scale_factor']
@@ -45,22 +49,40 @@ class PastingMaskHead(FCNMaskHead):
 
 
 class WantedMaskHead(PastingMaskHead):
-    """A mask head that gives features, and makes logits of them once it knows the classes.
-
-    Attributes:
-        upsampler: The transposed convolution before the logits; in its own place is none.
-        predictor: The layer of the logits of all classes, likewise.
+    """A mask head that computes logits of the predicted classes alone while :data:`WANTED` is set.
     """
-    upsampler: nn.ConvTranspose2d
-    predictor: nn.Conv2d
 
-    def predict_by_feat(self, mask_preds: tuple[Tensor, ...], results_list: list[InstanceData],
-                        *args: Any, **kwargs: Any) -> list[InstanceData]:
-        """As mmdet's, from the features ``(n, C, h, w)`` of each image."""
-        logits = tuple(
-            wanted_logits(features, found.labels, self.upsampler, self.predictor)
-            for features, found in zip(mask_preds, results_list, strict=True))
-        return super().predict_by_feat(logits, results_list, *args, **kwargs)
+    def forward(self, x: Tensor) -> Tensor:
+        """Regions ``(n, C, h, w)`` to logits ``(n, 1, 2 * h, 2 * w)``; of all K classes if not."""
+        labels = WANTED.get()
+        if labels is None:
+            return super().forward(x)
+        for conv in self.convs:
+            x = conv(x)
+        return wanted_logits(x, labels, self.upsample, self.conv_logits)
+
+
+class WantedMasks:
+    """What lets RoI heads on a CPU tell their mask heads the predicted classes."""
+
+    def predict_mask(self, x: tuple[Tensor, ...], batch_img_metas: list[dict],
+                     results_list: list[InstanceData], *args: Any, **kwargs: Any) -> list:
+        """As mmdet's."""
+        labels = torch.cat([found.labels for found in results_list])
+        token = WANTED.set(labels if labels.device.type == 'cpu' else None)
+        try:
+            return super().predict_mask(  # type: ignore[misc]
+                x, batch_img_metas, results_list, *args, **kwargs)
+        finally:
+            WANTED.reset(token)
+
+
+class WantedStandardRoIHead(WantedMasks, StandardRoIHead):
+    """mmdet's RoI head whose mask head is a :class:`WantedMaskHead`."""
+
+
+class WantedCascadeRoIHead(WantedMasks, CascadeRoIHead):
+    """mmdet's cascade whose mask heads are :class:`WantedMaskHead`."""
 
 
 def wanted_logits(features: Tensor, labels: Tensor, upsampler: nn.ConvTranspose2d,
@@ -73,22 +95,21 @@ def wanted_logits(features: Tensor, labels: Tensor, upsampler: nn.ConvTranspose2
     Args:
         features: ``(n, C, h, w)``.
         labels: ``(n,)``.
-        upsampler: Of kernels as large as the stride ``s``.
-        predictor: Behind it and a ReLU, of 1 × 1.
+        upsampler: Of kernels as large as the stride ``s``, with a bias.
+        predictor: Behind it and a ReLU, of 1 × 1, with a bias.
 
     Returns:
         ``(n, 1, s * h, s * w)``.
     """
     (height, width), step = features.shape[2:], upsampler.stride[0]
-    weight = upsampler.weight.permute(2, 3, 1, 0).flatten(0, 2).to(features.dtype)
+    weight = upsampler.weight.permute(2, 3, 1, 0).flatten(0, 2)[..., None, None].to(features.dtype)
     bias = upsampler.bias.repeat(step * step).to(features.dtype)
     last = predictor.weight[labels].flatten(1)[..., None].to(features.dtype)  # (n, C, 1)
     found = [features.new_empty(0, height * width * step * step, 1)]
-    for pixels, wanted in zip(
-            features.permute(0, 2, 3, 1).flatten(1, 2).split(BLOCK), last.split(BLOCK),
-            strict=True):
-        hidden = F.linear(pixels, weight, bias).relu_()  # (BLOCK, h * w, s * s * C)
-        found.append(hidden.unflatten(2, (-1, len(last[0]))).flatten(1, 2) @ wanted)
+    for part, wanted in zip(features.split(BLOCK), last.split(BLOCK), strict=True):
+        hidden = F.conv2d(part, weight, bias).relu_()  # (BLOCK, s * s * C, h, w)
+        pixels = hidden.permute(0, 2, 3, 1).unflatten(3, (-1, len(last[0]))).flatten(1, 3)
+        found.append(pixels @ wanted)
     logits = torch.cat(found).view(-1, height, width, step, step).transpose(2, 3)
     logits = logits.reshape(-1, 1, step * height, step * width)
     return logits + predictor.bias[labels].view(-1, 1, 1, 1).to(logits.dtype)

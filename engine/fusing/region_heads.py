@@ -13,7 +13,7 @@ import torch
 from mmcv.cnn.bricks.wrappers import Conv2d, ConvTranspose2d
 from mmcv.ops import RoIAlign
 from mmdet.models.dense_heads import RPNHead
-from mmdet.models.roi_heads import StandardRoIHead
+from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
 from mmdet.models.roi_heads.bbox_heads import (ConvFCBBoxHead, Shared2FCBBoxHead,
                                                Shared4Conv1FCBBoxHead)
 from mmdet.models.roi_heads.mask_heads import FCNMaskHead
@@ -22,9 +22,11 @@ from torch import Tensor, nn
 
 from colonnade.backbones.kernels.untouched import is_plain
 
-from .masks import PastingMaskHead, WantedMaskHead
+from .masks import PastingMaskHead, WantedCascadeRoIHead, WantedMaskHead, WantedStandardRoIHead
 from .roi_align import BagRoIAlign, align_into, suits_bags
 
+ROI_HEADS = {StandardRoIHead: WantedStandardRoIHead, CascadeRoIHead: WantedCascadeRoIHead}
+BOX_HEADS = (ConvFCBBoxHead, Shared2FCBBoxHead, Shared4Conv1FCBBoxHead)
 SUMMED = 'RoI extractors sum pixels of channels-last maps'
 FLATTENED = 'box heads flatten regions without a copy'
 PASTED = 'mask heads paste each mask on the region of its box'
@@ -65,9 +67,12 @@ def fuse_region_heads(model: nn.Module) -> list[str]:
     """See :func:`.regions.fuse_regions`."""
     done = Counter[str]()
     for module in list(model.modules()):
-        if is_plain(module, StandardRoIHead) and predicts_by_class(module):
-            defer_logits(module.mask_head)
-            done.update((PASTED, WANTED))
+        if is_plain(module, *ROI_HEADS) and module.with_mask and all(
+                map(predicts_by_class, mask_heads(module))):
+            module.__class__ = ROI_HEADS[type(module)]
+            for head in mask_heads(module):
+                head.__class__ = WantedMaskHead
+                done.update((PASTED, WANTED))
         elif is_plain(module, FCNMaskHead):
             module.__class__ = PastingMaskHead
             done[PASTED] += 1
@@ -81,7 +86,7 @@ def fuse_region_heads(model: nn.Module) -> list[str]:
         elif is_plain(module, RPNHead) and suppresses_by_level(module):
             split_suppression(module)
             done[SPLIT] += 1
-        elif is_flattening(module):
+        elif is_plain(module, *BOX_HEADS) and flattens(module):
             flatten_channels_last(module)
             done[FLATTENED] += 1
     return [f'{what} ({count})' for what, count in done.items()]
@@ -92,12 +97,11 @@ def is_average(layer: nn.Module) -> bool:
     return is_plain(layer, RoIAlign) and layer.pool_mode == 'avg'
 
 
-def is_flattening(module: nn.Module) -> bool:
-    """Whether it is a box head whose first linear layer gets the whole regions."""
-    kinds = (ConvFCBBoxHead, Shared2FCBBoxHead, Shared4Conv1FCBBoxHead)
-    return (is_plain(module, *kinds) and module.num_shared_fcs > 0 and not module.with_avg_pool
-            and is_plain(module.shared_fcs[0], nn.Linear)
-            and not any(isinstance(layer, ChannelsBehind) for layer in module.shared_convs))
+def flattens(head: ConvFCBBoxHead) -> bool:
+    """Whether the first linear layer of a box head gets the whole regions."""
+    return (head.num_shared_fcs > 0 and not head.with_avg_pool
+            and is_plain(head.shared_fcs[0], nn.Linear)
+            and not any(isinstance(layer, ChannelsBehind) for layer in head.shared_convs))
 
 
 @torch.no_grad()
@@ -110,25 +114,22 @@ def flatten_channels_last(head: ConvFCBBoxHead) -> None:
     head.num_shared_convs += 1
 
 
-def predicts_by_class(roi_head: StandardRoIHead) -> bool:
-    """Whether its masks are picked from logits of all classes, behind upsampling by one layer."""
-    if not roi_head.with_mask or not is_plain(roi_head.mask_head, FCNMaskHead):
+def mask_heads(roi_head: StandardRoIHead | CascadeRoIHead) -> list[nn.Module]:
+    """The mask heads of all stages."""
+    heads = roi_head.mask_head
+    return list(heads) if isinstance(heads, nn.ModuleList) else [heads]
+
+
+def predicts_by_class(head: nn.Module) -> bool:
+    """Whether masks are picked from logits of all classes, behind upsampling by one layer."""
+    if not is_plain(head, FCNMaskHead) or head.class_agnostic:
         return False
-    head = roi_head.mask_head
     above, last = head.upsample, head.conv_logits
-    return (not head.class_agnostic and is_plain(above, nn.ConvTranspose2d, ConvTranspose2d)
+    return (is_plain(above, nn.ConvTranspose2d, ConvTranspose2d)
             and is_plain(last, nn.Conv2d, Conv2d) and last.kernel_size == (1, 1)
             and above.kernel_size == above.stride and above.stride[0] == above.stride[1]
             and above.padding == above.output_padding == (0, 0) and above.groups == last.groups == 1
             and above.bias is not None and last.bias is not None)
-
-
-def defer_logits(head: FCNMaskHead) -> None:
-    """Let a mask head give features, of which it makes the logits that are wanted."""
-    head.__class__ = WantedMaskHead
-    head.upsampler, head.upsample = head.upsample, None
-    head.predictor, head.conv_logits = head.conv_logits, nn.Identity()
-    head.class_agnostic = True
 
 
 def suppresses_by_level(head: RPNHead) -> bool:

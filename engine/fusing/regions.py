@@ -10,8 +10,7 @@ def fuse_regions(model: nn.Module) -> list[str]:
     """Let a detector that is to be evaluated align, classify and paste regions fast.
 
     What it predicts stays the same to rounding. Layers that were replaced or hooked stay as they
-    are. The mask head of a fused Mask R-CNN gives features, of which it makes masks when it knows
-    the classes: ``mode='tensor'`` needs an unfused model.
+    are.
 
     Args:
         model: A built model with weights, changed in place; without regions it stays as it is.
