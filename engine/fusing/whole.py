@@ -46,7 +46,7 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
     for part in parts:
         if isinstance(part, ColumnarBackbone):
             try:
-                part.fuse()
+                part.fuse(dtype)
             except FusedError as error:
                 raise ValueError(str(error)) from error
             lines.append(f'{type(part).__name__}: norms and scales folded')
