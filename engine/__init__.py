@@ -1,11 +1,13 @@
-"""What the command-line tools share; configs name its constructor of optimizers and its runner.
+"""What the command-line tools share; configs name its constructor and wrapper of optimizers
+and its runner.
 
 Importing it registers trunks and necks too, and makes mmengine read checkpoints safely.
 """
 from .config_scopes import use_installed_packages
+from .half_precision import Bfloat16OptimWrapper
 from .layer_decay import LayerDecayConstructor
 from .runner import StrictRunner
 
-__all__ = ['LayerDecayConstructor', 'StrictRunner']
+__all__ = ['Bfloat16OptimWrapper', 'LayerDecayConstructor', 'StrictRunner']
 
 use_installed_packages()  # from here on, _base_ = 'mmseg::…' works

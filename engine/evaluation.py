@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from mmengine.config import Config
+from mmengine.device import get_device
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
@@ -26,6 +28,7 @@ from .checks import check_config
 from .data_sources import check_data, evaluators
 from .digests import sha256_of
 from .fusing import fuse_if_wanted
+from .half_precision import Amp, compute_in, half_type
 from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
 from .runner import StrictRunner, compile_parts
@@ -45,6 +48,8 @@ class TestOptions(LaunchOptions):
         tta: Merge six scales, flipped and not.
         fuse: Fold and merge layers, see :func:`.fusing.fuse`; ``None`` does so where it can be.
         compile: torch.compile trunk and pyramid, which are not fused then.
+        amp: Compute in half precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16
+            on a CPU and float16 on a GPU.
     """
     __test__ = False  # pytest takes what is called Test for tests
 
@@ -53,6 +58,7 @@ class TestOptions(LaunchOptions):
     tta: bool = False
     fuse: bool | None = None
     compile: bool = False
+    amp: Amp = False
 
 
 def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metrics:
@@ -105,6 +111,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         OSError: If a file or folder is missing, or cannot be written.
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
+    dtype = half_type(options.amp, get_device())
     if options.fuse and options.compile:
         raise ValueError('--fuse and --compile exclude each other')
     cfg = testing_config(options)
@@ -118,11 +125,12 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
                 prepare,
                 fuse=options.fuse,
                 compile=options.compile,
-                labels_alone=reads_labels_alone(cfg))
+                labels_alone=reads_labels_alone(cfg),
+                dtype=dtype)
             runner.check_weights()
-        elif options.fuse or options.compile:
-            raise ValueError('--fuse and --compile need the default runner, the config asks for '
-                             f'{type(runner).__name__}')
+        elif options.fuse or options.compile or dtype:
+            raise ValueError('--fuse, --compile and --amp need the default runner, the config asks '
+                             f'for {type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
         yield runner
@@ -134,15 +142,18 @@ def reads_labels_alone(cfg: Config) -> bool:
         metric.get('type') == 'IoUMetric' for metric in evaluators(cfg, ('test_evaluator', )))
 
 
-def prepare(model: nn.Module, *, fuse: bool | None, compile: bool, labels_alone: bool) -> None:
-    """Fuse or compile a model whose weights are loaded."""
+def prepare(model: nn.Module, *, fuse: bool | None, compile: bool, labels_alone: bool,
+            dtype: torch.dtype | None) -> None:
+    """Fuse or compile a model whose weights are loaded, and let it compute in half precision."""
     if compile:
         compile_parts(model)
-    elif lines := fuse_if_wanted(model, fuse):
+    elif lines := fuse_if_wanted(model, fuse, dtype):
         if labels_alone:
             from .fusing.label_maps import fuse_label_maps  # brings mmseg
             lines += fuse_label_maps(model)
         print_log(f'fused: {"; ".join(lines)}', logger='current')
+    if dtype is not None:
+        compute_in(model, dtype)
 
 
 def complete(metrics: dict[str, Any], evaluators: Iterable[BaseMetric]) -> Metrics:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import barrier
@@ -22,6 +23,7 @@ from .batch_size import accumulate, batch_size, enable_auto_scale_lr
 from .checks import check_config
 from .data_checks import check_loaded_data
 from .data_sources import check_data, exists
+from .half_precision import Amp, half_type
 from .hooks import BatchSizeHook
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
@@ -38,7 +40,8 @@ class TrainOptions(LaunchOptions):
     Attributes:
         resume: A checkpoint to go on from, or ``'auto'`` for the latest in the work dir.
         load_from: A whole model to start from: file, URL or published detector or segmenter.
-        amp: Mixed precision, on a GPU.
+        amp: Mixed precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16 on a CPU
+            and float16 on a GPU.
         compile: torch.compile trunk and pyramid.
         fsdp: Share out parameters, gradients and optimizer states over the processes.
         auto_scale_lr: Scale the learning rate by the batch size over the config's.
@@ -52,7 +55,7 @@ class TrainOptions(LaunchOptions):
     """
     resume: str | None = None
     load_from: str | None = None
-    amp: bool = False
+    amp: Amp = False
     compile: bool = False
     fsdp: bool = False
     auto_scale_lr: bool = False
@@ -105,8 +108,7 @@ def training_config(options: TrainOptions) -> Config:
     check_data(cfg, ('train_dataloader', 'val_dataloader'))
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
     set_start(cfg, options.resume, options.load_from, options.new_classes)
-    if options.amp:
-        set_amp(cfg)
+    set_amp(cfg, options.amp)
     if options.fsdp and options.compile:
         raise ValueError('--compile does not go with --fsdp: leave one out')
     if options.fsdp:
@@ -178,19 +180,29 @@ def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
                   'times as long')
 
 
-def set_amp(cfg: Config) -> None:
-    """Train in mixed precision with dynamic loss scaling.
+def set_amp(cfg: Config, amp: Amp) -> None:
+    """Train in mixed precision: float16 with dynamic loss scaling, bfloat16 without.
 
     Raises:
-        ValueError: If there is no GPU, or the config has an optimizer wrapper of its own kind.
+        ValueError: If the device gains nothing by it, or the config has an optimizer wrapper of its
+            own kind.
     """
-    if get_device() == 'cpu':
-        raise ValueError('--amp needs a GPU and there is none here: leave it out')
-    kind = cfg.optim_wrapper.get('type', 'OptimWrapper')
-    if kind not in ('OptimWrapper', 'AmpOptimWrapper'):
+    dtype = half_type(amp, get_device())
+    if dtype is None:
+        return
+    wrapper = cfg.optim_wrapper
+    kind = wrapper.get('type', 'OptimWrapper')
+    if kind not in ('OptimWrapper', 'AmpOptimWrapper', 'Bfloat16OptimWrapper'):
         raise ValueError(f'--amp needs optim_wrapper.type OptimWrapper, the config says {kind}')
-    cfg.optim_wrapper.type = 'AmpOptimWrapper'
-    cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    if dtype == torch.bfloat16:
+        wrapper.type = 'Bfloat16OptimWrapper'
+        for option in ('loss_scale', 'dtype', 'use_fsdp'):
+            wrapper.pop(option, None)
+        return
+    wrapper.type = 'AmpOptimWrapper'
+    wrapper.setdefault('loss_scale', 'dynamic')
+    if amp == 'float16':
+        wrapper.dtype = amp
 
 
 @contextmanager

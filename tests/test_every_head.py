@@ -25,6 +25,7 @@ from colonnade.engine.complexity import build, count_parameters, parts_of, total
 from colonnade.engine.conversion import convert
 from colonnade.engine.data_sources import redirect_data_root
 from colonnade.engine.fusing import fuse as fuse_model
+from colonnade.engine.half_precision import compute_in
 from colonnade.engine.launch import read_config
 from colonnade.engine.new_classes import rows_by_class
 from colonnade.engine.runner import compile_parts
@@ -178,8 +179,33 @@ def accumulation(head: SimpleNamespace) -> None:
         assert (len(changed) > 0.9 * len(trained)) if moved else not changed
 
 
+def half_precision(head: SimpleNamespace) -> None:
+    """Results of a fused model are float32, to their last digit, and near those of float32."""
+    dataset = DATASETS.build(head.cfg.test_dataloader.dataset)
+    data = pseudo_collate([dataset[0], dataset[1]])
+    exact = head.model.eval()
+    half = copy.deepcopy(exact)
+    assert 'bfloat16' in fuse_model(half, torch.bfloat16)[-1]
+    compute_in(half, torch.bfloat16)
+    with torch.inference_mode():
+        found, expected = (model.test_step(copy.deepcopy(data))[0] for model in (half, exact))
+    if 'pred_sem_seg' in found:
+        logits, wanted = found.seg_logits.data, expected.seg_logits.data
+        assert logits.dtype == torch.float32
+        # Segmenter's norm over the classes magnifies rounding: untrained, they are nearly equal
+        assert (logits - wanted).norm() < 0.2 * wanted.norm()
+        return
+    instances = found.pred_instances
+    assert instances.scores.dtype == instances.bboxes.dtype == torch.float32
+    assert len(instances) == len(expected.pred_instances)
+    torch.testing.assert_close(
+        instances.scores, expected.pred_instances.scores, rtol=0.1, atol=0.02)
+    if len(instances) and head.name != 'mask2former':  # whose boxes are edges of pixels
+        assert not instances.bboxes.equal(instances.bboxes.bfloat16().float())
+
+
 TOOLS = (new_config, new_classes, layer_decay, tta, conversion, complexity, fuse, compiled,
-         accumulation)
+         accumulation, half_precision)
 PAIRS = [  # a third of them runs always, with each head and each tool among them; the rest is slow
     pytest.param(
         tool,

@@ -79,10 +79,11 @@ randomness = dict(seed=0)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize('amp', [['--amp'], ['--amp', 'bfloat16']])
 @pytest.mark.parametrize('head', LAYOUTS)
-def test_mixed_precision(head: str, shapes: Path, tmp_path: Path) -> None:
+def test_mixed_precision(head: str, amp: list[str], shapes: Path, tmp_path: Path) -> None:
     log = run_python('tools/train.py', config(head), '--data-root', shapes / LAYOUTS[head],
-                     '--work-dir', tmp_path, '--amp', *SHORT)
+                     '--work-dir', tmp_path, *amp, *SHORT)
     assert 'Iter(train) [2/2]' in log
 
 

@@ -163,10 +163,6 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
     ('train', ['{config}', '--data-root', '{data}', '--fsdp'], '--fsdp needs several processes'),
     ('train', ['{config}', '--data-root', '{data}', '--fsdp', '--launcher', 'pytorch'
                ], '--fsdp cannot clip gradients'),
-    pytest.param(
-        'train', ['{config}', '--data-root', '{data}', '--amp'],
-        '--amp needs a GPU',
-        marks=pytest.mark.skipif(torch.cuda.is_available(), reason='a GPU is there')),
     ('make_shapes', ['{data}'], '{data} exists: name another folder'),
     ('make_shapes', ['{data}/new', '--num-val', '0'], 'at least one image in each set'),
 ])

@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import user_errors
+from colonnade.tools.command_line import add_amp, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -47,7 +47,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--pyramid', action='store_true', help='with the pyramid behind the trunk')
     parser.add_argument('--fuse', action='store_true', help='fuse ours (evaluation only)')
     parser.add_argument('--compile', action='store_true', help='compile ours by torch.compile')
-    parser.add_argument('--dtype', choices=['float32', 'bfloat16', 'float16'], default='float32')
+    parser.add_argument(
+        '--dtype',
+        choices=['float32', 'bfloat16', 'float16'],
+        default='float32',
+        help='of weights and images')
+    add_amp(parser)
     parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--threads', type=int, help="of the CPU (torch's choice)")
     parser.add_argument('--csv', type=Path, help='write the rows here')

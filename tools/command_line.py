@@ -140,6 +140,18 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         help='run what is pickled in weight files; only if you trust who made them')
 
 
+def add_amp(parser: argparse.ArgumentParser) -> None:
+    """Whether to compute in half precision."""
+    parser.add_argument(
+        '--amp',
+        nargs='?',
+        const=True,
+        default=False,
+        choices=['bfloat16', 'float16'],
+        help='mixed precision: bfloat16 on a CPU with AMX or AVX512-BF16, float16 on a GPU, or the '
+        'one that is named')
+
+
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Where a user's own images and annotations are, and what these mean."""
     kind = parser.add_mutually_exclusive_group(required=True)

@@ -9,8 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from colonnade.tools.command_line import (CHECKPOINT, STOPPED, add_model_arguments, print_any_name,
-                                          user_errors)
+from colonnade.tools.command_line import (CHECKPOINT, STOPPED, add_amp, add_model_arguments,
+                                          print_any_name, user_errors)
 
 UNREADABLE = 3  # the status that inputs which could not be read end the program with
 
@@ -68,6 +68,7 @@ def add_speed_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--overlap', type=float, help='share that tiles have in common (0.25)')
     parser.add_argument(
         '--batch-size', type=int, metavar='N', help='images at a time (1, with a GPU 8)')
+    add_amp(parser)
     parser.add_argument(
         '--fuse',
         action=argparse.BooleanOptionalAction,

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from colonnade.tools.command_line import CHECKPOINT, add_model_arguments, user_errors
+from colonnade.tools.command_line import CHECKPOINT, add_amp, add_model_arguments, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -46,6 +46,7 @@ def parse_args() -> argparse.Namespace:
         default=120,
         metavar='SECONDS',
         help='until a request is given up (%(default)s)')
+    add_amp(parser)
     parser.add_argument(
         '--fuse',
         action=argparse.BooleanOptionalAction,

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_launch_arguments, user_errors
+from colonnade.tools.command_line import add_amp, add_launch_arguments, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -20,6 +20,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--out', type=Path, help='JSON file for the metrics (WORK_DIR/TIMESTAMP/metrics.json)')
     parser.add_argument('--tta', action='store_true', help='merge six scales, flipped and not')
+    add_amp(parser)
     parser.add_argument(
         '--fuse',
         action=argparse.BooleanOptionalAction,

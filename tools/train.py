@@ -8,7 +8,7 @@ import argparse
 from contextlib import ExitStack
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_launch_arguments, stoppable, user_errors
+from colonnade.tools.command_line import add_amp, add_launch_arguments, stoppable, user_errors
 
 TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
 
@@ -28,7 +28,7 @@ def parse_args() -> argparse.Namespace:
         '--load-from',
         metavar='CHECKPOINT',
         help='start from this whole model: a file, a URL or a published detector or segmenter')
-    parser.add_argument('--amp', action='store_true', help='mixed precision (needs a GPU)')
+    add_amp(parser)
     parser.add_argument('--compile', action='store_true', help='torch.compile trunk and pyramid')
     parser.add_argument(
         '--fsdp',

@@ -64,6 +64,12 @@ class Packed(nn.Module):
             return self.packed.to_dense()
         return self.kept
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        number = self.weight.numel() * self.dtype.itemsize
+        return number * ((self.kept is not None) + (self.packed is not None))
+
     def _pack(self, *, keep: bool) -> None:
         packed = self._reordered(self.kept)
         self.__dict__.update(packed=packed, kept=self.kept if keep else None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import mmdet
+import torch
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
@@ -20,6 +21,7 @@ from colonnade.necks import ColumnarPyramid
 from colonnade.necks.pyramid import strides_around
 
 from ..fusing import fuse
+from ..half_precision import compute_in
 
 SUFFIXES = ('', '-compiled', '-fused')
 KINDS = ('ours', 'timm')
@@ -118,9 +120,18 @@ def mask_rcnn(backbone: ColumnarBackbone, opponent: str) -> nn.Module:
     return detector
 
 
-def build_contestant(name: str, trunk: str, size: tuple[int, int], *, train: bool, pyramid: bool,
-                     device: str) -> nn.Module:
-    """A module from images to maps (or, of a detector, detections), in the mode to be measured."""
+def build_contestant(name: str,
+                     trunk: str,
+                     size: tuple[int, int],
+                     *,
+                     train: bool,
+                     pyramid: bool,
+                     device: str,
+                     amp: torch.dtype | None = None) -> nn.Module:
+    """A module from images to maps (or, of a detector, detections), in the mode to be measured.
+
+    Evaluated with ``amp``, it computes under autocast in that type.
+    """
     kind, _, suffix = name.partition('-')
     backbone = build_trunk(trunk)
     detects = kind in ('detector', *DETECTORS)
@@ -132,9 +143,11 @@ def build_contestant(name: str, trunk: str, size: tuple[int, int], *, train: boo
         model = nn.Sequential(model, ColumnarPyramid(**pyramid_for(backbone)))
     model.train(train).to(device)
     if suffix == 'fused':
-        fuse(model)
+        fuse(model, amp)
     elif suffix == 'compiled':
         parts = (model.detector.backbone, model.detector.neck) if detects else (model, )
         for part in model if isinstance(model, nn.Sequential) else parts:
             part.compile()
+    if amp is not None and not train:
+        compute_in(model, amp)
     return model

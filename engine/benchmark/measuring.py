@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from colonnade.backbones.kernels.packed import Packed
 
 from .contestants import build_contestant
 
@@ -33,25 +35,39 @@ class Job:
     device: str
     threads: int
     dtype: str = 'float32'
+    amp: str = ''  # the type of autocast; without it, whole models are in dtype
 
     def build(self, name: str) -> nn.Module:
         """A contestant, and with half precision its weights in it.
 
-        Random weights are the same each time: detectors have as many proposals.
+        Random weights are the same each time:
+        detectors have as many proposals.
         """
         torch.manual_seed(0)
         return build_contestant(
-            name, self.trunk, self.size, train=self.train, pyramid=self.pyramid,
-            device=self.device).to(getattr(torch, self.dtype))
+            name,
+            self.trunk,
+            self.size,
+            train=self.train,
+            pyramid=self.pyramid,
+            device=self.device,
+            amp=getattr(torch, self.amp) if self.amp else None).to(getattr(torch, self.dtype))
 
     def images(self) -> Tensor:
         return torch.rand(
             self.batch_size, 3, *self.size, device=self.device, dtype=getattr(torch, self.dtype))
 
+    def autocast(self) -> AbstractContextManager:
+        """That of training; models that are evaluated bring their own."""
+        if not self.amp or not self.train:
+            return nullcontext()
+        return torch.autocast(self.device, getattr(torch, self.amp))
+
     def run(self, model: nn.Module, images: Tensor) -> None:
         """One forward pass, in training also the backward pass."""
         with torch.set_grad_enabled(self.train):
-            maps = model(images)
+            with self.autocast():
+                maps = model(images)
             if self.train:
                 model.zero_grad()
                 sum(m.float().square().mean() for m in maps).backward()
@@ -90,6 +106,7 @@ def peak_memory_here(job: Job, name: str) -> tuple[float, float]:
     peak = peak_while(partial(job.run, model, images), job.device)
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     weights = sum(p.nbytes for p in model.parameters())
+    weights += sum(layer.nbytes for layer in model.modules() if isinstance(layer, Packed))
     return (peak - gradients) / MIB, weights / MIB
 
 

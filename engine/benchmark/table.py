@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ..half_precision import half_type
 from .contestants import DETECTORS, NAMES, build_trunk
 from .machine import described, product_limit
 from .measuring import Job, peak_memory, time_in_turns, work_of
@@ -111,8 +112,15 @@ def check(args: argparse.Namespace) -> None:
                          f'{", ".join(set(args.opponents) - set(detectors))}')
     if args.fuse and args.compile:
         raise ValueError('--fuse and --compile are measured one at a time')
+    fused = args.fuse or any(name.endswith('-fused') for name in args.opponents)
+    if fused and args.dtype != 'float32':
+        raise ValueError('fused models compute in half precision with --amp, not with --dtype')
     args.threads = args.threads or torch.get_num_threads()
     args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    dtype = half_type(args.amp, args.device)
+    args.amp = '' if dtype is None else str(dtype).removeprefix('torch.')
+    if args.amp and args.dtype != 'float32':
+        raise ValueError(f'--amp goes with weights of float32, leave out --dtype {args.dtype}')
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
         raise ValueError('memory without a GPU is read from /proc, which Linux alone has')
     for trunk in args.trunks:
@@ -132,7 +140,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     """What is to be measured; see :func:`check`."""
     return [
         Job(trunk, size, batch_size, args.train, args.pyramid, args.device, args.threads,
-            args.dtype) for trunk in args.trunks for size in args.sizes
+            args.dtype, args.amp) for trunk in args.trunks for size in args.sizes
         for batch_size in args.batch_sizes
     ]
 
@@ -144,10 +152,10 @@ def benchmark(args: argparse.Namespace) -> Iterator[str]:
         args: Of ``tools/benchmark.py``, after :func:`check`.
     """
     jobs = jobs_of(args)
-    limit = product_limit(args.device, getattr(torch, args.dtype), args.threads)
+    limit = product_limit(args.device, getattr(torch, args.amp or args.dtype), args.threads)
+    precision = f'autocast in {args.amp}' if args.amp else args.dtype
     yield from described(args.device)
-    yield (
-        f'{args.threads} threads, {args.dtype}, median of {args.rounds} rounds ± half their range')
+    yield f'{args.threads} threads, {precision}, median of {args.rounds} rounds ± half their range'
     yield f'share is of the {limit:.0f} GFLOP/s that a product of matrices reaches'
     yield HEADER
     rows: list[Row] = []

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import sys
 
+import torch
 from mmengine.logging import print_log
 from torch import nn
 
@@ -13,11 +14,12 @@ from colonnade.backbones.kernels.untouched import is_plain
 
 from ..runner import parts_of_ours
 from .batch_norms import fold_batch_norms
+from .precision import cast_weights
 from .pyramids import fuse_pyramids
 from .regions import fuse_regions
 
 
-def fuse(model: nn.Module) -> list[str]:
+def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
     """Fold and merge layers of a model, in place, for evaluation alone.
 
     Results stay the same to rounding. Parameters are changed and some are gone: load before, and
@@ -26,6 +28,7 @@ def fuse(model: nn.Module) -> list[str]:
 
     Args:
         model: A detector or segmenter with its weights, in evaluation mode.
+        dtype: Of autocast, if it is to compute under it alone: weights are cast to it.
 
     Returns:
         A line for each thing that was done; none if the model is fused already.
@@ -43,16 +46,19 @@ def fuse(model: nn.Module) -> list[str]:
     for part in parts:
         if isinstance(part, ColumnarBackbone):
             try:
-                part.fuse()
+                part.fuse(dtype)
             except FusedError as error:
                 raise ValueError(str(error)) from error
             lines.append(f'{type(part).__name__}: norms and scales folded')
-    lines += [*fuse_regions(model), *fold_batch_norms(model), *fuse_pyramids(model)]
+    lines += fuse_regions(model)
+    lines += [*fold_batch_norms(model), *fuse_pyramids(model)]
     if 'mmseg' in sys.modules:  # whose heads these are
         from .bottlenecks import merge_bottlenecks
         from .segmenters import spare_interpolation
         lines += [*merge_bottlenecks(model), *spare_interpolation(model)]
     order_weights(model)
+    if dtype is not None:
+        lines += cast_weights(model, dtype)
     model.requires_grad_(False)
     return lines
 
@@ -64,12 +70,15 @@ def order_weights(model: nn.Module) -> None:
             module.to(memory_format=map_order(module.weight))
 
 
-def fuse_if_wanted(model: nn.Module, wanted: bool | None) -> list[str]:
+def fuse_if_wanted(model: nn.Module,
+                   wanted: bool | None,
+                   dtype: torch.dtype | None = None) -> list[str]:
     """Fuse a model if that is asked for; returns what :func:`fuse` does.
 
     Args:
         model: With its weights; it is set to evaluation mode.
         wanted: ``None`` fuses what can be fused, and logs why a model cannot be.
+        dtype: As of :func:`fuse`.
 
     Raises:
         ValueError: If it is wanted, and the model cannot be fused.
@@ -77,7 +86,7 @@ def fuse_if_wanted(model: nn.Module, wanted: bool | None) -> list[str]:
     if wanted is False:
         return []
     try:
-        return fuse(model.eval())
+        return fuse(model.eval(), dtype)
     except ValueError as error:
         if wanted:
             raise

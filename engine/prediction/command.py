@@ -17,12 +17,13 @@ from colonnade.configs import list_configs
 
 from ..atomic import replacing
 from ..fusing import fuse_if_wanted
+from ..half_precision import compute_in, half_type
 from ..progress import Progress
 from .batches import prefetched
 from .drawing import check_opacity
 from .images import ImageError, num_frames
 from .inputs import Input, absolute, find_inputs
-from .loading import CHECKPOINTS, check_kinds, load
+from .loading import CHECKPOINTS, check_kinds, device_of, load
 from .model import OVERLAP, WORKERS, Answer, Model
 from .numbering import Numbering, counted, numbering_of
 from .outputs import KINDS, Outputs
@@ -90,6 +91,7 @@ def run(args: argparse.Namespace, inputs: Sequence[Input]) -> list[str]:
         OSError: If files cannot be read or written.
         ValueError: If model, options and folder do not go together, or memory is too small.
     """
+    dtype = half_type(args.amp, device_of(args.device).type)
     model = load(
         args.config,
         args.checkpoint,
@@ -100,7 +102,9 @@ def run(args: argparse.Namespace, inputs: Sequence[Input]) -> list[str]:
     settle(args, model)
     numbering = numbered(args, inputs, model)
     settings = settings_of(args, model)
-    fuse_if_wanted(model.module, args.fuse)
+    fuse_if_wanted(model.module, args.fuse, dtype)
+    if dtype is not None:
+        compute_in(model.module, dtype)
     with records_of(args.out, settings, resume=args.resume) as records:
         with shortages(args.out, model.device):
             errors = predict(args, model, inputs, numbering, records)
@@ -169,7 +173,8 @@ def numbered(args: argparse.Namespace, inputs: Sequence[Input], model: Model) ->
 
 def settings_of(args: argparse.Namespace, model: Model) -> dict[str, Any]:
     """What predictions depend on, by the names of options."""
-    chosen = ('outputs', 'threshold', 'opacity', 'first_label', 'tile', 'overlap', 'every', 'fuse')
+    chosen = ('outputs', 'threshold', 'opacity', 'first_label', 'tile', 'overlap', 'every', 'fuse',
+              'amp')
     return dict(
         hash_of_model=fingerprint(model),
         inputs=[str(absolute(text)) for text in args.inputs],

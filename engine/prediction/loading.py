@@ -24,6 +24,7 @@ from ..checks import settle_trunk
 from ..classes import OTHER_CLASSES, class_heads, num_classes_of
 from ..data_sources import find_datasets
 from ..fusing import fuse_if_wanted
+from ..half_precision import Amp, compute_in, half_type
 from ..launch import build_error, prepare_library, read_config
 from ..options import merge_options
 from ..registries import find_class
@@ -48,6 +49,7 @@ def load(config: str | Path | Config,
          device: str | None = None,
          cfg_options: dict[str, Any] | None = None,
          fuse: bool | None = False,
+         amp: Amp = False,
          trust: bool = False) -> Model:
     """A detector or segmenter with its weights, ready to predict.
 
@@ -62,6 +64,8 @@ def load(config: str | Path | Config,
             ``{'model.test_cfg.rcnn.score_thr': 0.3}``.
         fuse: Fold and merge layers, which changes answers by rounding; ``None`` does so where it is
             possible. Pictures of what a model looks at need one that is not fused.
+        amp: Compute in half precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16
+            on a CPU and float16 on a GPU. Answers stay float32.
         trust: Run what is pickled in the weights, and whatever a folder's config names; only if
             you trust who made them.
 
@@ -69,10 +73,11 @@ def load(config: str | Path | Config,
         FileNotFoundError: If there is no such config or file.
         PackageError: If a folder is damaged, or asks for trust.
         ValueError: If the config, the options or the classes do not fit each other, or there is no
-            such device.
+            such device, or it gains nothing by ``amp``.
         WeightsError: If the weights cannot be fetched or read, or do not fit the model.
     """
     place = device_of(device)
+    dtype = half_type(amp, place.type)
     with LOADING:
         cfg, weights = settle_sources(config, weights, trust=trust)
         if cfg_options:
@@ -87,9 +92,11 @@ def load(config: str | Path | Config,
             classes, palette = classes_of(cfg, checkpoint.get('meta') or {}, str(weights))
             module.to(place).eval()
             model = Model(module.requires_grad_(False), cfg, classes, palette, str(weights))
-            if fuse_if_wanted(module, fuse) and model.kind == 'labels':
+            if fuse_if_wanted(module, fuse, dtype) and model.kind == 'labels':
                 from ..fusing.label_maps import fuse_label_maps  # brings mmseg
                 fuse_label_maps(module)
+            if dtype is not None:
+                compute_in(module, dtype)
             return model
 
 

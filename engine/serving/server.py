@@ -18,6 +18,7 @@ from typing import Any
 
 from colonnade.configs import find_config
 
+from ..half_precision import Amp
 from ..prediction import load
 from ..prediction.loading import CHECKPOINTS
 from .service import TIMEOUT, Service, affordable_pixels
@@ -40,6 +41,7 @@ class ServeOptions:
     timeout: float = TIMEOUT
     cfg_options: dict[str, Any] | None = None
     fuse: bool | None = None
+    amp: Amp = False
     trust: bool = False
 
 
@@ -61,6 +63,7 @@ def serve(options: ServeOptions) -> None:
             device=options.device,
             cfg_options=options.cfg_options,
             fuse=options.fuse,
+            amp=options.amp,
             trust=options.trust)
         limits = Limits(
             int(options.max_megabytes * MEGABYTE), options.max_pixels

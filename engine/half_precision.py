@@ -1,0 +1,182 @@
+"""Mixed precision (``--amp``): which type pays on a device, and models that compute in it.
+
+torch.autocast lets products and convolutions compute in a type of 16 bits. What heads answer is
+float32 all the same, and so is what follows from it: priors, boxes, scores, logits, losses. A
+number of bfloat16 has 8 binary digits, so beyond 128 none is left for fractions of a pixel.
+"""
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from mmengine.device import get_device
+from mmengine.logging import print_log
+from mmengine.optim import OptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS
+from torch import Tensor, nn
+
+from .fusing.precision import cast_weights
+
+#: what ``--amp`` takes; False is off, True is the usual one of the device
+Amp = bool | str
+TYPES = {'bfloat16': torch.bfloat16, 'float16': torch.float16}
+#: limits of oneDNN's instruction sets that leave it no products in bfloat16
+WITHOUT_BFLOAT16 = ('SSE41', 'AVX', 'AVX2', 'AVX2_VNNI', 'AVX2_VNNI_2', 'AVX512_CORE',
+                    'AVX512_CORE_VNNI')  # yapf: disable
+LIMITS = ('ONEDNN_MAX_CPU_ISA', 'DNNL_MAX_CPU_ISA')  # the environment's names for it
+
+
+@runtime_checkable
+class Head(Protocol):
+    """A head of mmdet or mmseg."""
+
+    def predict_by_feat(self, *args: Any, **kwargs: Any) -> Any:
+        """Results from what its forward gives."""
+
+
+@runtime_checkable
+class PredictingHead(Head, Protocol):
+    """One that gets maps, and not regions."""
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Results from maps."""
+
+
+def half_type(amp: Amp, device: str) -> torch.dtype | None:
+    """The type to compute in, None for float32 alone.
+
+    Args:
+        amp: A name, True for bfloat16 on a CPU and float16 elsewhere, or False.
+        device: Its type, as in ``'cuda'``.
+
+    Raises:
+        ValueError: If there is no such type, or the device would gain nothing by it.
+    """
+    if amp is False:
+        return None
+    if amp is not True and amp not in TYPES:
+        raise ValueError(f'amp must be True, False, {" or ".join(map(repr, TYPES))}, got {amp!r}')
+    if device == 'cpu':
+        if amp == 'float16':
+            raise ValueError('--amp float16: a CPU computes in bfloat16: say --amp bfloat16')
+        if reason := lacks_bfloat16():
+            raise ValueError(f'--amp: {reason}: bfloat16 would be slower than float32; leave it '
+                             'out')
+        return torch.bfloat16
+    if amp == 'bfloat16' and device == 'cuda' and \
+            not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise ValueError('--amp bfloat16: this GPU has no products in bfloat16: say --amp float16')
+    return torch.float16 if amp is True else TYPES[amp]
+
+
+def lacks_bfloat16() -> str:
+    """Why this processor is slow in bfloat16; empty if it is not."""
+    for name in LIMITS:
+        if (limit := os.environ.get(name, '')).upper() in WITHOUT_BFLOAT16:
+            return f'{name}={limit} allows neither AMX nor AVX512-BF16'
+    if not torch.backends.mkldnn.is_available():
+        return 'this torch has no oneDNN'
+    if {'amx_bf16', 'avx512_bf16'} & instruction_sets():
+        return ''
+    return 'this processor has neither AMX nor AVX512-BF16'
+
+
+def instruction_sets() -> set[str]:
+    """Those of the processor, by Linux's names; empty if they are not known."""
+    if known := getattr(torch.cpu, 'get_capabilities', None):
+        return {name for name, value in known().items() if value is True}
+    try:
+        lines = Path('/proc/cpuinfo').read_text().splitlines()
+    except OSError:
+        return set()
+    return {name for line in lines if line.startswith('flags') for name in line.split()}
+
+
+def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
+    """Let a model that is evaluated compute in a half type; nothing else may call its layers then.
+
+    Args:
+        model: A detector or segmenter on its device, with its weights; changed in place.
+        dtype: See :func:`half_type`.
+    """
+    for line in cast_weights(model, dtype):
+        print_log(line, logger='current', level=logging.DEBUG)
+    keep_answers_float32(model)
+    forward, device = model.forward, next(model.parameters()).device.type
+
+    @wraps(forward)
+    def under_autocast(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(device, dtype):
+            return forward(*args, **kwargs)
+
+    model.forward = under_autocast
+
+
+def keep_answers_float32(model: nn.Module) -> None:
+    """Let the heads of mmdet and mmseg answer in float32 under autocast.
+
+    mmdet makes priors in the type of the scores, and rounds the corners of regions to the type of
+    the maps. So extractors of regions get maps in float32. DETR's heads add boxes to what their
+    branches answer, in place.
+
+    Args:
+        model: Changed in place.
+    """
+    for module in list(model.modules()):
+        if isinstance(module, Head):
+            for part in {module, *getattr(module, 'reg_branches', ())}:
+                part.forward = partial(answer_in_float32, part.forward)
+            if isinstance(module, PredictingHead):
+                predict = partial(answer_in_float32, module.predict)
+                module.predict = predict  # type: ignore[method-assign]
+        elif hasattr(module, 'roi_layers') and type(module).__module__.startswith('mmdet.'):
+            module.forward = partial(call_with_float32, module.forward)
+
+
+def answer_in_float32(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function returns, tensors of half types as float32."""
+    return in_float32(function(*args, **kwargs))
+
+
+def call_with_float32(function: Callable[..., Any], maps: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a function returns for maps in float32."""
+    return function(in_float32(maps), *args, **kwargs)
+
+
+def in_float32(value: Any) -> Any:
+    """A value with its tensors of half types, also within tuples, lists and dicts, as float32."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in TYPES.values() else value
+    if isinstance(value, dict):
+        return {key: in_float32(item) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(in_float32(item) for item in value)
+    return value
+
+
+@OPTIM_WRAPPERS.register_module()
+class Bfloat16OptimWrapper(OptimWrapper):
+    """mmengine's wrapper of optimizers, under autocast in bfloat16, on any device.
+
+    bfloat16 has the range of float32, so losses need no scaling. mmengine's AmpOptimWrapper always
+    scales them, and needs a GPU.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._is_prepared = False
+
+    @contextmanager
+    def optim_context(self, model: nn.Module) -> Iterator[None]:
+        """The context of a forward pass in training."""
+        if not self._is_prepared:
+            keep_answers_float32(model)
+            self._is_prepared = True
+        with super().optim_context(model), torch.autocast(get_device(), torch.bfloat16):
+            yield

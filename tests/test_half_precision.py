@@ -1,0 +1,216 @@
+"""``--amp``: the rule of each device, weights in half precision, training and prediction in it."""
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import NO_WORKERS, config, latest_log
+from mmengine.config import Config
+from torch import nn
+from trunks import tiny
+
+from colonnade import load
+from colonnade.backbones import XCiT
+from colonnade.engine import half_precision
+from colonnade.engine.fusing.precision import cast_weights
+from colonnade.engine.half_precision import Bfloat16OptimWrapper, half_type, in_float32
+from colonnade.engine.training import set_amp
+
+HEAD = 'sem_fpn'
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason='a GPU is there')
+
+
+@pytest.fixture
+def fast_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the processor: what is slow is right all the same."""
+    monkeypatch.setattr(half_precision, 'lacks_bfloat16', lambda: '')
+
+
+def set_processor(monkeypatch: pytest.MonkeyPatch, *flags: str, limit: str = '') -> None:
+    monkeypatch.setattr(half_precision, 'instruction_sets', lambda: set(flags))
+    monkeypatch.delenv('DNNL_MAX_CPU_ISA', raising=False)
+    monkeypatch.setenv('ONEDNN_MAX_CPU_ISA', limit)
+
+
+@pytest.mark.parametrize('flags, limit, reason', [
+    (('avx512_bf16', ), '', None),
+    (('amx_bf16', 'amx_tile'), 'AVX512_CORE_AMX', None),
+    (('avx2', 'avx512_f'), '', 'this processor has neither AMX nor AVX512-BF16'),
+    ((), '', 'this processor has neither AMX nor AVX512-BF16'),
+    (('amx_bf16', 'avx512_bf16'), 'avx2', 'ONEDNN_MAX_CPU_ISA=avx2 allows neither'),
+])
+def test_processors(flags: tuple[str, ...], limit: str, reason: str | None,
+                    monkeypatch: pytest.MonkeyPatch) -> None:
+    set_processor(monkeypatch, *flags, limit=limit)
+    for amp in (True, 'bfloat16'):
+        if reason is None:
+            assert half_type(amp, 'cpu') == torch.bfloat16
+        else:
+            with pytest.raises(ValueError, match=f'--amp: {reason}.*slower than float32'):
+                half_type(amp, 'cpu')
+    assert half_type(False, 'cpu') is None
+
+
+def test_instruction_sets_are_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {'amx_bf16', 'avx512_bf16'}
+    known = half_precision.instruction_sets() & names
+    monkeypatch.delattr(torch.cpu, 'get_capabilities', raising=False)
+    assert half_precision.instruction_sets() & names == known
+
+
+def test_types_that_devices_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match='--amp float16: a CPU .* --amp bfloat16'):
+        half_type('float16', 'cpu')
+    with pytest.raises(
+            ValueError, match="must be True, False, 'bfloat16' or 'float16', got 'int8'"):
+        half_type('int8', 'cpu')
+    assert half_type(True, 'cuda') == half_type('float16', 'cuda') == torch.float16
+    for supported in (True, False):
+        monkeypatch.setattr(
+            torch.cuda, 'is_bf16_supported', lambda *_, is_so=supported, **__: is_so)
+        if supported:
+            assert half_type('bfloat16', 'cuda') == torch.bfloat16
+        else:
+            with pytest.raises(ValueError, match='--amp bfloat16: this GPU .* --amp float16'):
+                half_type('bfloat16', 'cuda')
+
+
+@no_gpu
+@pytest.mark.parametrize('tool', ['train', 'test', 'predict', 'serve', 'benchmark'])
+def test_a_slow_processor_refuses(tool: str, trained_once: Path, shapes: Path, tmp_path: Path,
+                                  run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_processor(monkeypatch, 'avx2')
+    model = [config(HEAD), *([] if tool == 'train' else [trained_once / 'iter_2.pth'])]
+    data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path]
+    arguments: dict[str, list] = dict(
+        train=[*model, *data],
+        test=[*model, *data],
+        predict=[*model, shapes / 'ade/images/validation', '--out', tmp_path / 'out'],
+        serve=[*model, '--port', 0],
+        benchmark=['--trunks', 'XCiT:nano_12_p16'])
+    with pytest.raises(SystemExit, match=f'{tool}: --amp: this processor has neither AMX'):
+        run_tool(tool, *arguments[tool], '--amp')
+
+
+@pytest.mark.parametrize('wrapper, device, amp, expected', [
+    (dict(accumulative_counts=2), 'cpu', True, dict(
+        type='Bfloat16OptimWrapper', accumulative_counts=2)),
+    (dict(type='AmpOptimWrapper', loss_scale=512., dtype='float16'), 'cuda', 'bfloat16',
+     dict(type='Bfloat16OptimWrapper')),
+    (dict(type='OptimWrapper'), 'cuda', True, dict(type='AmpOptimWrapper', loss_scale='dynamic')),
+    (dict(type='AmpOptimWrapper', loss_scale=512.), 'cuda', 'float16',
+     dict(type='AmpOptimWrapper', loss_scale=512., dtype='float16')),
+])  # yapf: disable
+def test_wrappers_of_optimizers(wrapper: dict, device: str, amp: Any, expected: dict,
+                                fast_bfloat16: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('colonnade.engine.training.get_device', lambda: device)
+    monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda *_, **__: True)
+    cfg = Config(dict(optim_wrapper=wrapper))
+    set_amp(cfg, amp)
+    assert cfg.optim_wrapper.to_dict() == expected
+    cfg.optim_wrapper.type = 'Mine'
+    with pytest.raises(ValueError, match='--amp needs optim_wrapper.type OptimWrapper.* Mine'):
+        set_amp(cfg, amp)
+
+
+def test_tensors_of_half_types_are_widened() -> None:
+    half, labels = torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.long)
+    found = in_float32(dict(a=[half, (labels, None)], b=half.double(), c='text'))
+    assert found['a'][0].dtype == torch.float32 and found['b'].dtype == torch.float64
+    assert found['a'][1][0] is labels and found['a'][1][1] is None and found['c'] == 'text'
+
+
+def test_which_weights_are_cast() -> None:
+    """Plain layers outside trunks; not norms, nor what is hooked, shared or of another class."""
+
+    class Own(nn.Linear):
+        """Adds something, as LoRA's layers do."""
+
+    layers = nn.ModuleDict(
+        dict(
+            linear=nn.Linear(4, 4),
+            conv=nn.Conv2d(4, 4, 3, bias=False),
+            up=nn.ConvTranspose2d(4, 4, 2),
+            norm=nn.BatchNorm2d(4),
+            hooked=nn.Linear(4, 4),
+            first=nn.Linear(4, 4),
+            second=nn.Linear(4, 4),
+            own=Own(4, 4),
+            attention=nn.MultiheadAttention(4, 1),
+            precise=nn.Linear(4, 4).double(),
+            trunk=tiny(XCiT)))
+    layers.hooked.register_forward_hook(lambda *_: None)
+    layers.second.weight = layers.first.weight
+    before = {name: tensor.dtype for name, tensor in layers.state_dict().items()}
+    line, = cast_weights(layers, torch.bfloat16)
+    after = {name: tensor.dtype for name, tensor in layers.state_dict().items()}
+    assert line == 'weights of 3 layers outside the trunk are bfloat16'
+    changed = {name.split('.')[0] for name, dtype in after.items() if dtype != before[name]}
+    assert changed == {'linear', 'conv', 'up'}
+    assert cast_weights(layers, torch.bfloat16) == []
+
+
+def test_prediction(trained_once: Path, shapes: Path, fast_bfloat16: None) -> None:
+    """In half precision, with weights cast once, and near float32."""
+    image = next((shapes / 'ade/images/validation').iterdir())
+    checkpoint = trained_once / 'iter_2.pth'
+    exact, half = (
+        load(config(HEAD), checkpoint, device='cpu', amp=amp) for amp in (False, 'bfloat16'))
+    assert half.module.decode_head.conv_seg.weight.dtype == torch.bfloat16
+    seen = []
+    half.module.decode_head.conv_seg.register_forward_hook(
+        lambda _, __, out: seen.append(out.dtype))
+    found, expected = half.predict(image), exact.predict(image)
+    assert seen == [torch.bfloat16]
+    assert not torch.is_autocast_enabled('cpu')
+    assert np.mean(found.labels == expected.labels) > 0.95
+
+
+@no_gpu
+def test_training_goes_on_in_either_precision(trained: Path, shapes: Path, tmp_path: Path,
+                                              fast_bfloat16: None, run_tool: Callable) -> None:
+    data = ['--data-root', shapes / 'ade', '--work-dir', trained]
+    for last, amp in ((3, ['--amp']), (4, [])):
+        run_tool('train', config(HEAD), *data, '--resume', *amp, '--cfg-options',
+                 f'train_cfg.max_iters={last}', 'train_cfg.val_interval=9',
+                 'default_hooks.checkpoint.interval=1', 'train_dataloader.batch_size=2',
+                 'default_hooks.logger.interval=1', *NO_WORKERS)
+        assert ('Bfloat16OptimWrapper' in latest_log(trained)) == bool(amp)
+        state = torch.load(trained / f'iter_{last}.pth', weights_only=False)
+        moments = [value for group in state['optimizer']['state'].values()
+                   for value in group.values()]  # yapf: disable
+        for tensor in (*state['state_dict'].values(), *moments):
+            assert tensor.dtype != torch.bfloat16 and tensor.isfinite().all()
+
+
+def test_a_step_of_training(fast_bfloat16: None) -> None:
+    """Heads answer in float32, copies of a model too; gradients are near those of float32."""
+
+    class Head(nn.Linear):
+        """As heads of mmdet and mmseg."""
+
+        def predict_by_feat(self, logits: torch.Tensor) -> torch.Tensor:
+            return logits
+
+    torch.manual_seed(0)
+    exact = nn.Sequential(nn.Linear(8, 8), Head(8, 4))
+    half = copy.deepcopy(exact)
+    x = torch.randn(5, 8)
+    wrapper = Bfloat16OptimWrapper(optimizer=torch.optim.SGD(half.parameters(), lr=0.1))
+    for _ in range(2):
+        with wrapper.optim_context(half):
+            assert half[0](x).dtype == torch.bfloat16
+            out = half(x)
+            assert out.dtype == torch.float32
+    twin = copy.deepcopy(half)
+    nn.init.zeros_(twin[1].weight)
+    assert not twin(x).equal(half(x))
+    out.square().sum().backward()
+    exact(x).square().sum().backward()
+    for got, expected in zip(half.parameters(), exact.parameters(), strict=True):
+        assert (got.grad - expected.grad).norm() < 0.05 * expected.grad.norm()
