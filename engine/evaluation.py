@@ -31,7 +31,7 @@ from .fusing import fuse_if_wanted
 from .half_precision import Amp, compute_in, half_type
 from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
-from .runner import StrictRunner, compile_parts
+from .runner import StrictRunner
 from .tta import augment_tests
 
 Metrics = dict[str, Any]  # numbers, None for those that are undefined; rarely texts, dicts or lists
@@ -47,7 +47,6 @@ class TestOptions(LaunchOptions):
         out: JSON file for the metrics; ``WORK_DIR/TIMESTAMP/metrics.json`` if not given.
         tta: Merge six scales, flipped and not.
         fuse: Fold and merge layers, see :func:`.fusing.fuse`; ``None`` does so where it can be.
-        compile: torch.compile trunk and pyramid, which are not fused then.
         amp: Compute in half precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16
             on a CPU and float16 on a GPU.
     """
@@ -57,7 +56,6 @@ class TestOptions(LaunchOptions):
     out: Path | None = None
     tta: bool = False
     fuse: bool | None = None
-    compile: bool = False
     amp: Amp = False
 
 
@@ -112,8 +110,6 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
     dtype = half_type(options.amp, get_device())
-    if options.fuse and options.compile:
-        raise ValueError('--fuse and --compile exclude each other')
     cfg = testing_config(options)
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
     if options.out:
@@ -122,15 +118,11 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         runner = build_runner(cfg)
         if isinstance(runner, StrictRunner):
             runner.prepare = partial(
-                prepare,
-                fuse=options.fuse,
-                compile=options.compile,
-                labels_alone=reads_labels_alone(cfg),
-                dtype=dtype)
+                prepare, fuse=options.fuse, labels_alone=reads_labels_alone(cfg), dtype=dtype)
             runner.check_weights()
-        elif options.fuse or options.compile or dtype:
-            raise ValueError('--fuse, --compile and --amp need the default runner, the config asks '
-                             f'for {type(runner).__name__}')
+        elif options.fuse or dtype:
+            raise ValueError('--fuse and --amp need the default runner, the config asks for '
+                             f'{type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
         yield runner
@@ -142,12 +134,10 @@ def reads_labels_alone(cfg: Config) -> bool:
         metric.get('type') == 'IoUMetric' for metric in evaluators(cfg, ('test_evaluator', )))
 
 
-def prepare(model: nn.Module, *, fuse: bool | None, compile: bool, labels_alone: bool,
+def prepare(model: nn.Module, *, fuse: bool | None, labels_alone: bool,
             dtype: torch.dtype | None) -> None:
-    """Fuse or compile a model whose weights are loaded, and let it compute in half precision."""
-    if compile:
-        compile_parts(model)
-    elif lines := fuse_if_wanted(model, fuse, dtype):
+    """Fuse a model whose weights are loaded, and let it compute in half precision."""
+    if lines := fuse_if_wanted(model, fuse, dtype):
         if labels_alone:
             from .fusing.label_maps import fuse_label_maps  # brings mmseg
             lines += fuse_label_maps(model)

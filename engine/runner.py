@@ -56,16 +56,6 @@ def parts_of_ours(model: nn.Module) -> list[ColumnarBackbone | Pyramid]:
     return parts
 
 
-def compile_parts(model: nn.Module) -> None:
-    """Let torch.compile take trunk and pyramid, for images of any size; heads stay as they are.
-
-    Raises:
-        ValueError: If the model has neither.
-    """
-    for part in parts_of_ours(model):
-        part.compile(dynamic=True)
-
-
 def require_training_state(checkpoint: Mapping[str, Any], source: str) -> None:
     """Raise a WeightsError if training cannot go on from a checkpoint."""
     missing = [key for key in ('optimizer', 'message_hub') if key not in checkpoint]

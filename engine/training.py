@@ -29,7 +29,7 @@ from .launch import LaunchOptions, build_runner, check_metrics, load_config, sol
 from .new_classes import NewClasses
 from .run_folder import recorded, settle
 from .run_report.recording import RunRecord
-from .runner import StrictRunner, compile_parts
+from .runner import StrictRunner
 from .terminal import without_steps
 
 
@@ -42,7 +42,6 @@ class TrainOptions(LaunchOptions):
         load_from: A whole model to start from: file, URL or published detector or segmenter.
         amp: Mixed precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16 on a CPU
             and float16 on a GPU.
-        compile: torch.compile trunk and pyramid.
         fsdp: Share out parameters, gradients and optimizer states over the processes.
         auto_scale_lr: Scale the learning rate by the batch size over the config's.
         accumulate: Sum the gradients of so many iterations per step; 0 for as many as make up the
@@ -56,7 +55,6 @@ class TrainOptions(LaunchOptions):
     resume: str | None = None
     load_from: str | None = None
     amp: Amp = False
-    compile: bool = False
     fsdp: bool = False
     auto_scale_lr: bool = False
     accumulate: int | None = None
@@ -109,8 +107,6 @@ def training_config(options: TrainOptions) -> Config:
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
     set_start(cfg, options.resume, options.load_from, options.new_classes)
     set_amp(cfg, options.amp)
-    if options.fsdp and options.compile:
-        raise ValueError('--compile does not go with --fsdp: leave one out')
     if options.fsdp:
         from .sharding import shard  # which registers a strategy of mmengine's private part
         shard(cfg)
@@ -225,8 +221,6 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
             runner.register_hook(BatchSizeHook(cfg.train_dataloader.batch_size, accumulated))
         if isinstance(runner, StrictRunner):
             runner.check_weights()
-        if options.compile:
-            compile_parts(runner.model)
         with without_steps():
             check_loaded_data(runner)
         with recorded(

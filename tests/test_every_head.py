@@ -28,7 +28,7 @@ from colonnade.engine.fusing import fuse as fuse_model
 from colonnade.engine.half_precision import compute_in
 from colonnade.engine.launch import read_config
 from colonnade.engine.new_classes import rows_by_class
-from colonnade.engine.runner import compile_parts
+from colonnade.engine.runner import parts_of_ours
 from colonnade.engine.tta import augment_tests
 from colonnade.engine.without_memory import build_without_memory
 from colonnade.weights.files import read_checkpoint
@@ -160,6 +160,11 @@ def compiled(head: SimpleNamespace) -> None:
     """Through the tracer, with the kernels of eager mode."""
     head.monkeypatch.setattr(torch, 'compile', functools.partial(torch.compile, backend='eager'))
     assert_same_features(head.model, compile_parts)
+
+
+def compile_parts(model: nn.Module) -> None:
+    for part in parts_of_ours(model):
+        part.compile(dynamic=True)
 
 
 def accumulation(head: SimpleNamespace) -> None:

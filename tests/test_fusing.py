@@ -16,7 +16,6 @@ from colonnade.backbones.kernels import orders
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.configs import find_config
 from colonnade.engine.complexity import blank_sample
-from colonnade.engine.evaluation import TestOptions, prepared_runner
 from colonnade.engine.fusing import fuse, fuse_if_wanted
 from colonnade.engine.fusing.upsampling_convolution import UpsamplingConvolution
 from colonnade.engine.launch import read_config
@@ -235,10 +234,6 @@ def test_what_cannot_be_fused() -> None:
     neck = ColumnarPyramid(4, 16)
     with pytest.raises(ValueError, match=r'for evaluation: call eval\(\) before'):
         fuse(nn.Sequential(neck))
-    options = TestOptions(config='a.py', checkpoint='a.pth', fuse=True, compile=True)
-    with pytest.raises(ValueError, match='--fuse and --compile exclude each other'):
-        with prepared_runner(options):
-            pass
     fuse_if_wanted(nn.Sequential(neck), False)
     assert not neck.fused
     fuse_if_wanted(nn.Linear(2, 2), None)

@@ -75,10 +75,12 @@ def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert libraries.onednn_is_faster() in (False, True)
 
 
-@pytest.mark.parametrize('arch', [
-    dict(embed_dim=64, depth=1, num_heads=4, patch_size=16),
-    dict(embed_dim=128, depth=1, num_heads=4, patch_size=8),  # by the covariance form
-])
+@pytest.mark.parametrize(
+    'arch',
+    [
+        dict(embed_dim=64, depth=1, num_heads=4, patch_size=16),
+        dict(embed_dim=128, depth=1, num_heads=4, patch_size=8),  # by the covariance form
+    ])
 def test_trunks_by_either_library(arch: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     trunk = XCiT(arch, out_indices=(0, ))
     image, found = torch.randn(2, 3, 264, 280), []

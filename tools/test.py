@@ -25,7 +25,6 @@ def parse_args() -> argparse.Namespace:
         '--fuse',
         action=argparse.BooleanOptionalAction,
         help='fold and merge layers, the same to rounding (where it can be)')
-    parser.add_argument('--compile', action='store_true', help='torch.compile trunk and pyramid')
     return parser.parse_args()
 
 

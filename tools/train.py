@@ -29,7 +29,6 @@ def parse_args() -> argparse.Namespace:
         metavar='CHECKPOINT',
         help='start from this whole model: a file, a URL or a published detector or segmenter')
     add_amp(parser)
-    parser.add_argument('--compile', action='store_true', help='torch.compile trunk and pyramid')
     parser.add_argument(
         '--fsdp',
         action='store_true',
