@@ -15,7 +15,7 @@ from mmdet.models.roi_heads.roi_extractors import GenericRoIExtractor, SingleRoI
 from mmdet.structures import DetDataSample
 from mmdet.structures.mask import encode_mask_results
 from mmengine.config import ConfigDict
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import InstanceData
 from rounding import check_rounding
 from torch import Tensor, nn
@@ -104,9 +104,10 @@ def test_extractors(kind: type, levels: int) -> None:
 def test_box_heads(kind: type) -> None:
     torch.manual_seed(0)
     options = dict(conv_out_channels=5) if kind is Shared4Conv1FCBBoxHead else {}
-    head = kind(
-        in_channels=6, roi_feat_size=(3, 4), fc_out_channels=8, num_classes=2, **options).double()
-    head.init_weights()
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        head = kind(
+            in_channels=6, roi_feat_size=(3, 4), fc_out_channels=8, num_classes=2, **options)
+    head.double().init_weights()
     regions = torch.randn(7, 6, 3, 4, dtype=torch.float64)
     expected = head(regions)
     for _ in range(2):

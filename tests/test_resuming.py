@@ -110,12 +110,14 @@ def test_hooks_that_average_are_told_by_their_class() -> None:
             list(hooks_of(Config(dict(custom_hooks=[wrong]))))
 
 
+@slowly
 def test_an_average_that_is_not_averaged_on(averaging: Path, train: Callable) -> None:
     work_dir = train(averaging)
     train(config(HEAD), '--resume', options=LONGER)
     assert 'holds averaged weights and this run has no EMAHook' in latest_log(work_dir)
 
 
+@slowly
 def test_settings_of_the_data_do_not_hinder_going_on(train: Callable, tmp_path: Path) -> None:
     dataset = "dict(metainfo=dict(source=dict(name='x', parts=[dict(a=1)])))"
     (tmp_path / 'own.py'
@@ -126,7 +128,7 @@ def test_settings_of_the_data_do_not_hinder_going_on(train: Callable, tmp_path: 
     assert type(meta['source']) is dict and meta['source']['parts'] == [dict(a=1)]
 
 
-@pytest.mark.parametrize('options', [[], ['--accumulate', '2']])
+@pytest.mark.parametrize('options', [pytest.param([], marks=slowly), ['--accumulate', '2']])
 def test_configs_without_some_hooks(options: list[str], train: Callable, tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config(HEAD))!r}\ncustom_hooks = None\n'
                                      'default_hooks = dict(visualization=None)\n')

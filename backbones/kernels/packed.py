@@ -100,7 +100,7 @@ class Packed(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         keep = state.pop('keep')
         super().__setstate__(state)
-        if not keep:
+        if not keep and HAS_PACKING and self.weight.device.type == 'cpu':
             self._pack(keep=False)
 
 
