@@ -75,6 +75,11 @@ def half_type(amp: Amp, device: str) -> torch.dtype | None:
     return torch.float16 if amp is True else TYPES[amp]
 
 
+def name_of_type(dtype: torch.dtype | None) -> str | None:
+    """What ``--amp-dtype`` calls a type of :func:`half_type`."""
+    return next((name for name, known in TYPES.items() if known == dtype), None)
+
+
 def lacks_bfloat16() -> str:
     """Why this processor is slow in bfloat16; empty if it is not."""
     for name in LIMITS:
