@@ -104,11 +104,24 @@ def run(args: argparse.Namespace, inputs: Sequence[Input]) -> list[str]:
     settings.update(fuse=make_fast(model, args.fuse, dtype), amp=name_of_type(dtype))
     with records_of(args.out, settings, resume=args.resume) as records:
         with shortages(args.out, model.device):
-            errors = predict(args, model, inputs, numbering, records)
-            write_images(records, numbering, categories_of(model, numbering))
-            if 'results' in args.outputs:
-                write_results(records, numbering)
-            write_errors(args.out / 'errors.txt', errors)
+            return predict_and_list(args, model, inputs, numbering, records)
+
+
+def predict_and_list(args: argparse.Namespace, model: Model, inputs: Sequence[Input],
+                     numbering: Numbering, records: Records) -> list[str]:
+    """Predict what is not finished, and write lists of all results and errors.
+
+    Returns:
+        A sentence for each input that could not be read.
+
+    Raises:
+        OSError: If files cannot be written.
+    """
+    errors = predict(args, model, inputs, numbering, records)
+    write_images(records, numbering, categories_of(model, numbering))
+    if 'results' in args.outputs:
+        write_results(records, numbering)
+    write_errors(args.out / 'errors.txt', errors)
     return errors
 
 
