@@ -55,6 +55,7 @@ def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
     (['--sizes', '100'], 'multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got 100'),
     (['--sizes', '64x0'], 'multiples of 16 for timm, .* got 64x0'),
     (['--sizes', 'big'], 'multiples of 16 for timm, .* got big'),
+    (['--trunks', 'SimplifiedViT:small_12_p16', '--fuse'], 'benchmark: .* cannot be fused'),
     (['--train', '--fuse'], '--train is for trunks that are not fused'),
     (['--opponents', 'resnet50', 'timm'], 'detectors are compared with detectors: leave out timm'),
 ])
