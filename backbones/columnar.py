@@ -16,6 +16,7 @@ from torch import Tensor, is_grad_enabled, nn
 from torch.utils.checkpoint import checkpoint
 
 from .kernels.folding import FusedError, Fusible
+from .kernels.libraries import check_products
 from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
 from .kernels.orders import as_map
 from .loadable import LoadableTrunk, require_fitting
@@ -47,7 +48,8 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
             :class:`mmengine.model.BaseModule`.
 
     Raises:
-        ValueError: If the architecture, an index or a stage does not exist.
+        ValueError: If the architecture, an index or a stage does not exist, or the environment asks
+            for a library of products that there is not.
     """
 
     #: the architectures that there are
@@ -73,6 +75,7 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
                  with_cp: bool = False,
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
+        check_products()
         super().__init__(init_cfg=init_cfg)
         self.settings = self.variants.resolve(arch)
         self.embed_dim: int = self.settings['embed_dim']

@@ -5,8 +5,9 @@
 
 All run in turns in one process, on the CPU. Decoding, test pipeline, model, post-processing, and
 metric or files count; loading the model does not. Theirs are mmengine's runner and the inferencer
-of mmdet or mmseg with the same config: our trunk as it is built. Without a checkpoint, weights are
-random, and RoI heads find as many objects as they may.
+of mmdet or mmseg with the same config: our trunk as it is built. `--amp` is that of our tools, and
+for theirs autocast to bfloat16. Without a checkpoint, weights are random, and RoI heads find as
+many objects as they may.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from colonnade.configs import find_config
 from colonnade.tools.command_line import user_errors
 
 Call = Callable[[], float]  # seconds of a run
+THEIRS = ('mmengine, test', 'inferencer')
 
 
 def parse_args() -> argparse.Namespace:
@@ -36,7 +38,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--checkpoint', type=Path)
     parser.add_argument('--images', type=int, default=10)
     parser.add_argument('--rounds', type=int, default=3)
-    parser.add_argument('--amp', action='store_true', help='all under autocast to bfloat16')
+    parser.add_argument('--amp', action='store_true', help='in bfloat16')
     return parser.parse_args()
 
 
@@ -72,7 +74,7 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
         cfg_options={'test_dataloader.dataset.indices': args.images},
         data_root=args.data,
         work_dir=folder / ('their_test' if theirs else 'our_test'),
-        fuse=not theirs)
+        amp=args.amp)
     if theirs:
         cfg = testing_config(options)
         cfg.test_evaluator.type = cfg.test_evaluator.type.replace('FasterCoco', 'Coco')
@@ -114,8 +116,8 @@ def our_predictor(args: argparse.Namespace, images: list[str], folder: Path) -> 
     """What tools/predict.py does once the model is loaded."""
     from colonnade.engine.prediction import command, load
     from colonnade.engine.prediction.inputs import find_inputs
-    from colonnade.engine.prediction.records import records_of, write_results
-    model = load(args.config, str(args.checkpoint), device='cpu', fuse=True)
+    from colonnade.engine.prediction.records import records_of
+    model = load(args.config, str(args.checkpoint), device='cpu', fuse=None, amp=args.amp)
 
     def predict() -> None:
         out = Path(tempfile.mkdtemp(dir=folder))
@@ -126,8 +128,7 @@ def our_predictor(args: argparse.Namespace, images: list[str], folder: Path) -> 
         inputs = find_inputs(images, out)
         numbering = command.numbered(options, inputs, model)
         with records_of(out, {}, resume=False) as records:
-            command.predict(options, model, inputs, numbering, records)
-            write_results(records, numbering)
+            command.predict_and_list(options, model, inputs, numbering, records)
 
     return seconds_of(predict), Clock(model, 'run')
 
@@ -159,23 +160,22 @@ def measure(args: argparse.Namespace, folder: Path) -> Iterator[str]:
     if len(images) < args.images:
         raise ValueError(f'{args.data / validation} has {len(images)} images: set --images')
     args.checkpoint = args.checkpoint or write_random_weights(args.config, folder / 'random.pth')
-    context = torch.autocast('cpu', torch.bfloat16) if args.amp else nullcontext()
-    with context:
-        contestants = {
-            'test.py': tester(args, False, folder),
-            'mmengine, test': tester(args, True, folder),
-            'predict.py': our_predictor(args, images, folder),
-            'inferencer': their_predictor(args, images, folder),
-        }
-        seconds: dict[str, list[float]] = {name: [] for name in contestants}
-        within: dict[str, list[float]] = {name: [] for name in contestants}
-        for index in range(args.rounds + 1):
-            for name, (call, clock) in contestants.items():
-                clock.seconds = 0.
+    contestants = {
+        'test.py': tester(args, False, folder),
+        'mmengine, test': tester(args, True, folder),
+        'predict.py': our_predictor(args, images, folder),
+        'inferencer': their_predictor(args, images, folder),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    within: dict[str, list[float]] = {name: [] for name in contestants}
+    for index in range(args.rounds + 1):
+        for name, (call, clock) in contestants.items():
+            clock.seconds = 0.
+            with torch.autocast('cpu', torch.bfloat16, enabled=args.amp and name in THEIRS):
                 whole = call()
-                if index:  # the first warms up
-                    seconds[name].append(whole)
-                    within[name].append(clock.seconds / whole)
+            if index:  # the first warms up
+                seconds[name].append(whole)
+                within[name].append(clock.seconds / whole)
     yield f'{"":20} {"images/s":>8} {"s/image":>8} {"model":>6}'
     for name, values in seconds.items():
         middle = statistics.median(values)

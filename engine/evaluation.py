@@ -27,8 +27,8 @@ from .atomic import check_writable, write_json
 from .checks import check_config
 from .data_sources import check_data, evaluators
 from .digests import sha256_of
-from .fusing import fuse_if_wanted
-from .half_precision import Amp, compute_in, half_type
+from .fusing import fuse_if_wanted, is_fused
+from .half_precision import Amp, compute_in, half_type, name_of_type
 from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
 from .runner import StrictRunner
@@ -208,7 +208,12 @@ def write_metrics(found: dict[str, Any], runner: Runner, options: TestOptions) -
     """
     metrics = complete(found, runner.test_loop.evaluator.metrics)
     if is_main_process():
-        content = dict(config=str(options.config), checkpoint=options.checkpoint, metrics=metrics)
+        content = dict(
+            config=str(options.config),
+            checkpoint=options.checkpoint,
+            fused=is_fused(runner.model),
+            amp=name_of_type(half_type(options.amp, get_device())),
+            metrics=metrics)
         if (path := Path(options.checkpoint).expanduser()).is_file():
             content['checkpoint_sha256'] = sha256_of(path)
         try:

@@ -64,15 +64,20 @@ def half_type(amp: Amp, device: str) -> torch.dtype | None:
         raise ValueError(f'amp must be True, False, {" or ".join(map(repr, TYPES))}, got {amp!r}')
     if device == 'cpu':
         if amp == 'float16':
-            raise ValueError('--amp float16: a CPU computes in bfloat16: say --amp bfloat16')
+            raise ValueError('--amp-dtype float16: a CPU computes in bfloat16: say --amp')
         if reason := lacks_bfloat16():
             raise ValueError(f'--amp: {reason}: bfloat16 would be slower than float32; leave it '
                              'out')
         return torch.bfloat16
     if amp == 'bfloat16' and device == 'cuda' and \
             not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise ValueError('--amp bfloat16: this GPU has no products in bfloat16: say --amp float16')
+        raise ValueError('--amp-dtype bfloat16: this GPU has no products in bfloat16: say --amp')
     return torch.float16 if amp is True else TYPES[amp]
+
+
+def name_of_type(dtype: torch.dtype | None) -> str | None:
+    """What ``--amp-dtype`` calls a type of :func:`half_type`."""
+    return next((name for name, known in TYPES.items() if known == dtype), None)
 
 
 def lacks_bfloat16() -> str:

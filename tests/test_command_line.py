@@ -1,6 +1,7 @@
 """What the tools' command lines share."""
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from conftest import ROOT, run_python
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import SPINS, WAITING, limit_spinning, user_errors
+from colonnade.tools.command_line import SPINS, WAITING, add_amp, limit_spinning, user_errors
 
 TOOLS = sorted(path.stem for path in (ROOT / 'tools').glob('*.py')
                if 'def parse_args' in path.read_text())  # yapf: disable
@@ -22,6 +23,20 @@ def test_users_errors_end_the_program() -> None:
         raise KeyError('ours')
     with pytest.raises(ValueError), user_errors('train', OSError):
         raise ValueError('ours')
+
+
+@pytest.mark.parametrize('options, expected', [
+    ([], False),
+    (['--amp'], True),
+    (['--amp-dtype', 'float16'], 'float16'),
+    (['--amp', '--amp-dtype', 'float16'], 'float16'),
+    (['--amp-dtype', 'float16', '--amp'], 'float16'),
+])
+def test_half_precision_takes_no_positional(options: list[str], expected: bool | str) -> None:
+    parser = argparse.ArgumentParser()
+    add_amp(parser)
+    parser.add_argument('config')
+    assert parser.parse_args([*options, 'a.py']).amp == expected
 
 
 def test_a_broken_package_is_no_users_error(tmp_path: Path,

@@ -202,6 +202,13 @@ def test_time_by_part(head: str) -> None:
     assert float(found['trunk'][0]) > 0 and 'GFLOP/s' in limit
 
 
+def test_models_that_cannot_be_fused_are_timed_as_built() -> None:
+    path = ROOT / 'configs/sem_fpn/simplified_vit_nano_12_slim_shapes.py'
+    title, *rows, total, _ = part_table(path, (64, 96), rounds=1)
+    assert title.split() == ['part', 'GFLOP', 'as', 'built', 'share']
+    assert all(len(row[20:].split()) == 4 for row in (*rows, total))
+
+
 def test_parts_within_parts_count_for_themselves() -> None:
     model = nn.ModuleDict(dict(rpn_head=nn.ModuleDict(), neck=nn.Identity()))
     model.rpn_head.predict = lambda: work(10) + model.neck(1)

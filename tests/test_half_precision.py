@@ -64,7 +64,7 @@ def test_instruction_sets_are_those_of_the_kernel(monkeypatch: pytest.MonkeyPatc
 
 
 def test_types_that_devices_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match='--amp float16: a CPU .* --amp bfloat16'):
+    with pytest.raises(ValueError, match='--amp-dtype float16: a CPU .* say --amp'):
         half_type('float16', 'cpu')
     with pytest.raises(
             ValueError, match="must be True, False, 'bfloat16' or 'float16', got 'int8'"):
@@ -76,7 +76,7 @@ def test_types_that_devices_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None
         if supported:
             assert half_type('bfloat16', 'cuda') == torch.bfloat16
         else:
-            with pytest.raises(ValueError, match='--amp bfloat16: this GPU .* --amp float16'):
+            with pytest.raises(ValueError, match='--amp-dtype bfloat16: this GPU .* say --amp'):
                 half_type('bfloat16', 'cuda')
 
 

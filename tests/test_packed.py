@@ -71,6 +71,8 @@ def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(libraries.VARIABLE, 'mkl')
     with pytest.raises(ValueError, match="COLONNADE_PRODUCTS must be blas or onednn, got 'mkl'"):
         libraries.onednn_is_faster()
+    with pytest.raises(ValueError, match="COLONNADE_PRODUCTS must be"):  # once, not per image
+        XCiT('nano_12_p16')
     monkeypatch.delenv(libraries.VARIABLE)
     assert libraries.onednn_is_faster() in (False, True)
 

@@ -17,6 +17,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 from random_models import random_checkpoint
 
+from colonnade.engine.fusing import label_maps
 from colonnade.engine.locking import locked
 from colonnade.engine.prediction.records import Records
 
@@ -68,8 +69,12 @@ def files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
 
 
-def test_a_segmenter(predict: Predict, photos: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_segmenter(predict: Predict, photos: Path, capsys: pytest.CaptureFixture,
+                     monkeypatch: pytest.MonkeyPatch) -> None:
+    spared, largest = [], label_maps.largest
+    monkeypatch.setattr(label_maps, 'largest', lambda *args: spared.append(0) or largest(*args))
     out = predict(SEGMENTER, photos, '--first-label', 1)
+    assert len(spared) == 3
     assert files_in(out) == {
         'settings.json', 'finished.jsonl', 'images.json', 'results.json', 'pictures/a9.jpg',
         'pictures/a10.jpg', 'pictures/in side/ü.jpg', 'labels/a9.png', 'labels/a10.png',
@@ -122,9 +127,11 @@ def test_it_goes_on_where_it_was_stopped(predict: Predict, photos: Path,
         file.write('{"name": "torn')  # as kill -9 may leave it
     message = f'predict: {out} holds predictions: --resume goes on with them, or name another --out'
     predict(DETECTOR, photos, status=message)  # type: ignore[arg-type]
-    with pytest.raises(AssertionError, match='with threshold 0.3, and now it is 0.4: name another'):
-        predict(DETECTOR, photos, '--resume', '--threshold', 0.4, status=1)
-    predict(DETECTOR, photos, '--resume')
+    for option, says in ((('--threshold', 0.4), 'threshold 0.3, and now it is threshold 0.4'),
+                         (('--no-fuse', ), '--fuse, and now it is --no-fuse')):
+        with pytest.raises(AssertionError, match=f'with {says}: name another'):
+            predict(DETECTOR, photos, '--resume', *option, status=1)
+    predict(DETECTOR, photos, '--resume', '--fuse')  # as by default
     assert '1 of 3 are finished' in capsys.readouterr().out
     assert files_in(out) == files_in(whole)
     for name in ('results.json', 'images.json', 'pictures/a9.jpg', 'pictures/in side/ü.jpg'):

@@ -133,7 +133,7 @@ def test_records_survive_a_kill(tmp_path: Path) -> None:
         assert records.names == {'a.jpg', 'caf\udce9.jpg'}
         records.add(dict(name='b.jpg', size=[3, 4]))
         assert [record['name'] for record in records] == ['a.jpg', 'caf\udce9.jpg', 'b.jpg']
-    with pytest.raises(ValueError, match='out holds predictions with tile None, and now it is 512'):
+    with pytest.raises(ValueError, match='predictions with tile None, and now it is tile 512'):
         with records_of(tmp_path / 'out', dict(tile=512), resume=True):
             pass
 

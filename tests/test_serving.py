@@ -20,12 +20,14 @@ import torch
 from conftest import ROOT, run_python
 from live_server import LIMITS, file_of, random_model
 from PIL import Image
+from random_models import random_checkpoint
 
+from colonnade.engine.fusing import is_fused
 from colonnade.engine.prediction.results import LabelMap
 from colonnade.engine.serving import ServeOptions, serve
 from colonnade.engine.serving.answers import name_of_weights
 from colonnade.engine.serving.look import table_of
-from colonnade.engine.serving.server import listen
+from colonnade.engine.serving.server import listen, load_models
 from colonnade.engine.serving.service import (Busy, Kept, ModelError, Served, Service, TimedOut,
                                               affordable_pixels)
 from colonnade.engine.serving.worker import Worker
@@ -33,6 +35,7 @@ from colonnade.engine.serving.worker import Worker
 
 class StandIn:
     """Answers the mean of an image; ``gate`` holds it up, black images break it."""
+    module = torch.nn.Identity()
     kind, classes, palette, default_batch_size = 'labels', ('a', 'b'), ((0, 0, 0), ) * 2, 2
 
     def __init__(self) -> None:
@@ -132,6 +135,22 @@ def test_what_is_kept_fits_in_memory() -> None:
 def test_answers_fit_in_memory(kind: str, classes: int, most: int, stand_in: StandIn) -> None:
     stand_in.kind, stand_in.classes = kind, ('x', ) * classes
     assert affordable_pixels(stand_in) == most
+
+
+def test_fused_models_take_larger_images_and_are_loaded_for_pictures(tmp_path: Path) -> None:
+    leaf = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
+    options = ServeOptions(
+        config=leaf, checkpoint=random_checkpoint(leaf, tmp_path / 'a.pth'), device='cpu')
+    model, load_plain = load_models(options)
+    service = Service(model, LIMITS, load_plain=load_plain)
+    with closing(service):
+        plain = service.call(service.plain)
+        assert is_fused(model.module) and not is_fused(plain.module)
+        assert service.plain() is plain
+    assert affordable_pixels(plain) < affordable_pixels(model) == 2 * 10**9 // 12
+    options.fuse = False
+    model, load_plain = load_models(options)
+    assert load_plain is None and not is_fused(model.module)
 
 
 def test_names_of_classes_are_text() -> None:

@@ -57,7 +57,7 @@ def test_trunk_and_pyramid_are_what_is_compiled_and_fused() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize('amp', [['--amp'], ['--amp', 'bfloat16']])
+@pytest.mark.parametrize('amp', [['--amp'], ['--amp-dtype', 'bfloat16']])
 @pytest.mark.parametrize('head', LAYOUTS)
 def test_mixed_precision(head: str, amp: list[str], shapes: Path, tmp_path: Path) -> None:
     log = run_python('tools/train.py', config(head), '--data-root', shapes / LAYOUTS[head],

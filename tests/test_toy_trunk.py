@@ -10,6 +10,7 @@ from conftest import NO_WORKERS, ROOT
 from toy_trunk import Toy
 from trunks import tiny
 
+from colonnade.backbones.kernels.folding import FusedError, fold_norm
 from colonnade.engine.benchmark.contestants import build_trunk
 from colonnade.weights.files import read_checkpoint
 
@@ -41,6 +42,19 @@ def test_benchmark_finds_it() -> None:
         maps = theirs.forward_intermediates(
             image, indices=[11], intermediates_only=True, norm=False)
         torch.testing.assert_close(backbone.eval()(image)[-1], maps[0])
+
+
+@torch.no_grad()
+def test_blocks_need_two_methods_to_be_fused() -> None:
+    """Which of their layers can be packed, they need not say."""
+    trunk, image = tiny(Toy).eval(), torch.randn(1, 3, 32, 32)
+    expected = trunk(image)
+    with pytest.raises(FusedError, match=r'Toy cannot be fused: its blocks have no fuse\(\)'):
+        trunk.fuse()
+    for block in trunk.blocks:
+        block.fuse = lambda block=block: fold_norm(block.norm2, block.mlp.fc1)
+        block.touched_layer = lambda: None
+    torch.testing.assert_close(trunk.fuse()(image), expected)
 
 
 def test_complexity_finds_it(config: Path, run_tool: Callable,

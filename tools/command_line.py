@@ -116,6 +116,18 @@ class Options(argparse.Action):
                          f'got {wrong}')
 
 
+class Amp(argparse.Action):
+    """A flag that keeps the type which ``--amp-dtype`` names before it."""
+
+    def __call__(self,
+                 parser: argparse.ArgumentParser,
+                 namespace: argparse.Namespace,
+                 values: Any,
+                 option_string: str | None = None) -> None:
+        """Turn it on."""
+        namespace.amp = namespace.amp or True
+
+
 def add_config_arguments(parser: argparse.ArgumentParser, *, meaning: str = CONFIG) -> None:
     """A config and settings that override it."""
     parser.add_argument('config', type=Path, help=meaning)
@@ -141,15 +153,19 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def add_amp(parser: argparse.ArgumentParser) -> None:
-    """Whether to compute in half precision."""
+    """Whether to compute in half precision, and in which type."""
     parser.add_argument(
         '--amp',
-        nargs='?',
-        const=True,
+        action=Amp,
+        nargs=0,
         default=False,
+        help='mixed precision: bfloat16 on a CPU with AMX or AVX512-BF16, float16 on a GPU')
+    parser.add_argument(
+        '--amp-dtype',
+        dest='amp',
+        default=argparse.SUPPRESS,
         choices=['bfloat16', 'float16'],
-        help='mixed precision: bfloat16 on a CPU with AMX or AVX512-BF16, float16 on a GPU, or the '
-        'one that is named')
+        help='mixed precision in this type')
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:

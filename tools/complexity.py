@@ -57,7 +57,11 @@ def main() -> None:
         with user_errors('complexity'):
             from colonnade.engine.benchmark.parts import part_table
             from colonnade.engine.benchmark.whole_models import cost_of
+            print(
+                '\nas it is built, in a process of its own; its heads find what random weights find'
+            )
             print(f'{"time and peak memory":24} {cost_of(args.config, args.size)}', flush=True)
+            print('\nby part, in turns; RoI heads find as many objects as they may', flush=True)
             for line in part_table(args.config, args.size):
                 print(line)
 

@@ -25,14 +25,14 @@ class FusedError(RuntimeError):
 
 @runtime_checkable
 class FusibleBlock(Protocol):
-    """A block whose norms and LayerScale can be folded."""
+    """A block whose norms and LayerScale can be folded.
+
+    Linear layers that it names are packed then: in ``packable`` those that are called alone, in
+    ``packable_and_read`` those whose weights are also read in float32.
+    """
 
     def touched_layer(self) -> str | None:
         """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
-
-    #: names of linear layers that are called, and of those whose weights are also read in float32
-    packable: tuple[str, ...]
-    packable_and_read: tuple[str, ...]
 
     def fuse(self) -> None:
         """Fold what is beside linear layers into them."""
@@ -62,10 +62,11 @@ def fold_scale(block: nn.Module, name: str, layer: nn.Linear | nn.Conv2d) -> Non
 
 def pack_layers(block: nn.Module, dtype: torch.dtype) -> None:
     """Pack a block's linear layers where they are on a CPU and of float32."""
-    for name in (*block.packable, *block.packable_and_read):
+    read: tuple[str, ...] = getattr(block, 'packable_and_read', ())
+    for name in (*getattr(block, 'packable', ()), *read):
         layer = block.get_submodule(name)
         if is_linear(layer) and can_be_packed(layer.weight, dtype):
-            keep = name in block.packable_and_read and dtype == torch.float32
+            keep = name in read and dtype == torch.float32
             block.set_submodule(name, PackedLinear(layer.weight, layer.bias, dtype, keep=keep))
 
 

@@ -21,6 +21,13 @@ TOKENS, WIDTH = 1024, 384  # of the product that is timed
 CLEARLY = 1.15  # times as fast; below, processes of one machine could differ in their choice
 
 
+def check_products() -> None:
+    """Raise a ValueError if ``COLONNADE_PRODUCTS`` is neither ``blas`` nor ``onednn``."""
+    asked = os.environ.get(VARIABLE)
+    if asked and asked not in CHOICES:
+        raise ValueError(f'{VARIABLE} must be {" or ".join(CHOICES)}, got {asked!r}')
+
+
 @torch.compiler.assume_constant_result
 def onednn_is_faster() -> bool:
     """Whether oneDNN's convolutions are clearly faster than the BLAS; BLAS without oneDNN.
@@ -33,8 +40,7 @@ def onednn_is_faster() -> bool:
 
 @cache
 def _chosen(asked: str | None) -> bool:
-    if asked and asked not in CHOICES:
-        raise ValueError(f'{VARIABLE} must be {" or ".join(CHOICES)}, got {asked!r}')
+    check_products()
     if not torch.backends.mkldnn.is_available():
         return False
     return asked == 'onednn' if asked else _measured()

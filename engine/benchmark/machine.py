@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from ..half_precision import lacks_bfloat16
+
 INSTRUCTION_SETS = ('avx2', 'avx512', 'vnni', 'avx512_bf16', 'amx_tile', 'amx_fp16')
 #: with these a user imitates another processor; they are read when torch is loaded
 LIMITS = ('ATEN_CPU_CAPABILITY', 'ONEDNN_MAX_CPU_ISA', 'DNNL_MAX_CPU_ISA',
@@ -101,5 +103,5 @@ def computed_by_onednn(dtype: torch.dtype) -> bool:
     if not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.bfloat16:
-        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        return not lacks_bfloat16()
     return dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_fp16_supported()

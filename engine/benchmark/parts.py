@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..complexity import blank_sample, build, default_size, multiply_adds
-from ..fusing import fuse
+from ..fusing import fuse_if_wanted
 from ..launch import read_config
 from .machine import product_limit
 from .whole_models import random_model
@@ -117,7 +117,8 @@ def operations_of(config: Path, model: nn.Module, image: torch.Tensor) -> dict[s
 def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -> Iterator[str]:
     """Lines: seconds and share of the product limit of each part, as built and fused, in turns.
 
-    Weights are random, and RoI heads find as many objects as they may.
+    Weights are random, and RoI heads find as many objects as they may. A model that cannot be fused
+    is measured as it is built alone, and the log says why.
 
     Args:
         config: Of a detector or segmenter.
@@ -126,29 +127,32 @@ def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is no config of a detector or segmenter, or cannot be fused.
+        ValueError: If it is no config of a detector or segmenter.
     """
     model, image = random_model(config), torch.randn(1, 3, *size
                                                      or default_size(read_config(config)))
     find_objects(model)
     operations = operations_of(config, model, image)
+    models = {'as built': model}
     fused = copy.deepcopy(model)
-    fuse(fused)
-    if read_config(config).default_scope == 'mmseg':
-        from ..fusing.label_maps import fuse_label_maps
-        fuse_label_maps(fused)
+    if fuse_if_wanted(fused, None):
+        models['fused'] = fused
+        if read_config(config).default_scope == 'mmseg':
+            from ..fusing.label_maps import fuse_label_maps
+            fuse_label_maps(fused)
     sample = blank_sample(*image.shape[-2:])
-    runs: dict[str, list[dict[str, float]]] = {'as built': [], 'fused': []}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in models}
     watches = {
         name: (Stopwatch(module, time.perf_counter), module)
-        for name, module in zip(runs, (model, fused), strict=True)
+        for name, module in models.items()
     }
     with torch.no_grad():
         for _ in range(rounds + 1):
             for name, (watch, module) in watches.items():
                 runs[name].append(watch.measure(partial(module, image, [sample], mode='predict')))
     limit = product_limit('cpu', torch.float32, torch.get_num_threads())
-    yield f'{"part":20} {"GFLOP":>8} {"as built":>10} {"share":>6} {"fused":>8} {"share":>6}'
+    titles = ''.join(f' {name:>10} {"share":>6}' for name in runs)
+    yield f'{"part":20} {"GFLOP":>8}{titles}'
     names = dict.fromkeys(name for *_, name in PARTS if name in runs['as built'][0])
     for name in (*names, REST):
         yield row(name, operations.get(name, 0.), limit,
@@ -161,7 +165,7 @@ def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -
 def row(name: str, operations: float, limit: float, seconds: list[list[float]]) -> str:
     """A part's operations, and medians of its seconds with their shares of the limit."""
     text = f'{name:20} {operations / 1e9:8.1f}'
-    for values, width in zip(seconds, (8, 6), strict=True):
+    for values in seconds:
         middle = statistics.median(values)
-        text += f' {middle:{width}.3f} s {operations / 1e9 / limit / middle:6.0%}'
+        text += f' {middle:8.3f} s {operations / 1e9 / limit / middle:6.0%}'
     return text

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ..fusing import fuse
 from ..half_precision import half_type
 from .contestants import DETECTORS, NAMES, build_trunk
 from .machine import described, product_limit
@@ -125,7 +126,9 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError('memory without a GPU is read from /proc, which Linux alone has')
     for trunk in args.trunks:
         with torch.device('meta'):
-            build_trunk(trunk)
+            built = build_trunk(trunk).eval()
+        if fused:
+            fuse(built)  # which raises if it cannot be
     sizes = [size.split('x') for size in args.sizes]
     args.sizes = [(int(size[0]), int(size[-1])) for size in sizes
                   if len(size) < 3 and all(side.isdecimal() for side in size)]

@@ -51,6 +51,15 @@ def fuse_label_maps(model: nn.Module) -> list[str]:
     return ['label maps are made of the logits of the head, some rows at a time']
 
 
+def spares_logits(model: nn.Module) -> bool:
+    """Whether :func:`fuse_label_maps` keeps a model from making logits for every pixel."""
+    head = getattr(model, 'decode_head', None)
+    return (isinstance(head, BaseDecodeHead)
+            and isinstance(vars(head).get('predict_by_feat'), partial)
+            and vars(head)['predict_by_feat'].func is predict_by_feat
+            and next(head.parameters()).device.type == 'cpu')
+
+
 def is_replaced(module: nn.Module, base: type, method: str) -> bool:
     """Whether a module has another method than the class that defines it."""
     return method in vars(module) or getattr(type(module), method) is not getattr(base, method)

@@ -63,6 +63,14 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
     return lines
 
 
+def is_fused(model: nn.Module) -> bool:
+    """Whether a model has trunks or pyramids of ours, and all of them are fused."""
+    try:
+        return all(part.fused for part in parts_of_ours(model))
+    except ValueError:
+        return False
+
+
 def order_weights(model: nn.Module) -> None:
     """Keep the weights of convolutions in the order of maps, or each call would copy them."""
     for module in model.modules():

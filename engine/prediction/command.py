@@ -16,14 +16,13 @@ import torch
 from colonnade.configs import list_configs
 
 from ..atomic import replacing
-from ..fusing import fuse_if_wanted
-from ..half_precision import compute_in, half_type
+from ..half_precision import half_type, name_of_type
 from ..progress import Progress
 from .batches import prefetched
 from .drawing import check_opacity
 from .images import ImageError, num_frames
 from .inputs import Input, absolute, find_inputs
-from .loading import CHECKPOINTS, check_kinds, device_of, load
+from .loading import CHECKPOINTS, check_kinds, device_of, load, make_fast
 from .model import OVERLAP, WORKERS, Answer, Model
 from .numbering import Numbering, counted, numbering_of
 from .outputs import KINDS, Outputs
@@ -101,17 +100,28 @@ def run(args: argparse.Namespace, inputs: Sequence[Input]) -> list[str]:
     print(model)
     settle(args, model)
     numbering = numbered(args, inputs, model)
-    settings = settings_of(args, model)
-    fuse_if_wanted(model.module, args.fuse, dtype)
-    if dtype is not None:
-        compute_in(model.module, dtype)
+    settings = settings_of(args, model)  # with a hash of weights that are not fused yet
+    settings.update(fuse=make_fast(model, args.fuse, dtype), amp=name_of_type(dtype))
     with records_of(args.out, settings, resume=args.resume) as records:
         with shortages(args.out, model.device):
-            errors = predict(args, model, inputs, numbering, records)
-            write_images(records, numbering, categories_of(model, numbering))
-            if 'results' in args.outputs:
-                write_results(records, numbering)
-            write_errors(args.out / 'errors.txt', errors)
+            return predict_and_list(args, model, inputs, numbering, records)
+
+
+def predict_and_list(args: argparse.Namespace, model: Model, inputs: Sequence[Input],
+                     numbering: Numbering, records: Records) -> list[str]:
+    """Predict what is not finished, and write lists of all results and errors.
+
+    Returns:
+        A sentence for each input that could not be read.
+
+    Raises:
+        OSError: If files cannot be written.
+    """
+    errors = predict(args, model, inputs, numbering, records)
+    write_images(records, numbering, categories_of(model, numbering))
+    if 'results' in args.outputs:
+        write_results(records, numbering)
+    write_errors(args.out / 'errors.txt', errors)
     return errors
 
 
@@ -172,9 +182,8 @@ def numbered(args: argparse.Namespace, inputs: Sequence[Input], model: Model) ->
 
 
 def settings_of(args: argparse.Namespace, model: Model) -> dict[str, Any]:
-    """What predictions depend on, by the names of options."""
-    chosen = ('outputs', 'threshold', 'opacity', 'first_label', 'tile', 'overlap', 'every', 'fuse',
-              'amp')
+    """What predictions depend on, by the names of options, but for how they are computed."""
+    chosen = ('outputs', 'threshold', 'opacity', 'first_label', 'tile', 'overlap', 'every')
     return dict(
         hash_of_model=fingerprint(model),
         inputs=[str(absolute(text)) for text in args.inputs],

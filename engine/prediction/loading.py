@@ -92,12 +92,31 @@ def load(config: str | Path | Config,
             classes, palette = classes_of(cfg, checkpoint.get('meta') or {}, str(weights))
             module.to(place).eval()
             model = Model(module.requires_grad_(False), cfg, classes, palette, str(weights))
-            if fuse_if_wanted(module, fuse, dtype) and model.kind == 'labels':
-                from ..fusing.label_maps import fuse_label_maps  # brings mmseg
-                fuse_label_maps(module)
-            if dtype is not None:
-                compute_in(module, dtype)
+            make_fast(model, fuse, dtype)
             return model
+
+
+def make_fast(model: Model, fuse: bool | None, dtype: torch.dtype | None) -> bool:
+    """Fuse a model if that is asked for, and let it compute in half precision.
+
+    Args:
+        model: That is not fused; changed in place.
+        fuse: ``None`` fuses what can be fused.
+        dtype: Of :func:`.half_type`; ``None`` is float32.
+
+    Returns:
+        Whether it is fused now.
+
+    Raises:
+        ValueError: If it is to be fused, and cannot be.
+    """
+    fused = bool(fuse_if_wanted(model.module, fuse, dtype))
+    if fused and model.kind == 'labels':
+        from ..fusing.label_maps import fuse_label_maps  # brings mmseg
+        fuse_label_maps(model.module)
+    if dtype is not None:
+        compute_in(model.module, dtype)
+    return fused
 
 
 def device_of(name: str | None) -> torch.device:

@@ -93,9 +93,18 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
             raise ValueError(f'{folder} holds predictions of other weights or another config: name '
                              'another --out')
         if earlier.get(key) != settings[key]:
-            raise ValueError(f'{folder} holds predictions with {key.replace("_", " ")} '
-                             f'{earlier.get(key)}, and now it is {settings[key]}: name another '
-                             '--out')
+            before, now = worded(key, earlier.get(key)), worded(key, settings[key])
+            raise ValueError(f'{folder} holds predictions with {before}, and now it is '
+                             f'{now}: name another --out')
+
+
+def worded(key: str, value: Any) -> str:
+    """A setting as the command line has it."""
+    if key == 'fuse':
+        return '--fuse' if value else '--no-fuse'
+    if key == 'amp':
+        return f'--amp-dtype {value}' if value else 'no --amp'
+    return f'{key.replace("_", " ")} {value}'
 
 
 def cut_torn_line(path: Path) -> None:

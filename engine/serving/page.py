@@ -80,7 +80,7 @@ class Page:
         start = perf_counter()
         try:
             content = self.service.call(
-                lambda: as_bytes(picture(self.service.model, served.image, name), 'png'))
+                lambda: as_bytes(picture(self.service.plain(), served.image, name), 'png'))
         except REFUSALS as error:
             return None, alert(str(error))
         return self.stored(content, f'{name}.png'), times(drawing=perf_counter() - start)

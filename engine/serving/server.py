@@ -8,9 +8,10 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import Any
 
 from colonnade.configs import find_config
 
+from ..fusing import is_fused
 from ..half_precision import Amp
-from ..prediction import load
+from ..prediction import Model, load
 from ..prediction.loading import CHECKPOINTS
 from .service import TIMEOUT, Service, affordable_pixels
 from .uploads import MEGABYTE, Limits
@@ -57,24 +59,41 @@ def serve(options: ServeOptions) -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(closing(listen(options.host, options.port)))
         require_weights(options)
-        model = load(
-            options.config,
-            options.checkpoint,
-            device=options.device,
-            cfg_options=options.cfg_options,
-            fuse=options.fuse,
-            amp=options.amp,
-            trust=options.trust)
+        model, load_plain = load_models(options)
         limits = Limits(
             int(options.max_megabytes * MEGABYTE), options.max_pixels
             or min(Limits.max_pixels, affordable_pixels(model)))
         service = stack.enter_context(
-            closing(Service(model, limits, batch_size=options.batch_size, timeout=options.timeout)))
+            closing(
+                Service(
+                    model,
+                    limits,
+                    batch_size=options.batch_size,
+                    timeout=options.timeout,
+                    load_plain=load_plain)))
         folder = stack.enter_context(temporary_folder())
         app = build_app(service, folder, loopback=is_loopback(listener))
         announce(listener)
         with suppress(KeyboardInterrupt):  # which uvicorn raises again at its end
             server_of(app).run(sockets=[listener])
+
+
+def load_models(options: ServeOptions) -> tuple[Model, Callable[[], Model] | None]:
+    """The model that answers, and what loads it for pictures if these need another.
+
+    Raises:
+        OSError: If a file is missing.
+        ValueError: If config, weights and options do not fit each other.
+    """
+    load_plain = partial(
+        load,
+        options.config,
+        options.checkpoint,
+        device=options.device,
+        cfg_options=options.cfg_options,
+        trust=options.trust)
+    model = load_plain(fuse=options.fuse, amp=options.amp)
+    return model, load_plain if is_fused(model.module) or options.amp else None
 
 
 def require_gradio() -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as Late  # Python 3.10 has another TimeoutError
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from threading import BoundedSemaphore, Lock
 from time import perf_counter
 from typing import Any
@@ -68,6 +69,8 @@ class Service:
         timeout: Seconds until a request is given up.
         kept: Answers that can be drawn again.
         images: Held while an image is decoded or drawn.
+        plain: Gives the model neither fused nor in half precision, for pictures of what it looks
+            at: by ``load_plain`` at the first call, or else ``model``. Used by the thread alone.
     """
 
     def __init__(self,
@@ -76,8 +79,10 @@ class Service:
                  *,
                  batch_size: int | None = None,
                  capacity: int = CAPACITY,
-                 timeout: float = TIMEOUT) -> None:
+                 timeout: float = TIMEOUT,
+                 load_plain: Callable[[], Model] | None = None) -> None:
         self.model, self.limits, self.timeout = model, limits, timeout
+        self.plain = cache(load_plain or (lambda: model))
         self.kept = Kept(KEPT_BYTES)
         self._worker = Worker(batch_size or model.default_batch_size)
         self._places = BoundedSemaphore(capacity)
@@ -188,9 +193,12 @@ class Kept:
 def affordable_pixels(model: Model) -> int:
     """How large an image may be so that ``RESULT_BYTES`` hold what the model makes of it.
 
-    A segmenter resizes the logits of all classes to the image's size, in 32 bits. Masks of
-    instances take a byte for each pixel.
+    A segmenter resizes the logits of all classes to the image's size, in 32 bits. If it is fused,
+    it resizes them along rows alone, from at most a quarter of the image's height, and labels have
+    64 bits. Masks of instances take a byte for each pixel.
     """
     if model.kind == 'labels':
-        return RESULT_BYTES // (4 * max(1, len(model.classes)))
+        from ..fusing.label_maps import spares_logits  # brings mmseg
+        classes = max(1, len(model.classes))
+        return RESULT_BYTES // (classes + 8 if spares_logits(model.module) else 4 * classes)
     return RESULT_BYTES // 100
