@@ -6,8 +6,8 @@
 All run in turns in one process, on the CPU. Decoding, test pipeline, model, post-processing, and
 metric or files count; loading the model does not. Theirs are mmengine's runner and the inferencer
 of mmdet or mmseg with the same config: our trunk as it is built. `--amp` is that of our tools, and
-for theirs autocast to bfloat16. Without a checkpoint, weights are random, and RoI heads find as
-many objects as they may.
+for theirs autocast to bfloat16, with heads that answer in float32: mmdet cannot draw boxes of
+bfloat16. Without a checkpoint, weights are random, and RoI heads find as many objects as they may.
 """
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
     from mmengine.runner import Runner
 
     from colonnade.engine.evaluation import TestOptions, prepared_runner, testing_config
+    from colonnade.engine.half_precision import keep_answers_float32
     options = TestOptions(
         config=args.config,
         checkpoint=str(args.checkpoint),
@@ -82,6 +83,8 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
     else:
         with prepared_runner(options) as runner:
             pass
+    if args.amp and theirs:
+        keep_answers_float32(runner.model)
     runner.test()  # loads the weights, and warms up
     return seconds_of(runner.test_loop.run), Clock(runner.model, 'test_step')
 
@@ -103,11 +106,14 @@ def their_predictor(args: argparse.Namespace, images: list[str],
     from mmdet.apis import DetInferencer
     from mmseg.apis import MMSegInferencer
 
+    from colonnade.engine.half_precision import keep_answers_float32
     from colonnade.engine.launch import read_config
     detects = read_config(args.config).default_scope == 'mmdet'
     inferencer = (DetInferencer if detects else MMSegInferencer)(
         str(args.config), str(args.checkpoint), device='cpu', show_progress=False)
     options = dict(no_save_pred=False) if detects else {}
+    if args.amp:
+        keep_answers_float32(inferencer.model)
     call = seconds_of(lambda: inferencer(images, out_dir=str(folder / 'theirs'), **options))
     return call, Clock(inferencer, 'forward')
 
