@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -113,14 +113,14 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     for line in cast_weights(model, dtype):
         print_log(line, logger='current', level=logging.DEBUG)
     keep_answers_float32(model)
-    forward, device = model.forward, next(model.parameters()).device.type
+    model.forward = partial(call_under_autocast, model, model.forward, dtype)
 
-    @wraps(forward)
-    def under_autocast(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(device, dtype):
-            return forward(*args, **kwargs)
 
-    model.forward = under_autocast
+def call_under_autocast(model: nn.Module, forward: Callable[..., Any], dtype: torch.dtype,
+                        *args: Any, **kwargs: Any) -> Any:
+    """What a model's own ``forward`` returns under autocast, wherever the model is by now."""
+    with torch.autocast(next(model.parameters()).device.type, dtype):
+        return forward(*args, **kwargs)
 
 
 def keep_answers_float32(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from conftest import NO_WORKERS, config, latest_log
 from mmengine.config import Config
+from mmengine.registry import MODELS
 from torch import nn
 from trunks import tiny
 
@@ -18,7 +20,9 @@ from colonnade import load
 from colonnade.backbones import XCiT
 from colonnade.engine import half_precision
 from colonnade.engine.fusing.precision import cast_weights
-from colonnade.engine.half_precision import Bfloat16OptimWrapper, half_type, in_float32
+from colonnade.engine.half_precision import (Bfloat16OptimWrapper, compute_in, half_type,
+                                             in_float32)
+from colonnade.engine.launch import read_config
 from colonnade.engine.training import set_amp
 
 HEAD = 'sem_fpn'
@@ -169,6 +173,23 @@ def test_prediction(trained_once: Path, shapes: Path, fast_bfloat16: None) -> No
     assert seen == [torch.bfloat16]
     assert not torch.is_autocast_enabled('cpu')
     assert np.mean(found.labels == expected.labels) > 0.95
+
+
+@torch.no_grad()
+def test_copies_compute_with_their_own_weights() -> None:
+    """Copies of a whole model, and what is pickled of it."""
+    torch.manual_seed(0)
+    model = MODELS.build(read_config(config(HEAD)).model)
+    model.init_weights()
+    nn.init.normal_(model.decode_head.conv_seg.weight)
+    compute_in(model.eval(), torch.bfloat16)
+    images = torch.randn(1, 3, 64, 64)
+    expected = model(images)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin(images).equal(expected) and expected.dtype == torch.float32
+        nn.init.zeros_(twin.decode_head.conv_seg.weight)
+        assert not twin(images).equal(expected)
+        assert model(images).equal(expected)
 
 
 @no_gpu
