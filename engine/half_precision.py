@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -127,12 +128,14 @@ def keep_answers_float32(model: nn.Module) -> None:
     """Let the heads of mmdet and mmseg answer in float32 under autocast.
 
     mmdet makes priors in the type of the scores, and rounds the corners of regions to the type of
-    the maps. So extractors of regions get maps in float32. DETR's heads add boxes to what their
-    branches answer, in place.
+    the maps. So extractors of regions get maps in float32, but for those that say ``exact_regions``.
+    DETR's heads add boxes to what their branches answer, in place.
 
     Args:
         model: Changed in place.
     """
+    mmdet = sys.modules.get('mmdet.models.roi_heads.roi_extractors')  # importing it takes seconds
+    extractors = mmdet.BaseRoIExtractor if mmdet else ()
     for module in list(model.modules()):
         if isinstance(module, Head):
             for part in {module, *getattr(module, 'reg_branches', ())}:
@@ -140,7 +143,7 @@ def keep_answers_float32(model: nn.Module) -> None:
             if isinstance(module, PredictingHead):
                 predict = partial(answer_in_float32, module.predict)
                 module.predict = predict  # type: ignore[method-assign]
-        elif hasattr(module, 'roi_layers') and type(module).__module__.startswith('mmdet.'):
+        elif isinstance(module, extractors) and not getattr(module, 'exact_regions', False):
             module.forward = partial(call_with_float32, module.forward)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import NO_WORKERS, config, latest_log
 from mmengine.config import Config
+from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
 from mmengine.registry import MODELS
 from torch import nn
 from trunks import tiny
@@ -20,8 +21,9 @@ from colonnade import load
 from colonnade.backbones import XCiT
 from colonnade.engine import half_precision
 from colonnade.engine.fusing.precision import cast_weights
+from colonnade.engine.fusing.regions import fuse_regions
 from colonnade.engine.half_precision import (Bfloat16OptimWrapper, compute_in, half_type,
-                                             in_float32)
+                                             in_float32, keep_answers_float32)
 from colonnade.engine.launch import read_config
 from colonnade.engine.training import set_amp
 
@@ -190,6 +192,29 @@ def test_copies_compute_with_their_own_weights() -> None:
         nn.init.zeros_(twin.decode_head.conv_seg.weight)
         assert not twin(images).equal(expected)
         assert model(images).equal(expected)
+
+
+class OwnExtractor(SingleRoIExtractor):
+    """As a user derives one."""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('far', [False, True], ids=['near', 'beside a far one'])
+@pytest.mark.parametrize('kind, fused', [
+    (SingleRoIExtractor, False), (SingleRoIExtractor, True), (OwnExtractor, False)])
+def test_corners_of_regions_are_not_rounded(kind: type, fused: bool, far: bool) -> None:
+    """Far regions are beyond what the fused extractor takes: it does as mmdet then."""
+    torch.manual_seed(0)
+    layer = dict(type='RoIAlign', output_size=7, sampling_ratio=0)
+    model = nn.ModuleDict(dict(extractor=kind(layer, 8, [4]))).eval()
+    maps = torch.randint(2, (1, 8, 200, 304)).float()  # exact in half types
+    regions = torch.tensor([[0, 1001.3, 501.3, 1031.6, 522.7], [0, 1101.3, 701.3, 1120.2, 719.9]])
+    expected = model.extractor([maps], regions)
+    assert len(fuse_regions(model) if fused else 'x') == 1
+    keep_answers_float32(model)
+    more = torch.cat([regions, torch.tensor([[0, 0, 0, 1e5, 10.]])]) if far else regions
+    found = model.extractor([maps.bfloat16()], more)[:2].float()
+    assert (found - expected).abs().max() < 0.02 * expected.abs().max()
 
 
 @no_gpu

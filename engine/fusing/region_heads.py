@@ -35,7 +35,12 @@ WANTED = 'mask heads compute logits of the predicted class alone'
 
 
 class BagRoIExtractor(SingleRoIExtractor):
-    """mmdet's extractor, whose regions are written once, in channels-last order."""
+    """mmdet's extractor, whose regions are written once, in channels-last order.
+
+    Attributes:
+        exact_regions: The corners of regions stay float32 beside maps of half types.
+    """
+    exact_regions = True
 
     def forward(self,
                 feats: Sequence[Tensor],
@@ -43,7 +48,9 @@ class BagRoIExtractor(SingleRoIExtractor):
                 roi_scale_factor: float | None = None) -> Tensor:
         """Regions ``(k, 5)`` of maps ``(B, C, H, W)``: ``(k, C, h, w)``."""
         if not all(map(suits_bags, self.roi_layers, feats, [rois] * len(feats))):
-            return super().forward(feats, rois, roi_scale_factor)
+            dtype = torch.promote_types(feats[0].dtype, torch.float32)  # mmdet's rois get it, too
+            exact = [feature.to(dtype) for feature in feats]
+            return super().forward(exact, rois, roi_scale_factor).to(feats[0].dtype)
         alone = len(feats) == 1  # mmdet neither chooses a level nor rescales then
         levels = self.map_roi_levels(rois, len(feats))
         if roi_scale_factor is not None and not alone:
