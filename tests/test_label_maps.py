@@ -90,3 +90,19 @@ def test_half_precision_ends_at_the_head() -> None:
     expected = label_maps.largest(logits, rows, columns)
     with torch.autocast('cpu', torch.bfloat16):
         assert label_maps.largest(logits, rows, columns).equal(expected)
+
+
+def test_calls_do_not_share_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One comes and goes, under autocast, while another is inside: as in two threads."""
+
+    def come_and_go(*args: Any, **kwargs: Any) -> Tensor:
+        monkeypatch.setattr(torch, 'empty', empty)
+        with torch.autocast('cpu', torch.bfloat16):
+            label_maps.largest(*arguments)
+        return empty(*args, **kwargs)
+
+    empty = torch.empty
+    arguments = torch.randn(4, 6, 7), torch.rand(20, 6), torch.rand(30, 7)
+    monkeypatch.setattr(torch, 'empty', come_and_go)
+    label_maps.largest(*arguments)
+    assert not torch.is_autocast_enabled('cpu')

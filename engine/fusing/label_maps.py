@@ -116,7 +116,6 @@ def resizing(before: int, whole: int, start: int, end: int, after: int,
     return line[0].T.contiguous()
 
 
-@torch.autocast('cpu', enabled=False)
 def largest(logits: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """The class of the largest logit at each pixel.
 
@@ -129,13 +128,14 @@ def largest(logits: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         ``(1, H, W)``, int64.
     """
     classes = len(logits)
-    wide = columns @ logits.permute(1, 2, 0).float()  # (h, W, K)
-    labels = torch.empty(1, len(rows), len(columns), dtype=torch.int64)
     step = max(BLOCK // (len(columns) * classes), 1)
-    for start in range(0, len(rows), step):
-        weights = rows[start:start + step]
-        used = weights.any(0).nonzero()[:, 0]
-        first, last = int(used[0]), int(used[-1]) + 1
-        block = weights[:, first:last] @ wide[first:last].flatten(1)
-        labels[0, start:start + step] = block.view(len(weights), -1, classes).max(2)[1]
+    with torch.autocast('cpu', enabled=False):
+        labels = torch.empty(1, len(rows), len(columns), dtype=torch.int64)
+        wide = columns @ logits.permute(1, 2, 0).float()  # (h, W, K)
+        for start in range(0, len(rows), step):
+            weights = rows[start:start + step]
+            used = weights.any(0).nonzero()[:, 0]
+            first, last = int(used[0]), int(used[-1]) + 1
+            block = weights[:, first:last] @ wide[first:last].flatten(1)
+            labels[0, start:start + step] = block.view(len(weights), -1, classes).max(2)[1]
     return labels
