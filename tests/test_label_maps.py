@@ -1,6 +1,7 @@
 """Label maps that are made some rows at a time: those of mmseg."""
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from conftest import config
 from mmengine.registry import MODELS
 from mmseg.structures import SegDataSample
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from colonnade.engine.fusing import fuse, label_maps
-from colonnade.engine.fusing.label_maps import fuse_label_maps
+from colonnade.engine.fusing.label_maps import fuse_label_maps, spares_logits
 from colonnade.engine.launch import read_config
 
 
@@ -80,9 +82,34 @@ def test_fused_segmenters_answer_label_maps_too() -> None:
 def test_heads_of_their_own_are_left_alone() -> None:
     model = segmenter()
     model.decode_head.predict_by_feat = lambda logits, metas: logits
-    assert fuse_label_maps(model)
+    assert not fuse_label_maps(model) and not spares_logits(model)
     assert 'partial' not in str(model.decode_head.predict_by_feat)
     assert not fuse_label_maps(nn.Linear(2, 2))
+
+
+@torch.no_grad()
+def test_windows_may_be_asked_for_later() -> None:
+    """mmseg makes their label maps: its logits have their size already."""
+    model, images = segmenter(), torch.randn(1, 3, 64, 96)
+    twin = copy.deepcopy(model)
+    assert fuse_label_maps(model) and spares_logits(model)
+    for one in (model, twin):
+        one.test_cfg.update(mode='slide', crop_size=(64, 64), stride=(32, 32))
+    assert not spares_logits(model)
+    found, expected = (one(images, [sample((50, 77))], mode='predict')[0] for one in (model, twin))
+    assert found.seg_logits.data.equal(expected.seg_logits.data)
+
+
+@pytest.mark.parametrize('size', [(6, 7), (6, 30), (20, 7), (20, 30)])
+def test_axes_that_keep_their_size(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_maps, 'BLOCK', 2 * 4 * size[1])
+    logits = torch.randn(4, 6, 7)
+    matrices = [label_maps.resizing(before, after, 0, after, after, False)
+                for before, after in zip(logits.shape[1:], size, strict=True)]  # yapf: disable
+    for matrix, before, after in zip(matrices, logits.shape[1:], size, strict=True):
+        assert (matrix is None) == (before == after)
+    expected = F.interpolate(logits[None], size, mode='bilinear').argmax(1)
+    assert label_maps.largest(logits, *matrices).equal(expected)
 
 
 def test_half_precision_ends_at_the_head() -> None:

@@ -30,8 +30,9 @@ def fuse_label_maps(model: nn.Module) -> list[str]:
     """Let a segmenter answer label maps alone: its samples have no ``seg_logits`` then.
 
     For callers that read ``pred_sem_seg`` only. Samples of augmented images, which ``--tta``
-    merges, keep their logits. Segmenters and heads with a post-processing of their own stay as
-    they are.
+    merges, keep their logits, as do those that are segmented in windows: their logits have the
+    size of the input already. Segmenters and heads with a post-processing of their own stay as they
+    are.
 
     Args:
         model: Of mmdet or mmseg; changed in place.
@@ -42,22 +43,24 @@ def fuse_label_maps(model: nn.Module) -> list[str]:
     head = getattr(model, 'decode_head', None)
     plain = type(model) in (EncoderDecoder, segmenters.EncoderDecoder)
     if (not plain or 'postprocess_result' in vars(model) or not isinstance(head, BaseDecodeHead)
-            or model.out_channels < 2):
+            or model.out_channels < 2 or any(
+                is_replaced(head, BaseDecodeHead, name) for name in ('predict', 'predict_by_feat'))):
         return []
     object.__setattr__(model, 'postprocess_result', partial(postprocess, model))
-    own = any(is_replaced(head, BaseDecodeHead, name) for name in ('predict', 'predict_by_feat'))
-    if not own and model.test_cfg.get('mode', 'whole') == 'whole':
-        object.__setattr__(head, 'predict_by_feat', partial(predict_by_feat, head))
+    object.__setattr__(head, 'predict_by_feat', partial(predict_by_feat, model))
     return ['label maps are made of the logits of the head, some rows at a time']
 
 
 def spares_logits(model: nn.Module) -> bool:
     """Whether :func:`fuse_label_maps` keeps a model from making logits for every pixel."""
-    head = getattr(model, 'decode_head', None)
-    return (isinstance(head, BaseDecodeHead)
-            and isinstance(vars(head).get('predict_by_feat'), partial)
-            and vars(head)['predict_by_feat'].func is predict_by_feat
-            and next(head.parameters()).device.type == 'cpu')
+    replaced = vars(model).get('postprocess_result')
+    return (isinstance(replaced, partial) and replaced.func is postprocess and is_whole(model)
+            and next(model.parameters()).device.type == 'cpu')
+
+
+def is_whole(model: EncoderDecoder) -> bool:
+    """Whether images are segmented at once and not in windows."""
+    return model.test_cfg.get('mode', 'whole') == 'whole'
 
 
 def is_replaced(module: nn.Module, base: type, method: str) -> bool:
@@ -65,15 +68,17 @@ def is_replaced(module: nn.Module, base: type, method: str) -> bool:
     return method in vars(module) or getattr(type(module), method) is not getattr(base, method)
 
 
-def is_augmented(metas: Sequence[dict[str, Any]]) -> bool:
-    """Whether images went through a pipeline that flips: what is found in them is merged."""
-    return any('flip' in meta for meta in metas)
+def is_kept(model: EncoderDecoder, seg_logits: Tensor, metas: Sequence[dict[str, Any]]) -> bool:
+    """Whether logits are to be made as mmseg does; what is found in flipped images is merged."""
+    return (seg_logits.device.type != 'cpu' or not is_whole(model)
+            or any('flip' in meta for meta in metas))
 
 
-def predict_by_feat(head: BaseDecodeHead, seg_logits: Tensor, metas: list[dict]) -> Tensor:
+def predict_by_feat(model: EncoderDecoder, seg_logits: Tensor, metas: list[dict]) -> Tensor:
     """The head's logits as they are, for :func:`postprocess`."""
-    alone = isinstance(metas[0]['img_shape'], torch.Size)  # images without samples
-    if alone or is_augmented(metas) or seg_logits.device.type != 'cpu':
+    alone = isinstance(metas[0]['img_shape'], torch.Size)  # images without samples, or windows
+    if alone or is_kept(model, seg_logits, metas):
+        head = model.decode_head
         return type(head).predict_by_feat(head, seg_logits, metas)
     return seg_logits
 
@@ -83,7 +88,7 @@ def postprocess(model: EncoderDecoder,
                 data_samples: list[SegDataSample] | None = None) -> list[SegDataSample]:
     """As mmseg's ``postprocess_result``, without logits in the samples."""
     metas = [sample.metainfo for sample in data_samples or ()]
-    if not data_samples or is_augmented(metas) or seg_logits.device.type != 'cpu':
+    if not data_samples or is_kept(model, seg_logits, metas):
         return type(model).postprocess_result(model, seg_logits, data_samples)
     for logits, meta, sample in zip(seg_logits, metas, data_samples, strict=True):
         left, right, top, bottom = meta.get('img_padding_size', meta.get('padding_size', [0] * 4))
@@ -102,12 +107,14 @@ def input_size(meta: dict[str, Any]) -> tuple[int, int]:
 
 
 def resizing(before: int, whole: int, start: int, end: int, after: int,
-             align_corners: bool) -> Tensor:
+             align_corners: bool) -> Tensor | None:
     """A line resized to ``whole`` values, of which those from ``start`` to ``end`` to ``after``.
 
     Returns:
-        The matrix that does both, ``(after, before)``.
+        The matrix that does both, ``(after, before)``; None if the line stays as it is.
     """
+    if start == 0 and before == whole == end == after:
+        return None
     line = torch.eye(before)[None]
     for size, part in ((whole, slice(start, end)), (after, slice(None))):
         if line.shape[2] != size:
@@ -116,26 +123,34 @@ def resizing(before: int, whole: int, start: int, end: int, after: int,
     return line[0].T.contiguous()
 
 
-def largest(logits: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def largest(logits: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
     """The class of the largest logit at each pixel.
 
     Args:
         logits: ``(K, h, w)``.
-        rows: ``(H, h)``, from rows of the map to those of the image.
-        columns: ``(W, w)``. All in float32, also under autocast.
+        rows: ``(H, h)``, from rows of the map to those of the image; None leaves them as they are.
+        columns: ``(W, w)``, as ``rows``. All in float32, also under autocast.
 
     Returns:
         ``(1, H, W)``, int64.
     """
     classes = len(logits)
-    step = max(BLOCK // (len(columns) * classes), 1)
+    height = logits.shape[1] if rows is None else len(rows)
     with torch.autocast('cpu', enabled=False):
-        labels = torch.empty(1, len(rows), len(columns), dtype=torch.int64)
-        wide = columns @ logits.permute(1, 2, 0).float()  # (h, W, K)
-        for start in range(0, len(rows), step):
-            weights = rows[start:start + step]
-            used = weights.any(0).nonzero()[:, 0]
-            first, last = int(used[0]), int(used[-1]) + 1
-            block = weights[:, first:last] @ wide[first:last].flatten(1)
-            labels[0, start:start + step] = block.view(len(weights), -1, classes).max(2)[1]
+        wide = logits.permute(1, 2, 0).float()
+        wide = wide if columns is None else columns @ wide  # (h, W, K)
+        width = wide.shape[1]
+        labels = torch.empty(1, height, width, dtype=torch.int64)
+        step = max(BLOCK // (width * classes), 1)
+        for start in range(0, height, step):
+            part = slice(start, start + step)
+            block = wide[part] if rows is None else enlarged(wide, rows[part])
+            labels[0, part] = block.max(2)[1]
     return labels
+
+
+def enlarged(wide: Tensor, weights: Tensor) -> Tensor:
+    """Rows ``(n, W, K)`` of the image, from those of the map and their weights ``(n, h)``."""
+    used = weights.any(0).nonzero()[:, 0]
+    first, last = int(used[0]), int(used[-1]) + 1
+    return (weights[:, first:last] @ wide[first:last].flatten(1)).view(-1, *wide.shape[1:])
