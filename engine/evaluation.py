@@ -16,7 +16,9 @@ from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
+from mmengine.registry import HOOKS, VISUALIZERS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
@@ -31,10 +33,12 @@ from .fusing import fuse_if_wanted, is_fused
 from .half_precision import Amp, compute_in, half_type, name_of_type
 from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
+from .registries import find_class
 from .runner import StrictRunner
 from .tta import augment_tests
 
 Metrics = dict[str, Any]  # numbers, None for those that are undefined; rarely texts, dicts or lists
+OWNERS = ('mmengine', 'mmseg', 'colonnade')  # whose hooks and visualizers read no logits
 AVERAGES = ('mAP', 'mAP_50', 'mAP_75')
 
 
@@ -129,9 +133,18 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
 
 
 def reads_labels_alone(cfg: Config) -> bool:
-    """Whether a test needs label maps, and no logits: its metrics are mmseg's IoU."""
-    return all(
-        metric.get('type') == 'IoUMetric' for metric in evaluators(cfg, ('test_evaluator', )))
+    """Whether a test needs label maps, and no logits.
+
+    Its metrics are mmseg's IoU. Hooks and visualizers of others may read logits.
+    """
+    hooks = [*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])]
+    kinds = [type(hook) if isinstance(hook, Hook) else find_class(hook['type'], HOOKS)
+             for hook in hooks if hook]  # yapf: disable
+    if visualizer := cfg.get('visualizer'):
+        kinds.append(find_class(visualizer['type'], VISUALIZERS))
+    metrics = evaluators(cfg, ('test_evaluator', ))
+    return all(metric.get('type') == 'IoUMetric' for metric in metrics) and all(
+        getattr(kind, '__module__', '').partition('.')[0] in OWNERS for kind in kinds)
 
 
 def prepare(model: nn.Module, *, fuse: bool | None, labels_alone: bool,

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 import torch
 from conftest import config
-from mmengine.registry import MODELS
+from mmengine.hooks import Hook
+from mmengine.registry import MODELS, DefaultScope
 from mmseg.structures import SegDataSample
+from mmseg.visualization import SegLocalVisualizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from colonnade.engine.evaluation import reads_labels_alone
 from colonnade.engine.fusing import fuse, label_maps
 from colonnade.engine.fusing.label_maps import fuse_label_maps, spares_logits
 from colonnade.engine.launch import read_config
@@ -133,3 +136,28 @@ def test_calls_do_not_share_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, 'empty', come_and_go)
     label_maps.largest(*arguments)
     assert not torch.is_autocast_enabled('cpu')
+
+
+class SavingHook(Hook):
+    """A user's, which may read logits."""
+
+
+class SavingVisualizer(SegLocalVisualizer):
+    """As :class:`SavingHook`."""
+
+
+@pytest.mark.parametrize('options', [
+    dict(custom_hooks=[dict(type=SavingHook)]),
+    dict(custom_hooks=[SavingHook()]),
+    {'default_hooks.visualization': dict(type=SavingHook)},
+    dict(visualizer=dict(type=SavingVisualizer)),
+    dict(test_evaluator=dict(type='CityscapesMetric')),
+])  # yapf: disable
+def test_logits_stay_for_those_who_may_read_them(options: dict[str, Any]) -> None:
+    cfg = read_config(config('sem_fpn'))
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        assert reads_labels_alone(cfg)
+        for key, value in options.items():
+            folder, _, name = key.rpartition('.')
+            (cfg[folder] if folder else cfg)[name] = value
+        assert not reads_labels_alone(cfg)
