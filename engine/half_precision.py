@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -129,7 +130,8 @@ def keep_answers_float32(model: nn.Module) -> None:
 
     mmdet makes priors in the type of the scores, and rounds the corners of regions to the type of
     the maps. So extractors of regions get maps in float32, but for those that say ``exact_regions``.
-    DETR's heads add boxes to what their branches answer, in place.
+    DETR's heads add boxes to what their branches answer, in place, and the transformer calls these
+    for scores and boxes of its own.
 
     Args:
         model: Changed in place.
@@ -138,7 +140,8 @@ def keep_answers_float32(model: nn.Module) -> None:
     extractors = mmdet.BaseRoIExtractor if mmdet else ()
     for module in list(model.modules()):
         if isinstance(module, Head):
-            for part in {module, *getattr(module, 'reg_branches', ())}:
+            branches = (getattr(module, name, ()) for name in ('cls_branches', 'reg_branches'))
+            for part in {module, *chain(*branches)}:
                 part.forward = partial(answer_in_float32, part.forward)
             if isinstance(module, PredictingHead):
                 predict = partial(answer_in_float32, module.predict)

@@ -13,7 +13,7 @@ from conftest import ROOT
 from drawn_data import CLASSES, draw_instances, draw_label_maps
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
-from mmengine.optim import build_optim_wrapper
+from mmengine.optim import OptimWrapper, build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -25,7 +25,7 @@ from colonnade.engine.complexity import build, count_parameters, parts_of, total
 from colonnade.engine.conversion import convert
 from colonnade.engine.data_sources import redirect_data_root
 from colonnade.engine.fusing import fuse as fuse_model
-from colonnade.engine.half_precision import compute_in
+from colonnade.engine.half_precision import Bfloat16OptimWrapper, compute_in
 from colonnade.engine.launch import read_config
 from colonnade.engine.new_classes import rows_by_class
 from colonnade.engine.runner import parts_of_ours
@@ -224,3 +224,25 @@ PAIRS = [  # a third of them runs always, with each head and each tool among the
 @pytest.mark.parametrize('tool, head', PAIRS, indirect=['head'])
 def test_a_tool_on_a_head(tool: Callable[[SimpleNamespace], None], head: SimpleNamespace) -> None:
     tool(head)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head', LEAVES, indirect=True)
+def test_a_training_step_in_half_precision(head: SimpleNamespace) -> None:
+    """All losses are float32 and near those of float32; all gradients are finite."""
+    totals = []
+    for half in (False, True):
+        model = copy.deepcopy(head.model).train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.)
+        wrapper = (Bfloat16OptimWrapper if half else OptimWrapper)(optimizer=optimizer)
+        torch.manual_seed(0)
+        with wrapper.optim_context(model):
+            losses = model(**batch(head.cfg, 'train_dataloader', model, True), mode='loss')
+        assert {loss.dtype for loss in tree_leaves(losses) if loss.is_floating_point()
+                } == {torch.float32}  # yapf: disable
+        total, _ = model.parse_losses(losses)
+        total.backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is None or parameter.grad.isfinite().all(), name
+        totals.append(total.item())
+    assert totals[1] == pytest.approx(totals[0], rel=0.1)
