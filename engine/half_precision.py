@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -31,7 +31,8 @@ TYPES = {'bfloat16': torch.bfloat16, 'float16': torch.float16}
 #: limits of oneDNN's instruction sets that leave it no products in bfloat16
 WITHOUT_BFLOAT16 = ('SSE41', 'AVX', 'AVX2', 'AVX2_VNNI', 'AVX2_VNNI_2', 'AVX512_CORE',
                     'AVX512_CORE_VNNI')  # yapf: disable
-LIMITS = ('ONEDNN_MAX_CPU_ISA', 'DNNL_MAX_CPU_ISA')  # the environment's names for it
+#: the environment's names for it; oneDNN takes the first that is set
+LIMITS = ('ONEDNN_MAX_CPU_ISA', 'DNNL_MAX_CPU_ISA')
 
 
 @runtime_checkable
@@ -68,8 +69,7 @@ def half_type(amp: Amp, device: str) -> torch.dtype | None:
         if amp == 'float16':
             raise ValueError('--amp-dtype float16: a CPU computes in bfloat16: say --amp')
         if reason := lacks_bfloat16():
-            raise ValueError(f'--amp: {reason}: bfloat16 would be slower than float32; leave it '
-                             'out')
+            raise ValueError(f'--amp: {reason}; leave it out')
         return torch.bfloat16
     if amp == 'bfloat16' and device == 'cuda' and \
             not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -83,26 +83,27 @@ def name_of_type(dtype: torch.dtype | None) -> str | None:
 
 
 def lacks_bfloat16() -> str:
-    """Why this processor is slow in bfloat16; empty if it is not."""
-    for name in LIMITS:
-        if (limit := os.environ.get(name, '')).upper() in WITHOUT_BFLOAT16:
-            return f'{name}={limit} allows neither AMX nor AVX512-BF16'
-    if not torch.backends.mkldnn.is_available():
-        return 'this torch has no oneDNN'
-    if {'amx_bf16', 'avx512_bf16'} & instruction_sets():
+    """Why this processor would gain nothing by bfloat16; empty if it would."""
+    if (machine := platform.machine().lower()).startswith(('arm', 'aarch64')):
+        return f'bfloat16 was not measured on processors of type {machine}'
+    name = next(filter(os.environ.get, LIMITS), '')
+    if (limit := os.environ.get(name, '')).upper() in WITHOUT_BFLOAT16:
+        reason = f'{name}={limit} allows neither AMX nor AVX512-BF16'
+    elif not torch.backends.mkldnn.is_available():
+        reason = 'this torch has no oneDNN'
+    elif {'amx_bf16', 'avx512_bf16'} & instruction_sets():
         return ''
-    return 'this processor has neither AMX nor AVX512-BF16'
+    else:
+        reason = 'this processor has neither AMX nor AVX512-BF16'
+    return f'{reason}: bfloat16 would be slower than float32'
 
 
 def instruction_sets() -> set[str]:
-    """Those of the processor, by Linux's names; empty if they are not known."""
+    """Those of the processor, by Linux's names; of earlier versions of torch these two alone."""
     if known := getattr(torch.cpu, 'get_capabilities', None):
         return {name for name, value in known().items() if value is True}
-    try:
-        lines = Path('/proc/cpuinfo').read_text().splitlines()
-    except OSError:
-        return set()
-    return {name for line in lines if line.startswith('flags') for name in line.split()}
+    asked = {'avx512_bf16': '_is_avx512_bf16_supported', 'amx_bf16': '_is_amx_tile_supported'}
+    return {name for name, function in asked.items() if getattr(torch.cpu, function)()}
 
 
 def compute_in(model: nn.Module, dtype: torch.dtype) -> None:

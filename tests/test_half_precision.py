@@ -39,6 +39,7 @@ def fast_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def set_processor(monkeypatch: pytest.MonkeyPatch, *flags: str, limit: str = '') -> None:
     monkeypatch.setattr(half_precision, 'instruction_sets', lambda: set(flags))
+    monkeypatch.setattr('platform.machine', lambda: 'x86_64')
     monkeypatch.delenv('DNNL_MAX_CPU_ISA', raising=False)
     monkeypatch.setenv('ONEDNN_MAX_CPU_ISA', limit)
 
@@ -62,11 +63,30 @@ def test_processors(flags: tuple[str, ...], limit: str, reason: str | None,
     assert half_type(False, 'cpu') is None
 
 
-def test_instruction_sets_are_those_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {'amx_bf16', 'avx512_bf16'}
-    known = half_precision.instruction_sets() & names
+def test_what_limits_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newer of its variables goes before the older one."""
+    set_processor(monkeypatch, 'amx_bf16', limit='AVX512_CORE_AMX')
+    monkeypatch.setenv('DNNL_MAX_CPU_ISA', 'AVX2')
+    assert half_type(True, 'cpu') == torch.bfloat16
+    monkeypatch.delenv('ONEDNN_MAX_CPU_ISA')
+    with pytest.raises(ValueError, match='--amp: DNNL_MAX_CPU_ISA=AVX2 allows neither'):
+        half_type(True, 'cpu')
+
+
+@pytest.mark.parametrize('machine', ['aarch64', 'arm64'])
+def test_processors_that_were_not_measured(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_processor(monkeypatch)
+    monkeypatch.setattr('platform.machine', lambda: machine)
+    with pytest.raises(ValueError, match=f'^--amp: .* not measured .* {machine}; leave it out$'):
+        half_type(True, 'cpu')
+
+
+def test_instruction_sets_by_earlier_versions_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, 'get_capabilities', raising=False)
-    assert half_precision.instruction_sets() & names == known
+    monkeypatch.setattr(torch.cpu, '_is_avx512_bf16_supported', lambda: False)
+    for supported, expected in ((True, {'amx_bf16'}), (False, set())):
+        monkeypatch.setattr(torch.cpu, '_is_amx_tile_supported', lambda is_so=supported: is_so)
+        assert half_precision.instruction_sets() == expected
 
 
 def test_types_that_devices_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
