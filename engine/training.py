@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.dist import barrier
 from mmengine.hooks import CheckpointHook
@@ -179,26 +179,40 @@ def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
 def set_amp(cfg: Config, amp: Amp) -> None:
     """Train in mixed precision: float16 with dynamic loss scaling, bfloat16 without.
 
+    A type that ``amp`` names goes before the config's; a warning says what has no effect.
+
     Raises:
         ValueError: If the device gains nothing by it, or the config has an optimizer wrapper of its
             own kind.
     """
-    dtype = half_type(amp, get_device())
+    device = get_device()
+    dtype = half_type(amp, device)
     if dtype is None:
         return
+    if device == 'mps':
+        raise ValueError('--amp: on mps there is no training in mixed precision: leave it out')
     wrapper = cfg.optim_wrapper
     kind = wrapper.get('type', 'OptimWrapper')
     if kind not in ('OptimWrapper', 'AmpOptimWrapper', 'Bfloat16OptimWrapper'):
         raise ValueError(f'--amp needs optim_wrapper.type OptimWrapper, the config says {kind}')
     if dtype == torch.bfloat16:
         wrapper.type = 'Bfloat16OptimWrapper'
-        for option in ('loss_scale', 'dtype', 'use_fsdp'):
-            wrapper.pop(option, None)
+        wrapper.pop('use_fsdp', None)
+        drop_option(wrapper, 'loss_scale')
+        drop_option(wrapper, 'dtype', 'bfloat16', torch.bfloat16)
         return
     wrapper.type = 'AmpOptimWrapper'
     wrapper.setdefault('loss_scale', 'dynamic')
     if amp == 'float16':
+        drop_option(wrapper, 'dtype', 'float16', torch.float16)
         wrapper.dtype = amp
+
+
+def drop_option(wrapper: ConfigDict, option: str, *same: Any) -> None:
+    """Drop an option of the optimizer's wrapper, and say so unless it is the ``same`` in effect."""
+    if option in wrapper and (value := wrapper.pop(option)) not in same:
+        print_log(f'--amp: optim_wrapper.{option}={value!r} of the config has no effect',
+                  level=logging.WARNING)  # yapf: disable
 
 
 @contextmanager

@@ -144,6 +144,22 @@ def test_wrappers_of_optimizers(wrapper: dict, device: str, amp: Any, expected: 
         set_amp(cfg, amp)
 
 
+def test_what_has_no_effect_in_training_is_said(
+        fast_bfloat16: None, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cpu')
+    lost = {'loss_scale': 512., 'dtype': 'float16'}
+    for options, dropped in ((lost, lost), ({'dtype': 'bfloat16'}, {})):
+        set_amp(Config(dict(optim_wrapper=dict(type='AmpOptimWrapper', **options))), True)
+        assert capsys.readouterr().out.splitlines() == [
+            f'--amp: optim_wrapper.{name}={value!r} of the config has no effect'
+            for name, value in dropped.items()]  # yapf: disable
+    monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'mps')
+    for amp in (True, 'bfloat16'):
+        with pytest.raises(ValueError, match='^--amp: on mps .*: leave it out$'):
+            set_amp(Config(dict(optim_wrapper=dict())), amp)
+
+
 def test_tensors_of_half_types_are_widened() -> None:
     half, labels = torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.long)
     found = in_float32(dict(a=[half, (labels, None)], b=half.double(), c='text'))
