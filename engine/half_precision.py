@@ -119,8 +119,8 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     model.forward = partial(call_under_autocast, model, model.forward, dtype)
 
 
-def call_under_autocast(model: nn.Module, forward: Callable[..., Any], dtype: torch.dtype,
-                        *args: Any, **kwargs: Any) -> Any:
+def call_under_autocast(model: nn.Module, forward: Callable[..., Any], dtype: torch.dtype, *args:
+                        Any, **kwargs: Any) -> Any:
     """What a model's own ``forward`` returns under autocast, wherever the model is by now."""
     with torch.autocast(next(model.parameters()).device.type, dtype):
         return forward(*args, **kwargs)
@@ -130,7 +130,7 @@ def keep_answers_float32(model: nn.Module) -> None:
     """Let the heads of mmdet and mmseg answer in float32 under autocast.
 
     mmdet makes priors in the type of the scores, and rounds the corners of regions to the type of
-    the maps. So extractors of regions get maps in float32, but for those that say ``exact_regions``.
+    the maps. So extractors of regions get maps in float32, unless they say ``exact_regions``.
     DETR's heads add boxes to what their branches answer, in place, and the transformer calls these
     for scores and boxes of its own.
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import NO_WORKERS, config, latest_log
-from mmengine.config import Config
 from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
+from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import nn
 from trunks import tiny
@@ -144,9 +144,9 @@ def test_wrappers_of_optimizers(wrapper: dict, device: str, amp: Any, expected: 
         set_amp(cfg, amp)
 
 
-def test_what_has_no_effect_in_training_is_said(
-        fast_bfloat16: None, monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_effect_in_training_is_said(fast_bfloat16: None,
+                                                monkeypatch: pytest.MonkeyPatch,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cpu')
     lost = {'loss_scale': 512., 'dtype': 'float16'}
     for options, dropped in ((lost, lost), ({'dtype': 'bfloat16'}, {})):
@@ -236,8 +236,8 @@ class OwnExtractor(SingleRoIExtractor):
 
 @torch.no_grad()
 @pytest.mark.parametrize('far', [False, True], ids=['near', 'beside a far one'])
-@pytest.mark.parametrize('kind, fused', [
-    (SingleRoIExtractor, False), (SingleRoIExtractor, True), (OwnExtractor, False)])
+@pytest.mark.parametrize('kind, fused', [(SingleRoIExtractor, False), (SingleRoIExtractor, True),
+                                         (OwnExtractor, False)])
 def test_corners_of_regions_are_not_rounded(kind: type, fused: bool, far: bool) -> None:
     """Far regions are beyond what the fused extractor takes: it does as mmdet then."""
     torch.manual_seed(0)

@@ -44,7 +44,8 @@ def fuse_label_maps(model: nn.Module) -> list[str]:
     plain = type(model) in (EncoderDecoder, segmenters.EncoderDecoder)
     if (not plain or 'postprocess_result' in vars(model) or not isinstance(head, BaseDecodeHead)
             or model.out_channels < 2 or any(
-                is_replaced(head, BaseDecodeHead, name) for name in ('predict', 'predict_by_feat'))):
+                is_replaced(head, BaseDecodeHead, name)
+                for name in ('predict', 'predict_by_feat'))):
         return []
     object.__setattr__(model, 'postprocess_result', partial(postprocess, model))
     object.__setattr__(head, 'predict_by_feat', partial(predict_by_feat, model))
