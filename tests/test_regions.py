@@ -26,7 +26,7 @@ from torchvision.ops import roi_align as theirs
 
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.engine.fusing.region_heads import BagRoIExtractor, WantedMaskHead
-from colonnade.engine.fusing.regions import fuse_regions
+from colonnade.engine.fusing.regions import fuse_regions, in_default_order
 from colonnade.engine.fusing.roi_align import BagRoIAlign, roi_align
 from colonnade.engine.launch import read_config
 from colonnade.engine.mask_encoding import encode_for, encode_masks
@@ -142,6 +142,7 @@ def test_heads_that_view_regions_get_them_in_the_default_order() -> None:
     expected = roi_head._bbox_forward(maps, rois)
     assert fuse_regions(roi_head) == ['RoI extractors sum pixels of channels-last maps (1)']
     torch.testing.assert_close(roi_head._bbox_forward(maps, rois), expected)
+    assert in_default_order(nn.Sequential(roi_head)) == set(roi_head.modules())
 
 
 def test_rpn_without_suppression_stays() -> None:

@@ -15,6 +15,7 @@ from mmcv.cnn.bricks.wrappers import Conv2d, ConvTranspose2d
 from mmcv.ops import RoIAlign
 from mmdet.models.dense_heads import RPNHead
 from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
+from mmdet.models.roi_heads.base_roi_head import BaseRoIHead
 from mmdet.models.roi_heads.bbox_heads import (ConvFCBBoxHead, Shared2FCBBoxHead,
                                                Shared4Conv1FCBBoxHead)
 from mmdet.models.roi_heads.mask_heads import FCNMaskHead
@@ -113,6 +114,11 @@ def reads_any_order(roi_head: nn.Module) -> bool:
     return all(is_plain(head, *BOX_HEADS, *MASK_HEADS) and head.conv_cfg is None for head in heads)
 
 
+def needs_default_order(module: nn.Module) -> bool:
+    """Whether it is a RoI head that may read regions in the default order alone."""
+    return isinstance(module, BaseRoIHead) and not reads_any_order(module)
+
+
 def hand_on_channels_last(roi_head: StandardRoIHead | CascadeRoIHead) -> list[nn.Module]:
     """Let heads get regions in the order they are written in; the box heads that flatten them."""
     extractors = stages_of(roi_head, 'bbox_roi_extractor')
@@ -173,7 +179,7 @@ def predicts_by_class(head: nn.Module) -> bool:
 
 def suppresses_by_level(head: RPNHead) -> bool:
     """Whether its suppression can be split by levels, which offsets keep apart anyway."""
-    nms = (head.test_cfg or {}).get('nms')
+    nms = (head.test_cfg or {}).get('nms') or {}  # without suppression, it is None
     return (bool(nms) and nms.get('type', 'nms') == 'nms'
             and not nms.keys() & {'split_thr', 'class_agnostic'})
 

@@ -16,7 +16,7 @@ from ..runner import parts_of_ours
 from .batch_norms import fold_batch_norms
 from .precision import cast_weights
 from .pyramids import fuse_pyramids
-from .regions import fuse_regions
+from .regions import fuse_regions, in_default_order
 
 MARK = 'fused_whole'  # attribute of models that fuse() changed
 
@@ -80,8 +80,9 @@ def is_fused(model: nn.Module) -> bool:
 
 def order_weights(model: nn.Module) -> None:
     """Keep the weights of convolutions in the order of maps, or each call would copy them."""
+    others = in_default_order(model)
     for module in model.modules():
-        if is_plain(module, nn.Conv2d) and module.kernel_size != (1, 1):
+        if is_plain(module, nn.Conv2d) and module.kernel_size != (1, 1) and module not in others:
             module.to(memory_format=map_order(module.weight))
 
 
