@@ -87,9 +87,7 @@ class Pyramid(BaseModule):
         Raises:
             FusedError: If the pyramid is in training mode, or was fused before.
         """
-        if self.training or self.fused:
-            raise FusedError(f'{type(self).__name__} cannot be fused ' +
-                             ('again' if self.fused else 'in training mode: call eval() before'))
+        self.require_fusible()
         taken = set()
         for stride in set(self.out_strides):
             level = self.get_submodule(level_name(stride))
@@ -106,6 +104,12 @@ class Pyramid(BaseModule):
         self.fused = True
         return taken
 
+    def require_fusible(self) -> None:
+        """Raise what :meth:`fuse` raises."""
+        if self.training or self.fused:
+            raise FusedError(f'{type(self).__name__} cannot be fused ' +
+                             ('again' if self.fused else 'in training mode: call eval() before'))
+
     def train(self, mode: bool = True) -> Pyramid:
         """As :meth:`torch.nn.Module.train`.
 
@@ -119,6 +123,8 @@ class Pyramid(BaseModule):
     def resample(self, x: Tensor, out_stride: Stride) -> Tensor:
         """One level; computed in channels-last order, where oneDNN is fast."""
         level = self.get_submodule(level_name(out_stride))(channels_last(x))
+        if level is x:  # others may write to either
+            return x.clone(memory_format=map_order(x))
         return level.contiguous(memory_format=map_order(level))
 
 

@@ -7,11 +7,13 @@ import pytest
 import torch
 from mmcv.cnn import ConvModule
 from mmengine.registry import MODELS, DefaultScope
-from mmseg.models.decode_heads import PSPHead, UPerHead
+from mmseg.models.decode_heads import PSPHead
+from mmseg.models.segmentors import EncoderDecoder
 from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from colonnade.backbones import XCiT
 from colonnade.backbones.kernels import orders
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.configs import find_config
@@ -206,14 +208,25 @@ def test_pspnet() -> None:
     check_same([head(x)], [expected])
 
 
-def test_levels_that_other_heads_take_stay() -> None:
-    options = dict(in_channels=[6] * 4, in_index=[0, 1, 2, 3], channels=4, num_classes=3)
-    parts = dict(
-        neck=ColumnarPyramid(6, 16),
-        decode_head=UPerHead(**options),
-        auxiliary_head=PSPHead(in_channels=6, in_index=0, channels=4, num_classes=3))
-    line, *_ = fuse(randomised(nn.ModuleDict(parts)))
-    assert line == 'ColumnarPyramid: layers merged, at stride 8 with the lateral ones'
+class SegmenterWithEdges(EncoderDecoder):
+    """It may have more heads on its levels."""
+
+
+@pytest.mark.parametrize('kind, index, merged', [
+    (EncoderDecoder, 0, ', at stride 8 with the lateral ones'),
+    (EncoderDecoder, 2, ', at stride 4, 8 with the lateral ones'),
+    (SegmenterWithEdges, 2, ''),
+])
+def test_levels_that_others_may_take_stay(kind: type, index: int, merged: str) -> None:
+    options = dict(channels=4, num_classes=3)
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        model = kind(
+            backbone=dict(type='XCiT', arch=ARCH, out_indices=[0, 0, 1, 1]),
+            neck=dict(type='ColumnarPyramid', in_channels=16, stride=16),
+            decode_head=dict(
+                type='UPerHead', in_channels=[16] * 4, in_index=[0, 1, 2, 3], **options),
+            auxiliary_head=dict(type='PSPHead', in_channels=16, in_index=index, **options))
+    assert f'ColumnarPyramid: layers merged{merged}' in fuse(randomised(model))
 
 
 def test_convolutions_that_are_shared_keep_norms_of_their_own() -> None:
@@ -239,6 +252,47 @@ def test_what_cannot_be_fused() -> None:
     fuse_if_wanted(nn.Linear(2, 2), None)
     with pytest.raises(ValueError, match='no trunk and no pyramid of colonnade'):
         fuse_if_wanted(nn.Linear(2, 2), True)
+
+
+def test_what_cannot_be_fused_is_left_as_it_was() -> None:
+    parts = dict(student=XCiT(ARCH, out_indices=[1]), teacher=XCiT(ARCH, out_indices=[1]))
+    model = nn.ModuleDict({**parts, 'neck': ColumnarPyramid(16, 16)}).eval()
+    hook = model.teacher.blocks[0].attn.qkv.register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match=r'hooked .*: blocks\.0\.'):
+        fuse(model)
+    hook.remove()
+    model.neck.train()
+    with pytest.raises(ValueError, match='ColumnarPyramid cannot be fused in training mode'):
+        fuse(model)
+    assert not any(part.fused for part in model.values())
+
+
+def test_parts_that_are_fused_by_themselves() -> None:
+    model = model_of('sem_fpn')
+    expected = outputs(model, (75, 101))
+    model.backbone.fuse()
+    model.neck.fuse()
+    assert fuse(model)[0] == '7 batch norms folded into convolutions'
+    check_same(outputs(model, (75, 101)), expected)
+    assert fuse(model) == []
+
+
+def test_weights_lie_as_maps_do() -> None:
+    model = model_of('sem_fpn')
+    with torch.enable_grad():
+        fuse(model)
+    weights = [
+        layer.weight for layer in model.modules()
+        if type(layer) is nn.Conv2d and layer.kernel_size != (1, 1) and layer.groups == 1
+    ]
+    assert weights and all(
+        weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+
+
+def test_levels_of_the_input_stride_are_copies() -> None:
+    x = torch.randn(1, 4, 5, 6).contiguous(memory_format=torch.channels_last)
+    level = ColumnarPyramid(4, 16).eval().resample(x, 16)
+    assert level.equal(x) and level.data_ptr() != x.data_ptr()
 
 
 @pytest.mark.parametrize('compiled, gradients', [(False, False), (True, False), (False, True)])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import torch
 from conftest import ROOT
 from mmcv.ops import RoIAlign
 from mmdet.evaluation import CocoMetric
+from mmdet.models.dense_heads import RPNHead
+from mmdet.models.roi_heads import DoubleHeadRoIHead, StandardRoIHead
 from mmdet.models.roi_heads.bbox_heads import Shared2FCBBoxHead, Shared4Conv1FCBBoxHead
 from mmdet.models.roi_heads.mask_heads import FCNMaskHead
 from mmdet.models.roi_heads.roi_extractors import GenericRoIExtractor, SingleRoIExtractor
@@ -21,8 +24,9 @@ from rounding import check_rounding
 from torch import Tensor, nn
 from torchvision.ops import roi_align as theirs
 
+from colonnade.backbones.kernels.folding import FusedError
 from colonnade.engine.fusing.region_heads import BagRoIExtractor, WantedMaskHead
-from colonnade.engine.fusing.regions import fuse_regions
+from colonnade.engine.fusing.regions import fuse_regions, in_default_order
 from colonnade.engine.fusing.roi_align import BagRoIAlign, roi_align
 from colonnade.engine.launch import read_config
 from colonnade.engine.mask_encoding import encode_for, encode_masks
@@ -99,21 +103,52 @@ def test_extractors(kind: type, levels: int) -> None:
         assert fused(maps, rois[:0]).shape == (0, 6, 7, 7)
 
 
+def roi_head_of(kind: type, box_head: dict, **options: Any) -> StandardRoIHead:
+    """On maps of 6 channels, with one class."""
+    torch.manual_seed(0)
+    layer, size = dict(LAYER, output_size=(3, 4)), dict(roi_feat_size=(3, 4))
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        head = kind(
+            bbox_roi_extractor=dict(
+                type='SingleRoIExtractor', roi_layer=layer, out_channels=6, featmap_strides=[4]),
+            bbox_head=dict(in_channels=6, fc_out_channels=8, num_classes=1, **size, **box_head),
+            **options)
+    head.init_weights()
+    return head.double().eval()
+
+
 @pytest.mark.parametrize('kind', [Shared2FCBBoxHead, Shared4Conv1FCBBoxHead])
 @torch.no_grad()
 def test_box_heads(kind: type) -> None:
-    torch.manual_seed(0)
     options = dict(conv_out_channels=5) if kind is Shared4Conv1FCBBoxHead else {}
-    with DefaultScope.overwrite_default_scope('mmdet'):
-        head = kind(
-            in_channels=6, roi_feat_size=(3, 4), fc_out_channels=8, num_classes=2, **options)
-    head.double().init_weights()
-    regions = torch.randn(7, 6, 3, 4, dtype=torch.float64)
+    roi_head = roi_head_of(StandardRoIHead, dict(type=kind.__name__, **options))
+    head = roi_head.bbox_head
+    state, regions = copy.deepcopy(head.state_dict()), torch.randn(7, 6, 3, 4).double()
     expected = head(regions)
-    for _ in range(2):
-        fuse_regions(head)
+    for done in (2, 0):
+        assert len(fuse_regions(roi_head)) == done
         for order in (torch.channels_last, torch.contiguous_format):
             torch.testing.assert_close(head(regions.contiguous(memory_format=order)), expected)
+    for each in (head, copy.deepcopy(head)):
+        with pytest.raises(FusedError, match=r'takes no weights: load, then fuse\(\)'):
+            each.load_state_dict(state)
+
+
+@torch.no_grad()
+def test_heads_that_view_regions_get_them_in_the_default_order() -> None:
+    box_head = dict(type='DoubleConvFCBBoxHead', num_convs=1, num_fcs=1, conv_out_channels=8)
+    roi_head = roi_head_of(DoubleHeadRoIHead, box_head, reg_roi_scale_factor=1.3)
+    maps, rois = [torch.randn(2, 6, 30, 40).double()], draw_regions(9, 120, 160)
+    expected = roi_head._bbox_forward(maps, rois)
+    assert fuse_regions(roi_head) == ['RoI extractors sum pixels of channels-last maps (1)']
+    torch.testing.assert_close(roi_head._bbox_forward(maps, rois), expected)
+    assert in_default_order(nn.Sequential(roi_head)) == set(roi_head.modules())
+
+
+def test_rpn_without_suppression_stays() -> None:
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        head = RPNHead(in_channels=4, test_cfg=ConfigDict(nms=None))
+    assert fuse_regions(head) == [] and head.test_cfg.nms is None
 
 
 def predict_masks(head: nn.Module, masks: Tensor, boxes: Tensor, meta: dict, threshold: float,

@@ -95,16 +95,9 @@ class Fusible(nn.Module):
             FusedError: If the trunk is in training mode, or layers are not as they were built, see
                 :mod:`.untouched`; nothing is changed then.
         """
-        if not any(isinstance(block, FusibleBlock) for block in self.blocks):
-            raise FusedError(f'{type(self).__name__} cannot be fused: its blocks have no fuse()')
-        if self.training:
-            raise FusedError('fuse() is for evaluation: call eval() before')
         if self.fused:
             return self
-        if touched := list(self._touched_layers()):
-            raise FusedError(
-                f'{type(self).__name__} cannot be fused with layers that are replaced, '
-                f'hooked or of other tensors: {", ".join(touched)}')
+        self.require_fusible()
         self._fuse_stem(dtype or torch.float32)
         for block in self.blocks:
             block.fuse()
@@ -112,6 +105,17 @@ class Fusible(nn.Module):
         self.requires_grad_(False)
         self.fused = True
         return self
+
+    def require_fusible(self) -> None:
+        """Raise what :meth:`fuse` raises of a trunk that is not fused yet."""
+        if not any(isinstance(block, FusibleBlock) for block in self.blocks):
+            raise FusedError(f'{type(self).__name__} cannot be fused: its blocks have no fuse()')
+        if self.training:
+            raise FusedError('fuse() is for evaluation: call eval() before')
+        if touched := list(self._touched_layers()):
+            raise FusedError(
+                f'{type(self).__name__} cannot be fused with layers that are replaced, '
+                f'hooked or of other tensors: {", ".join(touched)}')
 
     def _touched_layers(self) -> Iterator[str]:
         """The first in the stem and in each block, by name."""

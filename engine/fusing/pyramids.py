@@ -12,6 +12,7 @@ from colonnade.necks import ColumnarPyramid, Pyramid
 #: by name: neither library is imported for the other's models
 FPNS = ('mmdet.models.necks.fpn.FPN', 'mmseg.models.necks.fpn.FPN')
 UPER_HEAD = 'mmseg.models.decode_heads.uper_head.UPerHead'
+SEGMENTER = 'mmseg.models.segmentors.encoder_decoder.EncoderDecoder'
 
 
 def fuse_pyramids(model: nn.Module) -> list[str]:
@@ -47,13 +48,16 @@ def begins_with_its_conv(lateral: nn.Module) -> bool:
 
 
 def laterals_behind(pyramid: ColumnarPyramid, model: nn.Module) -> Iterator[tuple[int, nn.Module]]:
-    """The lateral convolutions that alone take levels, with the levels' indices."""
+    """The lateral convolutions that alone take levels, with the levels' indices.
+
+    Of models of other classes it is not known what else takes levels.
+    """
     neck, head = model._modules.get('neck'), model._modules.get('decode_head')
     if pyramid.fpn is not None:
         if class_name(pyramid.fpn) in FPNS and not is_hooked(pyramid.fpn):
             yield from laterals_of_fpn(pyramid.fpn)
-    elif neck is pyramid and head is not None and class_name(head) == UPER_HEAD:
-        if not is_hooked(head):
+    elif neck is pyramid and head is not None and class_name(model) == SEGMENTER:
+        if class_name(head) == UPER_HEAD and not is_hooked(head):
             yield from laterals_of_uper_head(head, model._modules.get('auxiliary_head'))
 
 

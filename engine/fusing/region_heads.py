@@ -8,18 +8,21 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from mmcv.cnn.bricks.wrappers import Conv2d, ConvTranspose2d
 from mmcv.ops import RoIAlign
 from mmdet.models.dense_heads import RPNHead
 from mmdet.models.roi_heads import CascadeRoIHead, StandardRoIHead
+from mmdet.models.roi_heads.base_roi_head import BaseRoIHead
 from mmdet.models.roi_heads.bbox_heads import (ConvFCBBoxHead, Shared2FCBBoxHead,
                                                Shared4Conv1FCBBoxHead)
 from mmdet.models.roi_heads.mask_heads import FCNMaskHead
 from mmdet.models.roi_heads.roi_extractors import GenericRoIExtractor, SingleRoIExtractor
 from torch import Tensor, nn
 
+from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.untouched import is_plain
 
 from .masks import PastingMaskHead, WantedCascadeRoIHead, WantedMaskHead, WantedStandardRoIHead
@@ -27,6 +30,7 @@ from .roi_align import BagRoIAlign, align_into, suits_bags
 
 ROI_HEADS = {StandardRoIHead: WantedStandardRoIHead, CascadeRoIHead: WantedCascadeRoIHead}
 BOX_HEADS = (ConvFCBBoxHead, Shared2FCBBoxHead, Shared4Conv1FCBBoxHead)
+MASK_HEADS = (FCNMaskHead, PastingMaskHead, WantedMaskHead)
 SUMMED = 'RoI extractors sum pixels of channels-last maps'
 FLATTENED = 'box heads flatten regions without a copy'
 PASTED = 'mask heads paste each mask on the region of its box'
@@ -39,8 +43,10 @@ class BagRoIExtractor(SingleRoIExtractor):
 
     Attributes:
         exact_regions: The corners of regions stay float32 beside maps of half types.
+        channels_last: Whether they are handed on so; ``.view`` of other heads needs the default.
     """
     exact_regions = True
+    channels_last: bool = False
 
     def forward(self,
                 feats: Sequence[Tensor],
@@ -60,7 +66,8 @@ class BagRoIExtractor(SingleRoIExtractor):
             places = (levels == level).nonzero()[:, 0]
             align_into(out, places, feature, rois[places], layer.spatial_scale,
                        layer.sampling_ratio, layer.aligned)
-        return out.permute(0, 3, 1, 2)
+        regions = out.permute(0, 3, 1, 2)
+        return regions if self.channels_last else regions.contiguous()
 
 
 class ChannelsBehind(nn.Module):
@@ -75,9 +82,9 @@ def fuse_region_heads(model: nn.Module) -> list[str]:
     done = Counter[str]()
     for module in list(model.modules()):
         if is_plain(module, *ROI_HEADS) and module.with_mask and all(
-                map(predicts_by_class, mask_heads(module))):
+                map(predicts_by_class, stages_of(module, 'mask_head'))):
             module.__class__ = ROI_HEADS[type(module)]
-            for head in mask_heads(module):
+            for head in stages_of(module, 'mask_head'):
                 head.__class__ = WantedMaskHead
                 done.update((PASTED, WANTED))
         elif is_plain(module, FCNMaskHead):
@@ -93,9 +100,8 @@ def fuse_region_heads(model: nn.Module) -> list[str]:
         elif is_plain(module, RPNHead) and suppresses_by_level(module):
             split_suppression(module)
             done[SPLIT] += 1
-        elif is_plain(module, *BOX_HEADS) and flattens(module):
-            flatten_channels_last(module)
-            done[FLATTENED] += 1
+    for module in filter(reads_any_order, list(model.modules())):
+        done.update(FLATTENED for _ in hand_on_channels_last(module))
     return [f'{what} ({count})' for what, count in done.items()]
 
 
@@ -104,10 +110,38 @@ def is_average(layer: nn.Module) -> bool:
     return is_plain(layer, RoIAlign) and layer.pool_mode == 'avg'
 
 
+def reads_any_order(roi_head: nn.Module) -> bool:
+    """Whether it is a RoI head of mmdet that only reads regions in ways that suit any order."""
+    if not is_plain(roi_head, *ROI_HEADS, *ROI_HEADS.values()) or roi_head.with_shared_head:
+        return False
+    heads = stages_of(roi_head, 'bbox_head') + stages_of(roi_head, 'mask_head')
+    return all(is_plain(head, *BOX_HEADS, *MASK_HEADS) and head.conv_cfg is None for head in heads)
+
+
+def needs_default_order(module: nn.Module) -> bool:
+    """Whether it is a RoI head that may read regions in the default order alone."""
+    return isinstance(module, BaseRoIHead) and not reads_any_order(module)
+
+
+def hand_on_channels_last(roi_head: StandardRoIHead | CascadeRoIHead) -> list[nn.Module]:
+    """Let heads get regions in the order they are written in; the box heads that flatten them."""
+    extractors = stages_of(roi_head, 'bbox_roi_extractor')
+    for extractor in extractors + stages_of(roi_head, 'mask_roi_extractor'):
+        if type(extractor) is BagRoIExtractor:
+            extractor.channels_last = True
+    flattened = []
+    for extractor, head in zip(extractors, stages_of(roi_head, 'bbox_head'), strict=False):
+        if type(extractor) is BagRoIExtractor and flattens(head):
+            flatten_channels_last(head)
+            flattened.append(head)
+    return flattened
+
+
 def flattens(head: ConvFCBBoxHead) -> bool:
-    """Whether the first linear layer of a box head gets the whole regions."""
+    """Whether the first linear layer of a box head on a CPU gets the whole regions."""
     return (head.num_shared_fcs > 0 and not head.with_avg_pool
             and is_plain(head.shared_fcs[0], nn.Linear)
+            and head.shared_fcs[0].weight.device.type == 'cpu'
             and not any(isinstance(layer, ChannelsBehind) for layer in head.shared_convs))
 
 
@@ -119,12 +153,20 @@ def flatten_channels_last(head: ConvFCBBoxHead) -> None:
     layer.weight = nn.Parameter(weight.flatten(1), requires_grad=layer.weight.requires_grad)
     head.shared_convs.append(ChannelsBehind())
     head.num_shared_convs += 1
+    head.register_load_state_dict_pre_hook(refuse_weights)
 
 
-def mask_heads(roi_head: StandardRoIHead | CascadeRoIHead) -> list[nn.Module]:
-    """The mask heads of all stages."""
-    heads = roi_head.mask_head
-    return list(heads) if isinstance(heads, nn.ModuleList) else [heads]
+def refuse_weights(head: ConvFCBBoxHead, *_: Any) -> None:
+    """A hook before loading: weights of files are in another order."""
+    raise FusedError(f'a fused {type(head).__name__} takes no weights: load, then fuse()')
+
+
+def stages_of(roi_head: StandardRoIHead | CascadeRoIHead, name: str) -> list[nn.Module]:
+    """The parts of this name, of all stages; none if there are none."""
+    part = getattr(roi_head, name, None)
+    if isinstance(part, nn.ModuleList):
+        return list(part)
+    return [] if part is None else [part]
 
 
 def predicts_by_class(head: nn.Module) -> bool:
@@ -141,8 +183,9 @@ def predicts_by_class(head: nn.Module) -> bool:
 
 def suppresses_by_level(head: RPNHead) -> bool:
     """Whether its suppression can be split by levels, which offsets keep apart anyway."""
-    nms = (head.test_cfg or {}).get('nms') or {}
-    return nms.get('type', 'nms') == 'nms' and not nms.keys() & {'split_thr', 'class_agnostic'}
+    nms = (head.test_cfg or {}).get('nms') or {}  # without suppression, it is None
+    return (bool(nms) and nms.get('type', 'nms') == 'nms'
+            and not nms.keys() & {'split_thr', 'class_agnostic'})
 
 
 def split_suppression(head: RPNHead) -> None:

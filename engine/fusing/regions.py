@@ -22,3 +22,18 @@ def fuse_regions(model: nn.Module) -> list[str]:
         return []
     from .region_heads import fuse_region_heads
     return fuse_region_heads(model)
+
+
+def in_default_order(model: nn.Module) -> set[nn.Module]:
+    """All modules of RoI heads that get regions in the default order, and may need it later on.
+
+    Convolutions give maps in channels-last order also if their weights alone are in it.
+    """
+    if 'mmdet' not in sys.modules:
+        return set()
+    from .region_heads import needs_default_order
+    return {
+        module
+        for head in filter(needs_default_order, model.modules())
+        for module in head.modules()
+    }

@@ -38,14 +38,14 @@ class Cells(NamedTuple):
 
 
 class BagRoIAlign(RoIAlign):
-    """mmcv's RoIAlign, by :func:`roi_align` where that can be used."""
+    """mmcv's RoIAlign, by :func:`roi_align` where that can be used; its order is the default."""
 
     def forward(self, input: Tensor, rois: Tensor) -> Tensor:
         """Maps ``(B, C, H, W)`` and regions ``(k, 5)`` to ``(k, C, h, w)``."""
         if not suits_bags(self, input, rois):
             return super().forward(input, rois)
         return roi_align(input, rois, self.output_size, self.spatial_scale, self.sampling_ratio,
-                         self.aligned)
+                         self.aligned).contiguous()
 
 
 def suits_bags(layer: RoIAlign, feature: Tensor, rois: Tensor) -> bool:

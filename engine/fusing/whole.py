@@ -16,9 +16,12 @@ from ..runner import parts_of_ours
 from .batch_norms import fold_batch_norms
 from .precision import cast_weights
 from .pyramids import fuse_pyramids
-from .regions import fuse_regions
+from .regions import fuse_regions, in_default_order
+
+MARK = 'fused_whole'  # attribute of models that fuse() changed
 
 
+@torch.no_grad()
 def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
     """Fold and merge layers of a model, in place, for evaluation alone.
 
@@ -31,24 +34,27 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
         dtype: Of autocast, if it is to compute under it alone: weights are cast to it.
 
     Returns:
-        A line for each thing that was done; none if the model is fused already.
+        A line for each thing that was done; none if the model is fused already. Parts that were
+        fused by themselves stay as they are.
 
     Raises:
         ValueError: If the model has no trunk and no pyramid of ours, is in training mode, or has a
             trunk that cannot be fused. It is left as it was then.
     """
-    parts = parts_of_ours(model)
-    if all(part.fused for part in parts):
+    parts = [part for part in parts_of_ours(model) if not part.fused]
+    if not parts and getattr(model, MARK, False):
         return []
     if model.training:
         raise ValueError('fuse() is for evaluation: call eval() before')
+    try:
+        for part in parts:
+            part.require_fusible()
+    except FusedError as error:
+        raise ValueError(str(error)) from error
     lines = []
     for part in parts:
         if isinstance(part, ColumnarBackbone):
-            try:
-                part.fuse(dtype)
-            except FusedError as error:
-                raise ValueError(str(error)) from error
+            part.fuse(dtype)
             lines.append(f'{type(part).__name__}: norms and scales folded')
     lines += fuse_regions(model)
     lines += [*fold_batch_norms(model), *fuse_pyramids(model)]
@@ -60,6 +66,7 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
     if dtype is not None:
         lines += cast_weights(model, dtype)
     model.requires_grad_(False)
+    setattr(model, MARK, True)
     return lines
 
 
@@ -73,8 +80,9 @@ def is_fused(model: nn.Module) -> bool:
 
 def order_weights(model: nn.Module) -> None:
     """Keep the weights of convolutions in the order of maps, or each call would copy them."""
+    others = in_default_order(model)
     for module in model.modules():
-        if is_plain(module, nn.Conv2d) and module.kernel_size != (1, 1):
+        if is_plain(module, nn.Conv2d) and module.kernel_size != (1, 1) and module not in others:
             module.to(memory_format=map_order(module.weight))
 
 
