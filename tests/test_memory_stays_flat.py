@@ -1,4 +1,4 @@
-"""300 images of changing size leave no more memory held than 100, in float32 and in bfloat16."""
+"""300 images of 25 sizes leave no more memory held than 100, in float32 and in bfloat16."""
 from __future__ import annotations
 
 import ctypes
@@ -18,7 +18,7 @@ from colonnade.engine.half_precision import compute_in
 from colonnade.engine.hooks import QuietFilter
 from colonnade.engine.launch import read_config
 
-SIDES = range(64, 416, 16)
+SIDES = (64, 136, 208, 304, 400)  # oneDNN keeps kernels of some hundred sizes
 MIB = 2**20
 
 
