@@ -39,6 +39,8 @@ def test_linear_layers(keep: bool, gelu: bool) -> None:
 
 @torch.no_grad()
 def test_other_precisions_than_that_of_the_weights() -> None:
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip('oneDNN has no bfloat16 on this processor')
     layer, x = nn.Linear(32, 32), torch.randn(1, 9, 32)
     single, half = (
         PackedLinear(layer.weight, layer.bias, dtype) for dtype in (torch.float32, torch.bfloat16))

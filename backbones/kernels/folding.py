@@ -72,8 +72,11 @@ def pack_layers(block: nn.Module, dtype: torch.dtype) -> None:
 
 def can_be_packed(weight: Tensor, dtype: torch.dtype) -> bool:
     """Whether oneDNN can have weights in its order, for products of ``dtype``."""
-    return (HAS_PACKING and weight.device.type == 'cpu' and weight.dtype == torch.float32
-            and dtype in PACKED_DTYPES)
+    fits = (
+        HAS_PACKING and weight.device.type == 'cpu' and weight.dtype == torch.float32
+        and dtype in PACKED_DTYPES)
+    # without fast bfloat16, oneDNN raises
+    return fits and (dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class Fusible(nn.Module):
