@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels import libraries
-from colonnade.backbones.kernels.packed import HAS_PACKING, PackedHalving, PackedLinear
+from colonnade.backbones.kernels.layers import gram
+from colonnade.backbones.kernels.packed import (HAS_PACKING, PackedDepthwise, PackedHalving,
+                                                PackedLinear)
 
 pytestmark = pytest.mark.skipif(not HAS_PACKING, reason='needs oneDNN')
 
@@ -64,6 +66,40 @@ def test_halving_convolutions(size: tuple[int, int], padding: tuple[int, int]) -
     packed = PackedHalving(conv.weight, conv.bias, torch.float32)
     for layer in (packed, copy.deepcopy(packed)):
         torch.testing.assert_close(layer(x, padding, gelu=True), expected)
+
+
+@pytest.mark.parametrize('size', [(9, 14), (1, 1)])
+def test_depthwise_convolutions(size: tuple[int, int]) -> None:
+    conv = nn.Conv2d(20, 20, 3, padding=1, groups=20)
+    packed = PackedDepthwise(conv.weight, conv.bias, torch.float32)
+    x, other = (
+        torch.randn(2, 20, *size).contiguous(memory_format=torch.channels_last) for _ in range(2))
+    grads = [torch.autograd.grad(layer(x.requires_grad_()).sum(), x)[0] for layer in (conv, packed)]
+    torch.testing.assert_close(*grads)
+    with torch.no_grad():
+        for layer in (packed, copy.deepcopy(packed)):
+            torch.testing.assert_close(layer(x), conv(x))
+            torch.testing.assert_close(layer.added_to(other.clone(), x), other + conv(x))
+        double = packed.added_to(other.double(), x)
+        assert double.dtype == torch.float64
+        torch.testing.assert_close(double.float(), other + conv(x))
+
+
+@pytest.mark.parametrize('grad', [False, True])
+def test_linear_layers_with_a_summand(grad: bool) -> None:
+    layer, x, other = nn.Linear(24, 40), torch.randn(2, 7, 24), torch.randn(2, 7, 40)
+    packed = PackedLinear(layer.weight, layer.bias, torch.float32)
+    with torch.set_grad_enabled(grad):
+        out = packed.added_to(other, x.requires_grad_(grad))
+        torch.testing.assert_close(out, other + layer(x))
+        assert out.requires_grad is grad
+
+
+@pytest.mark.parametrize('width', [1, 6, 7])
+@torch.no_grad()
+def test_gram_of_halves(width: int) -> None:
+    x = torch.randn(2, 11, width, dtype=torch.float64)
+    torch.testing.assert_close(gram(x), x.mT @ x)
 
 
 def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

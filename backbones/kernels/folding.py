@@ -15,8 +15,8 @@ from timm.models.mlp_mixer import Affine
 from torch import Tensor, nn
 
 from .layers import scaled
-from .packed import HAS_PACKING, PACKED_DTYPES, PackedLinear
-from .untouched import is_linear
+from .packed import HAS_PACKING, PACKED_DTYPES, PackedDepthwise, PackedLinear
+from .untouched import is_depthwise, is_linear
 
 
 class FusedError(RuntimeError):
@@ -27,8 +27,8 @@ class FusedError(RuntimeError):
 class FusibleBlock(Protocol):
     """A block whose norms and LayerScale can be folded.
 
-    Linear layers that it names are packed then: in ``packable`` those that are called alone, in
-    ``packable_and_read`` those whose weights are also read in float32.
+    Layers that it names are packed then: in ``packable`` those that are called alone, in
+    ``packable_and_read`` linear ones whose weights are also read in float32.
     """
 
     def touched_layer(self) -> str | None:
@@ -61,13 +61,17 @@ def fold_scale(block: nn.Module, name: str, layer: nn.Linear | nn.Conv2d) -> Non
 
 
 def pack_layers(block: nn.Module, dtype: torch.dtype) -> None:
-    """Pack a block's linear layers where they are on a CPU and of float32."""
+    """Pack the layers that a block names where they are on a CPU and of float32."""
     read: tuple[str, ...] = getattr(block, 'packable_and_read', ())
     for name in (*getattr(block, 'packable', ()), *read):
         layer = block.get_submodule(name)
-        if is_linear(layer) and can_be_packed(layer.weight, dtype):
-            keep = name in read and dtype == torch.float32
+        if not can_be_packed(layer.weight, dtype):
+            continue
+        keep = name in read and dtype == torch.float32
+        if is_linear(layer):
             block.set_submodule(name, PackedLinear(layer.weight, layer.bias, dtype, keep=keep))
+        elif is_depthwise(layer):
+            block.set_submodule(name, PackedDepthwise(layer.weight, layer.bias, dtype))
 
 
 def can_be_packed(weight: Tensor, dtype: torch.dtype) -> bool:

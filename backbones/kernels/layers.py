@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from .libraries import onednn_is_faster
 from .operators import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
-from .packed import PackedLinear
+from .packed import PackedDepthwise, PackedLinear
 from .precision import autocast_dtype, widened
 from .untouched import (MLP, add_branch, all_are_called, first_touched, is_drop_path, is_gated_mlp,
                         is_plain, is_token_norm)
@@ -48,19 +48,35 @@ def linear_gelu(layer: nn.Linear | PackedLinear, x: Tensor) -> Tensor:
     return gelu(linear(x, layer.weight, layer.bias))
 
 
-def linear_per_image(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def linear_per_image(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As :func:`linear`, with weights ``(B, C_out, C_in)`` and biases ``(B, C_out)`` per image."""
     if not suits_convolution(x, weight):
+        if bias is None:
+            return x @ weight.mT
         return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
     return products(x, weight, bias)
 
 
 def gram(x: Tensor) -> Tensor:
     """``x^T x`` of each image, widened: tokens ``(B, N, C)`` to ``(B, C, C)``."""
-    if not suits_convolution(x, x):
-        x = widened(x)
+    if suits_convolution(x, x):
+        return outer_products(x, x)
+    x = widened(x)
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return x.mT @ x
-    return outer_products(x, x)
+    half, out = x.shape[2] // 2, x.new_empty(len(x), x.shape[2], x.shape[2])
+    for image, tokens in zip(out, x, strict=True):  # the lower left is the upper right
+        torch.mm(tokens[:, :half].T, tokens, out=image[:half])
+        torch.mm(tokens[:, half:].T, tokens[:, half:], out=image[half:, half:])
+        image[half:, :half] = image[:half, half:].T
+    return out
+
+
+def call_depthwise(layer: nn.Conv2d | PackedDepthwise, x: Tensor, height: int) -> Tensor:
+    """A layer that is as it was built: tokens ``(B, N, C)`` of a grid to the same shape."""
+    if isinstance(layer, PackedDepthwise):
+        return as_tokens(layer(as_image(x, height)))
+    return depthwise_convolution(x, layer.weight, layer.bias, height)
 
 
 def depthwise_convolution(x: Tensor, weight: Tensor, bias: Tensor, height: int) -> Tensor:
@@ -200,6 +216,8 @@ def feed_forward(x: Tensor,
         return add(x, drop_path(gelu_linear(hidden, *scaled(scale, mlp.fc2))))
     if whole or not (known or beside and is_gated_mlp(mlp)):
         return add_branch(x, mlp(_normalised(given, norm)), scale, drop_path)
+    if known and scale is None and x.shape[1] <= BLOCK and isinstance(mlp.fc2, PackedLinear):
+        return mlp.fc2.added_to(x, linear_gelu(mlp.fc1, _normalised(given, norm)))
     for tokens, source in zip(x.split(BLOCK, dim=1), given.split(BLOCK, dim=1), strict=True):
         source = _normalised(source, norm)
         out = call_linear(mlp.fc2, linear_gelu(mlp.fc1, source)) if known else mlp(source)

@@ -16,6 +16,7 @@ from .precision import product_dtype
 
 TOKENS_HINT = 1024  # the order chosen for so many tokens is also fast for others
 PIXELS_HINT = (1, 64, 64)  # batch, height and width, likewise
+CHANNELS_OF_GELU = 16  # oneDNN's convolutions of fewer channels apply GELU slowly
 HAS_PACKING = torch.backends.mkldnn.is_available() and all(
     hasattr(torch.ops.mkldnn, name)
     for name in ('_reorder_linear_weight', '_linear_pointwise', '_reorder_convolution_weight',
@@ -118,6 +119,46 @@ class PackedLinear(Packed):
         return torch.ops.mkldnn._linear_pointwise(
             x.to(self.dtype), self.packed, self.bias, *(GELU if gelu else PLAIN))
 
+    def added_to(self, other: Tensor, x: Tensor) -> Tensor:
+        """``other + layer(x)``; ``other`` is ``(B, N, C_out)``."""
+        if other.dtype != self.dtype or not self._suits(x):
+            return self(x).to(other.dtype).add_(other)
+        return torch.ops.mkldnn._linear_pointwise.binary(
+            x.to(self.dtype), other, self.packed, self.bias, 'add')
+
+
+class PackedDepthwise(Packed):
+    """A depthwise convolution that keeps the grid, with packed weights, see :class:`Packed`."""
+
+    def _reordered(self, weight: Tensor) -> Tensor:
+        batch, *size = PIXELS_HINT
+        padding, *others = self._arguments(weight)
+        return torch.ops.mkldnn._reorder_convolution_weight(weight.contiguous(), padding, *others,
+                                                            [batch, len(weight), *size])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(B, C, H, W)`` in channels-last order to the same shape."""
+        if not self._suits(x):
+            image, weight, bias = self._as_usual(x)
+            padding = weight.shape[-1] // 2
+            return F.conv2d(image, weight, bias, padding=padding, groups=len(weight))
+        return torch.ops.mkldnn._convolution_pointwise(
+            x.to(self.dtype), self.packed, self.bias, *self._arguments(self.packed), *PLAIN)
+
+    def added_to(self, other: Tensor, x: Tensor) -> Tensor:
+        """``other + layer(x)``, of which ``other`` is overwritten where that saves a copy."""
+        if other.dtype != self.dtype or not self._suits(x):
+            return self(x).to(other.dtype).add_(other)
+        return torch.ops.mkldnn._convolution_pointwise_.binary(other, x.to(self.dtype), self.packed,
+                                                               self.bias,
+                                                               *self._arguments(self.packed), 'add',
+                                                               1.0, None, [], None)
+
+    @staticmethod
+    def _arguments(weight: Tensor) -> tuple[list[int], list[int], list[int], int]:
+        """Padding, stride, dilation and groups."""
+        return [weight.shape[-1] // 2] * 2, [1, 1], [1, 1], len(weight)
+
 
 class PackedHalving(Packed):
     """A 3 x 3 convolution of stride 2 with packed weights, see :class:`Packed`."""
@@ -143,6 +184,8 @@ class PackedHalving(Packed):
         if not self._suits(x):
             out = F.conv2d(*self._as_usual(x), stride=2, padding=padding)
             return F.gelu(out) if gelu else out
-        return torch.ops.mkldnn._convolution_pointwise(
+        within = gelu and x.shape[1] >= CHANNELS_OF_GELU
+        out = torch.ops.mkldnn._convolution_pointwise(
             x.to(self.dtype), self.packed, self.bias, list(padding), [2, 2], [1, 1], 1,
-            *(GELU if gelu else PLAIN))
+            *(GELU if within else PLAIN))
+        return torch.ops.aten.gelu_(out) if gelu and not within else out

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from .packed import PackedLinear
+from .packed import PackedDepthwise, PackedLinear
 
 Check = Callable[[nn.Module], bool]
 LINEAR = (nn.Linear, PackedLinear)
@@ -91,8 +91,9 @@ def is_convolution(module: nn.Module, *, stride: int) -> bool:
 
 def is_depthwise(module: nn.Module) -> bool:
     """Whether it is a convolution of each channel by itself that keeps the grid."""
-    return (is_convolution(module, stride=1) and has_bias(module)
-            and module.groups == module.in_channels == module.out_channels)
+    return is_plain(
+        module, PackedDepthwise) or (is_convolution(module, stride=1) and has_bias(module)
+                                     and module.groups == module.in_channels == module.out_channels)
 
 
 NORM: Parts = {'': is_affine}

@@ -137,21 +137,22 @@ def covariance_form(y: Tensor, weights: AttentionWeights) -> Tensor:
         covariance, total = gram(y), widened(y).sum(1)  # (B, C, C), (B, C)
         qk, v = widened(weights.qkv.weight).split((2 * width, width))
         proj, proj_bias = widened(weights.proj), widened(weights.proj_bias)
-        of_tokens, of_ones = linear(covariance, qk), total @ qk.mT
+        # the covariance is its own transpose
+        of_tokens = linear_per_image(qk.expand(len(y), -1, -1), covariance)
+        of_ones = total @ qk.mT
         if weights.qkv.bias is not None:
             qk_bias, v_bias = widened(weights.qkv.bias).split((2 * width, width))
-            of_tokens = torch.addcmul(of_tokens, total.unsqueeze(2), qk_bias)
+            of_tokens = torch.addcmul(of_tokens, qk_bias.unsqueeze(1), total.unsqueeze(1))
             of_ones = torch.add(of_ones, qk_bias, alpha=y.shape[1])
-        # of_tokens is y^T [q k] (B, C, 2 C), of_ones is 1^T [q k] (B, 2 C)
-        squares = torch.linalg.vecdot(qk.mT, of_tokens, dim=-2)  # (B, 2 C)
-        query_heads = qk[:width].unflatten(0, (heads, -1))  # (h, d, C)
-        keys = of_tokens[:, :, width:].unflatten(2, (heads, -1)).transpose(1, 2)  # (B, h, C, d)
-        products = query_heads @ keys  # (B, h, d, d)
+        # of_tokens is [q k]^T y (B, 2 C, C), of_ones is [q k]^T 1 (B, 2 C)
+        squares = (of_tokens * qk).sum(-1)  # (B, 2 C)
+        queries = of_tokens[:, :width].unflatten(1, (heads, -1))  # (B, h, d, C)
+        products = queries @ qk[width:].unflatten(0, (heads, -1)).mT  # (B, h, d, d)
         if weights.qkv.bias is not None:
             squares = torch.addcmul(squares, of_ones, qk_bias)
-            query_bias = qk_bias[:width].view(heads, -1, 1)
-            products = torch.addcmul(products, query_bias,
-                                     of_ones[:, width:].unflatten(1, (heads, 1, -1)))
+            key_bias = qk_bias[width:].view(heads, 1, -1)
+            products = torch.addcmul(products, of_ones[:, :width].unflatten(1, (heads, -1, 1)),
+                                     key_bias)
         norms = squares.clamp_min(EPS**2).sqrt().clamp_min(EPS)
         norms_q, norms_k = norms.unflatten(1, (2, heads, -1)).unbind(1)  # (B, h, d)
         attention = _softmax(products, norms_q, norms_k, weights.temperature)

@@ -12,10 +12,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..kernels.folding import fold_norm, fold_scale
-from ..kernels.layers import (add, depthwise_convolution, feed_forward, gelu, scaled,
-                              stores_gradients)
+from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward, gelu,
+                              scaled, stores_gradients)
 from ..kernels.norms import RunningStatsKept, normalise, repeats_alone
 from ..kernels.operators import as_image, as_tokens
+from ..kernels.packed import PackedDepthwise
 from ..kernels.untouched import (MLP, NORM, Parts, add_branch, first_touched, first_touched_below,
                                  is_depthwise, is_drop_path, is_gelu, is_hooked, is_idle, is_linear,
                                  is_plain)
@@ -49,7 +50,7 @@ class XCiTBlock(XCABlock):
     """
     gpu_attention: str = 'plain'
 
-    packable = ('mlp.fc1', 'mlp.fc2')
+    packable = ('mlp.fc1', 'mlp.fc2', 'local_mp.conv1', 'local_mp.conv2')
     packable_and_read = ('attn.qkv', )  # by the covariance form
 
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
@@ -59,7 +60,7 @@ class XCiTBlock(XCABlock):
         else:
             x = add_branch(x, self.attn(self.norm1(x)), self.gamma1, self.drop_path1)
         if first_touched(self.local_mp, LPI_PARTS) is None and is_drop_path(self.drop_path3):
-            x = add(x, self.drop_path3(self._interact(self.norm3(x), height)))
+            x = self._interact(x, height)
         else:
             y = self.local_mp(self.norm3(x), height, width)
             x = add_branch(x, y, self.gamma3, self.drop_path3)
@@ -108,8 +109,11 @@ class XCiTBlock(XCABlock):
                                    *scaled(self.gamma1, layers.proj))
         return cross_covariance_attention(y, weights, gpu_attention=self.gpu_attention)
 
-    def _interact(self, y: Tensor, height: int) -> Tensor:
-        """Local patch interaction (section 3.3) and the third LayerScale."""
+    def _interact(self, x: Tensor, height: int) -> Tensor:
+        """The branch of local patch interaction (section 3.3); ``x`` may be overwritten."""
         layers = self.local_mp
-        y = depthwise_convolution(y, layers.conv1.weight, layers.conv1.bias, height)
-        return depthwise_convolution(self._activate(y), *scaled(self.gamma3, layers.conv2), height)
+        y = self._activate(call_depthwise(layers.conv1, self.norm3(x), height))
+        if isinstance(layers.conv2, PackedDepthwise):
+            return as_tokens(layers.conv2.added_to(as_image(x, height), as_image(y, height)))
+        y = depthwise_convolution(y, *scaled(self.gamma3, layers.conv2), height)
+        return add(x, self.drop_path3(y))
