@@ -175,8 +175,14 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Let torch.compile take the blocks, one by one; arguments as for it.
 
-        One compilation serves all blocks: it takes seconds, not minutes.
+        One compilation serves all blocks: it takes seconds, not minutes. With Inductor's
+        ``freezing`` (``TORCHINDUCTOR_FREEZING=1``) weights are constants, and the trunk is compiled
+        as a whole.
         """
+        from torch._inductor import config  # takes a second
+        if config.freezing:
+            super().compile(*args, **kwargs)
+            return
         for block in self.blocks:
             block.compile(*args, **kwargs)
 

@@ -285,3 +285,18 @@ def test_blocks_and_levels_compiled_once_for_all(cls: type, arch: dict, training
         if training:
             check_all_rounding(*gradients)
     assert len(compiled) == 1 and 0 not in compiled
+
+
+@pytest.mark.slow
+def test_frozen_weights_are_compiled_with_the_whole_trunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch._inductor.config, 'freezing', True)
+    trunk = XCiT(dict(embed_dim=32, depth=2, num_heads=4, patch_size=16), out_indices=(1, )).eval()
+    trunk.init_weights()
+    image = torch.randn(1, 3, 64, 48)
+    with torch.no_grad():
+        expected = trunk(image)
+        trunk.compile(backend='aot_eager', dynamic=False)
+        assert trunk._compiled_call_impl is not None
+        assert all(block._compiled_call_impl is None for block in trunk.blocks)
+        torch.testing.assert_close(trunk(image), expected)
