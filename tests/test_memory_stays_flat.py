@@ -1,4 +1,4 @@
-"""300 images of 25 sizes leave no more memory held than 100, in float32 and in bfloat16."""
+"""300 images of 25 sizes leave no more memory held than 200, in float32 and in bfloat16."""
 from __future__ import annotations
 
 import ctypes
@@ -54,5 +54,5 @@ def test_memory_stays_flat(head: str, fused: bool, dtype: torch.dtype | None) ->
         if number % 100 == 0:
             held_after.append(held())
     print(f'{head}, fused {fused}, {dtype}: {[f"{mib:.0f}" for mib in held_after]} MiB')
-    assert held_after[
-        2] < held_after[0] + 12  # an entry of a cache a size would be several times that
+    # all sizes were met by then; an entry of a cache for each would be several times that
+    assert held_after[2] < held_after[1] + 6
