@@ -50,6 +50,22 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def replace_folder(scratch: Path, path: Path) -> None:
+    """Let a folder take the place of a file or folder, or of nothing.
+
+    Raises:
+        OSError: If it cannot.
+    """
+    old = path.with_name(f'.replaced-{path.name}')
+    if os.path.lexists(path):
+        path.rename(old)
+    scratch.rename(path)
+    if old.is_dir():
+        shutil.rmtree(old)
+    else:
+        old.unlink(missing_ok=True)
+
+
 def umask() -> int:
     """The bits that new files of this process lack."""
     bits = os.umask(0)

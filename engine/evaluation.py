@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from colonnade.configs import find_config
 from colonnade.weights.files import trusting
+from colonnade.weights.sharded_files import is_checkpoint
 
 from .atomic import check_writable, write_json
 from .checks import check_config
@@ -35,6 +36,7 @@ from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
 from .registries import find_class
 from .runner import StrictRunner
+from .sharding import ShardedRunner
 from .tta import augment_tests
 
 Metrics = dict[str, Any]  # numbers, None for those that are undefined; rarely texts, dicts or lists
@@ -96,11 +98,13 @@ def testing_config(options: TestOptions) -> Config:
     check_metrics(cfg, 'test_evaluator')
     drop_averaging(cfg)
     cfg.load_from, cfg.resume = options.checkpoint, False
+    if cfg.get('runner_type') == ShardedRunner.__name__:  # a config that a run dumped
+        del cfg.runner_type  # an evaluation has no states to share out
     check_data(cfg, ('test_dataloader', ))
     check_config(cfg, ('test_dataloader', ))
     if options.tta:
         augment_tests(cfg)
-    if '://' not in options.checkpoint and not Path(options.checkpoint).expanduser().is_file():
+    if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
         raise FileNotFoundError(f'no checkpoint {options.checkpoint}')
     return cfg
 

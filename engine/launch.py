@@ -162,8 +162,6 @@ def build_runner(cfg: Config) -> Runner:
     if cfg.launcher != 'none' and get_device() == 'cpu':
         _use_gloo(cfg)
     drop_absent_hooks(cfg)
-    if (cfg.get('strategy') or {}).get('type') == 'ShardedStrategy':  # a config that a run dumped
-        import_module('colonnade.engine.sharding')
     settle_trunk(cfg.model)
     free_visualizer_name(cfg)
     with build_error():

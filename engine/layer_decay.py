@@ -7,7 +7,6 @@ from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
-FLAT = 'colonnade_flat'  # attribute of parameters that were split
 #: positions, tokens and frequencies, which are vectors at heart
 FLAT_NAMES = ('.pos_embed', '.reg_token', '.rope.freqs')
 
@@ -86,15 +85,9 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         custom_keys = self.paramwise_cfg.get('custom_keys', {})
         if any(key in name and 'decay_mult' in value for key, value in custom_keys.items()):
             return False
-        return name.endswith(FLAT_NAMES) or getattr(parameter, FLAT, is_vector(parameter))
+        return name.endswith(FLAT_NAMES) or is_vector(parameter)
 
 
 def is_vector(parameter: nn.Parameter) -> bool:
     """Whether all its elements lie along one dimension."""
     return sum(size > 1 for size in parameter.shape) <= 1
-
-
-def remember_flat_parameters(model: nn.Module) -> None:
-    """Note on each parameter what its shape says, before it is split into flat shards."""
-    for parameter in model.parameters():
-        setattr(parameter, FLAT, is_vector(parameter))

@@ -32,7 +32,7 @@ def parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups, lis
     model = build_without_memory(cfg.model)
     if cfg.optim_wrapper.get('type') == 'AmpOptimWrapper':  # needs a GPU, and has the same groups
         cfg.optim_wrapper = dict(cfg.optim_wrapper, type='OptimWrapper')
-        for option in ('loss_scale', 'dtype', 'use_fsdp'):
+        for option in ('loss_scale', 'dtype'):
             cfg.optim_wrapper.pop(option, None)
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
     names = {id(parameter): name for name, parameter in model.named_parameters()}

@@ -140,13 +140,30 @@ class StrictRunner(Runner):
 
     def _plan(self, checkpoint: dict[str, Any], source: str) -> Plan:
         model = self._bare_model()
-        adapt = None if self.adapt is None else partial(self.adapt, model.state_dict(), checkpoint)
+        adapt = None if self.adapt is None else partial(self.adapt, self.own_state(), checkpoint)
         return plan_loading(model, checkpoint, source, adapt=adapt)
 
     def _bare_model(self) -> nn.Module:
         """The detector or segmenter without what distributes or augments it."""
         model = self.model.module if is_model_wrapper(self.model) else self.model
         return model.module if isinstance(model, BaseTTAModel) else model
+
+    def read(self, filename: str) -> dict[str, Any]:
+        """What a checkpoint holds, on the CPU.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            WeightsError: If it cannot be fetched or read.
+        """
+        return without_code(fetch(filename), str(filename))
+
+    def place(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint as model, hooks and optimizer take it."""
+        return checkpoint
+
+    def own_state(self) -> State:
+        """The model's tensors, whole."""
+        return self._bare_model().state_dict()
 
     def build_evaluator(self, evaluator: Any) -> Evaluator:
         """As mmengine's; COCO's metrics get masks that are encoded fast."""
@@ -180,10 +197,10 @@ class StrictRunner(Runner):
             FileNotFoundError: If there is no such file.
             WeightsError: If it cannot be fetched or read, or does not fit the model or this run.
         """
-        checkpoint = without_code(fetch(filename), str(filename))
+        checkpoint = self.read(filename)
         self._check_state(checkpoint, str(filename))
         plan = self._plan(checkpoint, str(filename))
-        checkpoint = {**checkpoint, 'state_dict': plan.state}
+        checkpoint = self.place({**checkpoint, 'state_dict': plan.state})
         self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
         self._bare_model().load_state_dict(checkpoint['state_dict'])
         self._has_loaded = True

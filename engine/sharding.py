@@ -1,153 +1,206 @@
-"""Parameters, gradients and optimizer states shared out over processes (FSDP, arXiv 2304.11277)."""
+"""Parameters, gradients and optimizer states shared out over processes (FSDP, arXiv 2304.11277).
+
+By torch's ``fully_shard``: the model stays what it is, and its parameters keep names and shapes.
+"""
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from functools import partial
+import inspect
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
-import torch
-from mmengine._strategy import FSDPStrategy
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.dist import is_main_process
-from mmengine.registry import STRATEGIES
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateKeyType
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from mmengine.dist import barrier, get_world_size, is_main_process
+from mmengine.fileio import join_path
+from mmengine.model import convert_sync_batchnorm
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
-from colonnade.backbones import ColumnarBackbone
-from colonnade.weights.downloads import fetch
-from colonnade.weights.loading import plan_loading
 from colonnade.weights.openmmlab import without_code
+from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, mapped, read_folder,
+                                             write_shards)
+from colonnade.weights.state_dicts import State, with_prefix
 
-from .hooks import averages_weights, hooks_of
-from .layer_decay import remember_flat_parameters
-from .runner import Adapt, log_batch_norms, require_training_state, saving
-from .without_memory import build_without_memory
+from .atomic import replace_folder
+from .runner import StrictRunner, saving
+from .shards import keep_shards, keep_whole, like, reduce_unused, shard_model, whole
+
+#: parts of a checkpoint that have shards
+SHARDED = ('state_dict', 'ema_state_dict', 'optimizer')
+#: arguments of mmengine's saving that say where to
+PLACES = ('file_client_args', 'backend_args')
 
 
-def shard(cfg: Config) -> None:
-    """Let ``cfg`` train with FSDP, by mmengine's ``FlexibleRunner``.
+def shard(cfg: Config, sharded_checkpoints: bool = False) -> None:
+    """Let ``cfg`` train with parameters that are shared out over the processes.
+
+    Args:
+        cfg: Changed in place.
+        sharded_checkpoints: Each process writes what it keeps, into one folder.
 
     Raises:
-        ValueError: If the config asks for what cannot be done with shards.
+        ValueError: If shards would be written where there is no file system.
     """
-    if cfg.launcher == 'none':
-        raise ValueError('--fsdp needs several processes: start them with torchrun, and say '
-                         '--launcher pytorch')
-    if cfg.optim_wrapper.get('clip_grad'):
-        raise ValueError('--fsdp cannot clip gradients, each process having a part of them: say '
-                         '--cfg-options optim_wrapper.clip_grad=None')
-    if any(map(averages_weights, hooks_of(cfg))):
-        raise ValueError('--fsdp cannot average weights: take a config without EMAHook')
-    cfg.runner_type = 'FlexibleRunner'
-    # torch's SyncBatchNorm takes GPU tensors only
-    sync_bn = None if get_device() == 'cpu' else cfg.get('sync_bn')
-    cfg.strategy = ConfigDict(type='ShardedStrategy', sync_bn=sync_bn)
-    # so that others can run the config that is dumped
-    cfg.setdefault('custom_imports', ConfigDict(imports=[]))
-    cfg.custom_imports.imports = [*cfg.custom_imports.imports, 'colonnade.engine.sharding']
-    if cfg.optim_wrapper.get('type') == 'AmpOptimWrapper':
-        cfg.optim_wrapper.use_fsdp = True
+    cfg.runner_type = ShardedRunner.__name__
+    cfg.sharded_checkpoints = sharded_checkpoints
+    out_dir = str(((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir') or '')
+    if sharded_checkpoints and '://' in out_dir:
+        raise ValueError('--checkpoints sharded needs a folder that all processes see, and '
+                         f'default_hooks.checkpoint.out_dir is {out_dir}')
 
 
-@STRATEGIES.register_module()
-class ShardedStrategy(FSDPStrategy):
-    """mmengine's strategy with a shard unit per block of a columnar trunk and one for the rest.
+@RUNNERS.register_module()
+class ShardedRunner(StrictRunner):
+    """A runner whose processes keep a part of parameters, gradients and optimizer states each.
 
-    Checkpoints are whole, as without shards, and load strictly in any published layout.
-
-    Attributes:
-        adapt: See :class:`~.runner.StrictRunner`.
+    Checkpoints are whole, as those of other runs, or with ``sharded_checkpoints`` folders; the best
+    ones are always whole. Both load under any number of processes. For an evaluation each process
+    gathers all parameters, since processes may have different numbers of images.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        self.adapt: Adapt | None = None
-        whole = dict(rank0_only=True, offload_to_cpu=get_device() != 'cpu')
-        super().__init__(
-            state_dict_cfg=dict(
-                state_dict_type='FULL_STATE_DICT',
-                state_dict_config=dict(type='FullStateDictConfig', **whole),
-                optim_state_dict_config=dict(type='FullOptimStateDictConfig', **whole)),
-            **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.folder: Path | None = None  # where shards are written at the moment
+        self.shard_of: Callable[[str], Tensor | None] = lambda path: None
+        super().__init__(*args, **kwargs)
 
-    def build_model(self, model: dict) -> nn.Module:
-        """The model; one without memory stays behind to compare checkpoints with."""
-        self._unsharded = build_without_memory(model)
-        return super().build_model(model)
-
-    def _wrap_model(self, model: nn.Module) -> nn.Module:
-        remember_flat_parameters(model)  # shards have one dimension
-        model = self.convert_model(model)
-        log_batch_norms(model, self.logger)
-        blocks = {
-            type(block)
-            for module in model.modules() if isinstance(module, ColumnarBackbone)
-            for block in module.blocks
-        }
-        self.model_wrapper = dict(
-            type='MMFullyShardedDataParallel',
-            use_orig_params=True,  # optimizers see parameters by their names
-            auto_wrap_policy=ModuleWrapPolicy(blocks))
-        if get_device() == 'cpu':
-            self.model_wrapper['device_id'] = torch.device('cpu')
-        return super()._wrap_model(model)
-
-    def load_checkpoint(self,
-                        filename: str,
-                        *,
-                        callback: Callable[[dict], None] | None = None,
-                        **_: Any) -> dict[str, Any]:
-        """Load a path, a URL or ``timm://NAME`` into the shards; returns what else it holds.
+    def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
+        """The model itself, with batch norms over all processes where ``sync_bn`` says so.
 
         Raises:
-            FileNotFoundError: If there is no such file.
-            WeightsError: If it cannot be fetched or read, or does not fit the model.
+            ValueError: If no launcher has made a group of processes.
         """
-        checkpoint = without_code(fetch(filename), str(filename))
-        with FullyShardedDataParallel.summon_full_params(self.model), torch.no_grad():
-            module = self.model.module
-            own = {
-                name.replace('_fsdp_wrapped_module.', ''): tensor
-                for name, tensor in (*module.named_parameters(remove_duplicate=False),
-                                     *module.named_buffers(remove_duplicate=False))
+        if not self.distributed:
+            raise ValueError('--fsdp needs a launcher: start it with torchrun, one process or '
+                             'more, and say --launcher pytorch')
+        sync_bn = self.cfg.get('sync_bn')
+        return convert_sync_batchnorm(model, sync_bn) if sync_bn else model
+
+    def train(self) -> nn.Module:
+        """As mmengine's; weights are initialised while they are whole."""
+        super()._init_model_weights()
+        shard_model(self.model, init_device_mesh(get_device(), (get_world_size(), )))
+        if self.cfg.get('find_unused_parameters'):
+            reduce_unused(self.model)
+        return super().train()
+
+    def _init_model_weights(self) -> None:
+        """Nothing: they are."""
+
+    def call_hook(self, fn_name: str, **kwargs: Any) -> None:
+        """As mmengine's; hooks see shards, an evaluation whole parameters, files what they take."""
+        if fn_name in ('after_val_epoch', 'after_test_epoch'):
+            keep_shards(self.model)
+        super().call_hook(fn_name, **kwargs)
+        if fn_name in ('before_val_epoch', 'before_test_epoch'):
+            keep_whole(self.model)
+        elif fn_name == 'before_save_checkpoint':
+            self._take_shards(kwargs['checkpoint'])
+
+    def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As without shards; of whole tensors, each process takes its part."""
+        shards = self._shards()
+        self.shard_of = lambda path: shards.get(path, shards.get(path.rpartition('/')[0]))
+        return super().load_checkpoint(filename, *args, **kwargs)
+
+    def _shards(self) -> dict[str, Tensor]:
+        """What is sharded, by its path in a checkpoint; of optimizer states, the parameter's."""
+        own = self.model.state_dict()
+        groups = self.optim_wrapper.optimizer.param_groups
+        states = enumerate(parameter for group in groups for parameter in group['params'])
+        found = {
+            **with_prefix(own, 'state_dict/'),
+            **with_prefix(own, 'ema_state_dict/module.'),
+            **{
+                f'optimizer/state/{index}': parameter
+                for index, parameter in states
             }
-            adapt = None if self.adapt is None else partial(self.adapt, own, checkpoint)
-            plan = plan_loading(self._unsharded, checkpoint, str(filename), adapt=adapt)
-            checkpoint['state_dict'] = plan.state
-            if callback is not None:
-                callback(checkpoint)
-            for name, value in checkpoint.pop('state_dict').items():
-                own[name].copy_(value)
-        self.logger.info(str(plan))
-        if self.adapt is not None:
-            self.logger.info(str(self.adapt))
-        return checkpoint
+        }
+        return {path: tensor for path, tensor in found.items() if isinstance(tensor, DTensor)}
 
-    def save_checkpoint(self, filename: str, **kwargs: Any) -> None:
-        """As mmengine's; an earlier file of this name stays until the new one is whole."""
-        with saving(filename) if is_main_process() else nullcontext(filename) as path:
-            super().save_checkpoint(path, **kwargs)
+    def read(self, filename: str) -> dict[str, Any]:
+        """As without shards; of a folder, each process reads its part alone."""
+        if self.adapt is not None or not is_sharded(filename):
+            return super().read(filename)
+        return without_code(read_folder(filename, place_of=self.shard_of), str(filename))
 
-    def resume(self, filename: str, **kwargs: Any) -> dict[str, Any]:
-        """As mmengine's.
+    def place(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """A checkpoint with this process' part of what is sharded."""
 
-        Raises:
-            WeightsError: If the file holds weights alone, or as :meth:`load_checkpoint`.
+        def part(path: str, value: Any) -> Any:
+            shard = self.shard_of(path)
+            return like(value, shard) if isinstance(value, Tensor) and shard is not None else value
+
+        return checkpoint | {
+            name: mapped(checkpoint[name], part, name)
+            for name in SHARDED if name in checkpoint
+        }
+
+    def own_state(self) -> State:
+        """The model's tensors, gathered."""
+        return {name: whole(value, True) for name, value in super().own_state().items()}
+
+    def save_checkpoint(self,
+                        out_dir: str,
+                        filename: str,
+                        *args: Any,
+                        save_optimizer: bool = True,
+                        **kwargs: Any) -> None:
+        """As mmengine's, by all processes; whole if it holds no state of training."""
+        path = join_path(out_dir, filename)
+        kwargs['save_optimizer'] = save_optimizer
+        if self.cfg.get('sharded_checkpoints') and save_optimizer:
+            with shared_folder(Path(path)) as self.folder:
+                self._write(str(self.folder / REST), **kwargs)
+            self.folder = None
+            return
+        with saving(path) if is_main_process() else nullcontext(path) as scratch:
+            self._write(scratch, *args, **kwargs)
+
+    def _write(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """mmengine's, which is of the first process alone: the others take part, and write nothing.
         """
-        require_training_state(fetch(filename), str(filename))
-        return super().resume(filename, **kwargs)
+        if not is_main_process():
+            path, args = os.devnull, ()
+            kwargs = {key: value for key, value in kwargs.items() if key not in PLACES}
+        inspect.unwrap(Runner.save_checkpoint)(self, *os.path.split(path), *args, **kwargs)
 
-    def load_optim_state_dict(self, state_dict: dict) -> None:
-        """As mmengine's, whose arguments are in the order of torch 2.0; also of plain runs."""
-        if all(isinstance(key, int) for key in state_dict['state']):  # saved without shards
-            state_dict = FullyShardedDataParallel.rekey_optim_state_dict(
-                state_dict,
-                OptimStateKeyType.PARAM_NAME,
-                self.model,
-                optim=self.optim_wrapper.optimizer)
-        self.optim_wrapper.load_state_dict(
-            FullyShardedDataParallel.optim_state_dict_to_load(self.model,
-                                                              self.optim_wrapper.optimizer,
-                                                              state_dict))
+    def _take_shards(self, checkpoint: dict[str, Any]) -> None:
+        """Gather what a checkpoint holds of shards, or write it to the folder."""
+        for name in SHARDED:
+            if name in checkpoint and self.folder is None:
+                checkpoint[name] = mapped(checkpoint[name], lambda _, value: whole(value))
+        if self.folder is None:
+            return
+        shards: State = {}
+
+        def without_shards(path: str, value: Any) -> Any:
+            if not isinstance(value, DTensor):
+                return value
+            shards[path] = value
+
+        for name in SHARDED:
+            if name in checkpoint:
+                checkpoint[name] = mapped(checkpoint[name], without_shards, name)
+        checkpoint[SHAPES] = {path: list(value.shape) for path, value in shards.items()}
+        write_shards(self.folder, shards)
+
+
+@contextmanager
+def shared_folder(path: Path) -> Iterator[Path]:
+    """A folder that all processes fill, and that takes the place of ``path`` when it is whole."""
+    scratch = path.with_name(f'.unfinished-{path.name}')
+    if is_main_process():
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+    barrier()
+    yield scratch
+    barrier()
+    if is_main_process():
+        replace_folder(scratch, path)

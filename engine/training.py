@@ -18,6 +18,7 @@ from mmengine.runner import Runner, find_latest_checkpoint
 
 from colonnade.configs import find_config
 from colonnade.weights.files import trusting
+from colonnade.weights.sharded_files import is_checkpoint
 
 from .batch_size import accumulate, batch_size, enable_auto_scale_lr
 from .checks import check_config
@@ -30,7 +31,10 @@ from .new_classes import NewClasses
 from .run_folder import recorded, settle
 from .run_report.recording import RunRecord
 from .runner import StrictRunner
+from .sharding import shard
 from .terminal import without_steps
+
+CHECKPOINTS = ('whole', 'sharded')
 
 
 @dataclass
@@ -43,6 +47,8 @@ class TrainOptions(LaunchOptions):
         amp: Mixed precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16 on a CPU
             and float16 on a GPU.
         fsdp: Share out parameters, gradients and optimizer states over the processes.
+        checkpoints: ``'whole'``, or with ``fsdp`` also ``'sharded'``: what training goes on from is
+            a folder, to which each process writes its part.
         auto_scale_lr: Scale the learning rate by the batch size over the config's.
         accumulate: Sum the gradients of so many iterations per step; 0 for as many as make up the
             config's batch size.
@@ -56,6 +62,7 @@ class TrainOptions(LaunchOptions):
     load_from: str | None = None
     amp: Amp = False
     fsdp: bool = False
+    checkpoints: str = 'whole'
     auto_scale_lr: bool = False
     accumulate: int | None = None
     new_classes: bool = False
@@ -107,9 +114,7 @@ def training_config(options: TrainOptions) -> Config:
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
     set_start(cfg, options.resume, options.load_from, options.new_classes)
     set_amp(cfg, options.amp)
-    if options.fsdp:
-        from .sharding import shard  # which registers a strategy of mmengine's private part
-        shard(cfg)
+    set_sharding(cfg, options.fsdp, options.checkpoints)
     set_batch_size(cfg, options.auto_scale_lr, options.accumulate)
     settle(cfg, options.patience, options.min_delta, options.tracker)
     return cfg
@@ -124,7 +129,7 @@ def set_start(cfg: Config, resume: str | None, load_from: str | None, new_classe
         ValueError: If ``new_classes`` has no effect.
     """
     if load_from is not None:
-        if '://' not in load_from and not Path(load_from).expanduser().is_file():
+        if '://' not in load_from and not is_checkpoint(load_from):
             raise FileNotFoundError(f'--load-from: no weights file {load_from}')
         cfg.load_from = load_from
     set_resume(cfg, resume)
@@ -156,9 +161,23 @@ def set_resume(cfg: Config, resume: str | None) -> None:
             raise FileNotFoundError(f'--resume: {latest} names {path or "nothing"}, which is not '
                                     'there: name a checkpoint, --resume FILE')
     else:
-        if not Path(resume).is_file():
+        if not is_checkpoint(resume):
             raise FileNotFoundError(f'--resume: no checkpoint {resume}')
         cfg.resume, cfg.load_from = True, resume
+
+
+def set_sharding(cfg: Config, fsdp: bool, checkpoints: str) -> None:
+    """Share out what is trained over the processes, if that is wanted.
+
+    Raises:
+        ValueError: If there is no such kind of checkpoints, or it needs shards.
+    """
+    if checkpoints not in CHECKPOINTS:
+        raise ValueError(f'checkpoints must be {" or ".join(CHECKPOINTS)}, got {checkpoints!r}')
+    if fsdp:
+        shard(cfg, checkpoints == 'sharded')
+    elif checkpoints == 'sharded':
+        raise ValueError('--checkpoints sharded needs --fsdp')
 
 
 def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
@@ -197,7 +216,6 @@ def set_amp(cfg: Config, amp: Amp) -> None:
         raise ValueError(f'--amp needs optim_wrapper.type OptimWrapper, the config says {kind}')
     if dtype == torch.bfloat16:
         wrapper.type = 'Bfloat16OptimWrapper'
-        wrapper.pop('use_fsdp', None)
         drop_option(wrapper, 'loss_scale')
         drop_option(wrapper, 'dtype', 'bfloat16', torch.bfloat16)
         return
@@ -228,8 +246,10 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
     with trusting(options.trust), sole_run(cfg):
         runner = build_runner(cfg)
         if options.new_classes:
-            loader = runner if isinstance(runner, StrictRunner) else runner.strategy
-            loader.adapt = NewClasses(cfg)
+            if not isinstance(runner, StrictRunner):
+                raise ValueError('--new-classes needs a runner of colonnade, the config asks for '
+                                 f'{type(runner).__name__}')
+            runner.adapt = NewClasses(cfg)
         if cfg.train_dataloader.get('batch_size'):
             accumulated = cfg.optim_wrapper.get('accumulative_counts', 1)
             runner.register_hook(BatchSizeHook(cfg.train_dataloader.batch_size, accumulated))

@@ -33,6 +33,12 @@ def parse_args() -> argparse.Namespace:
         '--fsdp',
         action='store_true',
         help='share out parameters, gradients and optimizer states over the processes')
+    parser.add_argument(
+        '--checkpoints',
+        choices=('whole', 'sharded'),
+        default='whole',
+        help='with --fsdp: what training goes on from is one file (the default), or a folder to '
+        'which each process writes its part')
     batch = parser.add_mutually_exclusive_group()
     batch.add_argument(
         '--auto-scale-lr',

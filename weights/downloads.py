@@ -17,6 +17,7 @@ from mmengine.dist import all_gather_object
 from timm.models import get_pretrained_cfg, list_pretrained, load_state_dict_from_hf
 
 from .files import read_checkpoint
+from .sharded_files import is_sharded, read_folder
 from .state_dicts import State, WeightsError
 
 #: where launchers say which process of its machine this one is
@@ -26,6 +27,8 @@ LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
 def fetch(source: str | Path, *, trust: bool = False) -> dict[str, Any]:
     """What :func:`read_checkpoint` gives for a path, an ``http(s)://`` URL or ``timm://NAME``.
 
+    A folder of shards gives what the whole checkpoint would.
+
     Raises:
         FileNotFoundError: If there is no such file.
         WeightsError: If it cannot be fetched or read.
@@ -33,7 +36,8 @@ def fetch(source: str | Path, *, trust: bool = False) -> dict[str, Any]:
     source = str(source)
     scheme, separator, name = source.partition('://')
     if not separator:
-        return read_checkpoint(source, trust=trust)
+        read = read_folder if is_sharded(source) else read_checkpoint
+        return read(source, trust=trust)
     if scheme == 'timm':
         return fetch_from_timm(name)
     if scheme in ('http', 'https'):

@@ -44,7 +44,7 @@ def load_from_file(file: str | Path | BinaryIO,
                    weights_only: bool | None = None) -> dict[str, Any]:
     """A local file or the bytes of one that mmengine has fetched; on the CPU."""
     if isinstance(file, (str, Path)):
-        return prepared(read_checkpoint(file), str(file))
+        return prepared(fetch(file), str(file))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'checkpoint')
         path.write_bytes(file.read())

@@ -1,0 +1,97 @@
+"""Checkpoints that are folders: tensors in shards, which processes write and read each by itself.
+
+The shards are safetensors files of ``torch.distributed.checkpoint``. What is no shard is in a
+:data:`REST`. Neither runs code when it is read, and whole tensors can be made of them anywhere.
+"""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.hf_storage import (HuggingFaceStorageReader,
+                                                     HuggingFaceStorageWriter)
+
+from .files import read_checkpoint
+from .state_dicts import WeightsError
+
+REST = 'rest.pth'
+SHAPES = 'shards'  # in the rest: whole shapes of the shards by their paths
+
+
+def is_sharded(path: str | Path) -> bool:
+    """Whether a checkpoint is a folder of shards."""
+    return Path(path).expanduser().joinpath(REST).is_file()
+
+
+def is_checkpoint(path: str | Path) -> bool:
+    """Whether there is a file, or a folder of shards."""
+    return Path(path).expanduser().is_file() or is_sharded(path)
+
+
+def mapped(value: Any, change: Callable[[str, Any], Any], path: str = '') -> Any:
+    """A nest of dicts with ``change(path, value)`` in place of each value.
+
+    Paths are as in ``optimizer/state/3/exp_avg``.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: mapped(item, change, f'{path}/{key}' if path else str(key))
+            for key, item in value.items()
+        }
+    return change(path, value)
+
+
+def write_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Write the shards that each process keeps; all processes must call it.
+
+    Args:
+        folder: That all processes see.
+        tensors: DTensors by their paths in the checkpoint.
+    """
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    dcp.save(dict(tensors), storage_writer=writer)
+
+
+def read_folder(folder: str | Path,
+                *,
+                trust: bool = False,
+                place_of: Callable[[str], Tensor | None] = lambda path: None) -> dict[str, Any]:
+    """What a whole checkpoint would hold.
+
+    Args:
+        folder: With shards, and a :data:`REST` that lists their whole shapes as ``shards``.
+        trust: See :func:`~.files.read_checkpoint`.
+        place_of: For a path in the checkpoint, a tensor to be like. A DTensor gets the part of its
+            process. What has none, or another shape, is read whole, to the CPU.
+
+    Raises:
+        FileNotFoundError: If it is no such folder.
+        WeightsError: If it is damaged.
+    """
+    folder = Path(folder).expanduser()
+    rest = read_checkpoint(folder / REST, trust=trust)
+    shapes = rest.pop(SHAPES, {})
+    reader = HuggingFaceStorageReader(str(folder))
+    try:
+        found = reader.read_metadata().state_dict_metadata
+        if {path: list(tensor.size) for path, tensor in found.items()} != shapes:
+            raise ValueError('files of it are missing')
+        tensors = {}
+        for path, tensor in found.items():
+            place = place_of(path)
+            if place is None or place.shape != tensor.size:
+                tensors[path] = torch.empty(tensor.size, dtype=tensor.properties.dtype)
+            else:
+                tensors[path] = torch.empty_like(place, dtype=tensor.properties.dtype)
+        with warnings.catch_warnings():  # that processes do not read together
+            warnings.simplefilter('ignore', UserWarning)
+            dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
+    except (SafetensorError, dcp.CheckpointException, OSError, KeyError, ValueError) as error:
+        raise WeightsError(f'{folder} is a damaged checkpoint in shards: {error}') from error
+    return mapped(rest, lambda path, value: tensors.get(path, value))
