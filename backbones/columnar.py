@@ -41,7 +41,8 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
         frozen_stages: ``-1`` freezes nothing, ``0`` the stem, ``n`` also the first n blocks; the
             number of all blocks freezes the whole trunk.
         norm_eval: Keep batch normalisation layers in evaluation mode while training.
-        with_cp: Recompute each block in the backward pass instead of storing its activations.
+        with_cp: Recompute blocks in the backward pass instead of storing their activations: True
+            for all, a number n for every n-th.
         norm_cfg: Type and options of the batch normalisation layers; ``None`` is ``type='BN'``.
         init_cfg: ``dict(type='Pretrained', checkpoint=...)`` loads a file, a URL or
             ``timm://NAME`` by :func:`~colonnade.weights.load_weights`, strictly. For others see
@@ -72,7 +73,7 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
                  drop_path_rate: float | None = None,
                  frozen_stages: int = -1,
                  norm_eval: bool = False,
-                 with_cp: bool = False,
+                 with_cp: bool | int = False,
                  norm_cfg: dict | None = None,
                  init_cfg: dict | list[dict] | None = None) -> None:
         check_products()
@@ -83,6 +84,9 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
         self.depth: int = self.settings['depth']
         self.out_indices = resolve_out_indices(out_indices, self.depth)
         self.norm_eval = norm_eval
+        if not isinstance(with_cp, int) or with_cp < 0:
+            raise ValueError('with_cp must be False, True for all blocks, or n for every n-th, got '
+                             f'{with_cp!r}')
         self.with_cp = with_cp
         if drop_path_rate is None:
             drop_path_rate = self.settings.get('drop_path_rate', 0.)
@@ -156,14 +160,14 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
         x = x.contiguous()  # channels last, whatever order the stem leaves
         maps = {}
         for index, block in enumerate(self.blocks):
-            x = self._checkpointed(block, x, place)
+            recomputed = self.with_cp and index % self.with_cp == 0 and is_grad_enabled()
+            run = self._checkpointed if recomputed else self._run_block
+            x = run(block, x, place)
             if index in self.out_indices:
                 maps[index] = self._to_map(x, place)
         return tuple(maps[index] for index in self.out_indices)
 
     def _checkpointed(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
-        if not (self.with_cp and is_grad_enabled()):
-            return self._run_block(block, x, place)
         return checkpoint(
             self._run_block,
             block,

@@ -166,8 +166,7 @@ def tool_runner(monkeypatch: pytest.MonkeyPatch, writes_pages: bool = True) -> C
     a config with yapf six times a run, which takes half of a short run. Here it is left as it is.
     """
     clock = SimpleNamespace(**{**vars(time), 'time': second_of_its_own})
-    for module in ('mmengine.runner.runner', 'mmengine._strategy.base'):
-        monkeypatch.setattr(f'{module}.time', clock)
+    monkeypatch.setattr('mmengine.runner.runner.time', clock)
     # a fault of the report, which would not end a training, ends the test
     recording = 'colonnade.engine.run_report.recording'
     monkeypatch.setattr(f'{recording}.RunRecord.strict', True)

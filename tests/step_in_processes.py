@@ -9,43 +9,69 @@ import sys
 from pathlib import Path
 
 import torch
+from mmengine.model import ExponentialMovingAverage
 from torch import Tensor, distributed, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from trunks import ARCHS, tiny
 
 from colonnade.backbones import XCiT
+from colonnade.engine.shards import keep_shards, keep_whole, shard_model, whole
 
 
 def images() -> Tensor:
     return torch.rand(2, 3, 40, 56, generator=torch.Generator().manual_seed(0))
 
 
-def step(model: nn.Module, batch: Tensor) -> None:
-    """On the mean over images and processes; norm statistics are frozen."""
+def step(model: nn.Module, batch: Tensor) -> nn.Module:
+    """On the mean over images and processes; norm statistics are frozen, gradients are clipped.
+
+    Returns the average of the weights before and after.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=1.)
+    average = ExponentialMovingAverage(model, momentum=0.5)
+    average.update_parameters(model)
     sum(m.square().mean() for m in model(batch)).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.)
     optimizer.step()
+    average.update_parameters(model)
+    return average.module
 
 
 def backbone(cls: type) -> nn.Module:
     return tiny(cls, norm_eval=cls is XCiT).train()
 
 
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: whole(p.detach(), True) for name, p in model.named_parameters()}
+
+
+def evaluate(model: nn.Module, times: int) -> None:
+    """As often as it is this process' turn; the other does not wait."""
+    keep_whole(model)
+    with torch.no_grad():
+        for _ in range(times):
+            model.eval()(images())
+    keep_shards(model)
+
+
 def main() -> None:
     distributed.init_process_group('gloo')
     batch = images().chunk(distributed.get_world_size())[distributed.get_rank()]
     states = {}
+    mesh = init_device_mesh('cpu', (distributed.get_world_size(), ))
     for cls in ARCHS:
-        plain = backbone(cls)
-        replicated = DistributedDataParallel(copy.deepcopy(plain))
-        step(replicated, batch)
-        sharded = FullyShardedDataParallel(
-            plain, use_orig_params=True, device_id=torch.device('cpu'))
-        step(sharded, batch)
-        with FullyShardedDataParallel.summon_full_params(sharded):
-            shards = {name: p.detach().clone() for name, p in sharded.module.named_parameters()}
-        states[cls.__name__] = dict(ddp=replicated.module.state_dict(), fsdp=shards)
+        sharded = backbone(cls)
+        replicated = DistributedDataParallel(copy.deepcopy(sharded))
+        average = step(replicated, batch).module
+        shard_model(sharded, mesh)
+        shards = step(sharded, batch)
+        states[cls.__name__] = dict(
+            ddp=state_of(replicated.module),
+            fsdp=state_of(sharded),
+            averaged=state_of(average),
+            averaged_shards=state_of(shards))
+        evaluate(sharded, distributed.get_rank())
     if distributed.get_rank() == 0:
         torch.save(states, Path(sys.argv[1]))
     distributed.barrier()  # none may leave while the others still talk

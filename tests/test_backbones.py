@@ -132,9 +132,10 @@ def test_every_parameter_gets_a_gradient(make: partial, with_cp: bool) -> None:
     assert [name for name in without if not name.endswith(expected)] == []
 
 
+@pytest.mark.parametrize('with_cp', [True, 2])
 @every_trunk
-def test_checkpointing_changes_nothing(make: partial) -> None:
-    plain, saving = tiny(make, drop_path_rate=0.2), tiny(make, drop_path_rate=0.2, with_cp=True)
+def test_checkpointing_changes_nothing(make: partial, with_cp: bool | int) -> None:
+    plain, saving = (tiny(make, drop_path_rate=0.2, with_cp=cp) for cp in (False, with_cp))
     saving.load_state_dict(plain.state_dict())
     image = torch.randn(2, 3, 40, 56)
     results = []
@@ -149,6 +150,19 @@ def test_checkpointing_changes_nothing(make: partial) -> None:
     assert all(torch.equal(a, b) for a, b in zip(grads, cp_grads, strict=True))
     # batch statistics are counted once, although the blocks ran twice
     assert all(torch.equal(state[name], cp_state[name]) for name in state)
+
+
+def test_every_nth_block_is_recomputed() -> None:
+    runs = []
+    for with_cp in (False, True, 2, 3):
+        backbone, count = tiny(XCiT, with_cp=with_cp).train(), []
+        for index, block in enumerate(backbone.blocks):
+            block.register_forward_pre_hook(lambda *_, i=index, count=count: count.append(i))
+        sum(m.sum() for m in backbone(torch.rand(1, 3, 40, 56))).backward()
+        runs.append(sorted(count[4:]))  # of four blocks
+    assert runs == [[], [0, 1, 2, 3], [0, 2], [0, 3]]
+    with pytest.raises(ValueError, match='with_cp must be False, True for all blocks'):
+        tiny(XCiT, with_cp='attention')
 
 
 @pytest.mark.parametrize('with_cp', [False, True])

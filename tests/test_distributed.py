@@ -34,7 +34,10 @@ def test_two_processes_step_as_one_with_their_images(cls: type, states: States) 
 
 @every_class
 def test_sharded_parameters_step_as_replicated_ones(cls: type, states: States) -> None:
-    replicated, sharded = states[cls.__name__]['ddp'], states[cls.__name__]['fsdp']
-    assert sharded.keys() == {name for name, _ in backbone(cls).named_parameters()}
-    for name, value in sharded.items():
-        torch.testing.assert_close(value, replicated[name], rtol=0, atol=1e-6, msg=name)
+    """Also where gradients are clipped, and the average of the weights."""
+    found = states[cls.__name__]
+    names = {name for name, _ in backbone(cls).named_parameters()}
+    for shards, replicas in (('fsdp', 'ddp'), ('averaged_shards', 'averaged')):
+        assert found[shards].keys() == found[replicas].keys() == names
+        for name, value in found[shards].items():
+            torch.testing.assert_close(value, found[replicas][name], rtol=0, atol=1e-6, msg=name)

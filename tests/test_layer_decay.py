@@ -14,7 +14,6 @@ from trunks import every_class, tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.engine import LayerDecayConstructor
-from colonnade.engine.layer_decay import remember_flat_parameters
 
 OPTIMIZER = dict(type='AdamW', lr=1.0, weight_decay=0.05)
 
@@ -71,16 +70,6 @@ def test_what_is_a_vector_at_heart_can_be_spared(cls: type) -> None:
     assert found['neck.bias'][1] == 0. and found['neck.weight'][1] == 0.05
     if cls is CaiT:
         assert found['backbone.pos_embed'][1] == 0.
-
-
-def test_shards_keep_what_their_shapes_said() -> None:
-    """FSDP leaves each process a flat part of every parameter."""
-    model = model_of(XCiT)
-    whole = settings(model, layer_decay_rate=0.9, flat_decay_mult=0.)
-    remember_flat_parameters(model)
-    for parameter in model.parameters():
-        parameter.data = parameter.data.flatten()[:3]
-    assert settings(model, layer_decay_rate=0.9, flat_decay_mult=0.) == whole
 
 
 def test_custom_keys_go_before() -> None:

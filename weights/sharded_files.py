@@ -13,9 +13,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.hf_storage import (HuggingFaceStorageReader,
-                                                     HuggingFaceStorageWriter)
 
 from .files import read_checkpoint
 from .state_dicts import WeightsError
@@ -54,6 +51,9 @@ def write_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
         folder: That all processes see.
         tensors: DTensors by their paths in the checkpoint.
     """
+    from torch.distributed import checkpoint as dcp  # takes a while, and few need it
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     dcp.save(dict(tensors), storage_writer=writer)
 
@@ -74,6 +74,9 @@ def read_folder(folder: str | Path,
         FileNotFoundError: If it is no such folder.
         WeightsError: If it is damaged.
     """
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
     folder = Path(folder).expanduser()
     rest = read_checkpoint(folder / REST, trust=trust)
     shapes = rest.pop(SHAPES, {})
