@@ -9,20 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import (LAUNCH, LAYOUTS, METRICS, NO_WORKERS, SHORT, TWO_PROCESSES, config,
-                      latest_log, run_python, run_two)
+from conftest import (LAUNCH, LAYOUTS, METRICS, NO_WORKERS, SHORT, config, latest_log, run_python,
+                      run_two)
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 from trunks import every_class, tiny
 
-from colonnade.engine.classes import class_heads
 from colonnade.engine.fusing import fuse
 from colonnade.engine.launch import read_config
 from colonnade.engine.runner import parts_of_ours
-from colonnade.weights.downloads import fetch
-
-NO_CLIP = 'optim_wrapper.clip_grad=None'
 
 
 def test_a_fused_trunk_scores_the_same(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
@@ -71,7 +67,7 @@ def test_synchronised_norms_on_a_gpu(options: list[str], shapes: Path, tmp_path:
     """As the recipes train on several GPUs, with NCCL and checkpointed blocks; one will do."""
     data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path, '--launcher', 'pytorch']
     launch = [*LAUNCH[:-1], 1]
-    log = run_python(*launch, 'tools/train.py', config('sem_fpn'), *data, *options, *SHORT, NO_CLIP,
+    log = run_python(*launch, 'tools/train.py', config('sem_fpn'), *data, *options, *SHORT,
                      'sync_bn=torch', 'model.backbone.with_cp=True')
     assert 'batch normalisation: synchronised over 1 processes' in log
     assert re.search(r'Iter\(train\) \[(2/2|4/4)\]', log)
@@ -101,7 +97,7 @@ def test_maps_of_a_gpu(cls: type, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize('head, options', [
     ('mask_rcnn', []),
-    pytest.param('upernet', ['--fsdp'], marks=pytest.mark.slow),
+    pytest.param('upernet', ['--fsdp', '--checkpoints', 'sharded'], marks=pytest.mark.slow),
 ])
 def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Path,
                        run_tool: Callable) -> None:
@@ -123,7 +119,6 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
         *options,
         *start,
         *SHORT,
-        NO_CLIP,
         out=tmp_path)
     dumped = tmp_path / config(head).name  # of the first run
     printed = run_two(
@@ -145,42 +140,8 @@ def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Pa
 
     resumed = ['train', config(head), *data, '--resume', *SHORT[:1], 'train_cfg.max_iters=3']
     with pytest.raises(SystemExit) as stopped:
-        run_tool(*resumed, 'train_dataloader.batch_size=2', NO_CLIP, *NO_WORKERS)
+        run_tool(*resumed, 'train_dataloader.batch_size=2', *NO_WORKERS)
     assert 'trained with 4 images an iteration' in str(stopped.value)
     assert 'Go on with --cfg-options train_dataloader.batch_size=4' in str(stopped.value)
-    run_tool(*resumed, *SHORT[2:-1], 'train_dataloader.batch_size=4', NO_CLIP, *NO_WORKERS)
+    run_tool(*resumed, *SHORT[2:-1], 'train_dataloader.batch_size=4', *NO_WORKERS)
     assert 'Iter(train) [3/3]' in latest_log(tmp_path)
-
-
-@pytest.mark.slow
-def test_shards(shapes: Path, tmp_path: Path) -> None:
-    """Sharded training has the losses of replicated training, and goes on from its checkpoints."""
-    head = 'sem_fpn'
-    options = [*SHORT, NO_CLIP, 'randomness.seed=0']
-
-    def losses(name: str, *arguments: str) -> list[str]:
-        log = run_python(*LAUNCH, 'tools/train.py', config(head), '--data-root',
-                         shapes / LAYOUTS[head], '--work-dir', tmp_path / name, '--launcher',
-                         'pytorch', *arguments, **TWO_PROCESSES)
-        return re.findall(r'Iter\(train\) \[(\d/\d)\].* loss: ([\d.]+)', log)
-
-    assert losses('a', '--fsdp', *options) == losses('b', *options)
-    options[1] = 'train_cfg.max_iters=3'
-    (iteration, _), = losses('a', '--fsdp', '--resume', *options)
-    assert iteration == '3/3'
-    optimizer = fetch(str(tmp_path / 'a/iter_3.pth'))['optimizer']
-    assert {state['step'].item() for state in optimizer['state'].values()} == {3}
-    start = tmp_path / 'a/iter_3.pth'
-    assert len(losses('c', '--fsdp', '--load-from', start, *options)) == 3
-    longer = [*options[:1], 'train_cfg.max_iters=4', *options[2:]]
-    plain = losses('b', '--resume', *longer)
-    losses('f', *SHORT, NO_CLIP, 'randomness.seed=0')
-    assert losses('f', '--fsdp', '--resume', *longer) == plain
-    torch.save(fetch(start)['state_dict'], tmp_path / 'bare.pth')
-    assert len(losses('d', '--fsdp', '--load-from', tmp_path / 'bare.pth', *options)) == 3
-    fitted = read_config(config(head))
-    for _, part in class_heads(fitted.model):
-        part['num_classes'] = 9
-    torch.save(MODELS.build(fitted.model).state_dict(), tmp_path / 'nine.pth')
-    other = ['--load-from', tmp_path / 'nine.pth', '--new-classes']
-    assert len(losses('e', '--fsdp', *other, *options)) == 3

@@ -1,0 +1,147 @@
+"""Parameters shared out over processes: runs with clipped gradients and averaged weights."""
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import (LAUNCH, LAYOUTS, NO_WORKERS, SHORT, TWO_PROCESSES, config, latest_log,
+                      run_python)
+from mmengine.registry import MODELS
+from safetensors.torch import load_file, save_file
+from torch import distributed
+
+from colonnade.engine.classes import class_heads
+from colonnade.engine.launch import read_config
+from colonnade.weights import WeightsError
+from colonnade.weights.downloads import fetch
+
+FSDP = ['--fsdp', '--launcher', 'pytorch']
+SEED = ['randomness.seed=0', 'randomness.deterministic=True']
+
+
+def averaging(head: str, folder: Path) -> Path:
+    """A config that averages weights and clips gradients, in a folder."""
+    path = folder / 'averaging.py'
+    path.write_text(f"""
+_base_ = {str(config(head))!r}
+custom_hooks = [dict(type='EMAHook', momentum=0.1)]
+optim_wrapper = dict(clip_grad=dict(max_norm=0.01))
+""")
+    return path
+
+
+@pytest.fixture
+def group_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A group of this process alone, as torchrun would make it."""
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    distributed.init_process_group('gloo', store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def test_any_run_goes_on_from_shards(group_of_one: None, shapes: Path, tmp_path: Path,
+                                     run_tool: Callable) -> None:
+    cfg, run = averaging('sem_fpn', tmp_path), tmp_path / 'run'
+    data = ['--data-root', shapes / 'ade', '--work-dir', run]
+    run_tool('train', cfg, *data, *FSDP, '--checkpoints', 'sharded', *SHORT,
+             'default_hooks.checkpoint.interval=2', *NO_WORKERS)
+    distributed.destroy_process_group()
+
+    folder = run / 'iter_2.pth'
+    assert folder.is_dir() and not list(run.glob('.*'))
+    best, = run.glob('best_*.pth')
+    content, weights = fetch(str(folder)), fetch(str(best))['state_dict']
+    assert {state['step'].item() for state in content['optimizer']['state'].values()} == {2}
+    assert all(torch.equal(value, weights[key]) for key, value in content['state_dict'].items())
+    trained = content['ema_state_dict']
+    assert any(not torch.equal(value, trained[f'module.{key}']) for key, value in weights.items())
+
+    run_tool('train', cfg, *data, '--resume', SHORT[0], 'train_cfg.max_iters=3', *SHORT[2:],
+             *NO_WORKERS)
+    assert 'Iter(train) [3/3]' in latest_log(run)
+    assert (run / 'iter_3.pth').is_file()
+
+    file, = folder.glob('*.safetensors')
+    tensors = load_file(file)
+    tensors.pop(next(iter(tensors)))
+    save_file(tensors, file)
+    with pytest.raises(WeightsError, match='is a damaged checkpoint in shards'):
+        fetch(folder)
+
+
+def lines(log: str) -> list[tuple[str, ...]]:
+    """Iterations with the norms of gradients and losses, and what evaluations found."""
+    return re.findall(r'Iter\(train\) \[(\d/\d)\].* (grad_norm: [\d.]+)? *loss: ([\d.]+)', log) + \
+        re.findall(r'Iter\(val\).* (m?Acc|mIoU|coco/bbox_mAP): ([\d.]+)', log)
+
+
+@pytest.fixture
+def train(shapes: Path, tmp_path: Path) -> Callable:
+    """Train in processes of their own: how many, head, work dir, other arguments and options."""
+
+    def run(processes: int,
+            head: str,
+            name: str,
+            *arguments: str,
+            images: int = 6,
+            iters: int = 2) -> list[tuple[str, ...]]:
+        options = [SHORT[0], f'train_cfg.max_iters={iters}', *SHORT[2:-1], *SEED]
+        batch = f'train_dataloader.batch_size={images // processes}'
+        log = run_python(*LAUNCH[:-1], processes, 'tools/train.py', averaging(head, tmp_path),
+                         '--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path / name,
+                         '--launcher', 'pytorch', *arguments, *options, batch, **TWO_PROCESSES)
+        return lines(log)
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('options', [[], ['--accumulate', '2']])
+@pytest.mark.parametrize('head', ['sem_fpn', 'mask_rcnn'])
+def test_shards_train_as_replicas(head: str, options: list[str], train: Callable) -> None:
+    replicas = train(2, head, 'replicas', *options)
+    assert len(replicas) > 2 and train(2, head, 'shards', '--fsdp', *options) == replicas
+    resumed = train(2, head, 'replicas', '--resume', *options, iters=4)
+    assert train(2, head, 'shards', '--fsdp', '--resume', *options, iters=4) == resumed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('checkpoints', ['whole', 'sharded'])
+def test_any_number_of_processes_goes_on(checkpoints: str, train: Callable, tmp_path: Path,
+                                         shapes: Path) -> None:
+    """With the state of two; each as replicas do."""
+    train(2, 'sem_fpn', 'start', '--fsdp', '--checkpoints', checkpoints)
+    for processes in (1, 2, 3):
+        found = []
+        for name, options in (('shards', ['--fsdp', '--checkpoints', checkpoints]), ('plain', [])):
+            work_dir = tmp_path / f'{name}_{processes}'
+            shutil.copytree(tmp_path / 'start', work_dir)
+            start = work_dir / 'iter_2.pth'
+            found.append(
+                train(processes, 'sem_fpn', work_dir.name, '--resume', start, *options, iters=3))
+        assert found[0] == found[1] and found[0][0][0] == '3/3'
+    last = tmp_path / 'shards_3/iter_3.pth'
+    assert last.is_dir() == (checkpoints == 'sharded')
+    run_python('tools/test.py', tmp_path / 'shards_3/averaging.py', last, '--data-root',
+               shapes / 'ade', '--work-dir', tmp_path / 'test')
+    run_python('tools/predict.py', tmp_path / 'shards_3/averaging.py', last,
+               shapes / 'ade/images/validation', '--out', tmp_path / 'predicted')
+
+
+@pytest.mark.slow
+def test_shards_start_from_any_weights(train: Callable, tmp_path: Path) -> None:
+    fitted = read_config(config('sem_fpn'))
+    state = MODELS.build(fitted.model).state_dict()
+    torch.save(state, tmp_path / 'bare.pth')
+    for _, part in class_heads(fitted.model):
+        part['num_classes'] = 9
+    torch.save(MODELS.build(fitted.model).state_dict(), tmp_path / 'nine.pth')
+    start = ['--load-from', str(tmp_path / 'bare.pth')]
+    assert train(2, 'sem_fpn', 'a', '--fsdp', *start) == train(2, 'sem_fpn', 'b', *start)
+    other = ['--load-from', str(tmp_path / 'nine.pth'), '--new-classes']
+    assert train(2, 'sem_fpn', 'c', '--fsdp', *other) == train(2, 'sem_fpn', 'd', *other)
