@@ -30,7 +30,7 @@ from colonnade.weights.state_dicts import State, with_prefix
 
 from .atomic import replace_folder
 from .runner import StrictRunner, saving
-from .shards import keep_shards, keep_whole, like, reduce_unused, shard_model, whole
+from .shards import keep_shards, keep_whole, like, require_shardable, shard_model, whole
 
 #: parts of a checkpoint that have shards
 SHARDED = ('state_dict', 'ema_state_dict', 'optimizer')
@@ -74,11 +74,14 @@ class ShardedRunner(StrictRunner):
         """The model itself, with batch norms over all processes where ``sync_bn`` says so.
 
         Raises:
-            ValueError: If no launcher has made a group of processes.
+            ValueError: If no launcher has made a group of processes, or the model cannot be shared
+                out.
         """
         if not self.distributed:
             raise ValueError('--fsdp needs a launcher: start it with torchrun, one process or '
                              'more, and say --launcher pytorch')
+        require_shardable(model, bool(self.cfg.get('find_unused_parameters')))
+        model = model.to(get_device())
         sync_bn = self.cfg.get('sync_bn')
         return convert_sync_batchnorm(model, sync_bn) if sync_bn else model
 
@@ -87,7 +90,7 @@ class ShardedRunner(StrictRunner):
         super()._init_model_weights()
         shard_model(self.model, init_device_mesh(get_device(), (get_world_size(), )))
         if self.cfg.get('find_unused_parameters'):
-            reduce_unused(self.model)
+            self.model.set_reduce_scatter_unused_params(True)
         return super().train()
 
     def _init_model_weights(self) -> None:

@@ -16,6 +16,21 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from colonnade.backbones import ColumnarBackbone
 
 
+def require_shardable(model: nn.Module, has_unused: bool) -> None:
+    """Raise a ValueError if torch cannot share out a model.
+
+    Args:
+        model: Still whole.
+        has_unused: Whether processes may leave different parameters unused.
+    """
+    if scalars := [name for name, tensor in model.named_parameters() if tensor.ndim == 0]:
+        raise ValueError('--fsdp cannot share out parameters without any dimension: '
+                         f'{", ".join(scalars[:5])}')
+    if has_unused and not hasattr(FSDPModule, 'set_reduce_scatter_unused_params'):
+        raise ValueError('--fsdp with find_unused_parameters=True needs torch 2.15, this is '
+                         f'{torch.__version__}')
+
+
 def shard_model(model: nn.Module, mesh: DeviceMesh) -> None:
     """Let each process keep a part of every parameter: a unit per block, and one for the rest.
 
@@ -69,17 +84,6 @@ def copy_of_shards(model: nn.Module, blank: nn.Module, memo: dict[int, Any]) -> 
 def units_of(model: nn.Module) -> list[FSDPModule]:
     """The parts of a model that are gathered one by one, the model itself first."""
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
-
-
-def reduce_unused(model: nn.Module) -> None:
-    """Let parameters that a process does not use have gradients of 0 there.
-
-    Raises:
-        ValueError: If this torch cannot do so.
-    """
-    if not hasattr(FSDPModule, 'set_reduce_scatter_unused_params'):
-        raise ValueError('--fsdp with find_unused_parameters needs torch 2.15')
-    model.set_reduce_scatter_unused_params(True)
 
 
 def keep_whole(model: nn.Module) -> None:
