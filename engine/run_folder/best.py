@@ -62,14 +62,6 @@ class BestCheckpoint(Hook):
         self.previous = self.paths
         self.paths = [None] * len(self.previous)
 
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        """Count iterations rightly in what is saved after an evaluation.
-
-        mmengine's FlexibleRunner takes each checkpoint for one within an iteration, and adds one.
-        """
-        if runner.message_hub.get_info('loop_stage') == 'val':
-            checkpoint['meta'].update(epoch=runner.epoch, iter=runner.iter)
-
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Note the path of the best, and delete what it is better than, in this folder alone."""
         best = [new or old for new, old in zip(self.paths, self.previous, strict=True)]
