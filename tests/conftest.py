@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,31 +87,34 @@ LAUNCH = ('-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', 2) 
 TWO_PROCESSES = dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
 
 
-def run_two(script: str, *arguments: str | Path, out: Path) -> str:
-    """Run a script in two processes on the CPU, as torchrun does; returns their output.
+def run_processes(number: int, script: str, *arguments: str | Path, out: Path) -> str:
+    """Run a script in processes on the CPU, as torchrun does; returns their output.
 
     They are forks of this one, whose imports they have. Where a GPU is, autograd cannot be forked,
     and torchrun starts them.
     """
     if torch.cuda.is_available():
-        return run_python(*LAUNCH, script, *arguments, **TWO_PROCESSES)
+        return run_python(*LAUNCH[:-1], number, script, *arguments, **TWO_PROCESSES)
     store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
-    logs = [out / f'process_{rank}.txt' for rank in range(2)]
+    logs = [out / f'process_{rank}.txt' for rank in range(number)]
     command = [script, *map(str, arguments)]
     try:
-        start_processes(run_worker, (command, store.port, logs), nprocs=2, start_method='fork')
+        start_processes(run_worker, (command, store.port, logs), nprocs=number, start_method='fork')
     except ProcessExitedException as error:
         raise AssertionError('\n'.join(log.read_text()[-6000:] for log in logs)) from error
     return '\n'.join(log.read_text() for log in logs)
 
 
+run_two = partial(run_processes, 2)
+
+
 def run_worker(rank: int, command: list[str], port: int, logs: list[Path]) -> None:
-    """What a process of ``run_two`` does, in the environment that torchrun gives it."""
+    """What a process of ``run_processes`` does, in the environment that torchrun gives it."""
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
-        WORLD_SIZE='2',
-        LOCAL_WORLD_SIZE='2',
+        WORLD_SIZE=str(len(logs)),
+        LOCAL_WORLD_SIZE=str(len(logs)),
         MASTER_ADDR='127.0.0.1',
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE='True')

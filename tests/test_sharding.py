@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import (LAUNCH, LAYOUTS, NO_WORKERS, SHORT, TWO_PROCESSES, config, latest_log,
-                      run_python)
+from conftest import LAYOUTS, NO_WORKERS, SHORT, config, latest_log, run_processes, run_python
 from mmengine.registry import MODELS
 from safetensors.torch import load_file, save_file
 from torch import distributed
@@ -92,9 +91,21 @@ def train(shapes: Path, tmp_path: Path) -> Callable:
             iters: int = 2) -> list[tuple[str, ...]]:
         options = [SHORT[0], f'train_cfg.max_iters={iters}', *SHORT[2:-1], *SEED]
         batch = f'train_dataloader.batch_size={images // processes}'
-        log = run_python(*LAUNCH[:-1], processes, 'tools/train.py', averaging(head, tmp_path),
-                         '--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path / name,
-                         '--launcher', 'pytorch', *arguments, *options, batch, **TWO_PROCESSES)
+        run_processes(
+            processes,
+            'tools/train.py',
+            averaging(head, tmp_path),
+            '--data-root',
+            shapes / LAYOUTS[head],
+            '--work-dir',
+            tmp_path / name,
+            '--launcher',
+            'pytorch',
+            *arguments,
+            *options,
+            batch,
+            *NO_WORKERS,
+            out=tmp_path)
         return lines(log)
 
     return run
