@@ -91,7 +91,7 @@ def train(shapes: Path, tmp_path: Path) -> Callable:
             iters: int = 2) -> list[tuple[str, ...]]:
         options = [SHORT[0], f'train_cfg.max_iters={iters}', *SHORT[2:-1], *SEED]
         batch = f'train_dataloader.batch_size={images // processes}'
-        run_processes(
+        log = run_processes(
             processes,
             'tools/train.py',
             averaging(head, tmp_path),
