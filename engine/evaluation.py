@@ -99,7 +99,7 @@ def testing_config(options: TestOptions) -> Config:
     drop_averaging(cfg)
     cfg.load_from, cfg.resume = options.checkpoint, False
     if cfg.get('runner_type') == ShardedRunner.__name__:  # a config that a run dumped
-        del cfg.runner_type  # an evaluation has no states to share out
+        cfg.pop('runner_type')  # an evaluation has no states to share out
     check_data(cfg, ('test_dataloader', ))
     check_config(cfg, ('test_dataloader', ))
     if options.tta:
