@@ -18,6 +18,7 @@ from colonnade.configs import find_config
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
 from colonnade.weights.openmmlab import is_plain_config, without_code
+from colonnade.weights.sharded_files import is_sharded
 from colonnade.weights.state_dicts import WeightsError
 
 from ..checks import settle_trunk
@@ -180,7 +181,8 @@ def check_kinds(config: str | Path, weights: str | Path | None) -> None:
         return
     if suffix in WEIGHTS:
         raise ValueError(f'{config} holds weights, and is no config: name the config first')
-    if Path(weights).suffix.lower() in SUFFIXES or Path(weights).is_dir():
+    no_weights = Path(weights).is_dir() and not is_sharded(weights)
+    if Path(weights).suffix.lower() in SUFFIXES or no_weights:
         raise ValueError(f'no weights behind {config}: {weights} is no file of weights')
 
 
