@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ import torch
 from conftest import LAYOUTS, NO_WORKERS, SHORT, config, latest_log, run_processes, run_python
 from mmengine.registry import MODELS
 from safetensors.torch import load_file, save_file
-from torch import distributed
 
 from colonnade.engine.classes import class_heads
 from colonnade.engine.launch import read_config
@@ -33,23 +32,13 @@ optim_wrapper = dict(clip_grad=dict(max_norm=0.01))
     return path
 
 
-@pytest.fixture
-def group_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A group of this process alone, as torchrun would make it."""
-    monkeypatch.setenv('LOCAL_RANK', '0')
-    distributed.init_process_group('gloo', store=distributed.HashStore(), rank=0, world_size=1)
-    yield
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
-
-
-def test_any_run_goes_on_from_shards(group_of_one: None, shapes: Path, tmp_path: Path,
-                                     run_tool: Callable) -> None:
+def test_any_run_goes_on_from_shards(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    """One process under torchrun writes them; a run without shards goes on."""
     cfg, run = averaging('sem_fpn', tmp_path), tmp_path / 'run'
     data = ['--data-root', shapes / 'ade', '--work-dir', run]
-    run_tool('train', cfg, *data, *FSDP, '--checkpoints', 'sharded', *SHORT,
-             'default_hooks.checkpoint.interval=2', *NO_WORKERS)
-    distributed.destroy_process_group()
+    options = [*SHORT, 'default_hooks.checkpoint.interval=2', *NO_WORKERS]
+    run_processes(
+        1, 'tools/train.py', cfg, *data, *FSDP, '--checkpoints', 'sharded', *options, out=tmp_path)
 
     folder = run / 'iter_2.pth'
     assert folder.is_dir() and not list(run.glob('.*'))
