@@ -1,0 +1,89 @@
+"""Plans against trainings: the memory and the time of real ones, in processes of their own."""
+from __future__ import annotations
+
+import re
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+import pytest
+from conftest import config as slim
+
+from colonnade.engine.drawn_shapes import make_shapes
+
+PIPELINE = '''_base_ = {base!r}
+train_dataloader = dict(batch_size={images}, dataset=dict(pipeline=[
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'{with_boxes}),
+    dict(type='Resize', scale=({side}, {side}), keep_ratio=False),
+    dict(type='Pack{kind}Inputs')]))
+'''
+CASES = {  # head: images, side, what annotations have
+    'mask_rcnn': (4, 320, ', with_bbox=True, with_mask=True'),
+    'sem_fpn': (8, 256, ''),
+    'upernet': (4, 320, ''),
+    'dino': (2, 384, ', with_bbox=True'),
+}
+ITERATIONS = 8
+OPTIONS = {
+    'train_cfg.max_iters': ITERATIONS,
+    'default_hooks.logger.interval': 1,
+    'val_dataloader': None,
+    'val_evaluator': None,
+    'val_cfg': None
+}
+
+
+def planned(config: Path, data: Path) -> tuple[float, float]:
+    """Bytes above those of imports, and seconds of an iteration."""
+    from colonnade.engine.planning.plan import PlanOptions, plan_training
+    from colonnade.engine.training import TrainOptions
+    found = plan_training(TrainOptions(config, cfg_options=OPTIONS, data_root=data),
+                          PlanOptions()).estimate
+    return found.memory.total - found.imports, found.seconds
+
+
+def trained(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
+    """As ``planned``, of a training without waiting for data."""
+    from colonnade.engine.planning.estimate import peak_of_imports
+    from colonnade.engine.planning.memory import peak_of_process
+    from colonnade.engine.training import train
+    imports = peak_of_imports()
+    train(config, cfg_options=OPTIONS, data_root=data, work_dir=work_dir)
+    log = next(work_dir.glob('*/*.log')).read_text()
+    spent = [
+        float(whole) - float(waiting)
+        for whole, waiting in re.findall(r' time: ([\d.]+)  data_time: ([\d.]+)', log)
+    ]
+    return peak_of_process() - imports, median(spent[-1:])
+
+
+def in_a_process(function: partial[tuple[float, float]]) -> tuple[float, float]:
+    with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:
+        return pool.submit(function).result()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head', CASES)
+def test_memory_is_as_planned(head: str, tmp_path: Path) -> None:
+    images, side, with_boxes = CASES[head]
+    make_shapes(tmp_path / 'shapes', num_train=16, num_val=2, size=128, seed=0)
+    data = tmp_path / 'shapes' / ('coco' if with_boxes else 'ade')
+    path = tmp_path / f'{head}.py'
+    path.write_text(
+        PIPELINE.format(
+            base=str(slim(head)),
+            images=images,
+            side=side,
+            with_boxes=with_boxes,
+            kind='Det' if with_boxes else 'Seg'))
+    started = time.perf_counter()
+    memory, seconds = in_a_process(partial(planned, path, data))
+    took = time.perf_counter() - started
+    real_memory, real_seconds = in_a_process(partial(trained, path, data, tmp_path / 'run'))
+    print(f'\n{head}: planned {memory / 2**20:.0f} MiB, {seconds:.2f} s in {took:.0f} s; '
+          f'measured {real_memory / 2**20:.0f} MiB, {real_seconds:.2f} s')
+    assert memory == pytest.approx(real_memory, rel=0.15)
