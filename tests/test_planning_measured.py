@@ -50,10 +50,11 @@ def planned(config: Path, data: Path) -> tuple[float, float]:
 
 def trained(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
     """As ``planned``, of a training without waiting for data."""
+    from colonnade.engine.launch import read_config
     from colonnade.engine.planning.estimate import peak_of_imports
     from colonnade.engine.planning.memory import peak_of_process
     from colonnade.engine.training import train
-    imports = peak_of_imports()
+    imports = peak_of_imports(read_config(config).default_scope)
     with redirect_stdout(StringIO()):
         train(config, cfg_options=OPTIONS, data_root=data, work_dir=work_dir)
     log = next(work_dir.glob('*/*.log')).read_text()

@@ -9,8 +9,6 @@ from math import sqrt
 import torch
 from mmengine.config import Config
 
-from colonnade.backbones import ColumnarBackbone
-
 from ..checks import batch_problems, trunk_of
 from ..half_precision import lacks_bfloat16
 from .estimate import Estimate, Setting
@@ -36,15 +34,19 @@ def changes(estimate: Estimate, usable: float) -> Iterator[Change]:
     """
     for text, setting in candidates(estimate.setting):
         estimate = estimate.changed(setting)
-        total = estimate.memory.total
-        yield Change(text, total, total <= usable)
-        if total <= usable:
+        yield (change := judged(text, estimate, usable))
+        if change.fits:
             return
-    for text, estimate in scaled_down(estimate, usable):
-        total = estimate.memory.total
-        yield Change(text, total, total <= usable)
-        if total <= usable:
+    for text, smaller in scaled_down(estimate, usable):
+        yield (change := judged(text, smaller, usable))
+        if change.fits:
             return
+
+
+def judged(text: str, estimate: Estimate, usable: float) -> Change:
+    """A change, by the estimate that it leads to."""
+    total = estimate.memory.total
+    return Change(text, total, total <= usable)
 
 
 def candidates(setting: Setting) -> Iterator[tuple[str, Setting]]:
@@ -53,9 +55,7 @@ def candidates(setting: Setting) -> Iterator[tuple[str, Setting]]:
         half = torch.float16 if setting.device == 'cuda' else torch.bfloat16
         setting = replace(setting, half=half)
         yield '--amp', setting
-    trunk = trunk_of(setting.cfg.model)
-    if trunk is not None and issubclass(trunk, ColumnarBackbone) and \
-            not setting.cfg.model.backbone.get('with_cp'):
+    if trunk_of(setting.cfg.model) and not setting.cfg.model.backbone.get('with_cp'):
         cfg = copy.deepcopy(setting.cfg)
         cfg.model.backbone.with_cp = True
         yield 'model.backbone.with_cp=True', replace(setting, cfg=cfg)
@@ -68,7 +68,7 @@ def scaled_down(estimate: Estimate, usable: float) -> Iterator[tuple[str, Estima
         count = estimate.setting.images // batch * wrapper.get('accumulative_counts', 1)
         estimate = estimate.with_images(batch)
         yield f'train_dataloader.batch_size={batch} --accumulate {count}', estimate
-    if not estimate.setting.fsdp:
+    if not estimate.setting.fsdp and estimate.setting.device == 'cuda':
         for processes in PROCESSES:
             if processes > estimate.setting.processes:
                 shared = estimate.over(processes)

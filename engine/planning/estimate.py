@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib import import_module
 from math import prod
 
 import torch
@@ -159,10 +160,10 @@ def room_here(device: str, imports: int) -> float:
     return (PART * host_memory() - imports - LIBRARIES) / (1 + KEPT)
 
 
-def peak_of_imports() -> int:
-    """Bytes of the host with all that models and data of both libraries import."""
-    import mmdet.models  # noqa: F401
-    import mmdet.testing  # noqa: F401
+def peak_of_imports(library: str) -> int:
+    """Bytes of the host with all that models of mmdet or mmseg import."""
+    for name in ('models', 'testing') if library == 'mmdet' else ('models', ):
+        import_module(f'{library}.{name}')
     return peak_of_process()
 
 

@@ -17,6 +17,7 @@ Size = tuple[int, int]  # height, width
 USUAL = ((480, 640), ) * 5 + ((640, 480), ) * 3 + ((480, 800), ) * 2
 DRAWS = 300  # of the pipeline: the largest of a dozen scales meets each shape of images
 BATCHES = 200
+STRIPE = 16  # pixels of one label: crops that want two find them
 #: beginnings of the names of transforms that need files or keep sizes
 OF_NO_SIZE = ('Load', 'Pack', 'PhotoMetric', 'YOLOXHSV')
 SIZE_OPTION = 'say --plan-size HEIGHT WIDTH'
@@ -109,6 +110,8 @@ def transforms_of(dataset: ConfigDict) -> Iterator[dict[str, Any]]:
 
 def blank_image(height: int, width: int) -> dict[str, Any]:
     """What pipelines hold of an image whose pixels are labelled."""
+    labels = np.zeros((height, width), np.uint8)
+    labels[np.arange(height) // STRIPE % 2 == 1] = 1
     return dict(
         img=np.zeros((height, width, 3), np.uint8),
         img_path='',
@@ -117,7 +120,7 @@ def blank_image(height: int, width: int) -> dict[str, Any]:
         ori_shape=(height, width),
         height=height,
         width=width,
-        gt_seg_map=np.zeros((height, width), np.uint8),
+        gt_seg_map=labels,
         seg_fields=['gt_seg_map'])
 
 

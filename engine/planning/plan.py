@@ -83,7 +83,7 @@ def plan_training(train: TrainOptions, options: PlanOptions) -> Plan:
         ValueError: If config and options do not fit each other, or sizes do not follow from them.
     """
     cfg = planned_config(train, options)
-    imports = peak_of_imports()
+    imports = peak_of_imports(cfg.default_scope)
     counts = data_counts(cfg)
     with as_if_started(cfg, options.processes):
         schedule = Schedule.of(cfg, counts.images)
