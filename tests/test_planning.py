@@ -160,4 +160,4 @@ def test_a_training_that_does_not_fit(run_tool: Callable[..., None], tmp_path: P
     first = next(index for index, line in enumerate(lines) if line.startswith('to make it fit'))
     advised = [line.split()[0] for line in lines[first + 1:]]
     assert advised[:2] == ['--amp', 'model.backbone.with_cp=True']
-    assert 'time' in lines[first - 5] and 'that GPU is not here' in '\n'.join(lines)
+    assert 'time: not measured, because that GPU is not here' in lines

@@ -13,7 +13,8 @@ from ..checks import batch_problems, trunk_of
 from ..half_precision import lacks_bfloat16
 from .estimate import Estimate, Setting
 
-PROCESSES = (2, 4, 8, 16, 32)  # to share over
+PROCESSES = (2, 4, 8, 16)  # to share over
+WORTH = 0.9  # of the memory, for sharing that alone is not enough
 SMALLEST = 64  # pixels of a crop's shorter side
 
 
@@ -69,13 +70,12 @@ def scaled_down(estimate: Estimate, usable: float) -> Iterator[tuple[str, Estima
         estimate = estimate.with_images(batch)
         yield f'train_dataloader.batch_size={batch} --accumulate {count}', estimate
     if not estimate.setting.fsdp and estimate.setting.device == 'cuda':
-        for processes in PROCESSES:
-            if processes > estimate.setting.processes:
-                shared = estimate.over(processes)
-                if processes == PROCESSES[-1] or shared.memory.total <= usable:
-                    yield f'--fsdp on {processes} processes', shared
-                    estimate = shared
-                    break
+        shares = [estimate.over(n) for n in PROCESSES if n >= estimate.setting.processes]
+        fitting = [shared for shared in shares if shared.memory.total <= usable]
+        shared = (fitting or shares or [estimate])[0 if fitting else -1]
+        if fitting or shared.memory.total < WORTH * estimate.memory.total:
+            estimate = shared
+            yield f'--fsdp on {estimate.setting.processes} processes', estimate
     size, memory = estimate.size, estimate.memory
     others = memory.total - memory.activations
     if memory.activations > 0 and usable > others:

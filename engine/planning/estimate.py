@@ -14,7 +14,7 @@ from .extrapolation import Extrapolation, measure_sizes, products_at
 from .image_sizes import Size
 from .memory import (GIB, KEPT, LIBRARIES, Memory, Units, host_memory, over_processes,
                      peak_of_process, size_of, with_outside)
-from .trial import Trial
+from .trial import TIMED, Trial
 
 STEP = 5  # times the weights: gradients, AdamW's states, and room to build
 PART = 0.7  # of this machine's memory that steps may take
@@ -121,7 +121,8 @@ def estimate(setting: Setting, size: Size, mean: Size, imports: int) -> Estimate
         ValueError: If no step can be taken on this machine.
     """
     trial, units = trial_of(setting, imports)
-    measured = measure_sizes(trial, size, room_here(setting.here, imports))
+    timed = TIMED if setting.here == setting.device else 0
+    measured = measure_sizes(trial, size, room_here(setting.here, imports), timed)
     products = products_at(setting.cfg, {size, mean, *(m.size for m in measured)})
     steps = Extrapolation(measured, products)
     alone = memory_alone(trial, steps.memory(size))

@@ -11,12 +11,11 @@ from torch import nn
 from ..complexity import count_part
 from ..without_memory import build_without_memory
 from .image_sizes import Size
-from .trial import TIMED, WARM_UP, Measured, Trial
+from .trial import Measured, Trial
 
 SIDES = (1 / 4, 3 / 8, 1 / 2, 3 / 4)  # of the largest image, where it cannot be afforded itself
 SMALL = 2**19  # pixels of a batch that any machine can afford
 BUDGET = 60.  # seconds of the steps at one size
-STEPS = WARM_UP + 1 + TIMED
 
 
 @dataclass(frozen=True)
@@ -87,33 +86,38 @@ def scaled(size: Size, factor: float) -> Size:
     return height, width
 
 
-def measure_sizes(trial: Trial, size: Size, room: float) -> tuple[Measured, ...]:
+def measure_sizes(trial: Trial, size: Size, room: float, timed: int) -> tuple[Measured, ...]:
     """Steps at the size that is asked for and at a smaller one, or at two smaller ones.
 
     Args:
         trial: What takes steps.
         size: Of the images.
         room: Bytes that tensors may take here.
+        timed: Steps whose time counts.
 
     Raises:
         ValueError: If no step can be taken.
     """
-    first = measure_smallest(trial, size)
-    for factor in (1., *reversed(SIDES)):
-        second = scaled(size, factor)
-        growth = prod(second) / prod(first.size)
-        affordable = first.seconds * growth * STEPS < BUDGET and first.memory * growth < room
-        if growth > 1 and affordable:
-            return first, trial.measure(second)
-    return (first, )
+    first = measure_smallest(trial, size, timed)
+    steps = trial.iterations * (timed + 2 if timed else 1)
+    larger = [
+        second for factor in (*SIDES, 1.)
+        if prod(second := scaled(size, factor)) > prod(first.size) and first.memory * prod(second) /
+        prod(first.size) < room
+    ]
+    if not larger:
+        return (first, )
+    seconds = first.seconds * steps / prod(first.size)
+    affordable = [second for second in larger if seconds * prod(second) < BUDGET]
+    return first, trial.measure(affordable[-1] if affordable else larger[0], timed=timed)
 
 
-def measure_smallest(trial: Trial, size: Size) -> Measured:
+def measure_smallest(trial: Trial, size: Size, timed: int) -> Measured:
     """At the smallest size that the model takes: heads with queries need as many pixels."""
     small = trial.images * prod(size) <= SMALL
     for factor in (1., ) if small else (*SIDES, 1.):
         try:
-            return trial.measure(scaled(size, factor))
+            return trial.measure(scaled(size, factor), timed=timed)
         except (RuntimeError, IndexError, ValueError, AssertionError) as error:
             fault = f'{type(error).__name__}: {error}'
     raise ValueError(f'the model cannot take a step on random images: {fault}')

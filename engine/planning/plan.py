@@ -152,18 +152,18 @@ def memory_rows(plan: Plan) -> Iterator[str]:
     kind = 'GPU' if plan.options.device == 'cuda' else 'process'
     height, width = found.size
     yield f'memory of a {kind}, images of at most {height} x {width}'
-    yield from found.memory.lines()
-    yield row('there is', gib(plan.usable))
+    yield from found.memory.lines('CUDA' if kind == 'GPU' else 'libraries and freed blocks')
+    yield row('usable', gib(plan.usable))
     if found.steps.measured[-1].size != found.size:
         sizes = ' and '.join(f'{m.size[0]} x {m.size[1]}' for m in found.steps.measured)
-        yield row('activations are', f'  extrapolated from {sizes}')
+        yield f'  activations are extrapolated from {sizes}'
 
 
 def time_rows(plan: Plan) -> Iterator[str]:
     """Of the whole training, without what loading data takes beyond it."""
     found = plan.estimate
     if plan.options.device != plan.options.here:
-        yield row('time', 'not measured: that GPU is not here')
+        yield 'time: not measured, because that GPU is not here'
         return
     height, width = found.mean
     yield f'time, images of {height} x {width} in the mean ({found.steps.source(found.mean)})'

@@ -26,8 +26,7 @@ from ..transplant.trial import loads_masks, values_of
 from .image_sizes import Size
 from .live_memory import LiveMemory
 
-WARM_UP = 1  # steps; the second finds the optimizer's states
-TIMED = 3
+TIMED = 3  # steps
 #: of wrappers of optimizers: those of half precision, whose products are here under autocast
 HALF_TYPES = {'AmpOptimWrapper': torch.float16, 'Bfloat16OptimWrapper': torch.bfloat16}
 
@@ -70,17 +69,25 @@ class Trial:
         self.iterations = min(cfg.optim_wrapper.get('accumulative_counts', 1), 2)
 
     def measure(self, size: Size, *, timed: int = TIMED) -> Measured:
-        """Time and memory of an iteration at a size of the images that the model sees."""
+        """Time and memory of an iteration at a size of the images that the model sees.
+
+        Args:
+            size: Height and width.
+            timed: Steps whose time counts, behind one that warms up; 0 gives that of the step whose
+                memory is measured.
+        """
         set_size(self.model, size)
         step = partial(self._step, drawn_batch(self.cfg, self.images, size, self.objects))
-        for _ in range(WARM_UP):
+        if timed or not any(True for _ in self.states()):  # which the first step makes
             step()
-        memory, seconds = self._peak(step), []
+        started = time.perf_counter()
+        memory = self._peak(step)
+        seconds = [time.perf_counter() - started]
         for _ in range(timed):
             started = time.perf_counter()
             step()
-            seconds.append((time.perf_counter() - started) / self.iterations)
-        return Measured(size, statistics.median(seconds or [0.]), memory)
+            seconds.append(time.perf_counter() - started)
+        return Measured(size, statistics.median(seconds[1:] or seconds) / self.iterations, memory)
 
     def _step(self, batch: dict[str, Any]) -> None:
         """The iterations of a step of the optimizer, two at most."""
