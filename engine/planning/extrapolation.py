@@ -13,7 +13,7 @@ from ..without_memory import build_without_memory
 from .image_sizes import Size
 from .trial import Measured, Trial
 
-SIDES = (1 / 4, 3 / 8, 1 / 2, 3 / 4)  # of the largest image, where it cannot be afforded itself
+SIDES = (3 / 8, 1 / 2, 3 / 4)  # of the largest image, where it cannot be afforded itself
 SMALL = 2**19  # pixels of a batch that any machine can afford
 BUDGET = 60.  # seconds of the steps at one size
 

@@ -16,7 +16,7 @@ from colonnade.backbones import ColumnarBackbone
 GIB = 2**30
 #: what the C library keeps of freed blocks, as a share of the tensors, and what the libraries of a
 #: run hold for themselves, beyond those of models; tests/test_planning_measured.py compares
-KEPT, LIBRARIES = 0.35, 130 * 2**20
+KEPT, LIBRARIES = 0.35, 105 * 2**20
 CONTEXT = 0.6 * GIB  # of CUDA and its libraries, on a GPU
 USABLE = 0.95  # of a GPU: the rest is lost between blocks
 LIMITS = ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory/memory.limit_in_bytes')

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.logging import MessageHub, MMLogger
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import OptimWrapper, build_optim_wrapper
@@ -27,6 +27,7 @@ from .image_sizes import Size
 from .live_memory import LiveMemory
 
 TIMED = 3  # steps
+TOUCH = 0.01  # of a box and an object: then it counts as one
 #: of wrappers of optimizers: those of half precision, whose products are here under autocast
 HALF_TYPES = {'AmpOptimWrapper': torch.float16, 'Bfloat16OptimWrapper': torch.bfloat16}
 
@@ -132,9 +133,21 @@ def random_model(cfg: Config) -> nn.Module:
         part.update({key: None for key in ('init_cfg', 'pretrained') if key in part})
     if settings.get('data_preprocessor'):
         settings.data_preprocessor.pop('batch_augments', None)  # the size is behind them
+    find_objects(settings)
     model: nn.Module = revert_sync_batchnorm(MODELS.build(settings)).train()
     model.init_weights()
     return model
+
+
+def find_objects(model: ConfigDict) -> None:
+    """Let RoI heads find as many objects as they may, as in the end: random weights find few.
+
+    Masks of what they find are cut from whole images, one for each, which takes much memory.
+    """
+    stages = (model.get('train_cfg') or {}).get('rcnn') or []
+    for stage in stages if isinstance(stages, list) else [stages]:
+        if (stage.get('assigner') or {}).get('type') == 'MaxIoUAssigner':
+            stage.assigner.update(pos_iou_thr=TOUCH, neg_iou_thr=TOUCH, min_pos_iou=TOUCH)
 
 
 def plain_wrapper(cfg: Config) -> dict[str, Any]:
