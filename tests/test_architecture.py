@@ -38,6 +38,7 @@ BENEATH = {  # room -> what it may import besides itself
     'engine.reporting': ('engine', ),
     'engine.serving': ('configs', 'engine'),
     'engine.pictures': ('engine', 'backbones'),
+    'engine.planning': ('engine', 'engine.transplant', 'backbones'),
     'engine.sharing': ('engine', 'engine.prediction', 'necks', 'backbones', 'weights'),
     'engine.prediction': ('configs', 'engine', 'engine.sharing', 'weights'),
     'engine.transplant': ('configs', 'engine', 'necks', 'backbones', 'weights'),
@@ -45,8 +46,8 @@ BENEATH = {  # room -> what it may import besides itself
 }  # yapf: disable
 # which the rest of their folder does not know
 ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.browsing', 'engine.data_doors',
-             'engine.pictures', 'engine.prediction', 'engine.probing', 'engine.reporting',
-             'engine.serving', 'engine.sharing', 'engine.transplant')
+             'engine.pictures', 'engine.planning', 'engine.prediction', 'engine.probing',
+             'engine.reporting', 'engine.serving', 'engine.sharing', 'engine.transplant')
 FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'engine', 'tools')
 
 

@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from contextlib import ExitStack
 
 from colonnade.configs import find_config
 from colonnade.tools.command_line import add_amp, add_launch_arguments, stoppable, user_errors
 
 TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
+OF_PLANS = ('plan', 'processes', 'plan_memory', 'plan_size')
+DOES_NOT_FIT = 3  # the status of such a plan
 
 
 def parse_args() -> argparse.Namespace:
@@ -79,12 +82,60 @@ def parse_args() -> argparse.Namespace:
         dest='report',
         action='store_false',
         help='write no record of the run and no report.html')
-    return parser.parse_args()
+    add_plan(parser)
+    args = parser.parse_args()
+    if not args.plan and (args.processes, args.plan_memory, args.plan_size) != (1, None, None):
+        parser.error('--processes, --plan-memory and --plan-size are for --plan')
+    return args
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """What a training takes, in place of training."""
+    plan = parser.add_argument_group('plan')
+    plan.add_argument(
+        '--plan',
+        action='store_true',
+        help='train nothing: print memory, steps, time and disk of the training, and what to '
+        f'change if it does not fit (status {DOES_NOT_FIT})')
+    plan.add_argument(
+        '--processes', type=int, default=1, metavar='N', help='plan for N processes or GPUs (1)')
+    plan.add_argument(
+        '--plan-memory',
+        type=float,
+        metavar='GIB',
+        help='plan for a GPU of so many GiB, which need not be here')
+    plan.add_argument(
+        '--plan-size',
+        nargs=2,
+        type=int,
+        metavar=('HEIGHT', 'WIDTH'),
+        help='the largest images in pixels (what the train pipeline makes)')
+
+
+def plan_of(args: argparse.Namespace) -> int:
+    """Print the plan of a training; returns the status to end with."""
+    with user_errors('train'):
+        args.config = find_config(args.config)
+        from colonnade.engine.planning.plan import plan_training, table  # takes seconds
+        from colonnade.engine.planning.planned_config import PlanOptions
+        from colonnade.engine.training import TrainOptions
+        settings = {name: value for name, value in vars(args).items() if name not in OF_PLANS}
+        size = tuple(args.plan_size) if args.plan_size else None
+        plan = plan_training(
+            TrainOptions(**settings), PlanOptions(args.processes, args.plan_memory, size))
+    for line in table(plan):
+        print(line)
+    return 0 if plan.fits else DOES_NOT_FIT
 
 
 def main() -> None:
     """Train as the command line says."""
     args = parse_args()
+    if args.plan:
+        with stoppable('train'):
+            sys.exit(plan_of(args))
+    for name in OF_PLANS:
+        delattr(args, name)
     with stoppable('train'), ExitStack() as stack:
         with user_errors('train'):
             args.config = find_config(args.config)

@@ -1,0 +1,107 @@
+"""Plans against trainings: the memory and the time of real ones, in processes of their own."""
+from __future__ import annotations
+
+import re
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
+from functools import partial
+from io import StringIO
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import config as slim
+
+from colonnade.engine.drawn_shapes import make_shapes
+
+PIPELINE = '''_base_ = {base!r}
+train_dataloader = dict(batch_size={images}, dataset=dict(pipeline=[
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'{with_boxes}),
+    dict(type='Resize', scale=({side}, {side}), keep_ratio=False),
+    dict(type='Pack{kind}Inputs')]))
+'''
+LOADED = {  # head: what annotations have
+    'mask_rcnn': ', with_bbox=True, with_mask=True',
+    'dino': ', with_bbox=True'
+}
+CASES = [  # head, images, side, whether the plan is from a quarter and half of the side
+    ('mask_rcnn', 4, 320, False),
+    ('sem_fpn', 8, 256, False),
+    ('upernet', 4, 320, False),
+    ('segmenter', 4, 384, False),
+    ('dino', 2, 384, False),
+    ('mask_rcnn', 2, 512, True),
+    ('upernet', 2, 512, True),
+]
+ITERATIONS = 8
+OPTIONS = {
+    'train_cfg.max_iters': ITERATIONS,
+    'default_hooks.logger.interval': 1,
+    'val_dataloader': None,
+    'val_evaluator': None,
+    'val_cfg': None
+}
+
+
+def planned(config: Path, data: Path, smaller: bool) -> tuple[float, float]:
+    """Bytes above those of imports, and seconds of an iteration."""
+    from colonnade.engine.planning import estimate
+    from colonnade.engine.planning.plan import PlanOptions, plan_training
+    from colonnade.engine.training import TrainOptions
+    if smaller:
+        estimate.measure_sizes = at_smaller_sizes
+    found = plan_training(TrainOptions(config, cfg_options=OPTIONS, data_root=data),
+                          PlanOptions()).estimate
+    return found.memory.total - found.imports, found.seconds
+
+
+def at_smaller_sizes(trial: Any, size: tuple[int, int], *_: float) -> tuple[Any, ...]:
+    """What a plan does where the largest images cannot be afforded."""
+    return tuple(trial.measure((size[0] // part, size[1] // part)) for part in (4, 2))
+
+
+def trained(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
+    """As ``planned``, of a training without waiting for data."""
+    from colonnade.engine.launch import read_config
+    from colonnade.engine.planning.estimate import peak_of_imports
+    from colonnade.engine.planning.memory import peak_of_process
+    from colonnade.engine.training import train
+    imports = peak_of_imports(read_config(config).default_scope)
+    with redirect_stdout(StringIO()):
+        train(config, cfg_options=OPTIONS, data_root=data, work_dir=work_dir)
+    log = next(work_dir.glob('*/*.log')).read_text()
+    spent = [
+        float(whole) - float(waiting)
+        for whole, waiting in re.findall(r' time: ([\d.]+)  data_time: ([\d.]+)', log)
+    ]
+    return peak_of_process() - imports, spent[-1]
+
+
+def in_a_process(function: partial[tuple[float, float]]) -> tuple[float, float]:
+    with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:
+        return pool.submit(function).result()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head, images, side, smaller', CASES)
+def test_memory_is_as_planned(head: str, images: int, side: int, smaller: bool,
+                              tmp_path: Path) -> None:
+    make_shapes(tmp_path / 'shapes', num_train=16, num_val=2, size=128, seed=0)
+    with_boxes = LOADED.get(head, '')
+    data = tmp_path / 'shapes' / ('coco' if with_boxes else 'ade')
+    path = tmp_path / f'{head}.py'
+    path.write_text(
+        PIPELINE.format(
+            base=str(slim(head)),
+            images=images,
+            side=side,
+            with_boxes=with_boxes,
+            kind='Det' if with_boxes else 'Seg'))
+    memory, seconds = in_a_process(partial(planned, path, data, smaller))
+    real_memory, real_seconds = in_a_process(partial(trained, path, data, tmp_path / 'run'))
+    print(f'\n{head}, {images} x {side}²{", from smaller sizes" * smaller}: '
+          f'planned {memory / 2**20:.0f} MiB, {seconds:.2f} s; '
+          f'measured {real_memory / 2**20:.0f} MiB, {real_seconds:.2f} s')
+    assert memory == pytest.approx(real_memory, rel=0.15)
