@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,17 +20,19 @@ from mmengine.runner import Runner, find_latest_checkpoint
 from colonnade.configs import find_config
 from colonnade.weights.files import trusting
 
-from .batch_size import accumulate, batch_size, enable_auto_scale_lr
+from .batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
 from .checks import check_config
 from .data_checks import check_loaded_data
-from .data_sources import check_data, exists
+from .data_sources import check_data
 from .half_precision import Amp, half_type
 from .hooks import BatchSizeHook
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
+from .processes import check_same_start
 from .run_folder import recorded, settle
 from .run_report.recording import RunRecord
 from .runner import StrictRunner
+from .storage import exists
 from .terminal import without_steps
 
 
@@ -42,6 +45,7 @@ class TrainOptions(LaunchOptions):
         load_from: A whole model to start from: file, URL or published detector or segmenter.
         amp: Mixed precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16 on a CPU
             and float16 on a GPU.
+        total_batch: Images of all processes in an iteration, in place of the config's per process.
         fsdp: Share out parameters, gradients and optimizer states over the processes.
         auto_scale_lr: Scale the learning rate by the batch size over the config's.
         accumulate: Sum the gradients of so many iterations per step; 0 for as many as make up the
@@ -56,6 +60,7 @@ class TrainOptions(LaunchOptions):
     load_from: str | None = None
     amp: Amp = False
     fsdp: bool = False
+    total_batch: int | None = None
     auto_scale_lr: bool = False
     accumulate: int | None = None
     new_classes: bool = False
@@ -110,6 +115,11 @@ def training_config(options: TrainOptions) -> Config:
     if options.fsdp:
         from .sharding import shard  # which registers a strategy of mmengine's private part
         shard(cfg)
+    if options.total_batch is not None:
+        if 'train_dataloader.batch_size' in (options.cfg_options or {}):
+            raise ValueError('--total-batch and --cfg-options train_dataloader.batch_size say the '
+                             'same: leave one of them out')
+        share_out(cfg, options.total_batch)
     set_batch_size(cfg, options.auto_scale_lr, options.accumulate)
     settle(cfg, options.patience, options.min_delta, options.tracker)
     return cfg
@@ -152,13 +162,30 @@ def set_resume(cfg: Config, resume: str | None) -> None:
                 f'--resume: no checkpoint in {cfg.work_dir} yet, training starts at iteration 0',
                 level=logging.WARNING)
             cfg.resume = False
-        elif not exists(path := latest.read_text().strip()):
-            raise FileNotFoundError(f'--resume: {latest} names {path or "nothing"}, which is not '
-                                    'there: name a checkpoint, --resume FILE')
+        elif not (path := latest.read_text().strip()):
+            resume_newest(cfg)
+        elif not exists(path):
+            raise FileNotFoundError(f'--resume: {latest} names {path}, which is not there: name a '
+                                    'checkpoint, --resume FILE')
     else:
         if not Path(resume).is_file():
             raise FileNotFoundError(f'--resume: no checkpoint {resume}')
         cfg.resume, cfg.load_from = True, resume
+
+
+def resume_newest(cfg: Config) -> None:
+    """Go on from the newest checkpoint, of a run that was killed while it noted its name.
+
+    Checkpoints themselves are whole or not there.
+    """
+    found = {int(number[1]): path for path in Path(cfg.work_dir).iterdir()
+             if (number := re.fullmatch(r'(?:iter|epoch)_(\d+)\.pth', path.name))}  # yapf: disable
+    cfg.resume = bool(found)
+    cfg.load_from = str(found[max(found)]) if found else None
+    print_log(
+        f'--resume: {cfg.work_dir}/last_checkpoint is empty, training goes on from '
+        f'{cfg.load_from or "the start, as there is no checkpoint"}',
+        level=logging.WARNING)
 
 
 def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
@@ -227,6 +254,7 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
     with trusting(options.trust), sole_run(cfg):
         runner = build_runner(cfg)
+        check_same_start(runner)
         if options.new_classes:
             loader = runner if isinstance(runner, StrictRunner) else runner.strategy
             loader.adapt = NewClasses(cfg)

@@ -86,19 +86,20 @@ LAUNCH = ('-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', 2) 
 TWO_PROCESSES = dict(OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='')
 
 
-def run_two(script: str, *arguments: str | Path, out: Path) -> str:
-    """Run a script in two processes on the CPU, as torchrun does; returns their output.
+def run_two(script: str, *arguments: str | Path, out: Path, processes: int = 2) -> str:
+    """Run a script in two or more processes on the CPU, as torchrun does; returns their output.
 
     They are forks of this one, whose imports they have. Where a GPU is, autograd cannot be forked,
     and torchrun starts them.
     """
     if torch.cuda.is_available():
-        return run_python(*LAUNCH, script, *arguments, **TWO_PROCESSES)
+        return run_python(*LAUNCH[:-1], processes, script, *arguments, **TWO_PROCESSES)
     store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
-    logs = [out / f'process_{rank}.txt' for rank in range(2)]
+    logs = [out / f'process_{rank}.txt' for rank in range(processes)]
     command = [script, *map(str, arguments)]
+    options = (command, store.port, logs)
     try:
-        start_processes(run_worker, (command, store.port, logs), nprocs=2, start_method='fork')
+        start_processes(run_worker, options, nprocs=processes, start_method='fork')
     except ProcessExitedException as error:
         raise AssertionError('\n'.join(log.read_text()[-6000:] for log in logs)) from error
     return '\n'.join(log.read_text() for log in logs)
@@ -109,8 +110,8 @@ def run_worker(rank: int, command: list[str], port: int, logs: list[Path]) -> No
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
-        WORLD_SIZE='2',
-        LOCAL_WORLD_SIZE='2',
+        WORLD_SIZE=str(len(logs)),
+        LOCAL_WORLD_SIZE=str(len(logs)),
         MASTER_ADDR='127.0.0.1',
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE='True')

@@ -33,6 +33,11 @@ def parse_args() -> argparse.Namespace:
         '--fsdp',
         action='store_true',
         help='share out parameters, gradients and optimizer states over the processes')
+    parser.add_argument(
+        '--total-batch',
+        type=int,
+        metavar='N',
+        help='images of all processes in an iteration, however many processes there are')
     batch = parser.add_mutually_exclusive_group()
     batch.add_argument(
         '--auto-scale-lr',
