@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.dist import broadcast_object_list
+from mmengine.registry import METRICS
 from mmengine.runner import Runner, find_latest_checkpoint
 from torch import distributed
 
@@ -103,7 +104,8 @@ def gather_by_messages(cfg: Config) -> None:
         cfg: Changed in place.
     """
     for metric in evaluators(cfg):
-        names = names_of_type(metric.get('type')) or ()
+        with METRICS.switch_scope_and_registry(metric.get('_scope_')) as known:
+            names = names_of_type(known.get(metric.get('type', ''))) or ()
         if 'collect_device' in names and not {'collect_device', 'collect_dir'} & metric.keys():
             metric.collect_device = 'gpu'  # mmengine's name for it, also without one
 

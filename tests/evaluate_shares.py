@@ -50,7 +50,8 @@ def metrics(cfg: Any, num_images: int, round_up: bool) -> dict[str, Any]:
     loader['dataset'] = dict(loader['dataset'], indices=num_images)
     loader['sampler'] = dict(loader['sampler'], round_up=round_up)
     batches = Runner.build_dataloader(loader, seed=0)
-    evaluator = EVALUATOR.build(dict(type='Evaluator', metrics=cfg.test_evaluator))
+    metric = dict(cfg.test_evaluator, collect_device='cpu' if round_up else 'gpu')  # or by messages
+    evaluator = EVALUATOR.build(dict(type='Evaluator', metrics=metric))
     evaluator.dataset_meta = batches.dataset.metainfo
     for batch in batches:
         evaluator.process([answer(sample) for sample in batch['data_samples']], batch)

@@ -1,19 +1,26 @@
 """Processes of clusters: restarts, what launchers set, and the examples of the page."""
 from __future__ import annotations
 
+import ast
 import os
 import re
 import socket
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import NO_VAL, ROOT, SHORT, TWO_PROCESSES, config, run_python
 from mmengine.config import Config
+from pages import blocks_of
+from torch.distributed.run import get_args_parser
 
+from colonnade.configs import find_config
 from colonnade.engine.batch_size import share_out
+from colonnade.engine.launch import read_config
 from colonnade.engine.processes import (check_launcher, gather_by_messages, on_several_machines,
                                         torch_variables)
-from colonnade.engine.training import set_resume
+from colonnade.engine.training import TrainOptions, set_resume
+from colonnade.tools.train import parse_args
 
 ELASTIC = ('-m', 'torch.distributed.run', '--nnodes', '1:2', '--nproc-per-node', 2,
            '--rdzv-backend', 'c10d', '--rdzv-conf', 'last_call_timeout=1',
@@ -76,6 +83,40 @@ def test_images_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
         share_out(Config(dict(launcher='none', train_dataloader={})), 16)
 
 
+PAGE = ROOT / 'docs/clusters.md'
+
+
+def test_the_job_of_kubernetes_starts_a_command_that_exists(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    block, = blocks_of(PAGE, 'yaml')
+    job = yaml.safe_load(block.code)
+    assert job['kind'] == 'PyTorchJob'
+    worker = job['spec']['pytorchReplicaSpecs']['Worker']
+    elastic = job['spec']['elasticPolicy']
+    assert elastic['minReplicas'] <= worker['replicas'] <= elastic['maxReplicas']
+    container, = worker['template']['spec']['containers']
+    volumes = {volume['name'] for volume in worker['template']['spec']['volumes']}
+    assert {mount['name'] for mount in container['volumeMounts']} == volumes
+    words = [*container['command'], *container['args']]
+    launcher = get_args_parser().parse_args(words[1:])
+    assert launcher.training_script == 'tools/train.py'
+    monkeypatch.setattr('sys.argv', ['train.py', *launcher.training_script_args])
+    args = parse_args()
+    find_config(args.config)
+    assert (args.resume, args.total_batch, args.data_root) == ('auto', 64, 's3://bucket/coco')
+
+
+def test_the_example_of_ray_names_options_that_exist() -> None:
+    """Without Ray: what its workers call, with the options that they get."""
+    block, = blocks_of(PAGE, 'python')
+    tree = ast.parse(block.code)
+    calls = {ast.unparse(node.func): {key.arg for key in node.keywords} - {None}
+             for node in ast.walk(tree) if isinstance(node, ast.Call)}  # yapf: disable
+    known = set(TrainOptions.__dataclass_fields__)
+    assert calls['dict'] | calls['colonnade.train'] <= known
+    assert {'launcher', 'resume', 'total_batch'} <= calls['dict'] | calls['colonnade.train']
+
+
 SLURM = dict(SLURM_PROCID='0', SLURM_NTASKS='1', SLURM_LOCALID='0', SLURM_NODELIST='here')
 
 
@@ -123,9 +164,9 @@ def test_machines_send_each_other_what_they_found(monkeypatch: pytest.MonkeyPatc
     assert on_several_machines('slurm')
     monkeypatch.setenv('LOCAL_WORLD_SIZE', '2')
     assert on_several_machines('pytorch')
-    chosen = dict(type='mmseg.IoUMetric', collect_dir='/shared')
-    cfg = Config(
-        dict(val_evaluator=dict(type='mmdet.CocoMetric'), test_evaluator=[chosen, dict(type='X')]))
-    gather_by_messages(cfg)
-    assert cfg.val_evaluator.collect_device == 'gpu'
-    assert cfg.test_evaluator == [chosen, dict(type='X')]
+    for head in ('mask_rcnn', 'sem_fpn'):
+        cfg = read_config(config(head))
+        cfg.test_evaluator.collect_dir = '/shared'
+        gather_by_messages(cfg)
+        assert cfg.val_evaluator.collect_device == 'gpu'
+        assert 'collect_device' not in cfg.test_evaluator

@@ -240,4 +240,5 @@ def test_names_with_dots_and_of_two_folders(tmp_path: Path) -> None:
     assert keys == ['a_b', 'a_c', 'a_b_2', 'd/a_b']
     for path in ('a.b.jpg', 'a.c.jpg', 'a_b.jpg', 'd/./a.b.jpg'):
         assert get(f'shards://{tmp_path}/{path}').decode() == posixpath.normpath(path)
-    assert sorted(list_dir_or_file(f'shards://{tmp_path}')) == ['a.b.jpg', 'a.c.jpg', 'a_b.jpg', 'd']
+    assert sorted(list_dir_or_file(f'shards://{tmp_path}')) == \
+        ['a.b.jpg', 'a.c.jpg', 'a_b.jpg', 'd']

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_config_arguments, user_errors
+from colonnade.tools.command_line import CONFIG, Options, user_errors
 
 
 def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_config_arguments(parser)
+    parser.add_argument('config', nargs='?', type=Path, help=f'{CONFIG}; left out with --verify')
     parser.add_argument('out', help='folder to make; with --verify also a URL')
     parser.add_argument(
         '--data-root', metavar='DIR', help='where the data set lies: a folder or a URL')
@@ -28,7 +28,14 @@ def parse_args() -> argparse.Namespace:
         '--verify',
         action='store_true',
         help='write nothing: compare all files in OUT with their checksums, after a copy')
-    return parser.parse_args()
+    parser.add_argument(
+        '--cfg-options',
+        action=Options,
+        help='settings that override the config, e.g. train_dataloader.dataset.data_root=/data')
+    args = parser.parse_args()
+    if args.verify == (args.config is not None):
+        parser.error('name CONFIG and OUT, or OUT alone with --verify')
+    return args
 
 
 def main() -> None:

@@ -1,11 +1,8 @@
 """Where each file of a data set lies in its shards: an index that is found by bisection.
 
-A folder of shards holds
-
-- ``train-000000.tar`` and its like: files in the layout of WebDataset;
-- ``paths.npy``: the names of all files, sorted, as bytes;
-- ``places.npy``: for each a row of shard, offset, bytes and CRC-32;
-- ``shards.json``: the shards with their sizes and checksums, written last.
+A folder of shards holds files in the layout of WebDataset: ``train-000000.tar`` and its like.
+``paths.npy`` has the names of all files, sorted, as bytes. ``places.npy`` has for each a row of
+shard, offset, bytes and CRC-32. ``shards.json`` has the shards with their sizes and checksums.
 
 Arrays are mapped into memory: processes and workers of a machine share them.
 """
