@@ -45,12 +45,12 @@ class TrainOptions(LaunchOptions):
         load_from: A whole model to start from: file, URL or published detector or segmenter.
         amp: Mixed precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16 on a CPU
             and float16 on a GPU.
-        total_batch: Images of all processes in an iteration, in place of the config's per process.
         fsdp: Share out parameters, gradients and optimizer states over the processes.
         auto_scale_lr: Scale the learning rate by the batch size over the config's.
         accumulate: Sum the gradients of so many iterations per step; 0 for as many as make up the
             config's batch size.
         new_classes: ``load_from`` is of other classes; layers that depend on them start untrained.
+        total_batch: Images of all processes in an iteration, in place of the config's per process.
         patience: Stop after so many evaluations without improvement.
         min_delta: By how much an evaluation must exceed the best to be an improvement.
         tracker: What else shows the curves of the run, such as ``'tensorboard'``; several too.
@@ -60,10 +60,10 @@ class TrainOptions(LaunchOptions):
     load_from: str | None = None
     amp: Amp = False
     fsdp: bool = False
-    total_batch: int | None = None
     auto_scale_lr: bool = False
     accumulate: int | None = None
     new_classes: bool = False
+    total_batch: int | None = None
     patience: int | None = None
     min_delta: float | None = None
     tracker: str | Sequence[str] = ()
@@ -110,16 +110,12 @@ def training_config(options: TrainOptions) -> Config:
     check_metrics(cfg, 'val_evaluator')
     check_data(cfg, ('train_dataloader', 'val_dataloader'))
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
+    set_total_batch(cfg, options)
     set_start(cfg, options.resume, options.load_from, options.new_classes)
     set_amp(cfg, options.amp)
     if options.fsdp:
         from .sharding import shard  # which registers a strategy of mmengine's private part
         shard(cfg)
-    if options.total_batch is not None:
-        if 'train_dataloader.batch_size' in (options.cfg_options or {}):
-            raise ValueError('--total-batch and --cfg-options train_dataloader.batch_size say the '
-                             'same: leave one of them out')
-        share_out(cfg, options.total_batch)
     set_batch_size(cfg, options.auto_scale_lr, options.accumulate)
     settle(cfg, options.patience, options.min_delta, options.tracker)
     return cfg
@@ -173,6 +169,21 @@ def set_resume(cfg: Config, resume: str | None) -> None:
         cfg.resume, cfg.load_from = True, resume
 
 
+def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
+    """Make up for a batch size that is not the config's; ``count`` 0 chooses itself.
+
+    Raises:
+        ValueError: If the config or the number of processes does not allow it.
+    """
+    if auto_scale_lr:
+        enable_auto_scale_lr(cfg)
+    elif count is not None:
+        count = accumulate(cfg, count or None)
+        print_log(f'--accumulate: a step of the optimizer every {count} iterations of '
+                  f'{batch_size(cfg)} images; what the config counts in iterations is {count} '
+                  'times as long')
+
+
 def resume_newest(cfg: Config) -> None:
     """Go on from the newest checkpoint, of a run that was killed while it noted its name.
 
@@ -188,19 +199,18 @@ def resume_newest(cfg: Config) -> None:
         level=logging.WARNING)
 
 
-def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
-    """Make up for a batch size that is not the config's; ``count`` 0 chooses itself.
+def set_total_batch(cfg: Config, options: TrainOptions) -> None:
+    """Share out the images of an iteration over the processes, if that is wanted.
 
     Raises:
-        ValueError: If the config or the number of processes does not allow it.
+        ValueError: As :func:`~.batch_size.share_out`, or if a setting says something else.
     """
-    if auto_scale_lr:
-        enable_auto_scale_lr(cfg)
-    elif count is not None:
-        count = accumulate(cfg, count or None)
-        print_log(f'--accumulate: a step of the optimizer every {count} iterations of '
-                  f'{batch_size(cfg)} images; what the config counts in iterations is {count} '
-                  'times as long')
+    if options.total_batch is None:
+        return
+    if 'train_dataloader.batch_size' in (options.cfg_options or {}):
+        raise ValueError('--total-batch and --cfg-options train_dataloader.batch_size both say how '
+                         'many images an iteration has: leave one of them out')
+    share_out(cfg, options.total_batch)
 
 
 def set_amp(cfg: Config, amp: Amp) -> None:

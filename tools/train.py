@@ -33,11 +33,6 @@ def parse_args() -> argparse.Namespace:
         '--fsdp',
         action='store_true',
         help='share out parameters, gradients and optimizer states over the processes')
-    parser.add_argument(
-        '--total-batch',
-        type=int,
-        metavar='N',
-        help='images of all processes in an iteration, however many processes there are')
     batch = parser.add_mutually_exclusive_group()
     batch.add_argument(
         '--auto-scale-lr',
@@ -51,6 +46,11 @@ def parse_args() -> argparse.Namespace:
         metavar='N',
         help="sum the gradients of N iterations per step, or of as many as make up the config's "
         'batch size')
+    parser.add_argument(
+        '--total-batch',
+        type=int,
+        metavar='N',
+        help='images of all processes in an iteration, however many processes there are')
     parser.add_argument(
         '--new-classes',
         action='store_true',
