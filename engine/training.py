@@ -23,7 +23,7 @@ from colonnade.weights.files import trusting
 from .batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
 from .checks import check_config
 from .data_checks import check_loaded_data
-from .data_sources import check_data
+from .data_sources import check_data, exists
 from .half_precision import Amp, half_type
 from .hooks import BatchSizeHook
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
@@ -32,7 +32,6 @@ from .processes import check_same_start
 from .run_folder import recorded, settle
 from .run_report.recording import RunRecord
 from .runner import StrictRunner
-from .storage import exists
 from .terminal import without_steps
 
 
