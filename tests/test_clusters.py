@@ -48,7 +48,7 @@ def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: 
     ]
     environ = dict(TWO_PROCESSES, TORCH_DISABLE_SHARE_RDZV_TCP_STORE='1', PYTHONPATH=f'{ROOT / "tests"}:{os.environ["PYTHONPATH"]}')
     printed = run_python(*command, **environ)
-    assert (tmp_path / 'done').exists() and 'SIGKILL' in printed
+    assert (tmp_path / 'done').exists()
     logs = sorted((tmp_path / 'run').glob('*/*.log'))
     iterations = [re.findall(r'Iter\(train\) \[(\d)/6\]', log.read_text()) for log in logs]
     assert iterations[0][:3] == ['1', '2', '3'] and iterations[1] == ['3', '4', '5', '6']
