@@ -8,6 +8,7 @@ For data sets of millions of files. The layout is WebDataset's. ``--data-root sh
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,19 @@ def main() -> None:
     print(f'{args.out}: {described(found)}; all were read again')
     for part in dict.fromkeys(shard['file'].rpartition('-')[0] for shard in found['shards']):
         shards = [shard for shard in found['shards'] if shard['file'].startswith(f'{part}-')]
-        print(f'  {part}: {len(shards)} shards, {sum(shard["files"] for shard in shards)} files')
+        print(f'  {part}: {number(shards)}, {sum(shard["files"] for shard in shards)} files')
     print(f'train and test from them with --data-root {Path(args.out)}')
 
 
 def described(manifest: dict[str, Any]) -> str:
     """Numbers of samples, files and shards, in words."""
     return (f'{manifest["samples"]} samples, {manifest["files"]} files of '
-            f'{manifest["bytes"] / 1e6:.1f} MB in {len(manifest["shards"])} shards')
+            f'{manifest["bytes"] / 1e6:.1f} MB in {number(manifest["shards"])}')
+
+
+def number(shards: Sequence[Any]) -> str:
+    """How many shards there are."""
+    return f'{len(shards)} shard{"s" * (len(shards) != 1)}'
 
 
 if __name__ == '__main__':
