@@ -15,7 +15,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from conftest import LAYOUTS, NO_WORKERS, SHORT, config
+from conftest import LAYOUTS, METRICS, NO_WORKERS, SHORT, config
 from mmengine.config import Config
 from mmengine.fileio import get, list_dir_or_file
 from mmengine.registry import DATASETS
@@ -109,16 +109,20 @@ def test_runs_are_those_of_folders(head: str, where: str, shapes: Path, shards: 
     for name, data in (('folder', shapes / layout), ('other', root)):
         run_tool('train', config(head), '--data-root', data, '--work-dir', tmp_path / name,
                  '--no-report', *SHORT, 'randomness.seed=0', *NO_WORKERS)
-        run_tool('test', config(head), tmp_path / name / 'iter_2.pth', '--data-root', data,
-                 '--work-dir', tmp_path / name, '--no-fuse', '--out', tmp_path / f'{name}.json',
-                 '--cfg-options', *NO_WORKERS)
         rows = MetricsTable(tmp_path / name / 'metrics.csv').rows()
-        found.append(([{
-            k: v
-            for k, v in row.items() if 'time' not in k
-        } for row in rows], json.loads((tmp_path / f'{name}.json').read_text())['metrics']))
+        found.append([{k: v for k, v in row.items() if 'time' not in k} for row in rows])
     assert found[0] == found[1]
-    assert len(found[0][0]) == 3 and 'loss' in found[0][0][0]
+    assert len(found[0]) == 3 and 'loss' in found[0][0]
+    assert any(METRICS[head][0] in row for row in found[0])
+    if where == 's3 shards':
+        return
+    metrics = []
+    for data in (shapes / layout, root):
+        run_tool('test', config(head), tmp_path / 'other/iter_2.pth', '--data-root', data,
+                 '--work-dir', tmp_path / 'test', '--out', tmp_path / 'm.json', '--cfg-options',
+                 *NO_WORKERS)
+        metrics.append(json.loads((tmp_path / 'm.json').read_text())['metrics'])
+    assert metrics[0] == metrics[1]
 
 
 def authenticate(number: int) -> None:
