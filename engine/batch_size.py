@@ -8,9 +8,8 @@ from typing import Any
 from mmengine.config import Config
 
 from .hooks import averages_weights, hooks_of
+from .processes import VARIABLES
 
-#: where a launcher says how many processes there are
-WORLD_SIZE = {'pytorch': 'WORLD_SIZE', 'slurm': 'SLURM_NTASKS', 'mpi': 'OMPI_COMM_WORLD_SIZE'}
 #: settings of schedulers that count iterations unless ``by_epoch``
 COUNTS_OF_SCHEDULERS = ('begin', 'end', 'T_max', 'step_size', 'total_iters', 'total_steps',
                         'milestones', 'periods')
@@ -18,12 +17,35 @@ COUNTS_OF_SCHEDULERS = ('begin', 'end', 'T_max', 'step_size', 'total_iters', 'to
 
 def num_processes(cfg: Config) -> int:
     """How many processes the launcher has started."""
-    return int(os.environ.get(WORLD_SIZE.get(cfg.launcher, ''), 1))
+    variables = VARIABLES.get(cfg.launcher)
+    return int(os.environ.get(variables[1], 1)) if variables else 1
 
 
 def batch_size(cfg: Config) -> int:
     """Images of all processes in one iteration."""
     return num_processes(cfg) * cfg.train_dataloader.batch_size
+
+
+def share_out(cfg: Config, total: int) -> None:
+    """Let an iteration have so many images, of which each process takes an equal share.
+
+    Runs then go on with another number of processes.
+
+    Args:
+        cfg: Changed in place.
+        total: Images of all processes together.
+
+    Raises:
+        ValueError: If they cannot be shared out, or the config has no batch size.
+    """
+    processes = num_processes(cfg)
+    share, rest = divmod(total, processes)
+    if rest or share < 1:
+        raise ValueError(f'--total-batch {total} cannot be shared out evenly over {processes} '
+                         'processes: take a multiple of their number')
+    if 'batch_size' not in cfg.train_dataloader:
+        raise ValueError('--total-batch needs train_dataloader.batch_size in the config')
+    cfg.train_dataloader.batch_size = share
 
 
 def base_batch_size(cfg: Config) -> int:

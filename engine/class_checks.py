@@ -12,6 +12,7 @@ from mmengine.registry import DATASETS, TRANSFORMS
 from .classes import OTHER_CLASSES, class_heads, key_of_classes, num_classes_of
 from .data_sources import categories_of, classes_of, find_datasets, paths_of
 from .registries import find_class
+from .storage import exists, is_readable, local_copy
 
 SAMPLE = 50  # label maps of a data set that are read
 #: data sets of which heads need not know every class
@@ -54,7 +55,11 @@ def category_problems(name: str, dataset: ConfigDict, classes: tuple[str, ...]) 
     shift the labels of all behind it.
     """
     ann_file = next(iter(paths_of(dataset)), '')  # the first, if there is one
-    categories = categories_of(ann_file) if os.path.isfile(ann_file) else None
+    settings = dataset.get('backend_args')
+    categories = None
+    if ann_file and is_readable(ann_file, settings) and exists(ann_file, settings):
+        with local_copy(ann_file, settings) as local:
+            categories = categories_of(local) if os.path.isfile(local) else None
     if categories is None:
         return
     missing = [each for each in classes if each not in categories]
@@ -86,7 +91,7 @@ def label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
         cls = find_class(dataset.type, DATASETS)
         load, classes = loader_of_labels(dataset), classes_of(dataset)
         if (base is None or not isinstance(cls, type) or not issubclass(cls, base) or load is None
-                or classes is None or not all(map(os.path.exists, paths_of(dataset)))):
+                or classes is None or not are_there(dataset)):
             continue
         ignored = {dataset.get('ignore_index', 255), *ignored_labels(cfg)}
         for info in sample_of(dataset):
@@ -101,6 +106,12 @@ def label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
                        f'config has {len(classes)} classes ({shortened(list(classes))}), which are '
                        f'labels 0 to {len(classes) - 1}{shifted(info)}')
                 break
+
+
+def are_there(dataset: ConfigDict) -> bool:
+    """Whether all paths of a data set are where they can be looked for."""
+    settings = dataset.get('backend_args')
+    return all(is_readable(path, settings) and exists(path, settings) for path in paths_of(dataset))
 
 
 def sample_of(dataset: ConfigDict) -> list[dict[str, Any]]:

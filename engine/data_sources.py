@@ -14,6 +14,9 @@ from mmengine.registry import DATASETS
 from mmengine.utils import is_abs
 
 from .registries import find_class
+from .storage.files import exists, is_remote
+from .storage.reading_shards import SCHEME, sharded
+from .storage.shard_index import is_sharded
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 PATH_KEYS = ('data_root', 'ann_file', 'data_prefix')  # of data sets
@@ -56,29 +59,24 @@ def paths_of(dataset: ConfigDict, data_root: str | None = None) -> list[str]:
     return [path if is_abs(path) else join_path(root or '', path) for path in paths if path]
 
 
-def exists(path: str) -> bool:
-    """Whether a path is there, or cannot be looked for here."""
-    return '://' in path or os.path.exists(path)
-
-
-def redirect_data_root(cfg: Config, data_root: Path) -> None:
+def redirect_data_root(cfg: Config, data_root: str | Path) -> None:
     """Let every data set and evaluator of ``cfg`` read below ``data_root``.
 
     ``data_root`` may also be the folder that the data set's own folder lies in, as
-    ``ADEChallengeData2016`` does when it is unpacked.
+    ``ADEChallengeData2016`` does when it is unpacked. It may be a URL, or a folder of shards.
 
     Raises:
         FileNotFoundError: If ``data_root`` is no folder.
+        OSError: If storage does not answer.
         ValueError: If the config has no data set that reads files.
     """
-    if not data_root.is_dir():
-        raise FileNotFoundError(f'--data-root {data_root} is no folder')
     datasets = [dataset for _, dataset in find_datasets(cfg)]
     if not datasets:
         raise ValueError('--data-root has no effect: no data set of the config reads files')
+    root = existing_root(str(data_root), datasets[0].get('backend_args'))
     moved: dict[str, str] = {}  # of all paths and roots
     for dataset in datasets:
-        old, new = dataset.get('data_root') or '', _root_within(dataset, str(data_root))
+        old, new = dataset.get('data_root') or '', _root_within(dataset, root)
         moved |= dict(zip(paths_of(dataset), paths_of(dataset, new), strict=True))
         if old:
             moved[old] = new
@@ -90,11 +88,32 @@ def redirect_data_root(cfg: Config, data_root: Path) -> None:
             cfg[key] = _moved(cfg[key], moved)
 
 
+def existing_root(data_root: str, settings: dict[str, Any] | None) -> str:
+    """``data_root`` as data sets read it, which is by another URL if it is of shards.
+
+    Args:
+        data_root: Path or URL.
+        settings: ``backend_args`` of a data set.
+
+    Raises:
+        FileNotFoundError: If it is no folder.
+        OSError: If storage does not answer.
+    """
+    if not is_remote(data_root) and not os.path.isdir(data_root):
+        raise FileNotFoundError(f'--data-root {data_root} is no folder')
+    if not exists(data_root, settings):
+        raise FileNotFoundError(f'--data-root {data_root} does not exist, or is empty')
+    if not data_root.startswith(SCHEME) and is_sharded(data_root, settings):
+        return sharded(data_root)
+    return data_root
+
+
 def _root_within(dataset: ConfigDict, data_root: str) -> str:
     """``data_root``, or the folder in it that bears the name of the data set's own root."""
     inner = join_path(data_root, Path(dataset.get('data_root') or '').name)
     missing, found = (
-        any(not exists(path) for path in paths_of(dataset, root)) for root in (data_root, inner))
+        any(not exists(path, dataset.get('backend_args')) for path in paths_of(dataset, root))
+        for root in (data_root, inner))
     return inner if missing and not found else data_root
 
 
@@ -120,7 +139,7 @@ def check_data(cfg: Config, dataloaders: tuple[str, ...]) -> None:
     """Raise a FileNotFoundError that lists all annotation files and folders that are missing."""
     missing = [
         f'  {path} ({name})' for name, dataset in find_datasets(cfg, dataloaders)
-        for path in paths_of(dataset) if not exists(path)
+        for path in paths_of(dataset) if not exists(path, dataset.get('backend_args'))
     ]
     if missing:
         raise FileNotFoundError('the config reads what does not exist:\n' + '\n'.join(missing) +

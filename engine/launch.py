@@ -19,13 +19,14 @@ from mmengine.device import get_device
 from mmengine.registry import EVALUATOR, METRICS, RUNNERS, DefaultScope
 from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
-from torch import distributed
 
 from .checks import settle_trunk, warn_of_normalisation
 from .data_sources import evaluators, redirect_data_root
 from .hooks import drop_absent_hooks
 from .locking import locked
 from .options import merge_options
+from .processes import (VARIABLES, check_launcher, gather_by_messages, join_on_cpus,
+                        on_several_machines)
 from .registries import known_types
 from .runner import StrictRunner
 
@@ -34,8 +35,6 @@ CONFIGS = ('.py', '.json', '.yaml', '.yml')
 #: what registries say of a type that they do not know, and Python of wrong arguments of one
 WRONG_SETTING = (r'\S+ is not in the \S+ registry|cfg should be a dict|type must be a str|'
                  r'\S+__init__\(\) (got an unexpected|missing \d+ required)')
-#: where a launcher says which process this one is
-RANK = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
 
 
 @dataclass
@@ -68,7 +67,7 @@ def load_config(options: LaunchOptions) -> Config:
     cfg = read_config(options.config)
     use_faster_coco_eval(cfg)
     if options.data_root is not None:
-        redirect_data_root(cfg, Path(options.data_root))
+        redirect_data_root(cfg, options.data_root)
     if options.cfg_options is not None:
         merge_options(cfg, options.cfg_options)
     if options.work_dir is not None:
@@ -159,8 +158,11 @@ def build_runner(cfg: Config) -> Runner:
         ValueError: If several processes are to be started in a way that needs GPUs, or if a part of
             the config cannot be built.
     """
+    check_launcher(cfg.launcher)
     if cfg.launcher != 'none' and get_device() == 'cpu':
         _use_gloo(cfg)
+    if on_several_machines(cfg.launcher):
+        gather_by_messages(cfg)
     drop_absent_hooks(cfg)
     settle_trunk(cfg.model)
     free_visualizer_name(cfg)
@@ -217,7 +219,8 @@ def sole_run(cfg: Config) -> Iterator[None]:
     Raises:
         FileExistsError: If another run does.
     """
-    if int(os.environ.get(RANK.get(cfg.launcher, ''), 0)):  # the first process locks for all
+    rank = VARIABLES.get(cfg.launcher, ('', ))[0]
+    if int(os.environ.get(rank, 0)):  # the first process locks for all
         yield
         return
     with locked(
@@ -228,11 +231,7 @@ def sole_run(cfg: Config) -> Iterator[None]:
 
 def _use_gloo(cfg: Config) -> None:
     """Where mmengine takes a GPU for granted, say what holds for a CPU."""
-    if cfg.launcher != 'pytorch':
-        raise ValueError(f'--launcher {cfg.launcher} needs GPUs and there is none here: '
-                         'start CPU processes with torchrun and --launcher pytorch')
-    if not distributed.is_initialized():
-        distributed.init_process_group('gloo')
+    join_on_cpus(cfg.launcher)
     cfg.merge_from_dict({
         'env_cfg.dist_cfg.backend': 'gloo',
         'model_wrapper_cfg': {

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from colonnade.configs import find_config
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
-from .batch_size import accumulate, batch_size, enable_auto_scale_lr
+from .batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
 from .checks import check_config
 from .data_checks import check_loaded_data
 from .data_sources import check_data, exists
@@ -28,6 +29,7 @@ from .half_precision import Amp, half_type
 from .hooks import BatchSizeHook
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
+from .processes import check_same_start
 from .run_folder import recorded, settle
 from .run_report.recording import RunRecord
 from .runner import StrictRunner
@@ -53,6 +55,7 @@ class TrainOptions(LaunchOptions):
         accumulate: Sum the gradients of so many iterations per step; 0 for as many as make up the
             config's batch size.
         new_classes: ``load_from`` is of other classes; layers that depend on them start untrained.
+        total_batch: Images of all processes in an iteration, in place of the config's per process.
         patience: Stop after so many evaluations without improvement.
         min_delta: By how much an evaluation must exceed the best to be an improvement.
         tracker: What else shows the curves of the run, such as ``'tensorboard'``; several too.
@@ -66,6 +69,7 @@ class TrainOptions(LaunchOptions):
     auto_scale_lr: bool = False
     accumulate: int | None = None
     new_classes: bool = False
+    total_batch: int | None = None
     patience: int | None = None
     min_delta: float | None = None
     tracker: str | Sequence[str] = ()
@@ -112,6 +116,7 @@ def training_config(options: TrainOptions) -> Config:
     check_metrics(cfg, 'val_evaluator')
     check_data(cfg, ('train_dataloader', 'val_dataloader'))
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
+    set_total_batch(cfg, options)
     set_start(cfg, options.resume, options.load_from, options.new_classes)
     set_amp(cfg, options.amp)
     set_sharding(cfg, options.fsdp, options.checkpoints)
@@ -157,9 +162,11 @@ def set_resume(cfg: Config, resume: str | None) -> None:
                 f'--resume: no checkpoint in {cfg.work_dir} yet, training starts at iteration 0',
                 level=logging.WARNING)
             cfg.resume = False
-        elif not exists(path := latest.read_text().strip()):
-            raise FileNotFoundError(f'--resume: {latest} names {path or "nothing"}, which is not '
-                                    'there: name a checkpoint, --resume FILE')
+        elif not (path := latest.read_text().strip()):
+            resume_newest(cfg)
+        elif not exists(path):
+            raise FileNotFoundError(f'--resume: {latest} names {path}, which is not there: name a '
+                                    'checkpoint, --resume FILE')
     else:
         if not is_checkpoint(resume):
             raise FileNotFoundError(f'--resume: no checkpoint {resume}')
@@ -193,6 +200,35 @@ def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
         print_log(f'--accumulate: a step of the optimizer every {count} iterations of '
                   f'{batch_size(cfg)} images; what the config counts in iterations is {count} '
                   'times as long')
+
+
+def resume_newest(cfg: Config) -> None:
+    """Go on from the newest checkpoint, of a run that was killed while it noted its name.
+
+    Checkpoints themselves are whole or not there.
+    """
+    found = {int(number[1]): path for path in Path(cfg.work_dir).iterdir()
+             if (number := re.fullmatch(r'(?:iter|epoch)_(\d+)\.pth', path.name))}  # yapf: disable
+    cfg.resume = bool(found)
+    cfg.load_from = str(found[max(found)]) if found else None
+    print_log(
+        f'--resume: {cfg.work_dir}/last_checkpoint is empty, training goes on from '
+        f'{cfg.load_from or "the start, as there is no checkpoint"}',
+        level=logging.WARNING)
+
+
+def set_total_batch(cfg: Config, options: TrainOptions) -> None:
+    """Share out the images of an iteration over the processes, if that is wanted.
+
+    Raises:
+        ValueError: As :func:`~.batch_size.share_out`, or if a setting says something else.
+    """
+    if options.total_batch is None:
+        return
+    if 'train_dataloader.batch_size' in (options.cfg_options or {}):
+        raise ValueError('--total-batch and --cfg-options train_dataloader.batch_size both say how '
+                         'many images an iteration has: leave one of them out')
+    share_out(cfg, options.total_batch)
 
 
 def set_amp(cfg: Config, amp: Amp) -> None:
@@ -245,6 +281,7 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
     with trusting(options.trust), sole_run(cfg):
         runner = build_runner(cfg)
+        check_same_start(runner)
         if options.new_classes:
             if not isinstance(runner, StrictRunner):
                 raise ValueError('--new-classes needs a runner of colonnade, the config asks for '

@@ -45,7 +45,7 @@ def blocks_of(page: Path, language: str | None = None) -> list[Block]:
 def commands_of(block: Block) -> list[list[str]]:
     """The words of each command of a block in ``sh``; comments are left out."""
     lines = block.code.replace('\\\n', ' ').splitlines()
-    words = [shlex.split(line, comments=True) for line in lines]
+    words = [[word for word in shlex.split(line, comments=True) if word != '&'] for line in lines]
     return [command for line in words for command in split(line, '&&') if command]
 
 

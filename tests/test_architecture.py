@@ -32,6 +32,7 @@ BENEATH = {  # room -> what it may import besides itself
     'engine.fusing': ('engine', 'necks', 'backbones'),
     'engine.browsing': ('configs', 'engine', 'engine.own_data', 'engine.prediction',
                         'engine.reporting'),
+    'engine.storage': ('engine', ),
     'engine.run_folder': ('engine', ),
     'engine.run_report': ('engine', 'engine.prediction', 'engine.reporting'),
     'engine.probing': ('engine', 'backbones', 'weights'),

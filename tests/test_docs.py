@@ -25,7 +25,7 @@ from colonnade.engine.launch import read_config
 from colonnade.engine.options import merge_options
 
 README, TUTORIAL = ROOT / 'README.md', ROOT / 'docs/tutorial.md'
-LANGUAGES = {'sh', 'python', 'text', '{toctree}', '{eval-rst}', '{include}'}
+LANGUAGES = {'sh', 'python', 'text', 'yaml', '{toctree}', '{eval-rst}', '{include}'}
 SHORT = [
     '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
     'default_hooks.checkpoint.interval=1', 'train_dataloader.batch_size=2', *NO_WORKERS[:4]

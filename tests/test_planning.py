@@ -121,7 +121,6 @@ def test_lines_through_what_was_measured() -> None:
 
 @pytest.mark.parametrize('options, message', [
     (dict(launcher='pytorch'), 'runs in one process: leave out torchrun.*--processes N'),
-    (dict(fsdp=True), '--fsdp needs several processes: say --processes N'),
     (dict(cfg_options={'train_dataloader': None}), 'has no train_dataloader'),
 ])
 def test_what_cannot_be_planned(options: dict[str, object], message: str) -> None:

@@ -252,7 +252,9 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--work-dir', type=Path, help='folder for logs and checkpoints (work_dirs/FOLDER/CONFIG)')
     parser.add_argument(
-        '--data-root', type=Path, help='where the data set lies, for all data sets and evaluators')
+        '--data-root',
+        metavar='DIR',
+        help='where the data set lies, for all data sets and evaluators: a folder or a URL')
     parser.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm', 'mpi'],

@@ -56,6 +56,11 @@ def parse_args() -> argparse.Namespace:
         help="sum the gradients of N iterations per step, or of as many as make up the config's "
         'batch size')
     parser.add_argument(
+        '--total-batch',
+        type=int,
+        metavar='N',
+        help='images of all processes in an iteration, however many processes there are')
+    parser.add_argument(
         '--new-classes',
         action='store_true',
         help='with --load-from: the file is of other classes; layers that depend on them start '
@@ -142,7 +147,9 @@ def main() -> None:
             from colonnade.engine.training import TrainOptions, prepared_runner  # takes seconds
             runner = stack.enter_context(prepared_runner(TrainOptions(**vars(args))))
         from colonnade.weights import WeightsError
-        with user_errors('train', WeightsError, FileNotFoundError):  # some runners load only now
+        # of runners that load only now, and of storage that data are read from
+        with user_errors('train', WeightsError, FileNotFoundError, ConnectionError,
+                         PermissionError):
             runner.train()
 
 

@@ -10,13 +10,13 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
-from ..batch_size import WORLD_SIZE
 from ..checks import check_config
 from ..half_precision import TYPES, half_type
 from ..hooks import drop_absent_hooks
 from ..launch import load_config
+from ..processes import VARIABLES
 from ..run_folder import settle
-from ..training import TrainOptions, set_batch_size
+from ..training import TrainOptions, set_batch_size, set_total_batch
 from .image_sizes import Size
 from .memory import GIB
 from .trial import HALF_TYPES
@@ -70,8 +70,6 @@ def planned_config(options: TrainOptions, plan: PlanOptions) -> Config:
     if options.launcher != 'none' or 'TORCHELASTIC_RUN_ID' in os.environ:
         raise ValueError('--plan runs in one process: leave out torchrun and --launcher, and say '
                          'how many there will be with --processes N')
-    if options.fsdp and plan.processes == 1:
-        raise ValueError('--fsdp needs several processes: say --processes N')
     cfg = load_config(options)
     for key in ('train_cfg', 'train_dataloader', 'optim_wrapper'):
         if not cfg.get(key):
@@ -82,6 +80,7 @@ def planned_config(options: TrainOptions, plan: PlanOptions) -> Config:
     check_config(cfg, ())
     drop_absent_hooks(cfg)
     with as_if_started(cfg, plan.processes):
+        set_total_batch(cfg, options)
         set_batch_size(cfg, options.auto_scale_lr, options.accumulate)
     settle(cfg, options.patience, options.min_delta, options.tracker)
     return cfg
@@ -90,7 +89,7 @@ def planned_config(options: TrainOptions, plan: PlanOptions) -> Config:
 @contextmanager
 def as_if_started(cfg: Config, processes: int) -> Iterator[None]:
     """While open, a config is that of a run of so many processes."""
-    name = WORLD_SIZE['pytorch']
+    name = VARIABLES['pytorch'][1]
     before, launcher = os.environ.get(name), cfg.launcher
     os.environ[name], cfg.launcher = str(processes), 'pytorch'
     try:

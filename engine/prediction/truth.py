@@ -12,6 +12,7 @@ from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 from pycocotools import mask as coco_masks
 
+from ..storage import content
 from .drawing import Colour
 from .model import Model
 from .results import Instances, LabelMap, Result
@@ -99,7 +100,7 @@ def encoded(mask: Any, size: tuple[int, int]) -> dict[str, Any]:
 
 def label_map(model: Known, found: dict[str, Any], path: str) -> LabelMap:
     """The annotated label map of an image, numbered as the model's classes."""
-    with Image.open(found['seg_map_path']) as image:
+    with Image.open(content(found['seg_map_path'])) as image:
         labels = np.array(image).astype(np.int64)
     if found.get('reduce_zero_label'):
         labels = np.where((labels == 0) | (labels == UNLABELLED), UNLABELLED, labels - 1)

@@ -14,6 +14,7 @@ from ..prediction.drawing import Colour, draw_instances
 from ..prediction.images import read_image
 from ..prediction.results import Instances, LabelMap
 from ..prediction.truth import instances, label_map
+from ..storage import content
 from .detections import SCORE, Found
 from .label_maps import Labelled
 
@@ -41,7 +42,7 @@ def small_image(path: str) -> np.ndarray:
     Raises:
         ImageError: If it cannot be read.
     """
-    image = Image.fromarray(read_image(path))
+    image = Image.fromarray(read_image(content(path)))
     factor = TILE / max(image.size)
     size = [max(1, round(side * factor)) for side in image.size]
     how = Image.Resampling.LANCZOS if factor < 1 else Image.Resampling.NEAREST

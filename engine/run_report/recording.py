@@ -23,6 +23,7 @@ from ..atomic import write_json, write_text
 from ..evaluation import complete
 from ..prediction.results import distinct_colours
 from ..prediction.samples import kind_of
+from ..processes import on_several_machines
 from . import folder, pictures
 from .about import about_run, changed_data, data_of_run, memory, utc
 from .detections import Found, found_in
@@ -149,7 +150,8 @@ class RunRecord(Hook):
         dataset = runner.val_loop.dataloader.dataset
         found: list[Found | Labelled] | None = []
         with self.guard('what other processes found'):
-            found = collect_results(self.images, len(dataset), 'cpu')
+            device = 'gpu' if on_several_machines(runner.cfg.get('launcher', 'none')) else 'cpu'
+            found = collect_results(self.images, len(dataset), device)
         self.images = []
         if not is_main_process():
             return

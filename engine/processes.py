@@ -1,0 +1,127 @@
+"""Processes on several machines: how they find each other, and what they must agree on."""
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.dist import broadcast_object_list
+from mmengine.registry import METRICS
+from mmengine.runner import Runner, find_latest_checkpoint
+from torch import distributed
+
+from .data_sources import evaluators
+from .options import names_of_type
+
+#: what a launcher sets: number of this process, of all, of this machine's, and all on it
+VARIABLES = {
+    'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE'),
+    'slurm': ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID', 'SLURM_NTASKS_PER_NODE'),
+    'mpi': ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK',
+            'OMPI_COMM_WORLD_LOCAL_SIZE'),
+}  # yapf: disable
+STARTERS = {'pytorch': 'torchrun', 'slurm': 'srun', 'mpi': 'mpirun'}
+PORT = '29500'  # torch's own, where MASTER_PORT names no other
+
+
+def check_launcher(launcher: str) -> None:
+    """Raise a ValueError if a launcher did not start this process."""
+    for variable in VARIABLES.get(launcher, ())[:3]:
+        if variable not in os.environ:
+            raise ValueError(f'--launcher {launcher}: the variable {variable} is not set, as '
+                             f'{STARTERS[launcher]} does: start the processes with it')
+
+
+def join_on_cpus(launcher: str) -> None:
+    """Let the processes of a launcher find each other and talk by gloo, unless they do already.
+
+    mmengine takes a GPU for granted.
+
+    Raises:
+        ValueError: If the launcher starts none without GPUs.
+    """
+    if launcher not in ('pytorch', 'slurm'):
+        raise ValueError(f'--launcher {launcher} needs GPUs and there is none here: '
+                         'start CPU processes with torchrun and --launcher pytorch')
+    if launcher == 'slurm':
+        os.environ.update(torch_variables(os.environ))
+    if not distributed.is_initialized():
+        distributed.init_process_group('gloo')
+
+
+def torch_variables(slurm: Mapping[str, str]) -> dict[str, str]:
+    """What torch reads, from what Slurm sets; as mmengine does it for GPUs.
+
+    Args:
+        slurm: The environment of a task. ``MASTER_ADDR`` and ``MASTER_PORT`` are kept.
+
+    Raises:
+        ValueError: If Slurm cannot say which machine is the first.
+    """
+    rank, size, local, _ = (slurm.get(name, '') for name in VARIABLES['slurm'])
+    address = slurm.get('MASTER_ADDR') or first_host(slurm.get('SLURM_NODELIST', ''), int(size))
+    return dict(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=local, MASTER_ADDR=address,
+                MASTER_PORT=slurm.get('MASTER_PORT', PORT))  # yapf: disable
+
+
+def first_host(nodes: str, num_tasks: int) -> str:
+    """The first machine of a list in Slurm's short form, ``gpu[01-04]``.
+
+    Raises:
+        ValueError: If Slurm cannot say.
+    """
+    command = ['scontrol', 'show', 'hostnames', nodes]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError) as error:
+        if num_tasks == 1:
+            return '127.0.0.1'
+        raise ValueError(f'--launcher slurm: {" ".join(command)} does not name the first machine '
+                         f'({error}): set MASTER_ADDR') from error
+
+
+def on_several_machines(launcher: str) -> bool:
+    """Whether processes run on more than one machine."""
+    if launcher == 'slurm':
+        nodes = os.environ.get('SLURM_STEP_NUM_NODES') or os.environ.get('SLURM_NNODES', '1')
+        return int(nodes) > 1
+    if launcher not in VARIABLES:
+        return False
+    size, local_size = (int(os.environ.get(VARIABLES[launcher][i], 1)) for i in (1, 3))
+    return local_size < size
+
+
+def gather_by_messages(cfg: Config) -> None:
+    """Let processes of several machines send each other what they evaluated.
+
+    mmengine's metrics would write it to files in the working folder, which machines may not share.
+    What a config says of its metrics stays.
+
+    Args:
+        cfg: Changed in place.
+    """
+    for metric in evaluators(cfg):
+        with METRICS.switch_scope_and_registry(metric.get('_scope_')) as known:
+            names = names_of_type(known.get(metric.get('type', ''))) or ()
+        if 'collect_device' in names and not {'collect_device', 'collect_dir'} & metric.keys():
+            metric.collect_device = 'gpu'  # mmengine's name for it, also without one
+
+
+def check_same_start(runner: Runner) -> None:
+    """Raise a ValueError if processes would go on from different checkpoints.
+
+    That is so where machines have work dirs of their own: the first process writes to its own.
+    """
+    start = ''
+    if runner._resume:
+        start = Path(runner._load_from or find_latest_checkpoint(runner.work_dir) or '').name
+    first = [start]
+    broadcast_object_list(first)
+    if first[0] != start:
+        raise ValueError(
+            f'this process starts from {start or "no checkpoint"}, and the first one from '
+            f'{first[0] or "no checkpoint"}: --work-dir {runner.work_dir} must be a folder that '
+            'all machines share')

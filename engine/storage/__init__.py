@@ -1,0 +1,9 @@
+"""Data sets on object storage and in shards, for every part of mmengine, mmcv, mmdet and mmseg.
+
+Importing it lets mmengine's file client read ``s3://`` and its like by fsspec, and shards.
+"""
+from .files import content, exists, is_readable, local_copy
+from .object_storage import FsspecBackend
+from .reading_shards import ShardsBackend
+
+__all__ = ['FsspecBackend', 'ShardsBackend', 'content', 'exists', 'is_readable', 'local_copy']

@@ -1,0 +1,81 @@
+"""Metrics of several numbers of images, of which each gloo process evaluates a share.
+
+    python -m torch.distributed.run --nproc-per-node 3 tests/evaluate_shares.py DATA OUT
+"""
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from conftest import LAYOUTS, config
+from mmdet.structures import DetDataSample
+from mmengine.dist import is_main_process
+from mmengine.registry import EVALUATOR
+from mmengine.runner import Runner
+from mmengine.structures import InstanceData, PixelData
+from mmseg.structures import SegDataSample
+from torch import distributed
+
+from colonnade.engine.evaluation import plain
+from colonnade.engine.launch import LaunchOptions, load_config
+
+#: images, and whether the sampler repeats some: 1 and 3 do not divide by two, 1 and 4 not by three
+CASES = ((1, True), (3, True), (4, False))
+
+
+def answer(sample: DetDataSample | SegDataSample) -> DetDataSample | SegDataSample:
+    """What a model would say that is wrong here and there, by the image alone."""
+    noise = torch.Generator().manual_seed(int(Path(sample.img_path).stem))
+    if isinstance(sample, SegDataSample):
+        labels = sample.gt_sem_seg.data
+        wrong = torch.rand(labels.shape, generator=noise) < 0.3
+        sample.pred_sem_seg = PixelData(data=torch.where(wrong, 0, labels))
+        return sample
+    truth = sample.gt_instances
+    shape = truth.bboxes.tensor.shape
+    sample.pred_instances = InstanceData(
+        bboxes=truth.bboxes.tensor + torch.rand(shape, generator=noise) * 6,
+        scores=torch.rand(len(truth), generator=noise),
+        labels=truth.labels,
+        masks=torch.from_numpy(truth.masks.masks).roll(1, -1).bool())
+    return sample
+
+
+def metrics(cfg: Any, num_images: int, round_up: bool) -> dict[str, Any]:
+    """Those of a config's test on the first images."""
+    loader = dict(cfg.test_dataloader, num_workers=0, persistent_workers=False)
+    loader['dataset'] = dict(loader['dataset'], indices=num_images)
+    loader['sampler'] = dict(loader['sampler'], round_up=round_up)
+    batches = Runner.build_dataloader(loader, seed=0)
+    metric = dict(cfg.test_evaluator, collect_device='cpu' if round_up else 'gpu')  # or by messages
+    evaluator = EVALUATOR.build(dict(type='Evaluator', metrics=metric))
+    evaluator.dataset_meta = batches.dataset.metainfo
+    for batch in batches:
+        evaluator.process([answer(sample) for sample in batch['data_samples']], batch)
+    return plain(evaluator.evaluate(len(batches.dataset)))
+
+
+def all_metrics(data: Path) -> dict[str, Any]:
+    """By head and number of images."""
+    found = {}
+    for head in ('mask_rcnn', 'sem_fpn'):
+        cfg = load_config(LaunchOptions(config(head), data_root=data / LAYOUTS[head]))
+        for number, round_up in CASES:
+            found[f'{head} {number}'] = metrics(cfg, number, round_up)
+    return found
+
+
+def main() -> None:
+    distributed.init_process_group('gloo')
+    found = all_metrics(Path(sys.argv[1]))
+    if is_main_process():
+        Path(sys.argv[2]).write_text(json.dumps(found))
+    distributed.barrier()  # none may leave while the others still talk
+    distributed.destroy_process_group()
+
+
+if __name__ == '__main__':
+    main()

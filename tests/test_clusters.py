@@ -1,0 +1,172 @@
+"""Processes of clusters: restarts, what launchers set, and the examples of the page."""
+from __future__ import annotations
+
+import ast
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import NO_VAL, ROOT, SHORT, TWO_PROCESSES, config, run_python
+from mmengine.config import Config
+from pages import blocks_of
+from torch.distributed.run import get_args_parser
+
+from colonnade.configs import find_config
+from colonnade.engine.batch_size import share_out
+from colonnade.engine.launch import read_config
+from colonnade.engine.processes import (check_launcher, gather_by_messages, on_several_machines,
+                                        torch_variables)
+from colonnade.engine.training import TrainOptions, set_resume
+from colonnade.tools.train import parse_args
+
+ELASTIC = ('-m', 'torch.distributed.run', '--nnodes', '1:2', '--nproc-per-node', 2,
+           '--rdzv-backend', 'c10d', '--rdzv-conf', 'last_call_timeout=1',
+           '--max-restarts', 2)  # yapf: disable
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: Path) -> None:
+    """One command starts a run, and goes on with it when torchrun starts its processes again."""
+    (tmp_path / 'own.py').write_text(
+        f'_base_ = {str(config("sem_fpn"))!r}\n'
+        "custom_imports = dict(imports=['killed_once'])\n"
+        f"custom_hooks = [dict(type='KilledOnce', rank={rank}, iteration=4, "
+        f'done={str(tmp_path / "done")!r})]\n')
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        endpoint = f'127.0.0.1:{free.getsockname()[1]}'
+    command = [
+        *ELASTIC, '--rdzv-endpoint', endpoint, '--rdzv-id', 'run', 'tools/train.py',
+        tmp_path / 'own.py', '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run',
+        '--launcher', 'pytorch', '--resume', '--total-batch', 4, *SHORT[:1],
+        'train_cfg.max_iters=6', 'default_hooks.checkpoint.interval=2',
+        'default_hooks.logger.interval=1', 'optim_wrapper.clip_grad=None', *NO_VAL
+    ]
+    environ = dict(TWO_PROCESSES, TORCH_DISABLE_SHARE_RDZV_TCP_STORE='1', PYTHONPATH=f'{ROOT / "tests"}:{os.environ["PYTHONPATH"]}')
+    printed = run_python(*command, **environ)
+    assert (tmp_path / 'done').exists()
+    logs = sorted((tmp_path / 'run').glob('*/*.log'))
+    iterations = [re.findall(r'Iter\(train\) \[(\d)/6\]', log.read_text()) for log in logs]
+    assert iterations[0][:3] == ['1', '2', '3'] and iterations[1] == ['3', '4', '5', '6']
+    assert (tmp_path / 'run/last_checkpoint').read_text().endswith('iter_6.pth')
+    assert 'no checkpoint in' in printed
+
+
+@pytest.mark.parametrize('names, start', [
+    (['iter_2.pth', 'iter_10.pth', 'best_mIoU_iter_12.pth'], 'iter_10.pth'),
+    ([], None),
+])
+def test_a_run_killed_while_it_noted_its_checkpoint_goes_on(names: list[str], start: str | None,
+                                                            tmp_path: Path) -> None:
+    for name in ['last_checkpoint', *names]:
+        (tmp_path / name).touch()
+    cfg = Config(dict(work_dir=str(tmp_path), load_from='weights.pth', resume=False))
+    set_resume(cfg, 'auto')
+    assert (cfg.resume, cfg.load_from) == (bool(start), start and str(tmp_path / start))
+
+
+def test_images_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = Config(dict(launcher='pytorch', train_dataloader=dict(batch_size=2)))
+    for processes, share in ((4, 4), (2, 8)):
+        monkeypatch.setenv('WORLD_SIZE', str(processes))
+        share_out(cfg, 16)
+        assert cfg.train_dataloader.batch_size == share
+    monkeypatch.setenv('WORLD_SIZE', '3')
+    for total in (16, 0):
+        with pytest.raises(ValueError, match=f'--total-batch {total} cannot be shared .* 3 proc'):
+            share_out(cfg, total)
+    with pytest.raises(ValueError, match='needs train_dataloader.batch_size'):
+        share_out(Config(dict(launcher='none', train_dataloader={})), 16)
+
+
+PAGE = ROOT / 'docs/clusters.md'
+
+
+def test_the_job_of_kubernetes_starts_a_command_that_exists(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    block, = blocks_of(PAGE, 'yaml')
+    job = yaml.safe_load(block.code)
+    assert job['kind'] == 'PyTorchJob'
+    worker = job['spec']['pytorchReplicaSpecs']['Worker']
+    elastic = job['spec']['elasticPolicy']
+    assert elastic['minReplicas'] <= worker['replicas'] <= elastic['maxReplicas']
+    container, = worker['template']['spec']['containers']
+    volumes = {volume['name'] for volume in worker['template']['spec']['volumes']}
+    assert {mount['name'] for mount in container['volumeMounts']} == volumes
+    words = [*container['command'], *container['args']]
+    launcher = get_args_parser().parse_args(words[1:])
+    assert launcher.training_script == 'tools/train.py'
+    monkeypatch.setattr('sys.argv', ['train.py', *launcher.training_script_args])
+    args = parse_args()
+    find_config(args.config)
+    assert (args.resume, args.total_batch, args.data_root) == ('auto', 64, 's3://bucket/coco')
+
+
+def test_the_example_of_ray_names_options_that_exist() -> None:
+    """Without Ray: what its workers call, with the options that they get."""
+    block, = blocks_of(PAGE, 'python')
+    tree = ast.parse(block.code)
+    calls = {ast.unparse(node.func): {key.arg for key in node.keywords} - {None}
+             for node in ast.walk(tree) if isinstance(node, ast.Call)}  # yapf: disable
+    known = set(TrainOptions.__dataclass_fields__)
+    assert calls['dict'] | calls['colonnade.train'] <= known
+    assert {'launcher', 'resume', 'total_batch'} <= calls['dict'] | calls['colonnade.train']
+
+
+SLURM = dict(SLURM_PROCID='0', SLURM_NTASKS='1', SLURM_LOCALID='0', SLURM_NODELIST='here')
+
+
+def test_a_task_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What mmengine sets for torch on a GPU is set on a CPU too, where gloo starts."""
+    assert torch_variables(SLURM) == dict(
+        RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', MASTER_ADDR='127.0.0.1', MASTER_PORT='29500')
+    given = dict(SLURM, SLURM_PROCID='5', SLURM_NTASKS='8', MASTER_ADDR='a', MASTER_PORT='1')
+    assert torch_variables(given) == dict(
+        RANK='5', WORLD_SIZE='8', LOCAL_RANK='0', MASTER_ADDR='a', MASTER_PORT='1')
+    monkeypatch.setenv('PATH', '')
+    with pytest.raises(ValueError, match='does not name the first machine .*: set MASTER_ADDR'):
+        torch_variables(dict(SLURM, SLURM_NTASKS='2'))
+
+
+@pytest.mark.slow
+def test_slurm_trains_on_a_cpu(shapes: Path, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = str(free.getsockname()[1])
+    log = run_python('tools/train.py', config('sem_fpn'), '--data-root', shapes / 'ade',
+                     '--work-dir', tmp_path, '--launcher', 'slurm', *SHORT,
+                     'optim_wrapper.clip_grad=None', *NO_VAL, MASTER_PORT=port,
+                     CUDA_VISIBLE_DEVICES='', **SLURM)  # yapf: disable
+    assert 'Iter(train) [2/2]' in log
+
+
+@pytest.mark.parametrize('launcher, variable, starter', [
+    ('pytorch', 'RANK', 'torchrun'),
+    ('slurm', 'SLURM_PROCID', 'srun'),
+    ('mpi', 'OMPI_COMM_WORLD_RANK', 'mpirun'),
+])
+def test_processes_that_nothing_started(launcher: str, variable: str, starter: str,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ValueError, match=f'{variable} is not set, as {starter} does'):
+        check_launcher(launcher)
+    check_launcher('none')
+
+
+def test_machines_send_each_other_what_they_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in dict(WORLD_SIZE='4', LOCAL_WORLD_SIZE='4', SLURM_NNODES='2').items():
+        monkeypatch.setenv(name, value)
+    assert not on_several_machines('none') and not on_several_machines('pytorch')
+    assert on_several_machines('slurm')
+    monkeypatch.setenv('LOCAL_WORLD_SIZE', '2')
+    assert on_several_machines('pytorch')
+    for head in ('mask_rcnn', 'sem_fpn'):
+        cfg = read_config(config(head))
+        cfg.test_evaluator.collect_dir = '/shared'
+        gather_by_messages(cfg)
+        assert cfg.val_evaluator.collect_device == 'gpu'
+        assert 'collect_device' not in cfg.test_evaluator
