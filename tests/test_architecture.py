@@ -30,6 +30,7 @@ BENEATH = {  # room -> what it may import besides itself
     'engine.benchmark': ('engine', 'necks', 'backbones'),
     'engine.data_doors': ('engine', 'engine.own_data'),
     'engine.fusing': ('engine', 'necks', 'backbones'),
+    'engine.exporting': ('engine', 'engine.prediction', 'necks', 'backbones', 'runtime'),
     'engine.browsing': ('configs', 'engine', 'engine.own_data', 'engine.prediction',
                         'engine.reporting'),
     'engine.run_folder': ('engine', ),
@@ -45,8 +46,8 @@ BENEATH = {  # room -> what it may import besides itself
 }  # yapf: disable
 # which the rest of their folder does not know
 ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.browsing', 'engine.data_doors',
-             'engine.pictures', 'engine.prediction', 'engine.probing', 'engine.reporting',
-             'engine.serving', 'engine.sharing', 'engine.transplant')
+             'engine.exporting', 'engine.pictures', 'engine.prediction', 'engine.probing',
+             'engine.reporting', 'engine.serving', 'engine.sharing', 'engine.transplant')
 FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'engine', 'tools')
 
 

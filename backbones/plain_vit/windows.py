@@ -37,12 +37,13 @@ def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float
     Returns:
         ``(B, heads, P + N, d)``.
     """
+    if torch.compiler.is_exporting():
+        return attend_in_whole_windows(heads, grid, window_size)
     prefix = heads.query.shape[2] - grid[0] * grid[1]
     key, value = heads.key[:, :, :prefix], heads.value[:, :, :prefix]
     in_grid = [part[:, :, prefix:].unflatten(2, grid) for part in heads]
-    at_once = torch.is_grad_enabled() or torch.compiler.is_exporting()
     rows = []
-    for row in parts_of(grid[0], window_size, at_once=at_once):
+    for row in parts_of(grid[0], window_size, at_once=torch.is_grad_enabled()):
         columns = []
         for column in parts_of(grid[1], window_size, at_once=True):
             region = [part[:, :, row, column] for part in in_grid]
@@ -60,6 +61,34 @@ def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float
         return out
     of_prefix = F.scaled_dot_product_attention(
         heads.query[:, :, :prefix], heads.key, heads.value, dropout_p=dropout)
+    return torch.cat((of_prefix, out), dim=2)
+
+
+def attend_in_whole_windows(heads: Heads, grid: Grid, window_size: int) -> Tensor:
+    """:func:`attend_in_windows` for exports, which do not know how many windows are whole.
+
+    The grid is filled up to whole windows. What fills it is not attended to, and cut off behind.
+    """
+    prefix = heads.query.shape[2] - grid[0] * grid[1]
+    # no negative numbers: ONNX rounds quotients to zero
+    filled = [(side + window_size - 1) // window_size * window_size for side in grid]
+    padding = (0, 0, 0, filled[1] - grid[1], 0, filled[0] - grid[0])
+    in_grid = (F.pad(part[:, :, prefix:].unflatten(2, grid), padding) for part in heads)
+    sides = (window_size, window_size)
+    windows = Heads(*(split(part, sides) for part in in_grid))
+    unseen = torch.finfo(heads.query.dtype).min
+    mask = F.pad(heads.query.new_zeros(1, 1, *grid, 1), padding, value=unseen)
+    mask = F.pad(split(mask, sides).mT, (prefix, 0))  # (windows, 1, 1, tokens)
+    if prefix:
+        key, value = (part[:, :, :prefix] for part in heads[1:])
+        windows = with_prefix_tokens(windows, key, value, mask.shape[0])
+    out = F.scaled_dot_product_attention(
+        *windows, attn_mask=mask.repeat(heads.query.shape[0], 1, 1, 1))
+    out = join(out, sides, (filled[0], filled[1]))
+    out = out[:, :, :grid[0], :grid[1]].flatten(2, 3)
+    if not prefix:
+        return out
+    of_prefix = F.scaled_dot_product_attention(heads.query[:, :, :prefix], heads.key, heads.value)
     return torch.cat((of_prefix, out), dim=2)
 
 

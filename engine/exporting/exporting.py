@@ -1,31 +1,59 @@
 """From a loaded model to a folder of graphs, verified before it appears."""
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 
+from ..atomic import new_folder, write_json
+from ..digests import sha256_of
 from ..prediction import Model
-from .graphs import ExportError, Graph
+from .graphs import ExportError, Graph, to_archive, to_onnx
+from .verifying import Comparison, compare, files_of, verify
 
-FORMATS = ('onnx', 'archive')
-PRECISIONS = ('float32', 'int8')
+FORMAT = 1  # of model.json; the runtime reads it
+FORMATS = {'onnx': ('.onnx', ('onnx', 'onnxscript', 'onnxruntime')), 'archive': ('.pt2', ())}
 WHAT = ('model', 'features')
+PRECISIONS = ('float32', 'int8')
+RUNTIME = 'colonnade_runtime'  # the runtime's folder in what is exported
+#: what a model answers, or ``features`` -> module with ``plan(model, cfg, options) -> Plan``
+PLANNERS = {'features': 'features', 'labels': 'segmenters', 'boxes': 'detectors',
+            'masks': 'detectors'}  # yapf: disable
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to write, see ``tools/export.py``."""
+    """What to write.
+
+    Attributes:
+        format: ``onnx`` or ``archive``, of torch.export.
+        what: ``model`` or ``features``: trunk and pyramid alone.
+        precision: ``float32`` or ``int8``.
+        calibrate: Images that ``int8`` is calibrated on.
+        num_images: How many of these.
+        tolerance: Of deviations, by the largest value of an output.
+    """
     format: str = 'onnx'
     what: str = 'model'
     precision: str = 'float32'
     calibrate: Path | None = None
     num_images: int = 100
     tolerance: float = 1e-4
+
+    def __post_init__(self) -> None:
+        for key, legal in (('format', FORMATS), ('what', WHAT), ('precision', PRECISIONS)):
+            if getattr(self, key) not in legal:
+                raise ExportError(f'{key} must be {" or ".join(legal)}, got {getattr(self, key)!r}')
+        if (self.precision == 'int8') != (self.calibrate is not None):
+            raise ExportError('precision=int8 needs images to calibrate on, and nothing else does')
+        if self.precision == 'int8' and self.format != 'onnx':
+            raise ExportError(f'precision=int8 is for format=onnx, got {self.format!r}')
 
 
 @dataclass(frozen=True)
@@ -47,22 +75,99 @@ class Plan:
     check: Callable[[Path], None] | None = None
 
 
-#: task -> module with ``plan(model, cfg, options) -> Plan``
-PLANNERS = {'features': 'features', 'labels': 'segmenters', 'boxes': 'detectors',
-            'masks': 'detectors'}  # yapf: disable
-
-
-def plan_of(model: Model, cfg: Config, options: ExportOptions) -> Plan:
-    """Which graphs a model becomes."""
-    kind = 'features' if options.what == 'features' else model.kind
-    return import_module(f'{__package__}.{PLANNERS[kind]}').plan(model, cfg, options)
-
-
-def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> None:
+def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> list[Comparison]:
     """Write a model as a folder of graphs, verified.
+
+    Args:
+        model: On the CPU, not fused.
+        cfg: Its config.
+        folder: To write; it appears when all is written and verified.
+        options: What to write.
+
+    Returns:
+        A graph beside the module that it was made of, for each.
 
     Raises:
         ExportError: If it cannot be exported, or gives other results.
         OSError: If the folder exists or cannot be written.
     """
-    raise ExportError('not written yet')
+    require_packages(options.format)
+    kind = 'features' if options.what == 'features' else model.kind
+    plan = import_module(f'{__package__}.{PLANNERS[kind]}').plan(model, cfg, options)
+    suffix, _ = FORMATS[options.format]
+    with new_folder(folder) as scratch:
+        found = [
+            write_graph(graph, scratch / f'{graph.name}{suffix}', options) for graph in plan.graphs
+        ]
+        if options.format == 'onnx':
+            copy_runtime(scratch / RUNTIME)
+        write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
+        if options.precision == 'int8':
+            from .quantising import quantise  # takes seconds
+            quantise(scratch, plan, options)
+            found = [compare(graph, scratch / f'{graph.name}{suffix}') for graph in plan.graphs]
+            write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
+        elif plan.check is not None:
+            plan.check(scratch)
+    return found
+
+
+def require_packages(format: str) -> None:
+    """Raise an ExportError if a package is missing that a format needs."""
+    missing = [name for name in FORMATS[format][1] if find_spec(name) is None]
+    if missing:
+        raise ExportError(f'format {format} needs {", ".join(missing)}: pip install '
+                          f'{" ".join(missing)}')
+
+
+def write_graph(graph: Graph, path: Path, options: ExportOptions) -> Comparison:
+    """Write a graph and verify it, always in float32."""
+    examples = graph.make_inputs(graph.sizes[0])
+    if options.format == 'archive':
+        to_archive(graph.module, examples, graph.dynamic_shapes, path)
+    else:
+        to_onnx(graph.module, examples, graph.dynamic_shapes, path, graph.input_names,
+                graph.output_names)
+    return verify(graph, path, options.tolerance)
+
+
+def copy_runtime(folder: Path) -> None:
+    """Copy the package that runs what is exported; it needs nothing else of ours."""
+    spec = find_spec('colonnade.runtime')
+    assert spec is not None and spec.submodule_search_locations
+    shutil.copytree(spec.submodule_search_locations[0], folder,
+                    ignore=shutil.ignore_patterns('__pycache__'))  # yapf: disable
+
+
+def description(model: Model, plan: Plan, folder: Path, suffix: str) -> dict[str, Any]:
+    """What ``model.json`` says."""
+    graphs = {}
+    for graph in plan.graphs:
+        file, *weights = files_of(folder / f'{graph.name}{suffix}')
+        graphs[graph.name] = dict(
+            file=file.name,
+            sha256=sha256_of(file),
+            inputs=graph.input_names,
+            outputs=graph.output_names,
+            weights=[dict(file=each.name, sha256=sha256_of(each)) for each in weights])
+    with_classes = plan.task != 'features'
+    return dict(
+        format=FORMAT,
+        task=plan.task,
+        graphs=graphs,
+        preprocess=plan.preprocess,
+        postprocess=plan.postprocess,
+        classes=model.classes if with_classes else [],
+        palette=model.palette if with_classes else [],
+        versions=versions())
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that made the files."""
+    found = {}
+    for name in ('colonnade', 'torch', 'timm', 'onnx', 'onnxscript', 'onnxruntime'):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # a clone on the path, or not needed
+            continue
+    return found

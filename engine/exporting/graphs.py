@@ -21,6 +21,8 @@ from torch.export import Dim
 OPSET = 20
 MOST_BATCH, MOST_PIXELS = 2**16 - 1, 2**15  # of images that a graph takes
 
+EXAMPLE = 256  # about the side of images that graphs are traced with
+
 Size = tuple[int, int, int]  # images, height and width
 
 
@@ -53,6 +55,20 @@ class ImageSides:
     def fitting(self, length: int) -> int:
         """The next side that is at least ``length``."""
         return -(-max(length, self.least) // self.multiple) * self.multiple
+
+    def sizes(self) -> tuple[Size, ...]:
+        """Batch, height and width to verify: three sizes, each alone and in a batch."""
+        large, middle = self.fitting(EXAMPLE + 41), self.fitting(EXAMPLE - 45)
+        small = self.fitting(self.least)
+        pairs = ((middle, large), (large, small), (small, small))
+        return tuple((batch, *pair) for batch in (2, 1) for pair in pairs)
+
+
+def images_of(size: Size) -> tuple[Tensor, ...]:
+    """Random normalised images ``(B, 3, H, W)``, the same every time."""
+    batch, height, width = size
+    generator = torch.Generator().manual_seed(height * width + batch)
+    return (torch.randn(batch, 3, height, width, generator=generator), )
 
 
 @dataclass(frozen=True)
@@ -94,9 +110,7 @@ def to_onnx(module: nn.Module, example_inputs: tuple[Tensor, ...], dynamic_shape
     """
     with reported(path.stem), torch.no_grad():
         program = torch.onnx.export(
-            module,
-            example_inputs,
-            dynamic_shapes=dynamic_shapes,
+            traced(module, example_inputs, dynamic_shapes),
             input_names=list(input_names),
             output_names=list(output_names),
             opset_version=OPSET,
@@ -113,8 +127,29 @@ def to_archive(module: nn.Module, example_inputs: tuple[Tensor, ...],
         ExportError: If it cannot be exported; says which operator or module.
     """
     with reported(path.stem), torch.no_grad():
-        program = torch.export.export(module, example_inputs, dynamic_shapes=dynamic_shapes)
-        torch.export.save(program, path)
+        torch.export.save(traced(module, example_inputs, dynamic_shapes), path)
+
+
+def traced(module: nn.Module, example_inputs: tuple[Tensor, ...],
+           dynamic_shapes: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    """What torch.export makes of a module, without its conditions on sizes.
+
+    Many of these cannot be proven before a size is known, such as that a level has more than one
+    row. What they might hide is found by :mod:`.verifying`, on several sizes and batches.
+    """
+    program = torch.export.export(
+        module,
+        example_inputs,
+        dynamic_shapes=dynamic_shapes,
+        prefer_deferred_runtime_asserts_over_guards=True)
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.find_nodes(
+                    op='call_function', target=torch.ops.aten._assert_scalar.default):
+                part.graph.erase_node(node)
+            part.graph.eliminate_dead_code()
+            part.recompile()
+    return program
 
 
 @contextlib.contextmanager
