@@ -165,7 +165,7 @@ def reported(name: str) -> Iterator[None]:
                 contextlib.redirect_stderr(printed):
             warnings.simplefilter('ignore')
             yield
-    except (RuntimeError, ValueError, TypeError, NotImplementedError, AssertionError) as error:
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise ExportError(f'{name} cannot be exported: {error}') from error
     finally:
         for logger, level in zip(loggers, levels, strict=True):
