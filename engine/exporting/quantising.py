@@ -6,6 +6,7 @@ images. All else stays float32: products of attention, norms, softmax, activatio
 """
 from __future__ import annotations
 
+import json
 import logging
 import tempfile
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from typing import Any
 import numpy as np
 
 from colonnade.runtime import ImageError, Model, load
+from colonnade.runtime.description import NAME
 from colonnade.runtime.images import SUFFIXES
 
+from ..atomic import write_json
+from ..digests import sha256_of
 from .exporting import ExportOptions, Plan
 from .graphs import ExportError
 
@@ -53,7 +57,7 @@ def quantise(folder: Path, plan: Plan, options: ExportOptions) -> None:
     """Replace the graphs of an exported folder by those of whole numbers.
 
     Args:
-        folder: With graphs of ONNX in float32, and a ``model.json``, whose hashes are wrong behind.
+        folder: With graphs of ONNX in float32, and a ``model.json``.
         plan: Its graphs.
         options: With the images that ranges are taken of. The runtime prepares these.
 
@@ -69,6 +73,10 @@ def quantise(folder: Path, plan: Plan, options: ExportOptions) -> None:
             quantise_graph(model.graphs[graph.name].path, path, Inputs(model, graph.name, images))
         for path in sorted(Path(scratch).iterdir()):  # all are made
             path.replace(folder / path.name)
+    about = json.loads((folder / NAME).read_text(encoding='utf-8'))
+    for graph in about['graphs'].values():
+        graph.update(sha256=sha256_of(folder / graph['file']), weights=[])
+    write_json(folder / NAME, {**about, 'precision': 'int8'})
 
 
 def quantise_graph(source: Path, target: Path, inputs: Inputs) -> None:
