@@ -1,6 +1,7 @@
 """Whole segmenters in ONNX: the label maps of the model itself, for images of any size."""
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import cv2
@@ -13,9 +14,11 @@ from PIL import Image
 from torch import nn
 
 from colonnade.configs import find_config
+from colonnade.engine.digests import sha256_of
 from colonnade.engine.exporting import ExportError, ExportOptions, export
 from colonnade.engine.exporting.exporting import Plan
 from colonnade.engine.exporting.graphs import Graph, images_of
+from colonnade.engine.exporting.openvino_graphs import to_openvino
 from colonnade.engine.exporting.quantising import calibration_images, quantise
 from colonnade.engine.exporting.segmenters import means, require_plain
 from colonnade.engine.launch import read_config
@@ -123,3 +126,30 @@ def test_images_to_calibrate_on(tmp_path: Path) -> None:
     options = ExportOptions(precision='int8', calibrate=tmp_path)
     with pytest.raises(ExportError, match='--calibrate: .*0.jpg is no image that can be read'):
         quantise(write_folder(tmp_path / 'folder'), by_hand(), options)
+
+
+def test_graphs_of_openvino(tmp_path: Path) -> None:
+    """The same logits, with the weights in a file of their own."""
+    pytest.importorskip('openvino')
+    folder, image = write_folder(tmp_path / 'folder'), noise(*SIZES[0])
+    expected = load(folder).predict(image)
+    to_openvino(folder / 'model.onnx', folder / 'model.xml')
+    files = [
+        dict(file=name, sha256=sha256_of(folder / name)) for name in ('model.xml', 'model.bin')
+    ]
+    about = json.loads((folder / 'model.json').read_text())
+    about['graphs']['model'].update(files[0], weights=files[1:])
+    (folder / 'model.json').write_text(json.dumps(about))
+    assert sorted(path.suffix for path in folder.iterdir()) == ['.bin', '.json', '.xml']
+    assert (load(folder, threads=1).predict(image).labels != expected.labels).mean() < 1e-3
+    with pytest.raises(ValueError, match="providers are onnxruntime's, and .*xml is .*OpenVINO's"):
+        load(folder, providers=['CPUExecutionProvider'])
+
+
+@pytest.mark.slow
+def test_a_segmenter_for_openvino(tmp_path: Path) -> None:
+    pytest.importorskip('openvino')
+    model = segmenter('linear')
+    export(model, model.cfg, tmp_path / 'out', ExportOptions(format='openvino'))
+    found = load(tmp_path / 'out').predict(noise(*SIZES[0]))
+    assert (found.labels != model.predict(noise(*SIZES[0])).labels).mean() < 2e-3
