@@ -15,10 +15,17 @@ from ..atomic import new_folder, write_json
 from ..digests import sha256_of
 from ..prediction import Model
 from .graphs import ExportError, Graph, to_archive, to_onnx
+from .openvino_graphs import to_openvino
 from .verifying import Comparison, compare, files_of, verify
 
 FORMAT = 1  # of model.json; the runtime reads it
-FORMATS = {'onnx': ('.onnx', ('onnx', 'onnxscript', 'onnxruntime')), 'archive': ('.pt2', ())}
+ONNX = ('onnx', 'onnxscript', 'onnxruntime')
+#: format -> suffix of its files, and the packages that it needs
+FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
+    'onnx': ('.onnx', ONNX),
+    'openvino': ('.xml', (*ONNX[:2], 'openvino')),
+    'archive': ('.pt2', ()),
+}
 WHAT = ('model', 'features')
 PRECISIONS = ('float32', 'int8')
 RUNTIME = 'colonnade_runtime'  # the runtime's folder in what is exported
@@ -32,7 +39,7 @@ class ExportOptions:
     """What to write.
 
     Attributes:
-        format: ``onnx`` or ``archive``, of torch.export.
+        format: ``onnx``, ``openvino`` or ``archive``, of torch.export.
         what: ``model`` or ``features``: trunk and pyramid alone.
         precision: ``float32`` or ``int8``.
         calibrate: Images that ``int8`` is calibrated on.
@@ -99,7 +106,7 @@ def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> l
         found = [
             write_graph(graph, scratch / f'{graph.name}{suffix}', options) for graph in plan.graphs
         ]
-        if options.format == 'onnx':
+        if options.format != 'archive':
             copy_runtime(scratch / RUNTIME)
         write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
         if options.precision == 'int8':
@@ -126,8 +133,11 @@ def write_graph(graph: Graph, path: Path, options: ExportOptions) -> Comparison:
     if options.format == 'archive':
         to_archive(graph.module, examples, graph.dynamic_shapes, path)
     else:
-        to_onnx(graph.module, examples, graph.dynamic_shapes, path, graph.input_names,
+        onnx = path.with_suffix('.onnx')
+        to_onnx(graph.module, examples, graph.dynamic_shapes, onnx, graph.input_names,
                 graph.output_names)
+        if options.format == 'openvino':
+            to_openvino(onnx, path)
     return verify(graph, path, options.tolerance)
 
 
