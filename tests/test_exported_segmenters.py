@@ -27,7 +27,6 @@ from colonnade.runtime import load
 
 SIZES = ((97, 70), (64, 143))
 HEADS = ('linear', 'sem_fpn', 'upernet', 'segformer', 'segmenter', 'mask2former_semantic')
-slow = [pytest.param(head, marks=pytest.mark.slow) for head in HEADS[1:]]
 
 
 def noise(height: int, width: int) -> np.ndarray:
@@ -59,7 +58,8 @@ def segmenter(head: str) -> Model:
                  ((0, 0, 0), ) * num, 'random weights')  # yapf: disable
 
 
-@pytest.mark.parametrize('head', [HEADS[0], *slow])
+@pytest.mark.slow
+@pytest.mark.parametrize('head', HEADS)
 def test_label_maps_are_those_of_the_model(head: str, tmp_path: Path) -> None:
     model = segmenter(head)
     compared = export(model, model.cfg, tmp_path / 'out', ExportOptions())
