@@ -16,6 +16,7 @@ from ..digests import sha256_of
 from ..prediction import Model
 from .graphs import ExportError, Graph, to_archive, to_onnx
 from .openvino_graphs import to_openvino
+from .quantising import calibration_images, quantise
 from .verifying import Comparison, compare, files_of, verify
 
 FORMAT = 1  # of model.json; the runtime reads it
@@ -99,6 +100,7 @@ def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> l
         OSError: If the folder exists or cannot be written.
     """
     require_packages(options.format)
+    images = calibration_images(options.calibrate, options.num_images)
     kind = 'features' if options.what == 'features' else model.kind
     plan = import_module(f'{__package__}.{PLANNERS[kind]}').plan(model, cfg, options)
     suffix, _ = FORMATS[options.format]
@@ -110,10 +112,8 @@ def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> l
             copy_runtime(scratch / RUNTIME)
         write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
         if options.precision == 'int8':
-            from .quantising import quantise  # takes seconds
-            quantise(scratch, plan, options)
+            quantise(scratch, images)
             found = [compare(graph, scratch / f'{graph.name}{suffix}') for graph in plan.graphs]
-            write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
         elif plan.check is not None:
             plan.check(scratch)
     return found
