@@ -11,7 +11,7 @@ import numpy as np
 from .description import Graph, Section, read_description, read_graphs
 from .errors import ModelError
 from .images import Source, name_of, read_image
-from .preprocessing import Prepared, padded, read_preprocess, upwards
+from .preprocessing import Prepared, read_preprocess
 from .results import LabelMap, Maps
 from .segmentation import read_segmentation
 
@@ -104,8 +104,7 @@ class Model:
 
     def run_image(self, name: str, images: np.ndarray) -> list[np.ndarray]:
         """The outputs of a graph for images ``(B, 3, H, W)``, padded to the sizes that it takes."""
-        size = upwards(images.shape[2:], self.preprocess.multiple)
-        return self.run(name, padded(images, size))
+        return self.run(name, self.preprocess.for_graphs(images))
 
     def predict(self, image: Source) -> Any:
         """What the model finds in an image.

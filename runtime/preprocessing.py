@@ -73,7 +73,8 @@ class Preprocess:
         pad_size: The size that normalised images are padded to, if they are smaller.
         pad_multiple: The multiple that they are padded to otherwise.
         pad_value: By which they are padded, below and right.
-        multiple: That graphs take sizes of; images are padded with 0 to it.
+        multiple: That graphs take sizes of; normalised images are padded with 0 to it.
+        least: The smallest height and width that graphs take.
     """
     steps: tuple[Step, ...]
     is_rgb: bool
@@ -83,6 +84,7 @@ class Preprocess:
     pad_multiple: int
     pad_value: float
     multiple: int
+    least: int
 
     def __call__(self, image: np.ndarray, name: str = 'the image') -> Prepared:
         """Prepare an image.
@@ -111,6 +113,11 @@ class Preprocess:
         array = np.ascontiguousarray(array.transpose(2, 0, 1))
         wanted = self.pad_size or upwards(image.shape[:2], self.pad_multiple)
         return Prepared(padded(array, wanted, self.pad_value), size[:2], image.shape[:2], scale)
+
+    def for_graphs(self, images: np.ndarray) -> np.ndarray:
+        """Images ``(B, 3, H, W)`` of a size that graphs take."""
+        height, width = (max(side, self.least) for side in images.shape[2:])
+        return padded(images, upwards((height, width), self.multiple))
 
 
 def new_size(size: Size, step: Step) -> Size:
@@ -170,7 +177,8 @@ def read_preprocess(about: Section) -> Preprocess:
         pad_size=pad.size('size', None) if pad else None,
         pad_multiple=positive(pad, 'multiple', 1) if pad else 1,
         pad_value=pad.get('value', float, 'a number', 0.) if pad else 0.,
-        multiple=positive(about, 'multiple', 1))
+        multiple=positive(about, 'multiple', 1),
+        least=positive(about, 'least', 1))
 
 
 def read_step(about: Section) -> Step:

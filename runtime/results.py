@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,42 @@ Colour = tuple[int, int, int]
 def size_text(size: tuple[int, int]) -> str:
     """A height and width, said to be such."""
     return f'height {size[0]} and width {size[1]}'
+
+
+def shares_of(labels: np.ndarray, classes: Sequence[str]) -> dict[str, float]:
+    """The classes that occur in a label map and their shares of its pixels, the largest first."""
+    counts = np.bincount(labels.ravel(), minlength=len(classes))
+    order = np.argsort(-counts, kind='stable')
+    return {classes[i]: float(counts[i] / labels.size) for i in order if counts[i]}
+
+
+def legend_of(labels: np.ndarray, classes: Sequence[str],
+              palette: Sequence[Colour]) -> list[tuple[str, Colour]]:
+    """Each class that occurs in a label map with its share of the pixels, and its colour."""
+    colours = dict(zip(classes, palette, strict=True))
+    return [(f'{name} {share:.0%}' if share >= 0.005 else f'{name} < 1%', colours[name])
+            for name, share in shares_of(labels, classes).items()]
+
+
+def image_of(labels: np.ndarray, palette: Sequence[Colour], first: int = 0) -> Image.Image:
+    """A label map as an image: with the palette if labels fit in 8 bits, else of 16 bits.
+
+    Args:
+        labels: ``(H, W)``.
+        palette: A colour of each class.
+        first: The label of the first class.
+
+    Raises:
+        ValueError: If labels do not fit in 16 bits.
+    """
+    last = first + len(palette) - 1
+    if first < 0 or last > 65535:
+        raise ValueError(f'labels are from 0 to 65535, got {first} to {last}')
+    image = Image.fromarray(labels.astype(np.uint8 if last < 256 else np.uint16) + first)
+    if last < 256:
+        colours = [(0, 0, 0)] * first + list(palette)
+        image.putpalette([value for colour in colours for value in colour])
+    return image
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,39 +72,8 @@ class LabelMap:
     source: str | None = None
 
     def __repr__(self) -> str:
-        shown = ', '.join(text for text, _ in self.legend())
+        shown = ', '.join(text for text, _ in legend_of(self.labels, self.classes, self.palette))
         return f'label map of {size_text(self.size)}: {shown}'
-
-    def shares(self) -> dict[str, float]:
-        """The classes that occur and their shares of the pixels, the largest first."""
-        counts = np.bincount(self.labels.ravel(), minlength=len(self.classes))
-        order = np.argsort(-counts, kind='stable')
-        return {self.classes[i]: float(counts[i] / self.labels.size) for i in order if counts[i]}
-
-    def legend(self) -> list[tuple[str, Colour]]:
-        """Each class that occurs with its share of the pixels, and its colour."""
-        colours = dict(zip(self.classes, self.palette, strict=True))
-        return [(f'{name} {share:.0%}' if share >= 0.005 else f'{name} < 1%', colours[name])
-                for name, share in self.shares().items()]
-
-    def as_image(self, first: int = 0) -> Image.Image:
-        """The labels as an image: with the palette if they fit in 8 bits, else of 16 bits.
-
-        Args:
-            first: The label of the first class. Where label 0 stands for unlabelled pixels, as in
-                ADE20k's files, it is 1.
-
-        Raises:
-            ValueError: If labels do not fit in 16 bits.
-        """
-        last = first + len(self.classes) - 1
-        if first < 0 or last > 65535:
-            raise ValueError(f'labels are from 0 to 65535, got {first} to {last}')
-        image = Image.fromarray(self.labels.astype(np.uint8 if last < 256 else np.uint16) + first)
-        if last < 256:
-            colours = [(0, 0, 0)] * first + list(self.palette)
-            image.putpalette([value for colour in colours for value in colour])
-        return image
 
     def save(self, stem: Path) -> list[Path]:
         """Write the labels as ``STEM.png``, and the shares of the classes as ``STEM.json``.
@@ -80,10 +85,14 @@ class LabelMap:
             OSError: If they cannot be written.
         """
         image, about = beside(stem, '.png'), beside(stem, '.json')
-        self.as_image().save(image)
+        image_of(self.labels, self.palette).save(image)
         write_json(
             about,
-            dict(source=self.source, size=self.size, labels=image.name, shares=self.shares()))
+            dict(
+                source=self.source,
+                size=self.size,
+                labels=image.name,
+                shares=shares_of(self.labels, self.classes)))
         return [image, about]
 
 

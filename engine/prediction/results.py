@@ -10,9 +10,8 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_masks
 
-from colonnade.runtime import results
 from colonnade.runtime.images import Source, read_image
-from colonnade.runtime.results import size_text
+from colonnade.runtime.results import image_of, legend_of, shares_of, size_text
 
 from .drawing import Colour, draw_instances, draw_label_map, with_legend
 
@@ -147,11 +146,42 @@ class Instances:
             opacity=opacity)
 
 
-class LabelMap(results.LabelMap):
-    """The class of each pixel of an image, with what draws it.
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelMap:
+    """The class of each pixel of an image.
 
-    For attributes see :class:`colonnade.runtime.LabelMap`.
+    Attributes:
+        size: Height and width of the image.
+        classes: The names of all classes that the model knows.
+        palette: Their colours.
+        labels: Indices in ``classes``, ``(H, W)``, uint8, or uint16 with over 256 classes.
+        source: The path of the image, if it was given by one.
     """
+    size: tuple[int, int]
+    classes: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    labels: np.ndarray
+    source: str | None = None
+
+    def __repr__(self) -> str:
+        shown = ', '.join(text for text, _ in self.legend())
+        return f'label map of {size_text(self.size)}: {shown}'
+
+    def shares(self) -> dict[str, float]:
+        """The classes that occur and their shares of the pixels, the largest first."""
+        return shares_of(self.labels, self.classes)
+
+    def as_image(self, first: int = 0) -> Image.Image:
+        """The labels as an image: with the palette if they fit in 8 bits, else of 16 bits.
+
+        Args:
+            first: The label of the first class. Where label 0 stands for unlabelled pixels, as in
+                ADE20k's files, it is 1.
+
+        Raises:
+            ValueError: If labels do not fit in 16 bits.
+        """
+        return image_of(self.labels, self.palette, first)
 
     def draw(self,
              image: Source | None = None,
@@ -171,6 +201,10 @@ class LabelMap(results.LabelMap):
         """
         drawn = draw_label_map(pixels_of(self, image), self.labels, self.palette, opacity=opacity)
         return with_legend(drawn, self.legend()) if legend else drawn
+
+    def legend(self) -> list[tuple[str, Colour]]:
+        """Each class that occurs with its share of the pixels, and its colour."""
+        return legend_of(self.labels, self.classes, self.palette)
 
 
 Result = Instances | LabelMap
