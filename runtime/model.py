@@ -79,11 +79,13 @@ class Model:
         palette: A colour of each, ``(red, green, blue)``.
         preprocess: How images are prepared.
         graphs: Its networks.
+        observe: Called with the name of a graph and its inputs before each run, if given.
     """
 
     def __init__(self, about: Section, graphs: Mapping[str, Graph],
                  sessions: Mapping[str, InferenceSession]) -> None:
         self.graphs, self._sessions = graphs, sessions
+        self.observe: Callable[[str, dict[str, np.ndarray]], None] | None = None
         self.task = about.choice('task', *TASKS)
         self.classes, self.palette = classes_of(about)
         self.preprocess = read_preprocess(about.need('preprocess'))
@@ -100,6 +102,8 @@ class Model:
             *inputs: In the order of its inputs.
         """
         feeds = dict(zip(self.graphs[name].inputs, inputs, strict=True))
+        if self.observe is not None:
+            self.observe(name, feeds)
         return self._sessions[name].run(list(self.graphs[name].outputs), feeds)
 
     def run_image(self, name: str, images: np.ndarray) -> list[np.ndarray]:
