@@ -154,14 +154,21 @@ def read_graphs(about: Section, folder: Path) -> dict[str, Graph]:
     graphs, found = about.need('graphs'), {}
     for name in graphs.keys():
         graph = graphs.need(name)
-        file = graph.get('file', str, 'the name of a file')
-        if Path(file).name != file:
-            raise graph.fault('file', 'the name of a file in the same folder', file)
-        check_file(folder / file, graph.get('sha256', str, 'a SHA-256'))
+        file = file_of(graph)
+        for each in (graph, *graph.each('weights')):  # weights of large graphs lie beside them
+            check_file(folder / file_of(each), each.get('sha256', str, 'a SHA-256'))
         names = (tuple(map(str, graph.get(key, list, 'a list of names')))
                  for key in ('inputs', 'outputs'))  # yapf: disable
         found[name] = Graph(folder / file, *names)
     return found
+
+
+def file_of(about: Section) -> str:
+    """The name of a file, which lies in the same folder."""
+    file = about.get('file', str, 'the name of a file')
+    if Path(file).name != file:
+        raise about.fault('file', 'the name of a file in the same folder', file)
+    return file
 
 
 def check_file(path: Path, expected: str) -> None:

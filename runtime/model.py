@@ -4,19 +4,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .description import Graph, Section, read_description, read_graphs
-from .errors import ModelError
 from .images import Source, name_of, read_image
 from .preprocessing import Prepared, read_preprocess
 from .results import LabelMap, Maps
 from .segmentation import read_segmentation
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
+from .sessions import Session, sessions_of
 
 
 def load(folder: str | Path,
@@ -27,7 +24,7 @@ def load(folder: str | Path,
 
     Args:
         folder: Its folder.
-        providers: What computes, as onnxruntime names it, the preferred first:
+        providers: What computes graphs of ONNX, as onnxruntime names it, the preferred first:
             ``['CUDAExecutionProvider', 'CPUExecutionProvider']``. The CPU, if not given.
         threads: That compute; as many as there are cores, if not given.
 
@@ -40,34 +37,6 @@ def load(folder: str | Path,
     about = read_description(folder)
     graphs = read_graphs(about, folder)
     return Model(about, graphs, sessions_of(graphs, providers, threads))
-
-
-def sessions_of(graphs: Mapping[str, Graph], providers: Sequence[str] | None,
-                threads: int | None) -> dict[str, InferenceSession]:
-    """onnxruntime's session of each graph.
-
-    Raises:
-        ModelError: If onnxruntime cannot load one.
-        ValueError: If there is no such provider, or ``threads`` is below 1.
-    """
-    import onnxruntime  # which reading images does not need
-    there = onnxruntime.get_available_providers()
-    for name in providers or ():
-        if name not in there:
-            raise ValueError(f'there is no provider {name} here: there are {", ".join(there)}')
-    if threads is not None and threads < 1:
-        raise ValueError(f'threads must be at least 1, got {threads}')
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    options.intra_op_num_threads = threads or 0
-    sessions = {}
-    for name, graph in graphs.items():
-        try:
-            sessions[name] = onnxruntime.InferenceSession(
-                str(graph.path), options, providers=list(providers or ['CPUExecutionProvider']))
-        except Exception as error:  # onnxruntime's own, of several kinds
-            raise ModelError(f'{graph.path} cannot be loaded: {error}') from error
-    return sessions
 
 
 class Model:
@@ -83,7 +52,7 @@ class Model:
     """
 
     def __init__(self, about: Section, graphs: Mapping[str, Graph],
-                 sessions: Mapping[str, InferenceSession]) -> None:
+                 sessions: Mapping[str, Session]) -> None:
         self.graphs, self._sessions = graphs, sessions
         self.observe: Callable[[str, dict[str, np.ndarray]], None] | None = None
         self.task = about.choice('task', *TASKS)

@@ -92,11 +92,14 @@ def segmenter(pipeline: list[dict] | None = None, **options: Any) -> Model:
         cfg.test_dataloader.dataset.pipeline = [LOAD, *pipeline, PACK]
     module = MODELS.build(cfg.model).eval()
     module.init_weights()
-    for layer in module.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.running_mean.normal_()
-            layer.running_var.uniform_(0.5, 2)
-    nn.init.normal_(module.decode_head.conv_seg.weight, std=10.)
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+    layer = module.decode_head.conv_seg
+    nn.init.normal_(layer.weight, std=10.)
+    with torch.no_grad():  # no class is the most likely everywhere
+        layer.bias -= module(torch.randn(1, 3, 64, 96)).mean((0, 2, 3))
     num = module.decode_head.num_classes
     return Model(module, cfg, tuple(map(str, range(num))), ((0, 0, 0), ) * num, 'random weights')
 
@@ -170,7 +173,7 @@ HEADS: dict[str, tuple[str, dict]] = {
 
 
 @pytest.mark.parametrize('name', HEADS)
-@pytest.mark.parametrize('size', [(51, 90), (130, 131)])
+@pytest.mark.parametrize('size', [(51, 90)])
 def test_label_maps_are_those_of_mmseg(name: str, size: tuple[int, int],
                                        monkeypatch: pytest.MonkeyPatch) -> None:
     from colonnade.engine.exporting.graphs import ImageSides

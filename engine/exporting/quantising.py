@@ -1,12 +1,11 @@
 """Graphs of 8-bit whole numbers, by onnxruntime's own static quantisation.
 
-Convolutions and linear layers are quantised. Their weights take 7 of 8 bits for each channel: sums do
-not overflow then, on any processor. Ranges of what goes in and out are those of the user's images.
-All else stays float32: products of attention, norms, softmax, activations, resizing.
+Convolutions and linear layers are quantised. Their weights take 7 of 8 bits for each channel:
+sums do not overflow then, on any processor. Ranges of what goes in and out are those of the user's
+images. All else stays float32: products of attention, norms, softmax, activations, resizing.
 """
 from __future__ import annotations
 
-import json
 import logging
 import tempfile
 from collections.abc import Iterator
@@ -17,11 +16,9 @@ from typing import Any
 import numpy as np
 
 from colonnade.runtime import ImageError, Model, load
-from colonnade.runtime.description import NAME
 from colonnade.runtime.images import SUFFIXES
 
-from ..atomic import write_json
-from ..digests import sha256_of
+from .exporting import ExportOptions, Plan
 from .graphs import ExportError
 
 OPERATORS = ['Conv', 'Gemm', 'MatMul']  # of MatMul, those by a weight
@@ -52,30 +49,26 @@ def calibration_images(place: Path | None, num_images: int) -> list[Path]:
     return [found[index] for index in chosen]
 
 
-def quantise(folder: Path, images: list[Path]) -> None:
+def quantise(folder: Path, plan: Plan, options: ExportOptions) -> None:
     """Replace the graphs of an exported folder by those of whole numbers.
 
     Args:
-        folder: Of ``tools/export.py``, with graphs of ONNX in float32; changed in place.
-        images: That ranges are taken of, prepared by the runtime.
+        folder: With graphs of ONNX in float32, and a ``model.json``, whose hashes are wrong behind.
+        plan: Its graphs.
+        options: With the images that ranges are taken of. The runtime prepares these.
 
     Raises:
         ExportError: If an image cannot be read, or a graph gets no input from any of them.
         OSError: If the folder cannot be written.
     """
+    images = calibration_images(options.calibrate, options.num_images)
     model = load(folder)
-    made = {}
     with tempfile.TemporaryDirectory(dir=folder, prefix='.int8-') as scratch:
-        for name, graph in model.graphs.items():
-            made[name] = Path(scratch, graph.path.name)
-            quantise_graph(graph.path, made[name], Inputs(model, name, images))
-        for name, path in made.items():
-            path.replace(model.graphs[name].path)
-    about = json.loads((folder / NAME).read_text(encoding='utf-8'))
-    for name, graph in model.graphs.items():
-        about['graphs'][name]['sha256'] = sha256_of(graph.path)
-    about['precision'] = 'int8'
-    write_json(folder / NAME, about)
+        for graph in plan.graphs:
+            path = Path(scratch, model.graphs[graph.name].path.name)
+            quantise_graph(model.graphs[graph.name].path, path, Inputs(model, graph.name, images))
+        for path in sorted(Path(scratch).iterdir()):  # all are made
+            path.replace(folder / path.name)
 
 
 def quantise_graph(source: Path, target: Path, inputs: Inputs) -> None:

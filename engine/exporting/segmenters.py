@@ -21,8 +21,10 @@ from ..fusing.label_maps import is_replaced, is_whole
 from ..prediction import Model
 from .exporting import ExportOptions, Plan
 from .features import sides_of
-from .graphs import ExportError, Graph, Size
+from .graphs import ExportError, Graph, images_of
 from .preprocessing import preprocess_of
+
+QUERIES = ('scores', 'masks')  # outputs of Mask2Former
 
 
 class Segmenter(nn.Module):
@@ -35,7 +37,8 @@ class Segmenter(nn.Module):
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Images ``(B, 3, H, W)`` to logits ``(B, K, h, w)``.
 
-        Of Mask2Former: scores of classes ``(B, Q, K + 1)`` and logits of masks ``(B, Q, h, w)``.
+        Of Mask2Former, and of one image: scores of classes ``(1, Q, K + 1)``, and logits of masks
+        ``(1, Q, h, w)``.
         """
         maps = self.model.extract_feat(image)
         if isinstance(self.model.decode_head, Mask2FormerHead):
@@ -97,17 +100,12 @@ def plan(model: Model, cfg: Config, options: ExportOptions) -> Plan:
     module = model.module
     require_plain(module)
     sides = sides_of(module)
-    is_query = isinstance(module.decode_head, Mask2FormerHead)
-    base, step = sides.fitting(64), sides.multiple
-
-    def make_inputs(size: Size) -> tuple[Tensor, ...]:
-        batch, height, width = size
-        return (torch.randn(batch, 3, height, width), )
-
-    graph = Graph('model',
-                  Segmenter(module).eval(), make_inputs, (sides.dims(), ), ('image', ),
-                  ('scores', 'masks') if is_query else ('logits', ),
-                  ((2, base, base + step), (1, base + 2 * step, base), (3, base, base)))
+    dims, sizes, outputs = sides.dims(), sides.sizes(), ('logits', )
+    if isinstance(module.decode_head, Mask2FormerHead):  # whose masked attention fixes the batch
+        del dims[0]
+        sizes, outputs = tuple(size for size in sizes if size[0] == 1), QUERIES
+    graph = Graph('model', Segmenter(module).eval(), images_of, (dims, ), ('image', ), outputs,
+                  sizes)
     return Plan('segmentation', (graph, ), preprocess_of(model, sides), postprocess_of(module))
 
 
