@@ -74,5 +74,5 @@ def sides_of(module: nn.Module) -> ImageSides:
 def names_of_maps(features: Features) -> tuple[str, ...]:
     """``map1``, ``map2`` ...: as many as one run gives, from fine to coarse."""
     with torch.no_grad():
-        number = len(features(images_of((1, EXAMPLE, EXAMPLE))))
+        number = len(features(*images_of((1, EXAMPLE, EXAMPLE))))
     return tuple(f'map{index + 1}' for index in range(number))
