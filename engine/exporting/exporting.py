@@ -103,8 +103,7 @@ def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> l
             copy_runtime(scratch / RUNTIME)
         write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
         if options.precision == 'int8':
-            from .quantising import quantise  # takes seconds
-            quantise(scratch, plan, options)
+            import_module(f'{__package__}.quantising').quantise(scratch, plan, options)
             found = [compare(graph, scratch / f'{graph.name}{suffix}') for graph in plan.graphs]
             write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
         elif plan.check is not None:
