@@ -22,9 +22,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--out', type=Path, required=True, metavar='DIR', help='folder to write')
     parser.add_argument(
         '--format',
-        choices=['onnx', 'archive'],
+        choices=['onnx', 'openvino', 'archive'],
         default='onnx',
-        help='onnx, for onnxruntime and others (default), or an archive for torch')
+        help='onnx, for onnxruntime and others (default), openvino, or an\n'
+        'archive for torch')
     parser.add_argument(
         '--what',
         choices=['model', 'features'],

@@ -32,5 +32,5 @@ def run(args: argparse.Namespace) -> None:
     for comparison in export(model, model.cfg, args.out, options):
         print(comparison)
     print(f'written: {args.out}')
-    if args.format == 'onnx':
+    if args.format != 'archive':
         print(f'run with: cd {args.out} && python -m {RUNTIME} . IMAGE --out DIR')

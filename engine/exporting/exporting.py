@@ -15,10 +15,18 @@ from ..atomic import new_folder, write_json
 from ..digests import sha256_of
 from ..prediction import Model
 from .graphs import ExportError, Graph, to_archive, to_onnx
+from .openvino_graphs import to_openvino
+from .quantising import calibration_images, quantise
 from .verifying import Comparison, compare, files_of, verify
 
 FORMAT = 1  # of model.json; the runtime reads it
-FORMATS = {'onnx': ('.onnx', ('onnx', 'onnxscript', 'onnxruntime')), 'archive': ('.pt2', ())}
+ONNX = ('onnx', 'onnxscript', 'onnxruntime')
+#: format -> suffix of its files, and the packages that it needs
+FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
+    'onnx': ('.onnx', ONNX),
+    'openvino': ('.xml', (*ONNX[:2], 'openvino')),
+    'archive': ('.pt2', ()),
+}
 WHAT = ('model', 'features')
 PRECISIONS = ('float32', 'int8')
 RUNTIME = 'colonnade_runtime'  # the runtime's folder in what is exported
@@ -32,7 +40,7 @@ class ExportOptions:
     """What to write.
 
     Attributes:
-        format: ``onnx`` or ``archive``, of torch.export.
+        format: ``onnx``, ``openvino`` or ``archive``, of torch.export.
         what: ``model`` or ``features``: trunk and pyramid alone.
         precision: ``float32`` or ``int8``.
         calibrate: Images that ``int8`` is calibrated on.
@@ -92,6 +100,7 @@ def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> l
         OSError: If the folder exists or cannot be written.
     """
     require_packages(options.format)
+    images = calibration_images(options.calibrate, options.num_images)
     kind = 'features' if options.what == 'features' else model.kind
     plan = import_module(f'{__package__}.{PLANNERS[kind]}').plan(model, cfg, options)
     suffix, _ = FORMATS[options.format]
@@ -99,13 +108,12 @@ def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> l
         found = [
             write_graph(graph, scratch / f'{graph.name}{suffix}', options) for graph in plan.graphs
         ]
-        if options.format == 'onnx':
+        if options.format != 'archive':
             copy_runtime(scratch / RUNTIME)
         write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
         if options.precision == 'int8':
-            import_module(f'{__package__}.quantising').quantise(scratch, plan, options)
+            quantise(scratch, images)
             found = [compare(graph, scratch / f'{graph.name}{suffix}') for graph in plan.graphs]
-            write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
         elif plan.check is not None:
             plan.check(scratch)
     return found
@@ -125,8 +133,11 @@ def write_graph(graph: Graph, path: Path, options: ExportOptions) -> Comparison:
     if options.format == 'archive':
         to_archive(graph.module, examples, graph.dynamic_shapes, path)
     else:
-        to_onnx(graph.module, examples, graph.dynamic_shapes, path, graph.input_names,
+        onnx = path.with_suffix('.onnx')
+        to_onnx(graph.module, examples, graph.dynamic_shapes, onnx, graph.input_names,
                 graph.output_names)
+        if options.format == 'openvino':
+            to_openvino(onnx, path)
     return verify(graph, path, options.tolerance)
 
 

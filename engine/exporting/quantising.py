@@ -6,6 +6,7 @@ images. All else stays float32: products of attention, norms, softmax, activatio
 """
 from __future__ import annotations
 
+import json
 import logging
 import tempfile
 from collections.abc import Iterator
@@ -16,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from colonnade.runtime import ImageError, Model, load
+from colonnade.runtime.description import NAME
 from colonnade.runtime.images import SUFFIXES
 
-from .exporting import ExportOptions, Plan
+from ..atomic import write_json
+from ..digests import sha256_of
 from .graphs import ExportError
 
 OPERATORS = ['Conv', 'Gemm', 'MatMul']  # of MatMul, those by a weight
@@ -28,15 +31,14 @@ def calibration_images(place: Path | None, num_images: int) -> list[Path]:
     """The images that ranges are taken of: evenly from a folder and those below it.
 
     Args:
-        place: The folder, or one image.
+        place: The folder, or one image; None for no images.
         num_images: At most.
 
     Raises:
-        ExportError: If there are none.
+        ExportError: If there are none in it.
     """
     if place is None:
-        raise ExportError('--precision int8 needs --calibrate FOLDER: some 100 images such as the '
-                          'model will see')
+        return []
     if num_images < 1:
         raise ExportError(f'--num-images must be at least 1, got {num_images}')
     if not place.exists():
@@ -49,26 +51,27 @@ def calibration_images(place: Path | None, num_images: int) -> list[Path]:
     return [found[index] for index in chosen]
 
 
-def quantise(folder: Path, plan: Plan, options: ExportOptions) -> None:
+def quantise(folder: Path, images: list[Path]) -> None:
     """Replace the graphs of an exported folder by those of whole numbers.
 
     Args:
-        folder: With graphs of ONNX in float32, and a ``model.json``, whose hashes are wrong behind.
-        plan: Its graphs.
-        options: With the images that ranges are taken of. The runtime prepares these.
+        folder: With graphs of ONNX in float32, and a ``model.json``.
+        images: That ranges are taken of. The runtime prepares them.
 
     Raises:
         ExportError: If an image cannot be read, or a graph gets no input from any of them.
         OSError: If the folder cannot be written.
     """
-    images = calibration_images(options.calibrate, options.num_images)
     model = load(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix='.int8-') as scratch:
-        for graph in plan.graphs:
-            path = Path(scratch, model.graphs[graph.name].path.name)
-            quantise_graph(model.graphs[graph.name].path, path, Inputs(model, graph.name, images))
+        for name, graph in model.graphs.items():
+            quantise_graph(graph.path, Path(scratch, graph.path.name), Inputs(model, name, images))
         for path in sorted(Path(scratch).iterdir()):  # all are made
             path.replace(folder / path.name)
+    about = json.loads((folder / NAME).read_text(encoding='utf-8'))
+    for each in about['graphs'].values():
+        each.update(sha256=sha256_of(folder / each['file']), weights=[])
+    write_json(folder / NAME, {**about, 'precision': 'int8'})
 
 
 def quantise_graph(source: Path, target: Path, inputs: Inputs) -> None:

@@ -24,8 +24,6 @@ from .features import sides_of
 from .graphs import ExportError, Graph, images_of
 from .preprocessing import preprocess_of
 
-QUERIES = ('scores', 'masks')  # outputs of Mask2Former
-
 
 class Segmenter(nn.Module):
     """From images to what the head says of them."""
@@ -100,12 +98,13 @@ def plan(model: Model, cfg: Config, options: ExportOptions) -> Plan:
     module = model.module
     require_plain(module)
     sides = sides_of(module)
-    dims, sizes, outputs = sides.dims(), sides.sizes(), ('logits', )
+    dims, sizes = sides.dims(), sides.sizes()
+    outputs: tuple[str, ...] = ('logits', )
     if isinstance(module.decode_head, Mask2FormerHead):  # whose masked attention fixes the batch
         del dims[0]
-        sizes, outputs = tuple(size for size in sizes if size[0] == 1), QUERIES
-    graph = Graph('model', Segmenter(module).eval(), images_of, (dims, ), ('image', ), outputs,
-                  sizes)
+        sizes, outputs = tuple(size for size in sizes if size[0] == 1), ('scores', 'masks')
+    graph = Graph('model',
+                  Segmenter(module).eval(), images_of, (dims, ), ('image', ), outputs, sizes)
     return Plan('segmentation', (graph, ), preprocess_of(model, sides), postprocess_of(module))
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from colonnade.runtime.sessions import OPENVINO, session_of
+
 from .graphs import ExportError, Graph, Size
 
 ROUNDS = 5  # of timing, in turns
@@ -59,7 +61,7 @@ def compare(graph: Graph, path: Path) -> Comparison:
     Raises:
         ExportError: If the file does not run, or gives outputs of other number, shape or type.
     """
-    run_module, run_file = module_runner(graph), file_runner(path)
+    run_module, run_file = module_runner(graph), file_runner(graph, path)
     absolute = relative = 0.
     for size in graph.sizes:
         inputs = graph.make_inputs(size)
@@ -122,8 +124,8 @@ def module_runner(graph: Graph) -> Run:
     return run
 
 
-def file_runner(path: Path) -> Run:
-    """Runs an ONNX graph by onnxruntime, or an archive by torch, on as many threads as torch."""
+def file_runner(graph: Graph, path: Path) -> Run:
+    """Runs a graph as the runtime does, or an archive by torch, on as many threads as torch."""
     if path.suffix == '.pt2':
         program = torch.export.load(path).module()
 
@@ -133,18 +135,14 @@ def file_runner(path: Path) -> Run:
             return [tensor.numpy() for tensor in (found if isinstance(found, tuple) else (found, ))]
 
         return run_archive
-    import onnxruntime  # which archives do not need
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 4  # what fails is raised, too
-    session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
-    names = [each.name for each in session.get_inputs()]
+    session = session_of(path, None, torch.get_num_threads())
 
-    def run_onnx(inputs: tuple[Tensor, ...]) -> Arrays:
-        feeds = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
-        return session.run(None, feeds)
+    def run_graph(inputs: tuple[Tensor, ...]) -> Arrays:
+        arrays = (tensor.numpy() for tensor in inputs)
+        feeds = dict(zip(graph.input_names, arrays, strict=True))
+        return session.run(list(graph.output_names), feeds)
 
-    return run_onnx
+    return run_graph
 
 
 def timed(inputs: tuple[Tensor, ...], *runs: Run) -> tuple[float, float]:
@@ -161,7 +159,8 @@ def timed(inputs: tuple[Tensor, ...], *runs: Run) -> tuple[float, float]:
 
 def files_of(path: Path) -> list[Path]:
     """A graph's file, and that of its weights if they lie beside it."""
-    beside = path.with_name(f'{path.name}.data')
+    beside = path.with_suffix('.bin') if path.suffix == OPENVINO else path.with_name(
+        f'{path.name}.data')
     return [path, beside] if beside.is_file() else [path]
 
 
