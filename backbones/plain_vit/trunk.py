@@ -23,6 +23,7 @@ from .layouts import LAYOUTS, part_of, with_layer_scale_modules
 from .loading import fill_buffers, require_norm
 from .recognition import EVA_BIASES, find_model, zero_biases
 from .resizing import first_frequencies, resized_patches, resized_positions
+from .rotary import rotary_positions
 from .windows import Grid
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
@@ -257,7 +258,7 @@ class PlainViT(ColumnarBackbone):
         x = torch.cat((*prefix, x), dim=1)
         if positions is not None:
             x = x + positions
-        rope = None if self.rope is None else self.rope.get_embed(shape=list(grid))
+        rope = None if self.rope is None else rotary_positions(self.rope, grid)
         return self.norm_pre(x), (grid, rope)
 
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:

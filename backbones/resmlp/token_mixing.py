@@ -88,7 +88,7 @@ def mix_windows(x: Tensor, layer: nn.Module, grid: Grid, native: Grid, *, shifte
     shifts = [window_shift(*sides) if shifted else 0 for sides in zip(grid, native, strict=True)]
     rows, columns = (window_index(size, n, shift, x.device)
                      for size, n, shift in zip(grid, native, shifts, strict=True))
-    x = x.unflatten(1, grid)[:, rows[:, None], columns]  # (B, H n, W n, C)
+    x = x.unflatten(1, grid).index_select(1, rows).index_select(2, columns)  # (B, H n, W n, C)
     batch, channels = x.shape[0], x.shape[-1]
     high, wide = rows.shape[0] // native[0], columns.shape[0] // native[1]
     x = x.view(batch, high, native[0], wide, native[1], channels).transpose(2, 3)
