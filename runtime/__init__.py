@@ -9,7 +9,10 @@ Needs numpy, onnxruntime and Pillow. This package is copied into each exported f
 """
 from .errors import ModelError
 from .images import ImageError, read_image
+from .instances import Instances
 from .model import Model, load
 from .results import LabelMap, Maps
 
-__all__ = ['ImageError', 'LabelMap', 'Maps', 'Model', 'ModelError', 'load', 'read_image']
+__all__ = [
+    'ImageError', 'Instances', 'LabelMap', 'Maps', 'Model', 'ModelError', 'load', 'read_image'
+]

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from .description import Graph, Section, read_description, read_graphs
+from .detection import Detection
 from .images import Source, name_of, read_image
+from .instances import Instances
+from .one_stage import read_box_queries, read_mask_queries, read_points
 from .preprocessing import Prepared, read_preprocess
 from .results import LabelMap, Maps
 from .segmentation import read_segmentation
 from .sessions import Session, sessions_of
+from .two_stage import read_two_stage
 
 
 def load(folder: str | Path,
@@ -75,9 +79,15 @@ class Model:
             self.observe(name, feeds)
         return self._sessions[name].run(list(self.graphs[name].outputs), feeds)
 
-    def run_image(self, name: str, images: np.ndarray) -> list[np.ndarray]:
-        """The outputs of a graph for images ``(B, 3, H, W)``, padded to the sizes that it takes."""
-        return self.run(name, self.preprocess.for_graphs(images))
+    def run_image(self, name: str, images: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
+        """The outputs of a graph for images ``(B, 3, H, W)``, padded to the sizes that it takes.
+
+        Args:
+            name: Of the graph.
+            images: Its first input.
+            *others: Its further inputs.
+        """
+        return self.run(name, self.preprocess.for_graphs(images), *others)
 
     def predict(self, image: Source) -> Any:
         """What the model finds in an image.
@@ -154,6 +164,26 @@ def features(model: Model, about: Section) -> Predict:
     return predict
 
 
+def detector(model: Model, about: Section) -> Predict:
+    """How a detector predicts."""
+    section = about.need('postprocess')
+    find = DETECTORS[section.choice('kind', *DETECTORS)](section)
+    for name in find.graph_names:
+        graph_named(about, name)
+
+    def predict(prepared: Prepared, source: str | None) -> Instances:
+        found = find(prepared, model).sorted()
+        return Instances(prepared.size, model.classes, model.palette, *found, source)
+
+    return predict
+
+
+#: what reads how a detector of each kind finds instances
+DETECTORS: dict[str, Callable[[Section], Detection]] = dict(
+    two_stage=read_two_stage,
+    points=read_points,
+    box_queries=read_box_queries,
+    mask_queries=read_mask_queries)
 #: how models of each task predict
 TASKS: dict[str, Callable[[Model, Section], Predict]] = dict(
-    segmentation=segmenter, features=features)
+    segmentation=segmenter, detection=detector, features=features)
