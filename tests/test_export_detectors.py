@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 import torch
 from conftest import ROOT
 from mmcv.ops import batched_nms
+from mmdet.models.detectors import RTMDet
 from mmdet.models.roi_heads.mask_heads import FCNMaskHead
 from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
 from mmdet.models.task_modules.coders import DeltaXYWHBBoxCoder
@@ -34,8 +36,8 @@ from colonnade.runtime.masks import boxes_around, paste
 SIZES = ((150, 211), (77, 300), (128, 128))  # resized to fit 128 x 128, ratio kept
 SPREAD = {  # weights of heads that are spread out, so that scores and boxes differ
     'fc_cls.weight': 0.5, 'fc_reg.weight': 0.1, 'conv_logits.weight': 0.5, 'rpn_cls.weight': 0.1,
-    'rpn_reg.weight': 0.05, 'rtm_cls.weight': 0.2, 'rtm_reg.weight': 0.05,
-    'rtm_kernel.weight': 0.2, 'cls_embed.weight': 0.5, 'mask_embed.4.weight': 0.3,
+    'rpn_reg.weight': 0.05, 'rtm_cls.weight': 0.2, 'rtm_cls.bias': 1., 'rtm_reg.weight': 0.05,
+    'rtm_kernel.weight': 0.2, 'cls_embed.weight': 0.5, 'mask_embed.weight': 0.3,
     'sampling_offsets.weight': 0.2,
 }  # yapf: disable
 
@@ -63,12 +65,14 @@ def detector(head: str, num_classes: int | None = None) -> Model:
 def spread_out(module: nn.Module) -> None:
     for name, value in module.state_dict().items():
         for part, std in SPREAD.items():
-            if name.endswith(part):
+            if re.sub(r'\.\d+', '', name).endswith(part):
                 value.normal_(std=std)
-        if name.endswith('running_mean'):
-            value.normal_(std=0.1)
-        elif name.endswith('running_var'):
-            value.uniform_(0.5, 1.5)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum = 1.
+    maps = module.train().extract_feat(torch.randn(2, 3, 128, 128))  # sets statistics of norms
+    if isinstance(module, RTMDet):
+        module.bbox_head(maps)
 
 
 def write(model: Model, folder: Path) -> runtime.Model:
