@@ -25,9 +25,9 @@ test-slow: env
 
 lint: env
 	$(BIN)/python -m flake8
-	$(BIN)/python -m mypy api backbones configs/__init__.py engine heads necks tools weights
+	$(BIN)/python -m mypy api backbones configs/__init__.py engine heads necks runtime tools weights
 	$(BIN)/python -m isort --check --diff .
-	$(BIN)/python -m yapf --diff --recursive api backbones configs engine heads necks tests \
+	$(BIN)/python -m yapf --diff --recursive api backbones configs engine heads necks runtime tests \
 	    tools weights
 
 # The generator stays out of the environment: its packages have a folder of their own.

@@ -138,6 +138,15 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
         """Tokens ``(B, N, C)`` behind a tapped block as a map ``(B, C, h, w)`` of its own."""
         return as_map(x, place[0])
 
+    def _grid_of(self, img: Tensor) -> tuple[int, int]:
+        """Rows and columns of patches of images ``(B, 3, H, W)`` that are padded to whole ones.
+
+        Computed as timm pads them: in exports, equal sizes must be equal expressions.
+        """
+        size, (height, width) = self.patch_size, img.shape[-2:]
+        rows, columns = ((side + (size - side % size) % size) // size for side in (height, width))
+        return rows, columns
+
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """Maps of the tapped blocks, as the blocks give them (no final norm).
 

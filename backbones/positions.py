@@ -7,13 +7,15 @@ from __future__ import annotations
 import logging
 import math
 
+import torch
 from mmengine.logging import print_log
-from timm.layers import PatchEmbed, resample_abs_pos_embed
+from timm.layers import PatchEmbed
 from torch import Tensor, nn
 
 from colonnade.weights.state_dicts import State
 
 from .columnar import ColumnarBackbone
+from .kernels.resampling import resample_positions
 
 
 class LearnedPositions(ColumnarBackbone):
@@ -51,7 +53,7 @@ class LearnedPositions(ColumnarBackbone):
             level=logging.WARNING)
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        grid = self.patch_embed.dynamic_feat_size(img.shape[-2:])
+        grid = self._grid_of(img)
         return self.patch_embed(img) + self._positions(grid), grid  # (B, N, C)
 
     @property
@@ -60,12 +62,6 @@ class LearnedPositions(ColumnarBackbone):
 
     def _positions(self, grid: tuple[int, int]) -> Tensor:
         """``(1, N, C)``."""
-        if grid == self._native_grid:
+        if not torch.compiler.is_exporting() and grid == self._native_grid:
             return self.pos_embed
         return resample_positions(self.pos_embed, self._native_grid, grid)
-
-
-def resample_positions(positions: Tensor, old_grid: tuple[int, int],
-                       new_grid: tuple[int, int]) -> Tensor:
-    """Learned positions ``(1, h w, C)`` on another grid; bicubic, antialiased."""
-    return resample_abs_pos_embed(positions, list(new_grid), list(old_grid), num_prefix_tokens=0)

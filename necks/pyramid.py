@@ -144,7 +144,9 @@ class MaxPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, C, h, w)`` to ``(B, C, h // kernel_size, w // kernel_size)``."""
-        kernel = [min(self.kernel_size, size) for size in x.shape[-2:]]
+        kernel = [self.kernel_size] * 2
+        if not torch.compiler.is_exporting():  # whose images are large enough
+            kernel = [min(self.kernel_size, size) for size in x.shape[-2:]]
         return F.max_pool2d(x, kernel, kernel)
 
     def extra_repr(self) -> str:

@@ -25,31 +25,34 @@ BENEATH = {  # room -> what it may import besides itself
     'backbones': ('backbones', 'weights'),  # attention_maps, and the old path of the weights
     'necks': ('weights', 'backbones.kernels'),
     'heads': (),
-    'engine': ('configs', 'engine', 'necks', 'backbones', 'weights'),
-    'engine.own_data': ('engine', 'engine.data_doors'),
+    'runtime': (),  # a copy of it lies in each exported folder
+    'engine': ('configs', 'engine', 'necks', 'backbones', 'weights', 'runtime'),
+    'engine.own_data': ('engine', 'engine.data_doors', 'runtime'),
     'engine.benchmark': ('engine', 'necks', 'backbones'),
-    'engine.data_doors': ('engine', 'engine.own_data'),
+    'engine.data_doors': ('engine', 'engine.own_data', 'runtime'),
     'engine.fusing': ('engine', 'necks', 'backbones'),
+    'engine.exporting': ('engine', 'engine.prediction', 'necks', 'backbones', 'runtime'),
     'engine.browsing': ('configs', 'engine', 'engine.own_data', 'engine.prediction',
-                        'engine.reporting'),
+                        'engine.reporting', 'runtime'),
     'engine.storage': ('engine', ),
     'engine.run_folder': ('engine', ),
-    'engine.run_report': ('engine', 'engine.prediction', 'engine.reporting'),
+    'engine.run_report': ('engine', 'engine.prediction', 'engine.reporting', 'runtime'),
     'engine.probing': ('engine', 'backbones', 'weights'),
     'engine.reporting': ('engine', ),
-    'engine.serving': ('configs', 'engine'),
-    'engine.pictures': ('engine', 'backbones'),
+    'engine.serving': ('configs', 'engine', 'runtime'),
+    'engine.pictures': ('engine', 'backbones', 'runtime'),
     'engine.planning': ('engine', 'engine.transplant', 'backbones'),
     'engine.sharing': ('engine', 'engine.prediction', 'necks', 'backbones', 'weights'),
-    'engine.prediction': ('configs', 'engine', 'engine.sharing', 'weights'),
+    'engine.prediction': ('configs', 'engine', 'engine.sharing', 'weights', 'runtime'),
     'engine.transplant': ('configs', 'engine', 'necks', 'backbones', 'weights'),
     'tools': ('configs', 'engine', 'weights'),
 }  # yapf: disable
 # which the rest of their folder does not know
 ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.browsing', 'engine.data_doors',
-             'engine.pictures', 'engine.planning', 'engine.prediction', 'engine.probing',
-             'engine.reporting', 'engine.serving', 'engine.sharing', 'engine.transplant')
-FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'engine', 'tools')
+             'engine.exporting', 'engine.pictures', 'engine.planning', 'engine.prediction',
+             'engine.probing', 'engine.reporting', 'engine.serving', 'engine.sharing',
+             'engine.transplant')
+FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'runtime', 'engine', 'tools')
 
 
 def modules() -> dict[str, Path]:

@@ -16,7 +16,7 @@ from trunks import ARCHS, tiny
 from colonnade.backbones import CaiT, positions
 from colonnade.backbones.cait import talking_heads
 from colonnade.backbones.cait.talking_heads import MIB, BoundedTalkingHeadAttn
-from colonnade.backbones.positions import resample_positions
+from colonnade.backbones.kernels.resampling import resample_positions
 from colonnade.weights.loading import load_weights, plan_loading
 
 TOKENS, HEADS = 50, 4

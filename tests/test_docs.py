@@ -35,7 +35,7 @@ TINY = {  # tool -> options behind those of the page, for runs of seconds
     'train': SHORT,
     'test': ['--cfg-options', *NO_WORKERS[4:]],
 }
-ROOMS = ('backbones', 'engine', 'heads', 'necks', 'tests', 'tools', 'weights')
+ROOMS = ('backbones', 'engine', 'heads', 'necks', 'runtime', 'tests', 'tools', 'weights')
 every_page = pytest.mark.parametrize('page', PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from colonnade.engine.image_depths import Depths
 from colonnade.engine.own_data.image_files import image_size
-from colonnade.engine.prediction.images import ImageError, read_image
+from colonnade.runtime.images import ImageError, read_image
 
 tifffile = pytest.importorskip('tifffile')  # which supervision and scikit-image bring
 RANDOM = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from packages import some_image, write_checkpoint, write_package
 from PIL import Image
 
 LEAF = 'sem_fpn/xcit_tiny_12_p16_80k_ade20k'
-PARTS = ('api', 'backbones', 'configs', 'engine', 'heads', 'necks', 'tools', 'weights')
+PARTS = ('api', 'backbones', 'configs', 'engine', 'heads', 'necks', 'runtime', 'tools', 'weights')
 
 
 @pytest.fixture(scope='module')

@@ -20,11 +20,11 @@ import colonnade
 from colonnade.configs import find_config
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.batches import WINDOW, in_batches, prefetched
-from colonnade.engine.prediction.images import ImageError
 from colonnade.engine.prediction.loading import metainfo_of
 from colonnade.engine.prediction.model import Model
 from colonnade.engine.prediction.pipeline import steps_for_arrays
 from colonnade.engine.prediction.results import Instances
+from colonnade.runtime.images import ImageError
 
 LEAVES = dict(
     boxes='faster_rcnn/xcit_nano_12_p16_slim_shapes',

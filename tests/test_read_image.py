@@ -13,8 +13,8 @@ import pytest
 from conftest import SHARED
 from PIL import Image
 
-from colonnade.engine.prediction import images
-from colonnade.engine.prediction.images import ImageError, num_frames, read_image
+from colonnade.runtime import images
+from colonnade.runtime.images import ImageError, num_frames, read_image
 
 GRADIENT = np.stack(np.meshgrid(np.arange(0, 256, 8), np.arange(0, 256, 16)), -1).astype(np.uint8)
 PIXELS = np.dstack([GRADIENT, 255 - GRADIENT[..., :1]])  # (16, 32, 3)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from trunks import ARCHS, tiny
 
 from colonnade.backbones import ResMLP
-from colonnade.backbones.resmlp import token_mixing
+from colonnade.backbones.kernels import resampling
 from colonnade.backbones.resmlp.token_mixing import Resampling, mix_resampled, mix_windows
 
 NATIVE = (6, 6)
@@ -112,11 +112,11 @@ def test_devices_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Apple's, for one: what is computed in float64 is so on the CPU, and comes in float32."""
     made = []
     eye = torch.eye
-    monkeypatch.setattr(token_mixing, 'DOUBLE', ('cpu', ))
+    monkeypatch.setattr(resampling, 'DOUBLE', ('cpu', ))
     monkeypatch.setattr(torch, 'eye',
                         lambda *args, **kwargs: made.append(kwargs) or eye(*args, **kwargs))
     for dtype in (torch.float32, torch.float16):
-        matrix = token_mixing.resampling_matrix(5, 3, torch.empty(1, dtype=dtype, device='meta'))
+        matrix = resampling.resampling_matrix(5, 3, torch.empty(1, dtype=dtype, device='meta'))
         assert (matrix.device.type, matrix.dtype) == ('meta', torch.float32)
     assert {kwargs['device'] for kwargs in made} == {'cpu'}
 

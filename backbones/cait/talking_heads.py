@@ -137,11 +137,12 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
     gpu_attention: str = 'plain'
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``; by timm's own if a layer that mixes heads must be called.
+        """``(B, N, C)`` to ``(B, N, C)``.
 
-        That one needs memory for all pairs of tokens.
+        By timm's own if a layer that mixes heads must be called, and in exports, which would write
+        out the blocks. That one needs memory for all pairs of tokens.
         """
-        if first_touched(self, HEADS_MIXING) is not None:
+        if torch.compiler.is_exporting() or first_touched(self, HEADS_MIXING) is not None:
             return super().forward(x)
         qkv = call_linear(self.qkv, x).unflatten(2, (3, self.num_heads, -1))
         if self.gpu_attention == 'triton' and qkv.is_cuda and qkv.dtype.itemsize < 4:

@@ -8,13 +8,13 @@ from typing import Any
 
 import timm
 import torch
-from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from colonnade.weights.state_dicts import Shapes, State
 
 from ..columnar import ColumnarBackbone
 from ..kernels.orders import as_map
+from ..kernels.resampling import resample_positions
 from ..registry import register_trunk
 from ..variants import resolve_out_indices
 from .architectures import ShownModels, TimmModels, are_normalised
@@ -23,6 +23,7 @@ from .layouts import LAYOUTS, part_of, with_layer_scale_modules
 from .loading import fill_buffers, require_norm
 from .recognition import EVA_BIASES, find_model, zero_biases
 from .resizing import first_frequencies, resized_patches, resized_positions
+from .rotary import rotary_positions
 from .windows import Grid
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
@@ -229,8 +230,7 @@ class PlainViT(ColumnarBackbone):
         return found | first_frequencies(state, len(self.blocks))
 
     def _resample(self, positions: Tensor, old_grid: Grid, new_grid: Grid) -> Tensor:
-        return resample_abs_pos_embed(
-            positions, list(new_grid), list(old_grid), num_prefix_tokens=self._embedded_prefix)
+        return resample_positions(positions, old_grid, new_grid, self._embedded_prefix)
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -251,14 +251,14 @@ class PlainViT(ColumnarBackbone):
         prefix = [token.expand(x.shape[0], -1, -1) for token in tokens if token is not None]
         positions = self.pos_embed
         if positions is not None:
-            if grid != self.patch_embed.grid_size:
+            if torch.compiler.is_exporting() or grid != self.patch_embed.grid_size:
                 positions = self._resample(positions, self.patch_embed.grid_size, grid)
             if not self._embedded_prefix:
                 x, positions = x + positions, None
         x = torch.cat((*prefix, x), dim=1)
         if positions is not None:
             x = x + positions
-        rope = None if self.rope is None else self.rope.get_embed(shape=list(grid))
+        rope = None if self.rope is None else rotary_positions(self.rope, grid)
         return self.norm_pre(x), (grid, rope)
 
     def _run_block(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:

@@ -37,12 +37,13 @@ def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float
     Returns:
         ``(B, heads, P + N, d)``.
     """
+    if torch.compiler.is_exporting():
+        return attend_in_whole_windows(heads, grid, window_size)
     prefix = heads.query.shape[2] - grid[0] * grid[1]
     key, value = heads.key[:, :, :prefix], heads.value[:, :, :prefix]
     in_grid = [part[:, :, prefix:].unflatten(2, grid) for part in heads]
-    at_once = torch.is_grad_enabled() or torch.compiler.is_exporting()
     rows = []
-    for row in parts_of(grid[0], window_size, at_once=at_once):
+    for row in parts_of(grid[0], window_size, at_once=torch.is_grad_enabled()):
         columns = []
         for column in parts_of(grid[1], window_size, at_once=True):
             region = [part[:, :, row, column] for part in in_grid]
@@ -63,6 +64,44 @@ def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float
     return torch.cat((of_prefix, out), dim=2)
 
 
+def attend_in_whole_windows(heads: Heads, grid: Grid, window_size: int) -> Tensor:
+    """:func:`attend_in_windows` for exports, which do not know how many windows are whole.
+
+    The grid is filled up to whole windows. What fills it is not attended to, and cut off behind.
+    """
+    prefix = heads.query.shape[2] - grid[0] * grid[1]
+    # no negative numbers: ONNX rounds quotients to zero
+    counts = [(side + window_size - 1) // window_size for side in grid]
+    padding = (0, 0, 0, counts[1] * window_size - grid[1], 0, counts[0] * window_size - grid[0])
+
+    def windows_of(x: Tensor) -> Tensor:
+        """``(B, heads, h, w, d)`` to ``(B windows, heads, tokens of a window, d)``."""
+        x = x.reshape(*x.shape[:2], counts[0], window_size, counts[1], window_size, x.shape[-1])
+        x = x.permute(0, 2, 4, 1, 3, 5, 6)
+        batch = x.shape[0] * counts[0] * counts[1]
+        return x.reshape(batch, x.shape[3], window_size**2, x.shape[-1])
+
+    in_grid = (part[:, :, prefix:].unflatten(2, grid) for part in heads)
+    windows = Heads(*(windows_of(F.pad(part, padding)) for part in in_grid))
+    unseen = torch.finfo(heads.query.dtype).min
+    mask = F.pad(heads.query.new_zeros(1, 1, *grid, 1), padding, value=unseen)
+    mask = F.pad(windows_of(mask).mT, (prefix, 0))  # (windows, 1, 1, tokens)
+    if prefix:
+        key, value = (part[:, :, :prefix] for part in heads[1:])
+        windows = with_prefix_tokens(windows, key, value, counts[0] * counts[1])
+    batch, num_heads, _, width = heads.query.shape
+    out = F.scaled_dot_product_attention(
+        *windows, attn_mask=mask.expand(batch, -1, -1, -1, -1).flatten(0, 1))
+    out = out.reshape(batch, *counts, num_heads, window_size, window_size, width)
+    out = out.permute(0, 3, 1, 4, 2, 5, 6)
+    out = out.reshape(batch, num_heads, counts[0] * window_size, counts[1] * window_size, width)
+    out = out[:, :, :grid[0], :grid[1]].flatten(2, 3)
+    if not prefix:
+        return out
+    of_prefix = F.scaled_dot_product_attention(heads.query[:, :, :prefix], heads.key, heads.value)
+    return torch.cat((of_prefix, out), dim=2)
+
+
 def parts_of(size: int, side: int, *, at_once: bool) -> list[slice]:
     """Parts of a side of the grid: whole windows, at once or one by one, and what is left."""
     whole = size - size % side
@@ -73,7 +112,8 @@ def parts_of(size: int, side: int, *, at_once: bool) -> list[slice]:
 
 def with_prefix_tokens(windows: Heads, key: Tensor, value: Tensor, count: int) -> Heads:
     """Windows ``(B count, heads, tokens, d)`` whose keys and values begin with prefix tokens."""
-    key, value = (part.repeat_interleave(count, dim=0) for part in (key, value))
+    key, value = (
+        part[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1) for part in (key, value))
     return Heads(windows.query, torch.cat((key, windows.key), dim=2),
                  torch.cat((value, windows.value), dim=2))
 

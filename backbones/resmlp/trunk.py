@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
 from torch import Tensor, nn
 
@@ -14,11 +15,12 @@ from colonnade.weights.state_dicts import State
 from ..columnar import ColumnarBackbone
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
+from ..kernels.resampling import Grid, Resampling
 from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path
 from ..registry import register_trunk
 from ..variants import Variants
 from .layouts import LAYOUTS
-from .token_mixing import Grid, Resampling, mix_resampled, mix_windows
+from .token_mixing import mix_resampled, mix_windows
 
 COLUMNS = ('embed_dim', 'depth', 'patch_size', 'layer_scale_init_value')
 SIZES = {  # the paper's Table 1; the last column from the authors' code
@@ -78,7 +80,7 @@ class ResMLPBlock(ResBlock):
 
     def _mix(self, x: Tensor, grid: Grid, down: Resampling | None, up: Resampling | None) -> Tensor:
         layer, native = self.linear_tokens, self.native
-        if grid == native:
+        if not torch.compiler.is_exporting() and grid == native:
             return layer(x.transpose(1, 2)).transpose(1, 2)
         if self.token_mixing == 'window':
             return mix_windows(x, layer, grid, native, shifted=self.shifted)
@@ -173,10 +175,11 @@ class ResMLP(ColumnarBackbone):
             img_size=patch_size * math.isqrt(len(state['blocks.0.linear_tokens.bias'])))
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        x, grid = self.stem(img), self.stem.dynamic_feat_size(img.shape[-2:])  # (B, N, C)
+        x, grid = self.stem(img), self._grid_of(img)  # (B, N, C)
         native = self.stem.grid_size
         # once for all blocks; nothing is kept from image to image
-        if grid == native or all(block.token_mixing == 'window' for block in self.blocks):
+        windows = all(block.token_mixing == 'window' for block in self.blocks)
+        if windows or (not torch.compiler.is_exporting() and grid == native):
             return x, grid
         return x, (*grid, Resampling.between(grid, native, x), Resampling.between(native, grid, x))
 

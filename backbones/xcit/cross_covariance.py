@@ -53,7 +53,7 @@ def cross_covariance_attention(y: Tensor,
     """
     if gpu_attention == 'triton' and y.is_cuda and prefers_plain(y):
         return triton_form(y, weights)
-    if covariance_pays(*y.shape[1:]) and not prefers_plain(y):
+    if not prefers_plain(y) and covariance_pays(*y.shape[1:]):
         return covariance_form(y, weights)
     return plain_form(y, weights)
 
@@ -63,9 +63,9 @@ def prefers_plain(y: Tensor) -> bool:
 
     Products of half precision are so much faster than the full precision of ``y^T y`` that those
     saved do not pay for it. Without data there is nothing to gain, and the paper's products
-    are what is counted.
+    are what is counted. An export must not choose by a size that it does not know yet.
     """
-    return y.is_meta or product_dtype(y).itemsize < 4
+    return (y.is_meta or product_dtype(y).itemsize < 4 or torch.compiler.is_exporting())
 
 
 def covariance_pays(num_tokens: int, width: int) -> bool:

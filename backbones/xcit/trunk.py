@@ -153,7 +153,7 @@ class XCiT(ColumnarBackbone):
         return x[:, :1]
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        if first_touched_in_stem(self.patch_embed) is None:
+        if not torch.compiler.is_exporting() and first_touched_in_stem(self.patch_embed) is None:
             image = run_stem(self.patch_embed, img)
             x, grid = as_tokens(image), image.shape[-2:]  # (B, N, C)
         else:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
+from colonnade.runtime.images import read_image
+
 from ..prediction.drawing import Colour, blend
-from ..prediction.images import read_image
 from .faults import Case
 from .objects import extent_of
 from .scenes import TILE, annotated, mask_at, resized, shown_size

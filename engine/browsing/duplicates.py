@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from colonnade.runtime.images import ImageError, read_image
+
 from ..prediction.batches import prefetched
-from ..prediction.images import ImageError, read_image
 
 WIDTH, HEIGHT = 9, 8  # of the gray image
 MOST_BITS = 6  # that hashes may differ in

@@ -12,8 +12,9 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_masks
 
+from colonnade.runtime.images import read_image
+
 from ..prediction.drawing import Colour, draw_instances, draw_label_map
-from ..prediction.images import read_image
 from .objects import Mask, as_pixels
 from .sets import ImageSet
 

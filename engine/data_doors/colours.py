@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ..image_depths import has_16_bits
+from colonnade.runtime.depths import has_16_bits
+
 from ..own_data.files import Report
 from ..own_data.image_files import opened
 from ..own_data.label_maps import IGNORED

@@ -12,7 +12,9 @@ import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from ..image_depths import Depths, depth_fault, tiff_fault
+from colonnade.runtime.depths import depth_fault, tiff_fault
+
+from ..image_depths import Depths
 
 ORIENTATION = 0x0112  # EXIF tag; cameras' 5 to 8 are on their side
 MOST_PIXELS = 2**30  # that OpenCV decodes

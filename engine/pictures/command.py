@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from colonnade.runtime.images import num_frames
+
 from ..atomic import replacing
 from ..prediction import load, read_image
-from ..prediction.images import num_frames
 from ..prediction.inputs import Input, find_inputs
 from ..prediction.loading import CHECKPOINTS, check_kinds
 from .kinds import KINDS, check, pictures, pictures_of

@@ -10,8 +10,8 @@ from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.token_attention import has_token_attention
+from colonnade.runtime.images import Source, name_of, read_image
 
-from ..prediction.images import Source, name_of, read_image
 from ..prediction.model import Model
 from .attention import (attention_panels, channel_panels, class_attention_panels, magnitude_panels,
                         mixing_panels)

@@ -14,7 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ..prediction.images import MAX_PIXELS
+from colonnade.runtime.images import MAX_PIXELS
+
 from .scales import Scale
 
 WIDTH = 9.  # inches that panels may take side by side

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..prediction.images import MAX_PIXELS
+from colonnade.runtime.images import MAX_PIXELS
 
 
 @dataclass(frozen=True)

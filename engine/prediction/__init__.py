@@ -1,5 +1,6 @@
 """From a config and weights to answers."""
-from .images import ImageError, read_image
+from colonnade.runtime.images import ImageError, read_image
+
 from .loading import load
 from .model import Answer, Model
 from .results import Instances, LabelMap, Result

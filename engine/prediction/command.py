@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from colonnade.configs import list_configs
+from colonnade.runtime.images import ImageError, num_frames
 
 from ..atomic import replacing
 from ..half_precision import half_type, name_of_type
 from ..progress import Progress
 from .batches import prefetched
 from .drawing import check_opacity
-from .images import ImageError, num_frames
 from .inputs import Input, absolute, find_inputs
 from .loading import CHECKPOINTS, check_kinds, device_of, load, make_fast
 from .model import OVERLAP, WORKERS, Answer, Model

@@ -10,7 +10,7 @@ from glob import glob, has_magic
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from .images import SUFFIXES
+from colonnade.runtime.images import SUFFIXES
 
 OUTPUTS = ('.jpg', '.png', '.mp4', '.jsonl')  # behind stems
 VIDEOS = ('.avi', '.m4v', '.mkv', '.mov', '.mp4', '.mpeg', '.mpg', '.webm', '.wmv')

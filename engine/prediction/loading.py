@@ -15,6 +15,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 
 from colonnade.configs import find_config
+from colonnade.runtime.images import SUFFIXES
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
 from colonnade.weights.openmmlab import is_plain_config, without_code
@@ -31,7 +32,6 @@ from ..options import merge_options
 from ..registries import find_class
 from ..sharing import check_parts, open_package
 from .drawing import Colour
-from .images import SUFFIXES
 from .model import Model
 from .results import distinct_colours
 from .samples import kind_of

@@ -16,10 +16,11 @@ from mmengine.structures import BaseDataElement
 from PIL import Image
 from torch import nn
 
+from colonnade.runtime.images import ImageError, Source, name_of, read_image
+
 from ..complexity import count_parameters
 from .batches import in_batches, prefetched
 from .drawing import Colour
-from .images import ImageError, Source, name_of, read_image
 from .pipeline import pipeline_for_arrays
 from .results import LabelMap, Result
 from .samples import instances_of, kind_of

@@ -10,8 +10,10 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_masks
 
+from colonnade.runtime.images import Source, read_image
+from colonnade.runtime.results import image_of, legend_of, shares_of, size_text
+
 from .drawing import Colour, draw_instances, draw_label_map, with_legend
-from .images import Source, read_image
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 
@@ -24,11 +26,6 @@ def distinct_colours(number: int) -> tuple[Colour, ...]:
                                                0.95 - 0.25 * (index // 2 % 2))
         found.append((round(red * 255), round(green * 255), round(blue * 255)))
     return tuple(found)
-
-
-def size_text(size: tuple[int, int]) -> str:
-    """A height and width, said to be such."""
-    return f'height {size[0]} and width {size[1]}'
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,9 +169,7 @@ class LabelMap:
 
     def shares(self) -> dict[str, float]:
         """The classes that occur and their shares of the pixels, the largest first."""
-        counts = np.bincount(self.labels.ravel(), minlength=len(self.classes))
-        order = np.argsort(-counts, kind='stable')
-        return {self.classes[i]: float(counts[i] / self.labels.size) for i in order if counts[i]}
+        return shares_of(self.labels, self.classes)
 
     def as_image(self, first: int = 0) -> Image.Image:
         """The labels as an image: with the palette if they fit in 8 bits, else of 16 bits.
@@ -186,14 +181,7 @@ class LabelMap:
         Raises:
             ValueError: If labels do not fit in 16 bits.
         """
-        last = first + len(self.classes) - 1
-        if first < 0 or last > 65535:
-            raise ValueError(f'labels are from 0 to 65535, got {first} to {last}')
-        image = Image.fromarray(self.labels.astype(np.uint8 if last < 256 else np.uint16) + first)
-        if last < 256:
-            colours = [(0, 0, 0)] * first + list(self.palette)
-            image.putpalette([value for colour in colours for value in colour])
-        return image
+        return image_of(self.labels, self.palette, first)
 
     def draw(self,
              image: Source | None = None,
@@ -216,9 +204,7 @@ class LabelMap:
 
     def legend(self) -> list[tuple[str, Colour]]:
         """Each class that occurs with its share of the pixels, and its colour."""
-        colours = dict(zip(self.classes, self.palette, strict=True))
-        return [(f'{name} {share:.0%}' if share >= 0.005 else f'{name} < 1%', colours[name])
-                for name, share in self.shares().items()]
+        return legend_of(self.labels, self.classes, self.palette)
 
 
 Result = Instances | LabelMap

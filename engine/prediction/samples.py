@@ -8,8 +8,9 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import nn
 
+from colonnade.runtime.images import ImageError
+
 from ..mask_encoding import encode_masks
-from .images import ImageError
 from .results import Instances
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import cv2
 import numpy as np
 
+from colonnade.runtime.images import ImageError
+
 from ..atomic import replacing
 from .batches import prefetched
 from .films import can_be_named, new_film
-from .images import ImageError
 from .inputs import Input
 from .model import WORKERS, Answer, Model
 from .outputs import Outputs

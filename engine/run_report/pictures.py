@@ -10,8 +10,9 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_masks
 
+from colonnade.runtime.images import read_image
+
 from ..prediction.drawing import Colour, draw_instances
-from ..prediction.images import read_image
 from ..prediction.results import Instances, LabelMap
 from ..prediction.truth import instances, label_map
 from ..storage import content

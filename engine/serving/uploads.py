@@ -7,8 +7,9 @@ from io import BytesIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from colonnade.runtime.images import rgb_of
+
 from ..prediction import ImageError
-from ..prediction.images import rgb_of
 
 FORMATS = ('BMP', 'GIF', 'JPEG', 'PNG', 'PPM', 'TIFF', 'WEBP')  # none that starts other programs
 MEGABYTE = 10**6

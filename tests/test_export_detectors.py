@@ -1,0 +1,297 @@
+"""Whole detectors as graphs, which find in onnxruntime what they find in torch."""
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from mmcv.ops import batched_nms
+from mmdet.models.detectors import RTMDet
+from mmdet.models.roi_heads.mask_heads import FCNMaskHead
+from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
+from mmdet.models.task_modules.coders import DeltaXYWHBBoxCoder
+from mmdet.models.task_modules.prior_generators import AnchorGenerator
+from mmengine.config import ConfigDict
+from mmengine.registry import MODELS
+from torch import nn
+
+from colonnade import runtime
+from colonnade.engine.digests import sha256_of
+from colonnade.engine.exporting.detectors import plan
+from colonnade.engine.exporting.exporting import ExportOptions, export
+from colonnade.engine.exporting.graphs import ExportError, to_onnx
+from colonnade.engine.launch import read_config
+from colonnade.engine.prediction.model import Model
+from colonnade.runtime.boxes import Coder, anchors, decode, levels_of, suppress
+from colonnade.runtime.masks import boxes_around, paste
+
+SIZES = ((150, 211), (77, 300), (128, 128))  # resized to fit 128 x 128, ratio kept
+SPREAD = {  # weights of heads that are spread out, so that scores and boxes differ
+    'fc_cls.weight': 0.5, 'fc_reg.weight': 0.1, 'conv_logits.weight': 0.5, 'rpn_cls.weight': 0.1,
+    'rpn_reg.weight': 0.05, 'rtm_cls.weight': 0.2, 'rtm_cls.bias': 1., 'rtm_reg.weight': 0.05,
+    'rtm_kernel.weight': 0.2, 'cls_embed.weight': 0.5, 'mask_embed.weight': 0.3,
+    'sampling_offsets.weight': 0.2,
+}  # yapf: disable
+
+
+def detector(head: str, num_classes: int | None = None) -> Model:
+    """A head of a slim config on a trunk of one block, with random weights and statistics."""
+    torch.manual_seed(0)
+    cfg = read_config(next(ROOT.glob(f'configs/{head}/xcit*_slim_shapes.py')))
+    backbone, model = cfg.model.backbone, cfg.model
+    backbone.arch = dict(embed_dim=32, depth=1, num_heads=2, patch_size=16)
+    backbone.out_indices = [0] * len(backbone.get('out_indices') or range(4))
+    model.neck.in_channels = 32
+    if head == 'mask2former':
+        model.panoptic_head.in_channels = [32] * 4
+    if num_classes:
+        model.roi_head.bbox_head.num_classes = model.roi_head.mask_head.num_classes = num_classes
+    module = MODELS.build(model)
+    module.init_weights()
+    spread_out(module)
+    names = ('disc', 'square', 'triangle')[:num_classes]
+    return Model(module.eval(), cfg, names, ((0, 0, 0), ) * len(names), 'random weights')
+
+
+@torch.no_grad()
+def spread_out(module: nn.Module) -> None:
+    for name, value in module.state_dict().items():
+        for part, std in SPREAD.items():
+            if re.sub(r'\.\d+', '', name).endswith(part):
+                value.normal_(std=std)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum = 1.
+    maps = module.train().extract_feat(torch.randn(2, 3, 128, 128))  # sets statistics of norms
+    if isinstance(module, RTMDet):
+        module.bbox_head(maps)
+
+
+def write(model: Model, folder: Path) -> runtime.Model:
+    """The graphs of a model, and the runtime's model of them."""
+    planned = plan(model, model.cfg, ExportOptions())
+    folder.mkdir()
+    graphs = {}
+    for graph in planned.graphs:
+        path = folder / f'{graph.name}.onnx'
+        to_onnx(graph.module, graph.make_inputs(graph.sizes[0]), graph.dynamic_shapes, path,
+                graph.input_names, graph.output_names)
+        graphs[graph.name] = dict(
+            file=path.name,
+            sha256=sha256_of(path),
+            inputs=graph.input_names,
+            outputs=graph.output_names)
+    about = dict(
+        format=1,
+        task=planned.task,
+        graphs=graphs,
+        preprocess=planned.preprocess,
+        postprocess=planned.postprocess,
+        classes=model.classes,
+        palette=model.palette)
+    (folder / 'model.json').write_text(json.dumps(about))
+    return runtime.load(folder, threads=1)
+
+
+@pytest.fixture(scope='module')
+def mask_rcnn(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """Mask R-CNN, and what became of it."""
+    model = detector('mask_rcnn')
+    folder = tmp_path_factory.mktemp('exported') / 'mask_rcnn'
+    return SimpleNamespace(model=model, folder=folder, exported=write(model, folder))
+
+
+def image_of(size: tuple[int, int]) -> np.ndarray:
+    """Patches of different colours."""
+    height, width = size
+    patches = np.random.default_rng(0).integers(0, 255, (height // 8 + 1, width // 8 + 1, 3))
+    return patches.astype(np.uint8).repeat(8, 0).repeat(8, 1)[:height, :width]
+
+
+def check_same(model: Model, exported: runtime.Model, size: tuple[int, int]) -> int:
+    """Compare the objects in an image, of which equal scores may change places; returns how many.
+    """
+    image = image_of(size)
+    wanted, found = model.predict(image), exported.predict(image)
+    assert found.size == wanted.size == size and len(found) == len(wanted)
+    assert (found.boxes.dtype, found.scores.dtype,
+            found.labels.dtype) == (wanted.boxes.dtype, wanted.scores.dtype, wanted.labels.dtype)
+    assert (np.diff(found.scores) <= 0).all()
+    if not len(wanted):
+        return 0
+    ours, theirs = (np.concatenate([r.boxes / 1e3, r.scores[:, None], r.labels[:, None]], 1)
+                    for r in (found, wanted))  # yapf: disable
+    distance = abs(ours[:, None] - theirs).max(2)
+    match = distance.argmin(1)
+    assert distance.min(1).max() < 1e-4 and len(set(match)) == len(match)
+    if wanted.masks is None:
+        assert found.masks is None
+        return len(wanted)
+    masks = wanted.mask_arrays()[match]
+    assert found.masks.shape == masks.shape and masks.any() and not masks.all()
+    assert (found.masks != masks).sum() <= len(masks) / 5
+    return len(wanted)
+
+
+@pytest.mark.parametrize('size', SIZES)
+def test_mask_rcnn(mask_rcnn: SimpleNamespace, size: tuple[int, int]) -> None:
+    assert check_same(mask_rcnn.model, mask_rcnn.exported, size) > 10
+
+
+def changed(source: Path, folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    """An exported model whose ``model.json`` is changed."""
+    folder.mkdir()
+    for path in source.glob('*.onnx'):
+        (folder / path.name).symlink_to(path)
+    about = json.loads((source / 'model.json').read_text())
+    change(about)
+    (folder / 'model.json').write_text(json.dumps(about))
+    return folder
+
+
+@pytest.mark.parametrize('change, match', [
+    (lambda about: about['postprocess'].update(kind='one'), 'postprocess.kind must be one of two_'),
+    (lambda about: about['graphs'].pop('masks'), 'graphs.masks must be an object, got nothing'),
+    (lambda about: about['postprocess']['proposals']['levels'][1].update(anchors=[[1, 2]]),
+     r'postprocess.proposals.levels\[1\].anchors must be a list of boxes of four numbers'),
+])
+def test_faults_of_the_description_are_named(mask_rcnn: SimpleNamespace, tmp_path: Path,
+                                             change: Callable, match: str) -> None:
+    folder = changed(mask_rcnn.folder, tmp_path / 'changed', change)
+    with pytest.raises(runtime.ModelError, match=match):
+        runtime.load(folder)
+
+
+def test_no_objects(mask_rcnn: SimpleNamespace, tmp_path: Path) -> None:
+    folder = changed(mask_rcnn.folder, tmp_path / 'none',
+                     lambda about: about['postprocess']['boxes'].update(least_score=1.))
+    found = runtime.load(folder, threads=1).predict(image_of((50, 60)))
+    assert len(found) == 0 and found.masks.shape == (0, 50, 60)
+    assert json.loads(found.save(tmp_path / 'found')[0].read_text())['instances'] == []
+
+
+def test_instances_are_saved(mask_rcnn: SimpleNamespace, tmp_path: Path) -> None:
+    found = mask_rcnn.exported.predict(image_of(SIZES[0]))
+    path, = found.save(tmp_path / 'found')
+    content = json.loads(path.read_text())
+    assert content['size'] == list(SIZES[0]) and len(content['instances']) == len(found)
+    entry = content['instances'][0]
+    assert entry['label'] == found.names[0] and entry['score'] == pytest.approx(found.scores[0])
+    runs = np.repeat(np.arange(len(entry['mask']['counts'])) % 2, entry['mask']['counts'])
+    assert np.array_equal(runs.reshape(SIZES[0][::-1]).T, found.masks[0])
+
+
+SLOW = ('faster_rcnn', 'cascade_mask_rcnn', 'vitdet', 'rtmdet_ins', 'dino', 'mask2former')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head', SLOW)
+def test_other_detectors(head: str, tmp_path: Path) -> None:
+    model = detector(head)
+    export(model, model.cfg, tmp_path / head, ExportOptions())
+    exported = runtime.load(tmp_path / head, threads=1)
+    for size in SIZES:
+        assert check_same(model, exported, size) > 10
+
+
+@pytest.mark.slow
+def test_one_class(tmp_path: Path) -> None:
+    model = detector('mask_rcnn', num_classes=1)
+    exported = write(model, tmp_path / 'one')
+    assert check_same(model, exported, SIZES[0]) > 0
+
+
+def test_what_the_runtime_does_not_do_is_refused(mask_rcnn: SimpleNamespace) -> None:
+    model = copy.copy(mask_rcnn.model)
+
+    def refused(match: str) -> None:
+        with pytest.raises(ExportError, match=match):
+            plan(model, model.cfg, ExportOptions())
+
+    model.module = copy.deepcopy(model.module)
+    model.module.roi_head.test_cfg.nms = ConfigDict(type='soft_nms')
+    refused(r'model.test_cfg.rcnn.nms .* got .*soft_nms')
+    model.module.roi_head.test_cfg.nms = ConfigDict(type='nms', iou_threshold=0.5)
+    model.module.roi_head.test_cfg.mask_thr_binary = -1
+    refused('mask_thr_binary must be at least 0, got -1')
+    model.module.rpn_head.__class__ = type('MyRPN', (type(model.module.rpn_head), ), {})
+    refused('MyRPN cannot be exported: the runtime has RPNHead')
+    model.module = nn.Linear(2, 2)
+    refused('Linear cannot be exported: there are TwoStageDetector, RTMDet, DINO, Mask2Former')
+
+
+def draw_boxes(num: int, size: tuple[int, int]) -> np.ndarray:
+    """Boxes in and around an image, the first two without an area."""
+    rng = np.random.default_rng(0)
+    places = (rng.random((num, 2, 2)) * 1.4 - 0.2) * size[::-1]
+    boxes = np.concatenate([places.min(1), places.max(1)], 1).astype(np.float32)
+    boxes[0, 2] = boxes[0, 0]
+    boxes[1, 2:] = boxes[1, :2]
+    return boxes
+
+
+def test_anchors_are_mmdets() -> None:
+    generator = AnchorGenerator(strides=[4, 3.5], ratios=[0.5, 2.], scales=[8])
+    expected = generator.grid_priors([(3, 5), (2, 1)], device='cpu')
+    for level, size in enumerate([(3, 5), (2, 1)]):
+        base = generator.base_anchors[level].numpy()
+        assert np.array_equal(anchors(size, generator.strides[level], base), expected[level])
+
+
+@pytest.mark.parametrize('limit', [None, 2.])
+def test_deltas_are_decoded_as_mmdets(limit: float | None) -> None:
+    stds = (0.1, 0.1, 0.2, 0.2)
+    theirs = DeltaXYWHBBoxCoder(
+        target_stds=stds, add_ctr_clamp=limit is not None, ctr_clamp=limit or 32)
+    boxes, size = draw_boxes(30, (60, 90)), (60, 90)
+    deltas = np.random.default_rng(1).normal(0, 20, (30, 12)).astype(np.float32)
+    found = decode(boxes, deltas, Coder((0., ) * 4, stds, True, limit), size)
+    wanted = theirs.decode(torch.tensor(boxes), torch.tensor(deltas), max_shape=size)
+    np.testing.assert_allclose(found.reshape(30, 12), wanted, rtol=1e-6, atol=1e-4)
+
+
+def test_suppression_is_mmcvs() -> None:
+    boxes = draw_boxes(300, (60, 90)).clip(0)
+    rng = np.random.default_rng(1)
+    scores, groups = rng.random(300).astype(np.float32).round(2), rng.integers(0, 3, 300)
+    _, wanted = batched_nms(*map(torch.tensor, (boxes, scores, groups)), dict(iou_threshold=0.4))
+    found = suppress(boxes, scores, groups, 0.4)
+    assert len(found) < 250 and np.array_equal(found, wanted)
+    assert len(suppress(boxes[:0], scores[:0], groups[:0], 0.4)) == 0
+
+
+def test_levels_are_mmdets() -> None:
+    layer = dict(type='RoIAlign', output_size=7, sampling_ratio=0)
+    extractor = SingleRoIExtractor(layer, 2, [4, 8, 16])
+    boxes = draw_boxes(200, (600, 900))
+    rois = torch.tensor(np.pad(boxes, ((0, 0), (1, 0))))
+    assert np.array_equal(levels_of(boxes, 56, 3), extractor.map_roi_levels(rois, 3))
+
+
+def test_masks_are_pasted_as_mmdets() -> None:
+    torch.manual_seed(0)
+    head = FCNMaskHead(num_convs=0, in_channels=2, num_classes=1, class_agnostic=True)
+    boxes, size = draw_boxes(25, (61, 83)).clip(0), (61, 83)
+    logits = torch.randn(25, 1, 14, 14)
+    wanted = head._predict_by_feat_single(
+        logits,
+        torch.tensor(boxes),
+        torch.zeros(25).long(),
+        dict(scale_factor=(1., 1.), ori_shape=size),
+        ConfigDict(mask_thr_binary=0.5),
+        rescale=True)
+    found = paste(logits[:, 0].sigmoid().numpy(), boxes, size, 0.5)
+    assert found.shape == wanted.shape and wanted.any()
+    assert (found != wanted.numpy()).sum() <= 2
+    assert boxes_around(found[:3] & False).tolist() == [[0.] * 4] * 3
+    around = np.zeros((1, 5, 6), bool)
+    around[0, 1:3, 2:5] = True
+    assert boxes_around(around).tolist() == [[2., 1., 5., 3.]]
