@@ -46,7 +46,10 @@ def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: 
         'train_cfg.max_iters=6', 'default_hooks.checkpoint.interval=2',
         'default_hooks.logger.interval=1', 'optim_wrapper.clip_grad=None', *NO_VAL
     ]
-    environ = dict(TWO_PROCESSES, TORCH_DISABLE_SHARE_RDZV_TCP_STORE='1', PYTHONPATH=f'{ROOT / "tests"}:{os.environ["PYTHONPATH"]}')
+    environ = dict(
+        TWO_PROCESSES,
+        TORCH_DISABLE_SHARE_RDZV_TCP_STORE='1',
+        PYTHONPATH=f'{ROOT / "tests"}:{os.environ["PYTHONPATH"]}')
     printed = run_python(*command, **environ)
     assert (tmp_path / 'done').exists()
     logs = sorted((tmp_path / 'run').glob('*/*.log'))

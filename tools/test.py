@@ -38,9 +38,9 @@ def main() -> None:
             options = evaluation.TestOptions(**vars(args))
             runner = stack.enter_context(evaluation.prepared_runner(options))
         from colonnade.weights import WeightsError
+
         # of runners that load only now, and of storage that data are read from
-        with user_errors('test', WeightsError, FileNotFoundError, ConnectionError,
-                         PermissionError):
+        with user_errors('test', WeightsError, FileNotFoundError, ConnectionError, PermissionError):
             metrics = runner.test()
     with user_errors('test', OSError):
         evaluation.report(metrics, runner, options)

@@ -147,6 +147,7 @@ def main() -> None:
             from colonnade.engine.training import TrainOptions, prepared_runner  # takes seconds
             runner = stack.enter_context(prepared_runner(TrainOptions(**vars(args))))
         from colonnade.weights import WeightsError
+
         # of runners that load only now, and of storage that data are read from
         with user_errors('train', WeightsError, FileNotFoundError, ConnectionError,
                          PermissionError):
