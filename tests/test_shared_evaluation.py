@@ -9,6 +9,7 @@ from conftest import run_processes
 from evaluate_shares import all_metrics
 
 
+@pytest.mark.slow
 def test_shares_of_any_size(shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """mmengine's sampler repeats images until all processes have as many; these do not count."""
     monkeypatch.chdir(tmp_path)  # where processes leave their results for each other

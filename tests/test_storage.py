@@ -94,7 +94,7 @@ def test_samples_are_those_of_folders(head: str, shapes: Path, shards: Path, buc
 
 
 @pytest.mark.parametrize('head, where', [
-    ('sem_fpn', 's3 shards'),
+    pytest.param('sem_fpn', 's3 shards', marks=pytest.mark.slow),
     pytest.param('mask_rcnn', 'shards', marks=pytest.mark.slow),
     pytest.param('sem_fpn', 's3', marks=pytest.mark.slow),
     pytest.param('mask_rcnn', 's3', marks=pytest.mark.slow),

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
+from os import PathLike
 from typing import Any, Protocol, runtime_checkable
 
 from mmengine.fileio import get, get_file_backend, get_local_path
@@ -21,9 +22,9 @@ class Listing(Protocol):
         """Whether there is a file or folder."""
 
 
-def is_remote(path: str) -> bool:
+def is_remote(path: str | PathLike[str]) -> bool:
     """Whether a path is a URL."""
-    return '://' in path
+    return '://' in str(path)
 
 
 def is_readable(path: str, settings: Settings = None) -> bool:
@@ -72,13 +73,13 @@ def backend_of(path: str, settings: Settings = None) -> Any:
         raise ValueError(f'{path} cannot be read: {error}') from error
 
 
-def content(path: str, settings: Settings = None) -> str | BytesIO:
+def content(path: str | PathLike[str], settings: Settings = None) -> str | PathLike[str] | BytesIO:
     """What opens an image: its path on this machine, or its content.
 
     Raises:
         OSError: If it cannot be read.
     """
-    return BytesIO(get(path, settings)) if is_remote(path) or settings else path
+    return BytesIO(get(str(path), settings)) if is_remote(path) or settings else path
 
 
 @contextmanager
