@@ -67,7 +67,7 @@ class Instances:
                 label=name, score=float(self.scores[index]), box=self.boxes[index].tolist())
             yield entry if codes is None else dict(entry, mask=codes[index])
 
-    def save(self, stem: Path) -> list[Path]:
+    def save(self, stem: str | Path) -> list[Path]:
         """Write the instances as ``STEM.json``.
 
         Returns:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .description import Graph, Section, read_description, read_graphs
 from .detection import Detection
+from .errors import ModelError
 from .images import Source, name_of, read_image
 from .instances import Instances
 from .one_stage import read_box_queries, read_mask_queries, read_points
@@ -73,7 +74,15 @@ class Model:
         Args:
             name: Of the graph.
             *inputs: In the order of its inputs.
+
+        Raises:
+            ModelError: If there is no such graph, or it takes another number of inputs.
         """
+        if name not in self.graphs:
+            raise ModelError(f'there is no graph {name!r}: there are {", ".join(self.graphs)}')
+        if len(inputs) != len(self.graphs[name].inputs):
+            raise ModelError(f'graph {name} takes {", ".join(self.graphs[name].inputs)}, got '
+                             f'{len(inputs)} arrays')
         feeds = dict(zip(self.graphs[name].inputs, inputs, strict=True))
         if self.observe is not None:
             self.observe(name, feeds)

@@ -94,7 +94,7 @@ class Preprocess:
             name: What errors call it.
 
         Raises:
-            ImageError: If it would have no pixels.
+            ImageError: If it would have no pixels, or fewer than graphs take.
         """
         size, scale = image.shape[:2], (1., 1.)
         for step in self.steps:
@@ -112,12 +112,16 @@ class Preprocess:
         array = (array - np.float32(self.mean)) / np.float32(self.std)
         array = np.ascontiguousarray(array.transpose(2, 0, 1))
         wanted = self.pad_size or upwards(image.shape[:2], self.pad_multiple)
-        return Prepared(padded(array, wanted, self.pad_value), size[:2], image.shape[:2], scale)
+        array = padded(array, wanted, self.pad_value)
+        if min(array.shape[1:]) < self.least:
+            raise ImageError(f'{name} of {size[0]} x {size[1]} pixels is prepared as '
+                             f'{array.shape[1]} x {array.shape[2]}, and the graphs take at least '
+                             f'{self.least} x {self.least}')
+        return Prepared(array, size[:2], image.shape[:2], scale)
 
     def for_graphs(self, images: np.ndarray) -> np.ndarray:
         """Images ``(B, 3, H, W)`` of a size that graphs take."""
-        height, width = (max(side, self.least) for side in images.shape[2:])
-        return padded(images, upwards((height, width), self.multiple))
+        return padded(images, upwards(images.shape[2:], self.multiple))
 
 
 def new_size(size: Size, step: Step) -> Size:

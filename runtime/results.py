@@ -75,7 +75,7 @@ class LabelMap:
         shown = ', '.join(text for text, _ in legend_of(self.labels, self.classes, self.palette))
         return f'label map of {size_text(self.size)}: {shown}'
 
-    def save(self, stem: Path) -> list[Path]:
+    def save(self, stem: str | Path) -> list[Path]:
         """Write the labels as ``STEM.png``, and the shares of the classes as ``STEM.json``.
 
         Returns:
@@ -113,7 +113,7 @@ class Maps:
         shapes = ', '.join(f'{name} {values.shape}' for name, values in self.maps.items())
         return f'maps of an image of {size_text(self.size)}: {shapes}'
 
-    def save(self, stem: Path) -> list[Path]:
+    def save(self, stem: str | Path) -> list[Path]:
         """Write the maps as ``STEM.npz``.
 
         Returns:
@@ -128,8 +128,9 @@ class Maps:
         return [path]
 
 
-def beside(stem: Path, suffix: str) -> Path:
+def beside(stem: str | Path, suffix: str) -> Path:
     """A path with a suffix behind its whole name, dots included."""
+    stem = Path(stem)
     return stem.with_name(stem.name + suffix)
 
 

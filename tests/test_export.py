@@ -145,8 +145,8 @@ def test_outputs_that_cannot_be_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize('given, message', [
     (dict(format='tflite'), "format must be onnx or .*, got 'tflite'"),
     (dict(what='head'), "what must be model or features, got 'head'"),
-    (dict(precision='int8'), 'precision=int8 needs images'),
-    (dict(calibrate=Path('images')), 'precision=int8 needs images'),
+    (dict(precision='int8'), '--precision int8 needs --calibrate'),
+    (dict(calibrate=Path('images')), '--calibrate is for --precision int8'),
 ])
 def test_options_that_do_not_fit(given: dict, message: str) -> None:
     with pytest.raises(ExportError, match=message):

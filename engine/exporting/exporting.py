@@ -50,7 +50,7 @@ class ExportOptions:
     format: str = 'onnx'
     what: str = 'model'
     precision: str = 'float32'
-    calibrate: Path | None = None
+    calibrate: str | Path | None = None
     num_images: int = 100
     tolerance: float = 1e-4
 
@@ -58,8 +58,10 @@ class ExportOptions:
         for key, legal in (('format', FORMATS), ('what', WHAT), ('precision', PRECISIONS)):
             if getattr(self, key) not in legal:
                 raise ExportError(f'{key} must be {" or ".join(legal)}, got {getattr(self, key)!r}')
-        if (self.precision == 'int8') != (self.calibrate is not None):
-            raise ExportError('precision=int8 needs images to calibrate on, and nothing else does')
+        if self.precision == 'int8' and self.calibrate is None:
+            raise ExportError('--precision int8 needs --calibrate: images of your own')
+        if self.precision != 'int8' and self.calibrate is not None:
+            raise ExportError('--calibrate is for --precision int8')
         if self.precision == 'int8' and self.format != 'onnx':
             raise ExportError(f'precision=int8 is for format=onnx, got {self.format!r}')
 

@@ -27,7 +27,7 @@ from .graphs import ExportError
 OPERATORS = ['Conv', 'Gemm', 'MatMul']  # of MatMul, those by a weight
 
 
-def calibration_images(place: Path | None, num_images: int) -> list[Path]:
+def calibration_images(place: str | Path | None, num_images: int) -> list[Path]:
     """The images that ranges are taken of: evenly from a folder and those below it.
 
     Args:
@@ -41,6 +41,7 @@ def calibration_images(place: Path | None, num_images: int) -> list[Path]:
         return []
     if num_images < 1:
         raise ExportError(f'--num-images must be at least 1, got {num_images}')
+    place = Path(place)
     if not place.exists():
         raise ExportError(f'--calibrate: no folder {place}')
     found = [place] if place.is_file() else sorted(

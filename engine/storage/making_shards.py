@@ -95,22 +95,24 @@ def write_dataset(writer: ShardWriter, dataset: ConfigDict, root: str) -> None:
 
 
 def write_sample(writer: ShardWriter, info: dict[str, Any], root: str, settings: Settings) -> None:
-    """Add an image with its label map, unless it is there.
+    """Add an image with its label map, each unless it is there.
 
     Raises:
         OSError: If a file cannot be read.
         ValueError: If the image is not below the root.
     """
     image = relative(info[IMAGE], root)
+    name, files = PurePosixPath(image), {}
+    about = {key: info[key] for key in KNOWN if key in info}
     if image not in writer.places:
-        name = PurePosixPath(image)
-        files = {name.suffix.lstrip('.').lower() or 'img': (image, get(info[IMAGE], settings))}
-        about = {key: info[key] for key in KNOWN if key in info}
-        if label_path := info.get(LABELS):
-            labels = relative(label_path, root)
+        suffix = name.suffix.lstrip('.').lower() or 'img'
+        files[suffix] = (image, get(info[IMAGE], settings))
+    if label_path := info.get(LABELS):
+        labels = about['labels'] = relative(label_path, root)
+        if labels not in writer.places:
             suffix = PurePosixPath(labels).suffix.lower()
             files[f'seg{suffix}'] = (labels, get(label_path, settings))
-            about['labels'] = labels
+    if files:
         writer.add(str(name.with_suffix('')), files, dict(path=image, **about))
 
 
