@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction import Model
-from colonnade.runtime import LabelMap, ModelError, load, segmentation
+from colonnade.runtime import ImageError, LabelMap, ModelError, load, segmentation
 from colonnade.runtime.description import Section
 from colonnade.runtime.interpolation import resized
 from colonnade.runtime.preprocessing import read_preprocess
@@ -54,6 +54,23 @@ def noise(height: int, width: int) -> np.ndarray:
     slow = generator.integers(0, 200, (4, 4, 3), dtype=np.uint8)
     large = cv2.resize(slow, (width, height), interpolation=cv2.INTER_CUBIC)
     return large // 2 + generator.integers(0, 100, (height, width, 3), dtype=np.uint8)
+
+
+def test_images_that_graphs_cannot_take_are_refused() -> None:
+    about = dict(steps=[], channels='RGB', mean=[0, 0, 0], std=[1, 1, 1], least=49)
+    preprocess = read_preprocess(described(about))
+    assert preprocess(noise(49, 60)).array.shape == (3, 49, 60)
+    wanted = 'the image of 48 x 60 pixels is prepared as 48 x 60, and the graphs take at least 49'
+    with pytest.raises(ImageError, match=wanted):
+        preprocess(noise(48, 60))
+
+
+def test_unknown_graphs_are_named(tmp_path: Path) -> None:
+    model = load(write_folder(tmp_path / 'exported'))
+    with pytest.raises(ModelError, match="there is no graph 'other': there are model"):
+        model.run('other')
+    with pytest.raises(ModelError, match='graph model takes .*, got 0 arrays'):
+        model.run('model')
 
 
 @pytest.mark.parametrize('before, after', [
