@@ -21,7 +21,7 @@ ABOUT: dict[str, Any] = dict(
         std=[50., 55., 60.],
         pad=None,
         multiple=8,
-        least=16),
+        least=1),
     postprocess=dict(kind='logits', align_corners=False, threshold=None, windows=None),
     classes=['red', 'green', 'blue'],
     palette=[[255, 0, 0], [0, 255, 0], [0, 0, 255]])
