@@ -1,5 +1,6 @@
 # make demo   set up, draw a small data set, train and evaluate a detector and a segmenter on it
-# make test   set up and run the tests in two processes (make test-slow: those that take minutes)
+# make test   set up and run the tests in two processes (make test-slow: those that take minutes,
+#             make test-faults: of these the faults of docs/faults.md)
 # make lint   check the style
 # make docs   build the pages of docs/ into build/docs; warnings are errors
 # make clean  remove the environment and what was built; work_dirs and data stay
@@ -12,7 +13,7 @@ COMPILED_MMCV ?=
 BIN = $(VENV)/bin
 GENERATOR = build/docs-generator
 
-.PHONY: demo test test-slow lint docs env clean
+.PHONY: demo test test-slow test-faults lint docs env clean
 
 demo: env
 	@$(BIN)/python tools/demo.py
@@ -22,6 +23,9 @@ test: env
 
 test-slow: env
 	$(BIN)/python -m pytest -m slow -s
+
+test-faults: env
+	$(BIN)/python -m pytest -m slow -s tests/faults
 
 lint: env
 	$(BIN)/python -m flake8

@@ -16,6 +16,17 @@ STEPS_OF_COCO = ('loading annotations into memory...', 'Done (t=', 'creating ind
 OF_THE_START = Runner._log_env.__name__, 'Hooks will be executed'  # a function, a text
 
 
+@contextmanager
+def errors_alone(logger: logging.Logger) -> Iterator[None]:
+    """While open, a logger passes on errors and nothing less."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 class WithoutStart(logging.Filter):
     """Leaves the environment, the config and the list of hooks out."""
 

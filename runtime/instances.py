@@ -12,7 +12,7 @@ from .results import Colour, beside, size_text, write_json
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Instances:
+class Boxes:
     """The objects that a detector found in an image, the most certain first.
 
     Attributes:
@@ -22,8 +22,6 @@ class Instances:
         boxes: Left, top, right and bottom in pixels of the image, ``(N, 4)``, float32.
         scores: ``(N,)``, float32, from 0 to 1.
         labels: Indices in ``classes``, ``(N,)``, int64.
-        masks: ``(N, H, W)``, bool; None of a model of boxes.
-        source: The path of the image, if it was given by one.
     """
     size: tuple[int, int]
     classes: tuple[str, ...]
@@ -31,8 +29,6 @@ class Instances:
     boxes: np.ndarray
     scores: np.ndarray
     labels: np.ndarray
-    masks: np.ndarray | None = None
-    source: str | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -48,6 +44,18 @@ class Instances:
     def names(self) -> tuple[str, ...]:
         """The class of each instance."""
         return tuple(self.classes[label] for label in self.labels)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Instances(Boxes):
+    """Objects with their masks, if the model finds any; see :class:`Boxes` too.
+
+    Attributes:
+        masks: ``(N, H, W)``, bool; None of a model of boxes.
+        source: The path of the image, if it was given by one.
+    """
+    masks: np.ndarray | None = None
+    source: str | None = None
 
     def run_lengths(self) -> list[dict[str, Any]]:
         """The masks in COCO's run-length code, without compression.

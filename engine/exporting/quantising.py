@@ -10,7 +10,6 @@ import json
 import logging
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from colonnade.runtime.images import SUFFIXES
 
 from ..atomic import write_json
 from ..digests import sha256_of
+from ..terminal import errors_alone
 from .graphs import ExportError
 
 OPERATORS = ['Conv', 'Gemm', 'MatMul']  # of MatMul, those by a weight
@@ -88,7 +88,7 @@ def quantise_graph(source: Path, target: Path, inputs: Inputs) -> None:
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
-    with quiet():
+    with errors_alone(logging.getLogger()):  # to which onnxruntime's tool logs its remarks
         prepared = target.with_name(f'prepared-{target.name}')
         # its own inference of symbolic shapes fails on sizes that are computed
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
@@ -104,18 +104,6 @@ def quantise_graph(source: Path, target: Path, inputs: Inputs) -> None:
             weight_type=QuantType.QInt8,
             extra_options=dict(MatMulConstBOnly=True))
         prepared.unlink()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the remarks of onnxruntime's tool, which logs to the root."""
-    logger = logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 class Inputs:

@@ -16,6 +16,7 @@ from .estimate import Estimate, Setting
 PROCESSES = (2, 4, 8, 16)  # to share over
 WORTH = 0.9  # of the memory, for sharing that alone is not enough
 SMALLEST = 64  # pixels of a crop's shorter side
+CALCULATED = 0.95  # of the memory is given to what is calculated and not measured
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,9 @@ def changes(estimate: Estimate, usable: float) -> Iterator[Change]:
         yield (change := judged(text, estimate, usable))
         if change.fits:
             return
-    for text, smaller in scaled_down(estimate, usable):
-        yield (change := judged(text, smaller, usable))
+    calculated = CALCULATED * usable
+    for text, smaller in scaled_down(estimate, calculated):
+        yield (change := judged(text, smaller, calculated))
         if change.fits:
             return
 
@@ -63,19 +65,22 @@ def candidates(setting: Setting) -> Iterator[tuple[str, Setting]]:
 
 
 def scaled_down(estimate: Estimate, usable: float) -> Iterator[tuple[str, Estimate]]:
-    """Changes of how much is computed at once, which are calculated."""
+    """Changes of how much is computed at once, which are calculated; a step keeps its images."""
+    setting = estimate.setting
+    wanted = (
+        setting.images * setting.processes *
+        setting.cfg.optim_wrapper.get('accumulative_counts', 1))
     if batch := smaller_batch(estimate, usable):
-        wrapper = estimate.setting.cfg.optim_wrapper
-        count = estimate.setting.images // batch * wrapper.get('accumulative_counts', 1)
         estimate = estimate.with_images(batch)
-        yield f'train_dataloader.batch_size={batch} --accumulate {count}', estimate
+        yield batch_options(estimate.setting, wanted), estimate
     if not estimate.setting.fsdp and estimate.setting.device == 'cuda':
         shares = [estimate.over(n) for n in PROCESSES if n >= estimate.setting.processes]
         fitting = [shared for shared in shares if shared.memory.total <= usable]
         shared = (fitting or shares or [estimate])[0 if fitting else -1]
         if fitting or shared.memory.total < WORTH * estimate.memory.total:
             estimate = shared
-            yield f'--fsdp on {estimate.setting.processes} processes', estimate
+            options = batch_options(estimate.setting, wanted)
+            yield f'--fsdp on {estimate.setting.processes} processes {options}', estimate
     size, memory = estimate.size, estimate.memory
     others = memory.total - memory.activations
     if memory.activations > 0 and usable > others:
@@ -86,6 +91,17 @@ def scaled_down(estimate: Estimate, usable: float) -> Iterator[tuple[str, Estima
                 yield f'images of at most {smaller[0]} x {smaller[1]}', reduced
                 return
             factor *= 0.9
+
+
+def batch_options(setting: Setting, wanted: int) -> str:
+    """What says how many images an iteration has, and how many iterations make a step.
+
+    Args:
+        setting: Of the training.
+        wanted: Images of a step, exceeded where all processes take more at once.
+    """
+    total = setting.images * setting.processes
+    return f'--total-batch {total} --accumulate {max(1, wanted // total)}'
 
 
 def shorter(size: tuple[int, int], factor: float) -> tuple[int, int]:

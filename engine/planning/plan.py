@@ -125,7 +125,7 @@ def table(plan: Plan) -> Iterator[str]:
     if plan.advice:
         yield 'to make it fit, each with those above it (per process)'
         for change in plan.advice:
-            yield f'  {change.text:<46}{gib(change.total)}{"  fits" if change.fits else ""}'
+            yield f'  {change.text:<54}{gib(change.total)}{"  fits" if change.fits else ""}'
         if not plan.advice[-1].fits:
             yield '  nothing of this is enough: take a smaller trunk or a larger machine'
     yield verdict(plan)

@@ -2,12 +2,11 @@
 from __future__ import annotations
 
 import copy
-import logging
 import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from mmengine.structures import PixelData
 from torch import nn
 
 from ..half_precision import keep_answers_float32
+from ..terminal import errors_alone
 from ..transplant.trial import loads_masks, values_of
 from .image_sizes import Size
 from .live_memory import LiveMemory
@@ -59,7 +59,7 @@ class Trial:
         self.cfg, self.device, self.images, self.objects = cfg, device, images, objects
         self.half = torch.bfloat16 if half and device == 'cpu' else half
         torch.manual_seed(0)
-        with quiet():
+        with errors_alone(MMLogger.get_current_instance()):  # not how each tensor is filled
             self.model = random_model(cfg).to(device)
             self.optimizer: OptimWrapper = build_optim_wrapper(self.model, plain_wrapper(cfg))
             self.optimizer.initialize_count_status(self.model, 0, sys.maxsize)
@@ -204,15 +204,3 @@ def drawn_batch(cfg: Config, images: int, size: Size, objects: int) -> dict[str,
         data_samples=[
             SegDataSample(metainfo=sizes, gt_sem_seg=PixelData(data=each)) for each in labels
         ])
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """While open, mmengine's log does not say how each tensor is filled and trained."""
-    logger = MMLogger.get_current_instance()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

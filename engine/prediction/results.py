@@ -10,7 +10,9 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_masks
 
+from colonnade.runtime import results
 from colonnade.runtime.images import Source, read_image
+from colonnade.runtime.instances import Boxes
 from colonnade.runtime.results import image_of, legend_of, shares_of, size_text
 
 from .drawing import Colour, draw_instances, draw_label_map, with_legend
@@ -29,42 +31,17 @@ def distinct_colours(number: int) -> tuple[Colour, ...]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Instances:
-    """The objects that a detector found in an image, the most certain first.
+class Instances(Boxes):
+    """Objects with their masks, if the model finds any.
+
+    See :class:`~colonnade.runtime.instances.Boxes` for the other attributes.
 
     Attributes:
-        size: Height and width of the image.
-        classes: The names of all classes that the model knows.
-        palette: Their colours.
-        boxes: Left, top, right and bottom in pixels of the image, ``(N, 4)``, float32.
-        scores: ``(N,)``, float32, from 0 to 1.
-        labels: Indices in ``classes``, ``(N,)``, int64.
         masks: In COCO's run-length code, as its JSON files have it; None of a model of boxes.
         source: The path of the image, if it was given by one.
     """
-    size: tuple[int, int]
-    classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
-    boxes: np.ndarray
-    scores: np.ndarray
-    labels: np.ndarray
     masks: tuple[dict[str, Any], ...] | None = None
     source: str | None = None
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def __repr__(self) -> str:
-        shown = [f'{n} {s:.2f}' for n, s in zip(self.names[:8], self.scores, strict=False)]
-        if len(self) > 8:
-            shown.append(f'{len(self) - 8} more')
-        named = f': {", ".join(shown)}' if shown else ''
-        return f'{len(self)} instances, image of {size_text(self.size)}{named}'
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The class of each instance."""
-        return tuple(self.classes[label] for label in self.labels)
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Instances:
         """The instances of these indices, or those where an array of bool is true."""
@@ -146,26 +123,8 @@ class Instances:
             opacity=opacity)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LabelMap:
-    """The class of each pixel of an image.
-
-    Attributes:
-        size: Height and width of the image.
-        classes: The names of all classes that the model knows.
-        palette: Their colours.
-        labels: Indices in ``classes``, ``(H, W)``, uint8, or uint16 with over 256 classes.
-        source: The path of the image, if it was given by one.
-    """
-    size: tuple[int, int]
-    classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
-    labels: np.ndarray
-    source: str | None = None
-
-    def __repr__(self) -> str:
-        shown = ', '.join(text for text, _ in self.legend())
-        return f'label map of {size_text(self.size)}: {shown}'
+class LabelMap(results.LabelMap):
+    """The class of each pixel of an image, which can also be drawn."""
 
     def shares(self) -> dict[str, float]:
         """The classes that occur and their shares of the pixels, the largest first."""

@@ -1,0 +1,43 @@
+"""The table of faults names tests that exist, and marks those that are slow."""
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+ROW = re.compile(r'^\| (.+?) +\| .+? +\| (`.+`\*?) *\|$', re.M)
+TEST = re.compile(r'`([\w/]+\.py)::(\w+)`(\*?)')
+
+
+def rows() -> list[tuple[str, str]]:
+    return ROW.findall((ROOT / 'docs/faults.md').read_text())
+
+
+@cache
+def tests_of(path: Path) -> dict[str, str]:
+    """The functions of a file and what decorates them."""
+    tree = ast.parse(path.read_text())
+    return {
+        node.name: ' '.join(map(ast.unparse, node.decorator_list))
+        for node in tree.body if isinstance(node, ast.FunctionDef)
+    }
+
+
+@pytest.mark.parametrize('fault, names', rows())
+def test_the_tests_of_a_fault_exist(fault: str, names: str) -> None:
+    named = TEST.findall(names)
+    assert named, f'{fault}: no test'
+    for file, name, star in named:
+        decorators = tests_of(ROOT / 'tests' / file)
+        assert name in decorators, f'{fault}: {file} has no {name}'
+        assert bool(star) == decorators[name].startswith('pytest.mark.slow'), \
+            f'{fault}: {name} is slow and has no star, or the other way round'
+
+
+def test_no_fault_is_there_twice() -> None:
+    faults = [fault for fault, _ in rows()]
+    assert len(set(faults)) == len(faults) >= 0
