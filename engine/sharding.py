@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ from colonnade.weights.state_dicts import State, with_prefix
 
 from .atomic import replace_folder
 from .runner import StrictRunner, saving
-from .shards import keep_shards, keep_whole, like, require_shardable, shard_model, whole
+from .shards import (keep_shards, keep_whole, like, require_unused, shard_model, whole,
+                     with_a_dimension)
 
 #: parts of a checkpoint that have shards
 SHARDED = ('state_dict', 'ema_state_dict', 'optimizer')
@@ -68,19 +69,19 @@ class ShardedRunner(StrictRunner):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.folder: Path | None = None  # where shards are written at the moment
         self.shard_of: Callable[[str], Tensor | None] = lambda path: None
+        self.scalars: list[str] = []  # parameters that had no dimension before
         super().__init__(*args, **kwargs)
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
         """The model itself, with batch norms over all processes where ``sync_bn`` says so.
 
         Raises:
-            ValueError: If no launcher has made a group of processes, or the model cannot be shared
-                out.
+            ValueError: If no launcher has made a group of processes, or this torch cannot do it.
         """
         if not self.distributed:
             raise ValueError('--fsdp needs a launcher: start it with torchrun, one process or '
                              'more, and say --launcher pytorch')
-        require_shardable(model, bool(self.cfg.get('find_unused_parameters')))
+        require_unused(bool(self.cfg.get('find_unused_parameters')))
         model = model.to(get_device())
         sync_bn = self.cfg.get('sync_bn')
         return convert_sync_batchnorm(model, sync_bn) if sync_bn else model
@@ -88,6 +89,7 @@ class ShardedRunner(StrictRunner):
     def train(self) -> nn.Module:
         """As mmengine's; weights are initialised while they are whole."""
         super()._init_model_weights()
+        self.scalars = with_a_dimension(self.model)
         shard_model(self.model, init_device_mesh(get_device(), (get_world_size(), )))
         if self.cfg.get('find_unused_parameters'):
             self.model.set_reduce_scatter_unused_params(True)
@@ -114,18 +116,38 @@ class ShardedRunner(StrictRunner):
 
     def _shards(self) -> dict[str, Tensor]:
         """What is sharded, by its path in a checkpoint; of optimizer states, the parameter's."""
-        own = self.model.state_dict()
+        found = self._paths(self.model.state_dict(), self._trained())
+        return {path: tensor for path, tensor in found.items() if isinstance(tensor, DTensor)}
+
+    def _trained(self) -> list[Tensor]:
+        """Parameters in the order of the optimizer's states."""
         groups = self.optim_wrapper.optimizer.param_groups
-        states = enumerate(parameter for group in groups for parameter in group['params'])
-        found = {
-            **with_prefix(own, 'state_dict/'),
-            **with_prefix(own, 'ema_state_dict/module.'),
+        return [parameter for group in groups for parameter in group['params']]
+
+    def _paths(self, named: State, trained: Iterable[Tensor]) -> dict[str, Tensor]:
+        """Tensors by the path in a checkpoint of what belongs to them."""
+        indices = {id(parameter): index for index, parameter in enumerate(self._trained())}
+        return {
+            **with_prefix(named, 'state_dict/'),
+            **with_prefix(named, 'ema_state_dict/module.'),
             **{
-                f'optimizer/state/{index}': parameter
-                for index, parameter in states
+                f'optimizer/state/{indices[id(parameter)]}': parameter
+                for parameter in trained
             }
         }
-        return {path: tensor for path, tensor in found.items() if isinstance(tensor, DTensor)}
+
+    def _is_scalar(self) -> Callable[[str, Any], bool]:
+        """Asks of a path and what is there whether that is a number of a parameter's shape."""
+        named = {name: self.model.get_parameter(name) for name in self.scalars}
+        ids = set(map(id, named.values()))
+        paths = self._paths(named, [p for p in self._trained() if id(p) in ids])
+
+        def is_scalar(path: str, value: Any) -> bool:
+            parent, _, own = path.rpartition('/')
+            of_parameter = path in paths or parent in paths and own != 'step'  # AdamW's, not shared
+            return isinstance(value, Tensor) and of_parameter
+
+        return is_scalar
 
     def read(self, filename: str) -> dict[str, Any]:
         """As without shards; of a folder, each process reads its part alone."""
@@ -136,9 +158,13 @@ class ShardedRunner(StrictRunner):
     def place(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint with this process' part of what is sharded."""
 
+        is_scalar = self._is_scalar()
+
         def part(path: str, value: Any) -> Any:
             shard = self.shard_of(path)
-            return like(value, shard) if isinstance(value, Tensor) and shard is not None else value
+            if not isinstance(value, Tensor) or shard is None:
+                return value
+            return like(value.reshape(1) if is_scalar(path, value) else value, shard)
 
         return checkpoint | {
             name: mapped(checkpoint[name], part, name)
@@ -176,21 +202,20 @@ class ShardedRunner(StrictRunner):
 
     def _take_shards(self, checkpoint: dict[str, Any]) -> None:
         """Gather what a checkpoint holds of shards, or write it to the folder."""
-        for name in SHARDED:
-            if name in checkpoint and self.folder is None:
-                checkpoint[name] = mapped(checkpoint[name], lambda _, value: whole(value))
-        if self.folder is None:
-            return
-        shards: State = {}
+        is_scalar, shards = self._is_scalar(), dict[str, Tensor]()
 
-        def without_shards(path: str, value: Any) -> Any:
-            if not isinstance(value, DTensor):
-                return value
+        def taken(path: str, value: Any) -> Any:
+            if is_scalar(path, value):
+                return whole(value, True).reshape(())
+            if self.folder is None or not isinstance(value, DTensor):
+                return whole(value)
             shards[path] = value
 
         for name in SHARDED:
             if name in checkpoint:
-                checkpoint[name] = mapped(checkpoint[name], without_shards, name)
+                checkpoint[name] = mapped(checkpoint[name], taken, name)
+        if self.folder is None:
+            return
         checkpoint[SHAPES] = {path: list(value.shape) for path, value in shards.items()}
         write_shards(self.folder, shards)
 

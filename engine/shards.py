@@ -16,19 +16,31 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from colonnade.backbones import ColumnarBackbone
 
 
-def require_shardable(model: nn.Module, has_unused: bool) -> None:
-    """Raise a ValueError if torch cannot share out a model.
-
-    Args:
-        model: Still whole.
-        has_unused: Whether processes may leave different parameters unused.
-    """
-    if scalars := [name for name, tensor in model.named_parameters() if tensor.ndim == 0]:
-        raise ValueError('--fsdp cannot share out parameters without any dimension: '
-                         f'{", ".join(scalars[:5])}')
+def require_unused(has_unused: bool) -> None:
+    """Raise a ValueError if processes may leave different parameters unused, and torch cannot."""
     if has_unused and not hasattr(FSDPModule, 'set_reduce_scatter_unused_params'):
         raise ValueError('--fsdp with find_unused_parameters=True needs torch 2.15, this is '
                          f'{torch.__version__}')
+
+
+def with_a_dimension(model: nn.Module) -> list[str]:
+    """Let parameters without any dimension have one, along which torch shares them out.
+
+    Such are mmcv's ``Scale`` in FCOS and ATSS.
+
+    Args:
+        model: Changed in place.
+
+    Returns:
+        Their names.
+    """
+    scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
+    for name in scalars:
+        parent, _, own = name.rpartition('.')
+        old = model.get_parameter(name)
+        single = nn.Parameter(old.detach().reshape(1), old.requires_grad)
+        setattr(model.get_submodule(parent), own, single)
+    return scalars
 
 
 def shard_model(model: nn.Module, mesh: DeviceMesh) -> None:

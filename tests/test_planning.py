@@ -12,11 +12,13 @@ from torch import nn
 
 from colonnade.configs import find_config
 from colonnade.engine.launch import read_config
+from colonnade.engine.planning.advice import scaled_down
 from colonnade.engine.planning.data_counts import data_counts, number_of_images
+from colonnade.engine.planning.estimate import Estimate, Setting
 from colonnade.engine.planning.extrapolation import Extrapolation, scaled
 from colonnade.engine.planning.image_sizes import image_sizes
 from colonnade.engine.planning.live_memory import LiveMemory
-from colonnade.engine.planning.memory import Memory, Units, over_processes, with_outside
+from colonnade.engine.planning.memory import GIB, Memory, Units, over_processes, with_outside
 from colonnade.engine.planning.plan import sizes_of
 from colonnade.engine.planning.planned_config import PlanOptions, as_if_started, planned_config
 from colonnade.engine.planning.schedule import Schedule, checkpoints, free_room
@@ -136,6 +138,25 @@ def test_what_cannot_be_planned(options: dict[str, object], message: str) -> Non
 def test_wrong_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PlanOptions(**options)
+
+
+def test_advice_keeps_the_images_of_a_step() -> None:
+    """16 images of two processes, of which each has room for three or for one."""
+    cfg = planned_config(TrainOptions(slim('sem_fpn')), PlanOptions(processes=2))
+    setting = Setting(cfg, 'cuda', 'cpu', None, images=8, objects=1, processes=2, fsdp=False)
+    alone = Memory(weights=GIB, gradients=GIB, states=2 * GIB, averaged=0, activations=8 * GIB)
+    size = (512, 512)
+    steps = Extrapolation((Measured(size, 1., 12 * GIB), ), {size: 1.})
+    found = Estimate(setting, size, size, steps, alone, Units(block=GIB // 10, rest=GIB // 10), 0)
+    room = found.memory.total - 8 * GIB
+    text, changed = next(scaled_down(found, room + 3.5 * GIB))
+    assert (text, changed.setting.images) == ('--total-batch 4 --accumulate 4', 2)
+    assert changed.memory.total == room + 2 * GIB
+    found_one = list(scaled_down(found, room + GIB / 2))
+    assert [text for text, _ in found_one[:2]] == [
+        '--total-batch 2 --accumulate 8', '--fsdp on 2 processes --total-batch 2 --accumulate 8'
+    ]
+    assert found_one[1][1].memory.total < found_one[0][1].memory.total
 
 
 def test_a_training_that_fits(run_tool: Callable[..., None], tmp_path: Path,

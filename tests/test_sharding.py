@@ -20,14 +20,31 @@ from colonnade.weights.downloads import fetch
 FSDP = ['--fsdp', '--launcher', 'pytorch']
 SEED = ['randomness.seed=0', 'randomness.deterministic=True']
 
+FCOS = """
+model = dict(
+    _delete_=True,
+    type='FCOS',
+    data_preprocessor=dict(type='DetDataPreprocessor', pad_size_divisor=32),
+    backbone=dict(type='XCiT', arch='nano_12_p16'),
+    neck=dict(type='ColumnarPyramid', in_channels=128, stride=16,
+              fpn=dict(type='FPN', out_channels=64, num_outs=5)),
+    bbox_head=dict(type='FCOSHead', num_classes=3, in_channels=64, stacked_convs=1,
+                   feat_channels=64, strides=[4, 8, 16, 32, 64]),
+    test_cfg=dict(nms_pre=10, score_thr=0.05, nms=dict(type='nms', iou_threshold=0.5),
+                  max_per_img=10))
+val_evaluator = dict(metric='bbox')
+test_evaluator = val_evaluator
+"""
+
 
 def averaging(head: str, folder: Path) -> Path:
     """A config that averages weights and clips gradients, in a folder."""
     path = folder / 'averaging.py'
     path.write_text(f"""
-_base_ = {str(config(head))!r}
+_base_ = {str(config('mask_rcnn' if head == 'fcos' else head))!r}
 custom_hooks = [dict(type='EMAHook', momentum=0.1)]
 optim_wrapper = dict(clip_grad=dict(max_norm=0.01))
+{FCOS if head == 'fcos' else ''}
 """)
     return path
 
@@ -85,7 +102,7 @@ def train(shapes: Path, tmp_path: Path) -> Callable:
             'tools/train.py',
             averaging(head, tmp_path),
             '--data-root',
-            shapes / LAYOUTS[head],
+            shapes / LAYOUTS.get(head, 'coco'),
             '--work-dir',
             tmp_path / name,
             '--launcher',
@@ -145,3 +162,24 @@ def test_shards_start_from_any_weights(train: Callable, tmp_path: Path) -> None:
     assert train(2, 'sem_fpn', 'a', '--fsdp', *start) == train(2, 'sem_fpn', 'b', *start)
     other = ['--load-from', str(tmp_path / 'nine.pth'), '--new-classes']
     assert train(2, 'sem_fpn', 'c', '--fsdp', *other) == train(2, 'sem_fpn', 'd', *other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('checkpoints', ['whole', 'sharded'])
+def test_parameters_without_a_dimension_are_shared_out(checkpoints: str, train: Callable,
+                                                       tmp_path: Path) -> None:
+    """As those of FCOS, which multiply what it finds on each level by a number."""
+    replicas = train(2, 'fcos', 'replicas')
+    assert len(replicas) > 2
+    assert train(2, 'fcos', 'shards', '--fsdp', '--checkpoints', checkpoints) == replicas
+    content = fetch(str(tmp_path / 'shards/iter_2.pth'))
+    plain = fetch(str(tmp_path / 'replicas/iter_2.pth'))
+    scales = [name for name, value in plain['state_dict'].items() if value.ndim == 0]
+    assert any('scales' in name for name in scales)
+    assert all(content['state_dict'][name].shape == () for name in scales)
+    resumed = train(2, 'fcos', 'replicas', '--resume', iters=3)
+    start = ['--resume', str(tmp_path / 'shards/iter_2.pth')]
+    assert train(
+        1, 'fcos', 'one', *start, iters=3) == train(
+            1, 'fcos', 'one_shard', *start, '--fsdp', iters=3)
+    assert train(2, 'fcos', 'shards', '--resume', '--fsdp', iters=3) == resumed

@@ -116,6 +116,10 @@ def plan_loading(module: nn.Module,
     if module is trunk:
         state, prefix = of_trunk, ''
     required = {key: value.shape for key, value in module.state_dict().items()}
+    state = {
+        key: value.reshape(1) if value.ndim == 0 and required.get(key) == (1, ) else value
+        for key, value in state.items()
+    }  # a number in a dimension of its own is the same number
     unused: list[Shapes] = []
     resized: State = {}
     if trunk is not None:

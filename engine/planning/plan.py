@@ -152,6 +152,8 @@ def memory_rows(plan: Plan) -> Iterator[str]:
     kind = 'GPU' if plan.options.device == 'cuda' else 'process'
     height, width = found.size
     yield f'memory of a {kind}, images of at most {height} x {width}'
+    if plan.options.size not in (None, found.size):
+        yield '  to which the model pads --plan-size'
     yield from found.memory.lines('CUDA' if kind == 'GPU' else 'libraries and freed blocks')
     yield row('usable', gib(plan.usable))
     if found.steps.measured[-1].size != found.size:

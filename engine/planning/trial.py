@@ -15,7 +15,7 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import MessageHub, MMLogger
 from mmengine.model import revert_sync_batchnorm
-from mmengine.optim import OptimWrapper, build_optim_wrapper
+from mmengine.optim import OptimWrapper, OptimWrapperDict, build_optim_wrapper
 from mmengine.registry import MODELS
 from mmengine.structures import PixelData
 from torch import nn
@@ -51,7 +51,7 @@ class Trial:
         objects: Of an image.
 
     Raises:
-        ValueError: If the model cannot be built.
+        ValueError: If the model cannot be built, or has several optimizers.
     """
 
     def __init__(self, cfg: Config, device: str, half: torch.dtype | None, images: int,
@@ -62,6 +62,9 @@ class Trial:
         with errors_alone(MMLogger.get_current_instance()):  # not how each tensor is filled
             self.model = random_model(cfg).to(device)
             self.optimizer: OptimWrapper = build_optim_wrapper(self.model, plain_wrapper(cfg))
+            if isinstance(self.optimizer, OptimWrapperDict):
+                raise ValueError('--plan handles one optimizer, and optim_wrapper makes '
+                                 f'{len(self.optimizer)}')
             self.optimizer.initialize_count_status(self.model, 0, sys.maxsize)
         if self.half == torch.bfloat16:
             keep_answers_float32(self.model)

@@ -13,7 +13,7 @@ from pycocotools import mask as coco_masks
 from colonnade.runtime import results
 from colonnade.runtime.images import Source, read_image
 from colonnade.runtime.instances import Boxes
-from colonnade.runtime.results import image_of, legend_of, shares_of, size_text
+from colonnade.runtime.results import image_of, legend_of, shares_of
 
 from .drawing import Colour, draw_instances, draw_label_map, with_legend
 
@@ -43,13 +43,16 @@ class Instances(Boxes):
     masks: tuple[dict[str, Any], ...] | None = None
     source: str | None = None
 
+    def changed(self, **attributes: Any) -> Instances:
+        """The same with other values of some attributes."""
+        return replace(self, **attributes)
+
     def take(self, indices: Sequence[int] | np.ndarray) -> Instances:
         """The instances of these indices, or those where an array of bool is true."""
         chosen = np.asarray(indices)
         chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
         masks = None if self.masks is None else tuple(self.masks[index] for index in chosen)
-        return replace(
-            self,
+        return self.changed(
             boxes=self.boxes[chosen],
             scores=self.scores[chosen],
             labels=self.labels[chosen],

@@ -236,8 +236,7 @@ def merged_instances(results: Sequence[Instances], views: Sequence[View],
     ]
     merged = sorted((united(group, size) for group in groups(parts, views)), key=lambda m: -m[0])
     first = results[0]
-    return replace(
-        first,
+    return first.changed(
         size=size,
         scores=np.array([m[0] for m in merged], dtype=np.float32),
         labels=np.array([m[1] for m in merged], dtype=np.int64),

@@ -65,7 +65,7 @@ def small_instances(shown: Instances, pixels: np.ndarray) -> Instances:
         coco_masks.encode(np.asfortranarray(resized(coco_masks.decode(mask), height, width)))
         for mask in shown.masks)
     factors = np.array([width / shown.size[1], height / shown.size[0]] * 2, dtype=np.float32)
-    return replace(shown, size=(height, width), boxes=shown.boxes * factors, masks=masks)
+    return shown.changed(size=(height, width), boxes=shown.boxes * factors, masks=masks)
 
 
 def draw(shown: Instances | LabelMap, pixels: np.ndarray, legend: Legend, *,
