@@ -5,6 +5,8 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +30,7 @@ from colonnade.engine.digests import sha256_of
 from colonnade.engine.exporting.detectors import plan
 from colonnade.engine.exporting.exporting import ExportOptions, export
 from colonnade.engine.exporting.graphs import ExportError, to_onnx
+from colonnade.engine.exporting.whole_images import num_different
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.model import Model
 from colonnade.runtime.boxes import Coder, anchors, decode, levels_of, suppress
@@ -226,6 +229,25 @@ def test_what_the_runtime_does_not_do_is_refused(mask_rcnn: SimpleNamespace) -> 
     refused('MyRPN cannot be exported: the runtime has RPNHead')
     model.module = nn.Linear(2, 2)
     refused('Linear cannot be exported: there are TwoStageDetector, RTMDet, DINO, Mask2Former')
+
+
+def test_other_objects_are_counted() -> None:
+    """By class, score and box; of two alike in torch, the runtime must find both."""
+    box = [[0, 0, 9, 9]]
+    found = runtime.Instances((9, 9), ('a', 'b', 'c'), ((0, 0, 0), ) * 3,
+                              np.array(box * 2 + [[0.5, 0, 9, 9.5]]),
+                              np.array([0.9, 0.8, 0.5]), np.array([1, 2, 1]))  # yapf: disable
+    assert num_different(found, found) == 0
+
+    changed = partial(replace, found)
+    assert num_different(found, changed(labels=np.array([1, 1, 1]))) == 1
+    assert num_different(found, changed(scores=np.array([0.9, 0.8, 0.4]))) == 1
+    assert num_different(found, changed(boxes=np.array(box * 2 + [[2, 0, 9, 9]]))) == 1
+    none = changed(labels=found.labels[:0], scores=found.scores[:0], boxes=found.boxes[:0])
+    assert num_different(found, none) == num_different(none, found) == 3
+    twice = changed(labels=np.array([1, 2, 1, 1]), scores=np.array([0.9, 0.8, 0.5, 0.5]),
+                    boxes=np.array(box * 4))  # yapf: disable
+    assert num_different(twice, found) == num_different(found, twice) == 1
 
 
 def draw_boxes(num: int, size: tuple[int, int]) -> np.ndarray:

@@ -19,6 +19,7 @@ from colonnade.engine.exporting import ExportError, ExportOptions, export
 from colonnade.engine.exporting.openvino_graphs import to_openvino
 from colonnade.engine.exporting.quantising import calibration_images, quantise
 from colonnade.engine.exporting.segmenters import means, require_plain
+from colonnade.engine.exporting.whole_images import require_agreement
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction import Model
 from colonnade.runtime import load
@@ -60,14 +61,27 @@ def segmenter(head: str) -> Model:
 @pytest.mark.parametrize('head', HEADS)
 def test_label_maps_are_those_of_the_model(head: str, tmp_path: Path) -> None:
     model = segmenter(head)
-    compared = export(model, model.cfg, tmp_path / 'out', ExportOptions())
-    assert [one.name for one in compared] == ['model'] and compared[0].relative < 1e-4
+    compared, whole = export(model, model.cfg, tmp_path / 'out', ExportOptions())
+    assert compared.name == 'model' and compared.relative < 1e-4
+    assert whole.number == 192 * 144 + 192 * 112 and whole.different < 2e-3 * whole.number
     exported = load(tmp_path / 'out', threads=1)
     assert exported.classes == model.classes
     for size in SIZES:
         found, expected = exported.predict(noise(*size)), model.predict(noise(*size))
         assert found.labels.dtype == expected.labels.dtype
         assert (found.labels != expected.labels).mean() < 2e-3  # logits that are equal to rounding
+
+
+@pytest.mark.slow
+def test_a_folder_that_answers_otherwise_is_refused(tmp_path: Path) -> None:
+    model = segmenter('sem_fpn')
+    export(model, model.cfg, tmp_path / 'out', ExportOptions())
+    path = tmp_path / 'out/model.json'
+    about = json.loads(path.read_text())
+    about['preprocess']['mean'] = [0., 0., 0.]
+    path.write_text(json.dumps(about))
+    with pytest.raises(ExportError, match=r'of 49,152 pixels are other than in torch'):
+        require_agreement(model, tmp_path / 'out')
 
 
 @pytest.mark.parametrize('number, length', [(1, 5), (2, 5), (3, 7), (6, 4)])

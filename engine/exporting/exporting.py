@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ from .graphs import ExportError, Graph, to_archive, to_onnx
 from .openvino_graphs import to_openvino
 from .quantising import calibration_images, quantise
 from .verifying import Comparison, compare, files_of, verify
+from .whole_images import Agreement, agreement, require_agreement
 
 FORMAT = 1  # of model.json; the runtime reads it
 ONNX = ('onnx', 'onnxscript', 'onnxruntime')
@@ -75,17 +75,15 @@ class Plan:
         graphs: One or more.
         preprocess: How the runtime makes inputs of images, for ``model.json``.
         postprocess: What the runtime makes of outputs, for ``model.json``.
-        check: Compares what the runtime makes of whole images in a folder with what the model
-            does; raises an ExportError.
     """
     task: str
     graphs: tuple[Graph, ...]
     preprocess: dict[str, Any] = field(default_factory=dict)
     postprocess: dict[str, Any] = field(default_factory=dict)
-    check: Callable[[Path], None] | None = None
 
 
-def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> list[Comparison]:
+def export(model: Model, cfg: Config, folder: Path,
+           options: ExportOptions) -> list[Comparison | Agreement]:
     """Write a model as a folder of graphs, verified.
 
     Args:
@@ -95,7 +93,8 @@ def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> l
         options: What to write.
 
     Returns:
-        A graph beside the module that it was made of, for each.
+        Each graph beside the module that it was made of; of a whole model for the runtime also the
+        results beside the model's.
 
     Raises:
         ExportError: If it cannot be exported, or gives other results.
@@ -107,17 +106,18 @@ def export(model: Model, cfg: Config, folder: Path, options: ExportOptions) -> l
     plan = import_module(f'{__package__}.{PLANNERS[kind]}').plan(model, cfg, options)
     suffix, _ = FORMATS[options.format]
     with new_folder(folder) as scratch:
-        found = [
+        found: list[Comparison | Agreement] = [
             write_graph(graph, scratch / f'{graph.name}{suffix}', options) for graph in plan.graphs
         ]
         if options.format != 'archive':
             copy_runtime(scratch / RUNTIME)
         write_json(scratch / 'model.json', description(model, plan, scratch, suffix))
-        if options.precision == 'int8':
+        exact = options.precision != 'int8'
+        if not exact:
             quantise(scratch, images)
             found = [compare(graph, scratch / f'{graph.name}{suffix}') for graph in plan.graphs]
-        elif plan.check is not None:
-            plan.check(scratch)
+        if options.format != 'archive' and plan.task != 'features':
+            found.append((require_agreement if exact else agreement)(model, scratch))
     return found
 
 

@@ -1,0 +1,82 @@
+"""Does the runtime find in whole images what the model finds in them?"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from colonnade.runtime import load
+
+from ..drawn_shapes import draw_scene
+from ..prediction import Model
+from ..prediction.results import LabelMap
+from .graphs import ExportError
+
+SIDES = ((192, 144), (112, 192))  # height and width of the images
+DIFFERENT = 0.02  # of objects or pixels may be: scores and logits that are equal to rounding
+SCORE, PIXELS = 0.01, 1.  # by which an object is another
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of results on whole images.
+
+    Attributes:
+        what: ``pixels`` or ``objects``.
+        number: Of these, in what the model found.
+        different: How many the runtime has otherwise.
+    """
+    what: str
+    number: int
+    different: int
+
+    def __str__(self) -> str:
+        return (f'{len(SIDES)} whole images by the runtime: {self.different:,} of {self.number:,} '
+                f'{self.what} are other than in torch')
+
+
+def agreement(model: Model, folder: Path) -> Agreement:
+    """Predict images of drawn shapes with a model and with what was exported of it."""
+    exported, different, number = load(folder), 0, 0
+    for image in scenes():
+        expected, found = model.predict(image), exported.predict(image)
+        if isinstance(expected, LabelMap):
+            different += int((expected.labels != found.labels).sum())
+            number += expected.labels.size
+        else:
+            different += num_different(expected, found)
+            number += len(expected)
+    what = 'pixels' if model.kind == 'labels' else 'objects'
+    return Agreement(what, number, different)
+
+
+def require_agreement(model: Model, folder: Path) -> Agreement:
+    """:func:`agreement`, and raise an ExportError if more than rounding is different."""
+    found = agreement(model, folder)
+    if found.different > DIFFERENT * max(found.number, 1):
+        raise ExportError(str(found))
+    return found
+
+
+def scenes() -> Iterator[np.ndarray]:
+    """Images, RGB of type uint8."""
+    for seed, (height, width) in enumerate(SIDES):
+        yield draw_scene(np.random.default_rng(seed), max(height, width)).image[:height, :width]
+
+
+def num_different(expected: Any, found: Any) -> int:
+    """How many objects are in one of two results alone, by class, score and box."""
+    left = list(range(len(found)))
+    for label, score, box in zip(expected.labels, expected.scores, expected.boxes, strict=True):
+        same = (
+            index for index in left
+            if found.labels[index] == label and abs(found.scores[index] -
+                                                    score) < SCORE and np.abs(found.boxes[index] -
+                                                                              box).max() < PIXELS)
+        if (index := next(same, None)) is not None:
+            left.remove(index)
+    alike = len(found) - len(left)
+    return max(len(expected), len(found)) - alike
