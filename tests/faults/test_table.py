@@ -18,7 +18,7 @@ def rows() -> list[tuple[str, str]]:
 
 
 @cache
-def tests_of(path: Path) -> dict[str, str]:
+def functions_of(path: Path) -> dict[str, str]:
     """The functions of a file and what decorates them."""
     tree = ast.parse(path.read_text())
     return {
@@ -28,11 +28,11 @@ def tests_of(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize('fault, names', rows())
-def test_the_tests_of_a_fault_exist(fault: str, names: str) -> None:
+def test_the_functions_of_a_fault_exist(fault: str, names: str) -> None:
     named = TEST.findall(names)
     assert named, f'{fault}: no test'
     for file, name, star in named:
-        decorators = tests_of(ROOT / 'tests' / file)
+        decorators = functions_of(ROOT / 'tests' / file)
         assert name in decorators, f'{fault}: {file} has no {name}'
         assert bool(star) == decorators[name].startswith('pytest.mark.slow'), \
             f'{fault}: {name} is slow and has no star, or the other way round'
