@@ -3,18 +3,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+SCRATCH = re.compile(r'\.(\d+)-[0-9a-f]{8}(\.\w+)?')
+REPLACED = '.replaced-'  # a folder while another takes its place
+UNFINISHED = '.unfinished-'
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, synced: bool = False) -> Iterator[Path]:
     """A file to write to, which takes the place of ``path`` when the block ends without an error.
+
+    Args:
+        path: Of the file.
+        synced: Wait until it is on the disk, and would also be whole after a failure of power.
 
     Raises:
         OSError: If the folder cannot be made or written.
@@ -24,7 +33,11 @@ def replacing(path: Path) -> Iterator[Path]:
     scratch = path.with_name(f'.{os.getpid()}-{number:08x}{path.suffix}')  # which tells formats
     try:
         yield scratch
+        if synced:
+            sync(scratch)
         scratch.replace(path)
+        if synced:
+            sync_folder(path.parent)
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -41,7 +54,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     if os.path.lexists(path):
         raise FileExistsError(f'{path} exists: name another folder')
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix='.unfinished-', dir=path.parent))
+    scratch = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
     scratch.chmod(0o777 & ~umask())
     try:
         yield scratch
@@ -50,16 +63,51 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk.
+
+    Raises:
+        OSError: If they cannot be written there.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(path: Path) -> None:
+    """As :func:`sync`, where the file system can do that for folders."""
+    with suppress(OSError):
+        sync(path)
+
+
+def is_left_behind(name: str) -> bool:
+    """Whether a file is one of :func:`replacing`'s that no other process of this machine writes."""
+    found = SCRATCH.fullmatch(name)
+    if found is None:
+        return False
+    number = int(found[1])
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    return number == os.getpid()  # of an earlier process of this number
+
+
 def replace_folder(scratch: Path, path: Path) -> None:
     """Let a folder take the place of a file or folder, or of nothing.
 
     Raises:
         OSError: If it cannot.
     """
-    old = path.with_name(f'.replaced-{path.name}')
+    old = path.with_name(f'{REPLACED}{path.name}')
     if os.path.lexists(path):
         path.rename(old)
     scratch.rename(path)
+    sync_folder(path.parent)
     if old.is_dir():
         shutil.rmtree(old)
     else:
@@ -90,7 +138,7 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically."""
-    with replacing(path) as scratch:
+def write_text(path: Path, text: str, *, synced: bool = False) -> None:
+    """Write ``text`` to ``path`` atomically; ``synced`` as in :func:`replacing`."""
+    with replacing(path, synced=synced) as scratch:
         scratch.write_text(text)

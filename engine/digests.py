@@ -1,18 +1,6 @@
 """SHA-256 of files, to tell whether two are the same."""
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
+from colonnade.weights.checksums import sha256_of
 
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
-    digest = hashlib.sha256()
-    with path.open('rb') as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
+__all__ = ['sha256_of']

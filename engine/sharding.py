@@ -8,13 +8,13 @@ import inspect
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.dist import barrier, get_world_size, is_main_process
+from mmengine.dist import all_gather_object, get_rank, get_world_size, is_main_process
 from mmengine.fileio import join_path
 from mmengine.model import convert_sync_batchnorm
 from mmengine.registry import RUNNERS
@@ -23,13 +23,16 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from colonnade.weights.checksums import sha256_of
 from colonnade.weights.openmmlab import without_code
 from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, mapped, read_folder,
-                                             write_shards)
+                                             shards_of, write_shards)
 from colonnade.weights.state_dicts import State, with_prefix
 
-from .atomic import replace_folder
-from .runner import StrictRunner, saving
+from .atomic import UNFINISHED, replace_folder
+from .checkpoint_files import CheckpointError, arguments_of_whole_files, keep_sums, reason
+from .processes import failing_together
+from .runner import StrictRunner
 from .shards import (keep_shards, keep_whole, like, require_unused, shard_model, whole,
                      with_a_dimension)
 
@@ -68,6 +71,7 @@ class ShardedRunner(StrictRunner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.folder: Path | None = None  # where shards are written at the moment
+        self.num_bytes = 0  # of all shards together
         self.shard_of: Callable[[str], Tensor | None] = lambda path: None
         self.scalars: list[str] = []  # parameters that had no dimension before
         super().__init__(*args, **kwargs)
@@ -181,24 +185,36 @@ class ShardedRunner(StrictRunner):
                         *args: Any,
                         save_optimizer: bool = True,
                         **kwargs: Any) -> None:
-        """As mmengine's, by all processes; whole if it holds no state of training."""
+        """As mmengine's, by all processes; whole if it holds no state of training.
+
+        Raises:
+            CheckpointError: If it cannot be written, in all processes.
+        """
         path = join_path(out_dir, filename)
         kwargs['save_optimizer'] = save_optimizer
         if self.cfg.get('sharded_checkpoints') and save_optimizer:
-            with shared_folder(Path(path)) as self.folder:
-                self._write(str(self.folder / REST), **kwargs)
-            self.folder = None
+            try:
+                with shared_folder(Path(path)) as self.folder:
+                    self._write(str(self.folder / REST), **kwargs)
+            except OSError as error:
+                text = reason(Path(path), self.num_bytes, error)
+                raise CheckpointError(error.errno, text) from error
+            finally:
+                self.folder = None
             return
-        with saving(path) if is_main_process() else nullcontext(path) as scratch:
-            self._write(scratch, *args, **kwargs)
+        with failing_together():
+            self._write(path, *args, **kwargs)
 
     def _write(self, path: str, *args: Any, **kwargs: Any) -> None:
         """mmengine's, which is of the first process alone: the others take part, and write nothing.
         """
-        if not is_main_process():
-            path, args = os.devnull, ()
-            kwargs = {key: value for key, value in kwargs.items() if key not in PLACES}
-        inspect.unwrap(Runner.save_checkpoint)(self, *os.path.split(path), *args, **kwargs)
+        folder, name = os.path.split(path)
+        if is_main_process():
+            kwargs = arguments_of_whole_files(folder, *args, **kwargs)
+        else:
+            folder, name = os.path.split(os.devnull)
+            args, kwargs = (), {key: value for key, value in kwargs.items() if key not in PLACES}
+        inspect.unwrap(Runner.save_checkpoint)(self, folder, name, *args, **kwargs)
 
     def _take_shards(self, checkpoint: dict[str, Any]) -> None:
         """Gather what a checkpoint holds of shards, or write it to the folder."""
@@ -216,19 +232,33 @@ class ShardedRunner(StrictRunner):
                 checkpoint[name] = mapped(checkpoint[name], taken, name)
         if self.folder is None:
             return
+        self.num_bytes = sum(value.numel() * value.element_size() for value in shards.values())
         checkpoint[SHAPES] = {path: list(value.shape) for path, value in shards.items()}
         write_shards(self.folder, shards)
 
 
 @contextmanager
 def shared_folder(path: Path) -> Iterator[Path]:
-    """A folder that all processes fill, and that takes the place of ``path`` when it is whole."""
-    scratch = path.with_name(f'.unfinished-{path.name}')
-    if is_main_process():
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-    barrier()
-    yield scratch
-    barrier()
-    if is_main_process():
-        replace_folder(scratch, path)
+    """A folder that all processes fill, and that takes the place of ``path`` when it is whole.
+
+    Raises:
+        OSError: If it cannot be written, in all processes. Nothing of it remains then.
+    """
+    scratch = path.with_name(f'{UNFINISHED}{path.name}')
+    try:
+        with failing_together():
+            if is_main_process():
+                shutil.rmtree(scratch, ignore_errors=True)
+                scratch.mkdir(parents=True)
+        with failing_together():
+            yield scratch
+        with failing_together():
+            sums = {file.name: sha256_of(file) for file in shards_of(scratch, get_rank())}
+            for other in all_gather_object(sums):
+                sums.update(other)
+            if is_main_process():
+                keep_sums(scratch, sums)
+                replace_folder(scratch, path)
+    finally:
+        if is_main_process():
+            shutil.rmtree(scratch, ignore_errors=True)

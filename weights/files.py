@@ -5,9 +5,8 @@ import argparse
 import json
 import pickle
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,12 @@ from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from safetensors import SafetensorError
 
-from .state_dicts import WeightsError
+from .checksums import check_content
+from .state_dicts import DamagedError, WeightsError
 
 #: in the metadata of safetensors: classes and palette in JSON, as checkpoints of mmengine have them
 DATASET_META = 'dataset_meta'
+ARCHIVE = b'PK\3\4'  # how files begin that torch writes
 _TRUST = ContextVar('trust', default=False)
 
 
@@ -70,7 +71,8 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        WeightsError: If it is not a file of weights, is damaged, or contains more than weights.
+        DamagedError: If it is damaged, or is not what was saved, see :mod:`.checksums`.
+        WeightsError: If it is not a file of weights, or contains more than weights.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -78,26 +80,29 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     with open(path, 'rb') as file:
         head = file.read(64)
     if not head.strip(b'\0'):
-        raise WeightsError(f'{path} is empty')
+        raise DamagedError(f'{path} is empty')
     if head.lstrip().startswith(b'<'):
         raise WeightsError(f'{path} is a web page, not weights: the download went wrong')
     if head.startswith(b'version https://git-lfs'):
         raise WeightsError(f'{path} is a pointer of Git LFS, not weights: fetch it with git lfs')
+    check_content(path)
     if head[8:9] == b'{':
         return read_safetensors(path)
+    is_archive = head.startswith(ARCHIVE)
     trust = trust or _TRUST.get()
     with torch.serialization.safe_globals(HARMLESS):
         try:
-            content = torch.load(path, map_location='cpu', weights_only=not trust)
+            with open(path, 'rb') as file:  # by a path, torch would believe the suffix
+                content = torch.load(file, map_location='cpu', weights_only=not trust)
         except pickle.UnpicklingError as error:
-            raise WeightsError(f'{path} {reason_of_refusal(path, error)}') from error
+            raise refusal(path, error, is_archive) from error
         except ImportError as error:
             raise WeightsError(
                 f'{path} holds objects of a module that is not installed here ({error}): install '
                 'it, or ask who made the file for its tensors alone') from error
-        except (RuntimeError, EOFError, OSError, KeyError, IndexError, AttributeError,
-                UnicodeDecodeError) as error:
-            raise WeightsError(f'{path} is damaged or no weights file: {error}') from error
+        except Exception as error:  # damaged files lead torch to errors of all kinds
+            raise DamagedError(f'{path} is damaged or no weights file: '
+                               f'{str(error) or type(error).__name__}') from error
     if not isinstance(content, Mapping):
         raise WeightsError(f'{path} holds a {type(content).__name__}, not a dict of weights')
     return dict(content)
@@ -117,23 +122,25 @@ def read_safetensors(path: Path) -> dict[str, Any]:
             return tensors
         dataset_meta = json.loads(text)
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise WeightsError(f'{path} is a damaged safetensors file: {error}') from error
+        raise DamagedError(f'{path} is a damaged safetensors file: {error}') from error
     if not isinstance(dataset_meta, dict):
         raise WeightsError(f'{path} is a damaged safetensors file: its {DATASET_META} is no object')
     return dict(meta=dict(dataset_meta=dataset_meta), state_dict=tensors)
 
 
-def reason_of_refusal(path: Path, error: Exception) -> str:
+def refusal(path: Path, error: Exception, is_archive: bool) -> WeightsError:
     """Why torch's restricted unpickler would not read a file."""
-    if zipfile.is_zipfile(path):
-        found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    else:
-        found = re.findall(r'GLOBAL (\S+) was not an allowed global', str(error))
+    found = re.findall(r'GLOBAL (\S+) was not an allowed global', str(error))
+    if is_archive:
+        with suppress(Exception):  # it reads all globals, of damaged files too
+            found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     reason = re.search(r'WeightsUnpickler error:\s+(.+)', str(error))
-    if not found and zipfile.is_zipfile(path) and reason:
-        return (f'contains what is not loaded without trust ({reason[1]}). If you trust who made '
-                'it, say --trust')
+    if not found and is_archive and reason:
+        return WeightsError(f'{path} contains what is not loaded without trust ({reason[1]}). If '
+                            'you trust who made it, say --trust')
     if not found:
-        return f'is damaged or no weights file{": " + reason[1] if reason else ""}'
-    return (f'contains more than weights ({", ".join(found)}) and is not loaded, since that could '
-            'run any code. If you trust who made it, say --trust')
+        because = f': {reason[1]}' if reason else ''
+        return DamagedError(f'{path} is damaged or no weights file{because}')
+    return WeightsError(
+        f'{path} contains more than weights ({", ".join(found)}) and is not loaded, since that '
+        'could run any code. If you trust who made it, say --trust')

@@ -14,8 +14,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from .checksums import check_content, sums_of
 from .files import read_checkpoint
-from .state_dicts import WeightsError
+from .state_dicts import DamagedError
 
 REST = 'rest.pth'
 SHAPES = 'shards'  # in the rest: whole shapes of the shards by their paths
@@ -50,12 +51,40 @@ def write_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
     Args:
         folder: That all processes see.
         tensors: DTensors by their paths in the checkpoint.
+
+    Raises:
+        OSError: If a file cannot be written, in all processes.
     """
     from torch.distributed import checkpoint as dcp  # takes a while, and few need it
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    dcp.save(dict(tensors), storage_writer=writer)
+    try:
+        dcp.save(dict(tensors), storage_writer=writer)  # which waits until files are on the disk
+    except dcp.CheckpointException as error:
+        failure, _ = next(iter(error.failures.values()))
+        if isinstance(failure, OSError):
+            raise OSError(failure.errno, failure.strerror) from error
+        raise
+
+
+def shards_of(folder: Path, rank: int) -> list[Path]:
+    """The files that :func:`write_shards` wrote in a process."""
+    return sorted(folder.glob(f'shard-{rank + 1:05d}-*.safetensors'))
+
+
+def check_folder(folder: Path) -> None:
+    """Compare all files of a folder of shards with what was saved.
+
+    Raises:
+        DamagedError: If one differs or is missing.
+        WeightsError: As :func:`~.files.read_checkpoint`.
+    """
+    for name, _ in sums_of(folder):
+        if not (folder / name).is_file():
+            raise DamagedError(f'{folder} is a damaged checkpoint in shards: {name} is missing')
+        check_content(folder / name)
+    open_folder(folder, trust=False)
 
 
 def read_folder(folder: str | Path,
@@ -72,19 +101,16 @@ def read_folder(folder: str | Path,
 
     Raises:
         FileNotFoundError: If it is no such folder.
-        WeightsError: If it is damaged.
+        DamagedError: If it is damaged.
+        WeightsError: As :func:`~.files.read_checkpoint`.
     """
     from torch.distributed import checkpoint as dcp
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     folder = Path(folder).expanduser()
-    rest = read_checkpoint(folder / REST, trust=trust)
-    shapes = rest.pop(SHAPES, {})
-    reader = HuggingFaceStorageReader(str(folder))
+    rest, reader, found = open_folder(folder, trust)
+    for file in sorted(folder.glob('*.safetensors')):
+        check_content(file)
     try:
-        found = reader.read_metadata().state_dict_metadata
-        if {path: list(tensor.size) for path, tensor in found.items()} != shapes:
-            raise ValueError('files of it are missing')
         tensors = {}
         for path, tensor in found.items():
             place = place_of(path)
@@ -96,5 +122,26 @@ def read_folder(folder: str | Path,
             warnings.simplefilter('ignore', UserWarning)
             dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
     except (SafetensorError, dcp.CheckpointException, OSError, KeyError, ValueError) as error:
-        raise WeightsError(f'{folder} is a damaged checkpoint in shards: {error}') from error
+        raise DamagedError(f'{folder} is a damaged checkpoint in shards: {error}') from error
     return mapped(rest, lambda path, value: tensors.get(path, value))
+
+
+def open_folder(folder: Path, trust: bool) -> tuple[dict[str, Any], Any, dict[str, Any]]:
+    """The rest of a folder of shards, what reads its tensors, and what is known of each.
+
+    Raises:
+        DamagedError: If files of it are missing or cannot be read.
+        WeightsError: As :func:`~.files.read_checkpoint`.
+    """
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    rest = read_checkpoint(folder / REST, trust=trust)
+    shapes = rest.pop(SHAPES, {})
+    reader = HuggingFaceStorageReader(str(folder))
+    try:
+        found = reader.read_metadata().state_dict_metadata
+        if {path: list(tensor.size) for path, tensor in found.items()} != shapes:
+            raise ValueError('files of it are missing')
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise DamagedError(f'{folder} is a damaged checkpoint in shards: {error}') from error
+    return rest, reader, found

@@ -21,6 +21,10 @@ class WeightsError(ValueError):
     """Weights that cannot be loaded; says which file, and why."""
 
 
+class DamagedError(WeightsError):
+    """A file that is not what was saved: cut off, altered, or no weights at all."""
+
+
 def state_dict_of(checkpoint: Mapping[str, Any], source: str) -> State:
     """The state dict in what was read: below one of :data:`WRAPPERS`, or all of it.
 

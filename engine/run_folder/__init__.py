@@ -1,4 +1,5 @@
-"""What a training leaves in its work dir: the best checkpoint, metrics.csv, trackers, its line."""
+"""What a training leaves in its work dir: checkpoints, metrics.csv, trackers, its line."""
 from .attaching import recorded, settle
+from .newest import candidates, go_on, noted
 
-__all__ = ['recorded', 'settle']
+__all__ = ['candidates', 'go_on', 'noted', 'recorded', 'settle']

@@ -11,14 +11,17 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from ..hooks import hooks_of
-from .best import BestCheckpoint, names_of_best, saving_hook
+from .best import BestCheckpoint, names_of_best
 from .choice import best_metric, is_validated, keep_best, settle_auto, watched_metric
-from .last import save_before_deleting
+from .last import LastCheckpoints
 from .line import progress_line
+from .logs import outlived
 from .recording import CompleteMetrics, LoggedSteps, Recorder
+from .saving import saving_hook
 from .stopping import Patience
 from .table import MetricsTable
 from .trackers import add_backend, add_trackers, backends_of, check_trackers
+from .whole_steps import SaveBetweenSteps
 
 TABLE = 'metrics.csv'
 
@@ -83,13 +86,15 @@ def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
     add_backend(runner, LoggedSteps.__name__, LoggedSteps(runner, recorder))
     add_trackers(runner, trackers)
     if saving is not None:
-        save_before_deleting(saving)
+        runner.register_hook(LastCheckpoints(saving))
+        runner.register_hook(SaveBetweenSteps(saving))
         runner.register_hook(BestCheckpoint(saving))
     if patience is not None:
         runner.register_hook(
             Patience(table, monitor, rule=rule, patience=patience, min_delta=min_delta or 0.))
     try:
-        with progress_line(runner, names[0] if names else best_metric(cfg)):
+        with outlived(runner), \
+                progress_line(runner, names[0] if names else best_metric(cfg)):
             yield
     finally:  # mmengine keeps visualizers, which would keep the model
         del backends_of(runner)[LoggedSteps.__name__]

@@ -10,13 +10,9 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
 from ..atomic import write_text
+from .saving import unless_it_fails
 
 FILE = 'best_checkpoint'
-
-
-def saving_hook(runner: Runner) -> CheckpointHook | None:
-    """The hook of a runner that saves checkpoints."""
-    return next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
 
 
 def names_of_best(hook: CheckpointHook | None) -> list[str]:
@@ -28,7 +24,7 @@ class BestCheckpoint(Hook):
     """Notes the path of the best checkpoint in a file, and says at the end which it is.
 
     Args:
-        saving: The hook that saves the checkpoints.
+        saving: The hook that saves the checkpoints. It is changed in place.
     """
 
     priority = 'LOWEST'  # behind what saves checkpoints
@@ -36,6 +32,8 @@ class BestCheckpoint(Hook):
     def __init__(self, saving: CheckpointHook) -> None:
         self.saving = saving
         self.previous: list[str | None] = []
+        self._save = saving._save_best_checkpoint
+        saving._save_best_checkpoint = self.save
 
     @property
     def names(self) -> list[str]:
@@ -57,6 +55,17 @@ class BestCheckpoint(Hook):
         elif self.names:
             self.saving.best_ckpt_path_dict = dict(zip(self.names, paths, strict=True))
 
+    def save(self, runner: Runner, metrics: dict[str, float]) -> None:
+        """Save a checkpoint that is the best; if it cannot be written, it counts for nothing."""
+        paths = self.paths
+        try:
+            with unless_it_fails(runner):
+                self._save(runner, metrics)
+        except OSError as error:
+            self.paths = paths
+            runner.logger.error(f'{error}. Training goes on, and the best checkpoint stays the one '
+                                'before. The next evaluation that exceeds it is saved')
+
     def before_val_epoch(self, runner: Runner) -> None:
         """Keep mmengine from deleting the best checkpoint before a better one is saved."""
         self.previous = self.paths
@@ -70,13 +79,20 @@ class BestCheckpoint(Hook):
         if not is_main_process():
             return
         if path := next(filter(None, best), None):
-            file = Path(runner.work_dir, FILE)
-            if not file.is_file() or file.read_text() != path:
-                write_text(file, path)
+            self.note(runner, path)
         for path in replaced:
             files = self.saving.file_backend
             if os.path.dirname(path) == str(self.saving.out_dir) and files.isfile(path):
                 files.remove(path)
+
+    def note(self, runner: Runner, path: str) -> None:
+        """Write down which checkpoint is the best."""
+        file = Path(runner.work_dir, FILE)
+        try:
+            if not file.is_file() or file.read_text() != path:
+                write_text(file, path, synced=True)
+        except OSError as error:
+            runner.logger.warning(f'{file} cannot be written: {error}')
 
     def after_train(self, runner: Runner) -> None:
         """Say which is the best, and how it is tested."""

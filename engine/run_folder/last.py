@@ -1,38 +1,151 @@
-"""The last checkpoints of a run, of which the oldest stays until a new one is saved."""
+"""The last checkpoints of a run: whole, on the disk, and there until newer ones are."""
 from __future__ import annotations
 
+from collections import deque
+from pathlib import Path
 from typing import Any
 
 from mmengine.dist import is_main_process
-from mmengine.hooks import CheckpointHook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
+from ..atomic import write_text
+from ..checkpoint_files import NAME, CheckpointError, is_local
+from .saving import saving_hook, unless_it_fails
 
-def save_before_deleting(hook: CheckpointHook) -> None:
-    """Let mmengine's hook delete the oldest checkpoint after it has saved a new one.
+FILE = 'last_checkpoint'  # mmengine's
 
-    It would do so before. With ``max_keep_ckpts=1``, a run that is killed in between has no state
-    to go on from.
+
+class LastCheckpoints(Hook):
+    """Saves the state of training in place of mmengine's hook.
+
+    - Files appear whole or not at all, and have their SHA-256 beside them.
+    - The oldest is deleted when a new one is on the disk, not before.
+    - If one cannot be written, as on a full disk, training goes on. It is tried again when the next
+      is due, and at the end of training.
 
     Args:
-        hook: Changed in place.
+        saving: mmengine's hook, which says when to save. It is changed in place.
     """
-    save = hook._save_checkpoint_with_step
 
-    def save_then_delete(runner: Runner, step: int, meta: dict[str, Any]) -> None:
-        oldest = None
-        if hook.max_keep_ckpts > 0:
-            kept = hook.keep_ckpt_ids
-            if len(kept) == hook.max_keep_ckpts and kept[-1] != step:
-                oldest = kept.popleft()
-        save(runner, step, meta)
-        if oldest is None or not is_main_process():
+    priority = 'LOWEST'  # behind what saves checkpoints
+
+    def __init__(self, saving: CheckpointHook) -> None:
+        self.saving = saving
+        self.is_missing = False  # the state that should have been saved last
+        self._write = saving._save_checkpoint_with_step
+        #: subclasses of other libraries write in their own way
+        self.is_plain = type(saving)._save_checkpoint_with_step is \
+            CheckpointHook._save_checkpoint_with_step
+        saving._save_checkpoint_with_step = self.save
+
+    def before_run(self, runner: Runner) -> None:
+        """Let the hook write whole files, also with runners that are not ours."""
+        hook = self.saving
+        if is_local(hook.out_dir or runner.work_dir, hook.file_client_args, hook.backend_args):
+            hook.backend_args = dict(backend=NAME)
+
+    def save(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
+        """Save a checkpoint, or log why there is none."""
+        try:
+            self.write(runner, step, meta)
+        except OSError as error:
+            self.is_missing = True
+            runner.logger.error(f'{error}. Training goes on, and saves again when the next '
+                                f'checkpoint is due. {self.newest(runner)}')
+        else:
+            self.is_missing = False
+
+    def write(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
+        """Save a checkpoint, then delete those that are too many.
+
+        Raises:
+            OSError: If it cannot be written. Nothing has changed then.
+        """
+        if not self.is_plain:
+            self._write(runner, step, meta)
             return
-        files = hook.file_backend
-        path = files.join_path(hook.out_dir, hook.filename_tmpl.format(oldest))
-        if files.isfile(path):
-            files.remove(path)
-        elif files.isdir(path):  # shards
-            files.rmtree(path)
+        hook, limit = self.saving, self.saving.max_keep_ckpts
+        name = hook.filename_tmpl.format(step)
+        path = str(hook.file_backend.join_path(hook.out_dir, name))
+        kept = [other for other in getattr(hook, 'keep_ckpt_ids', ()) if other != step] + [step]
+        with unless_it_fails(runner):
+            runner.message_hub.update_info('last_ckpt', path)
+            if limit > 0:
+                runner.message_hub.update_info('keep_ckpt_ids', kept[-limit:])
+            runner.save_checkpoint(
+                hook.out_dir,
+                name,
+                hook.file_client_args,
+                save_optimizer=hook.save_optimizer,
+                save_param_scheduler=hook.save_param_scheduler,
+                meta=meta,
+                by_epoch=hook.by_epoch,
+                backend_args=hook.backend_args,
+                **hook.args)
+        hook.last_ckpt = path
+        if limit > 0:
+            hook.keep_ckpt_ids = deque(kept[-limit:], limit)
+        if is_main_process():
+            self.note(runner, path)
+            for other in kept[:-limit] if limit > 0 else ():
+                self.delete(runner, hook.filename_tmpl.format(other))
 
-    hook._save_checkpoint_with_step = save_then_delete
+    def note(self, runner: Runner, path: str) -> None:
+        """Write down which checkpoint is the last; going on finds it without that too."""
+        try:
+            write_text(Path(runner.work_dir, FILE), path, synced=True)
+        except OSError as error:
+            runner.logger.warning(f'{runner.work_dir}/{FILE} cannot be written: {error}')
+
+    def delete(self, runner: Runner, name: str) -> None:
+        """Delete a checkpoint of which there are newer ones."""
+        files = self.saving.file_backend
+        path = files.join_path(self.saving.out_dir, name)
+        try:
+            if files.isfile(path):
+                files.remove(path)
+            elif files.isdir(path):  # shards
+                files.rmtree(path)
+        except OSError as error:
+            runner.logger.warning(f'{path} cannot be deleted: {error}')
+
+    def newest(self, runner: Runner) -> str:
+        """A sentence on what training would go on from."""
+        path = runner.message_hub.runtime_info.get('last_ckpt')
+        return f'The newest checkpoint is {path}' if path else 'There is no checkpoint yet'
+
+    def after_train(self, runner: Runner) -> None:
+        """Save what is missing.
+
+        Raises:
+            CheckpointError: If it cannot be written.
+        """
+        if not self.is_missing:
+            return
+        step = runner.epoch if self.saving.by_epoch else runner.iter
+        try:
+            self.write(runner, step, dict(epoch=runner.epoch, iter=runner.iter))
+        except OSError as error:
+            raise CheckpointError(
+                error.errno, f'{error}. Training has ended, and its last state is lost: make room '
+                f'and go on with --resume. {self.newest(runner)}') from error
+        self.is_missing = False
+        runner.logger.info(f'the last state is saved: {self.saving.last_ckpt}')
+
+
+def save_last(runner: Runner) -> bool:
+    """Save the state of training, unless that was done or the config saves none at the end.
+
+    Returns:
+        Whether a checkpoint has it; the log says why not.
+    """
+    hook = saving_hook(runner)
+    if hook is None or not (hook.save_last or hook.interval > 0):
+        return False
+    step = runner.epoch if hook.by_epoch else runner.iter
+    name = hook.filename_tmpl.format(step)
+    if not hook.last_ckpt or Path(hook.last_ckpt).name != name:
+        hook._save_checkpoint_with_step(
+            runner, step, meta=dict(epoch=runner.epoch, iter=runner.iter))
+    return bool(hook.last_ckpt) and Path(hook.last_ckpt).name == name

@@ -2,13 +2,12 @@
 from __future__ import annotations
 
 from math import isfinite
-from pathlib import Path
 
 from mmengine.dist import broadcast_object_list
 from mmengine.hooks import EarlyStoppingHook
 from mmengine.runner import Runner
 
-from .best import saving_hook
+from .last import save_last
 from .table import MetricsTable
 
 
@@ -67,14 +66,3 @@ class Patience(EarlyStoppingHook):
         runner.logger.info(
             f'training stops at iteration {runner.iter} of {runner.max_iters}: {self.monitor} got '
             f'no better than {best} in {self.wait_count} evaluations (--patience {self.patience})')
-
-
-def save_last(runner: Runner) -> None:
-    """Save the state of training, unless that was done or the config saves none at the end."""
-    hook = saving_hook(runner)
-    if hook is None or not (hook.save_last or hook.interval > 0):
-        return
-    step = runner.epoch if hook.by_epoch else runner.iter
-    if not hook.last_ckpt or Path(hook.last_ckpt).name != hook.filename_tmpl.format(step):
-        hook._save_checkpoint_with_step(
-            runner, step, meta=dict(epoch=runner.epoch, iter=runner.iter))

@@ -12,6 +12,7 @@ from ..atomic import write_text
 Value = int | float
 #: columns of every table; others follow in the order in which they appear
 COLUMNS = ('iter', 'epoch', 'time')
+SKIPPED = 'skipped_steps'  # of the optimizer, since training was started; if there are any
 
 
 class MetricsTable:
@@ -76,6 +77,10 @@ class MetricsTable:
             self.columns = list(COLUMNS)
             self.path.unlink(missing_ok=True)
         return len(rows) - len(kept)
+
+    def is_evaluated(self, iteration: int) -> bool:
+        """Whether there is an evaluation of an iteration: a row without a loss."""
+        return any(row['iter'] == str(iteration) and not row.get('loss') for row in self.rows())
 
     def last(self, column: str) -> float:
         """The last value of a column; 0 if there is none."""

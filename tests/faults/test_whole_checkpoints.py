@@ -1,0 +1,408 @@
+"""Checkpoints that are torn, altered or cut off while they are written: by files, without training.
+"""
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.fileio import get_file_backend
+from safetensors.torch import save as safetensors_bytes
+from safetensors.torch import save_file
+
+from colonnade.engine import atomic, locking
+from colonnade.engine.checkpoint_files import NAME, keep_sums
+from colonnade.engine.launch import sole_run
+from colonnade.engine.locking import locked
+from colonnade.engine.run_folder.newest import candidates, go_on, newest_whole
+from colonnade.engine.sharding import shared_folder
+from colonnade.weights import checksums
+from colonnade.weights.checksums import SUMS, check_content, sha256_of, sums_of
+from colonnade.weights.files import read_checkpoint
+from colonnade.weights.state_dicts import DamagedError
+
+fork = get_context('fork')
+
+
+def settings(work_dir: Path, **checkpoint: Any) -> Config:
+    return Config(dict(work_dir=str(work_dir), default_hooks=dict(checkpoint=checkpoint)))
+
+
+def state(step: int) -> dict[str, Any]:
+    return dict(
+        state_dict=dict(weight=torch.full((64, 64), float(step))),
+        optimizer=dict(state={}),
+        message_hub={},
+        meta=dict(iter=step, epoch=0))
+
+
+def save(folder: Path, step: int, *, note: bool = True, value: int | None = None) -> Path:
+    """What training does: the checkpoint, then its name."""
+    path = folder / f'iter_{step}.pth'
+    torch.save(state(step if value is None else value), folder / 'content')
+    content = (folder / 'content').read_bytes()
+    (folder / 'content').unlink()
+    get_file_backend(path, backend_args=dict(backend=NAME)).put(content, path)
+    if note:
+        atomic.write_text(folder / 'last_checkpoint', str(path), synced=True)
+    return path
+
+
+def flip(path: Path) -> None:
+    """Alter a bit in the middle, where the numbers of a tensor are."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def blank(path: Path) -> None:
+    """What a failure of power may leave: the length, and no content."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def hole(path: Path) -> None:
+    with path.open('r+b') as file:
+        file.seek(path.stat().st_size // 3)
+        file.write(bytes(4096))
+
+
+TEARS = [flip, cut, blank, hole, lambda path: path.write_bytes(b'')]
+
+
+@pytest.mark.parametrize('tear', TEARS, ids=['flip', 'cut', 'blank', 'hole', 'empty'])
+@pytest.mark.parametrize('has_sums', [True, False])
+def test_a_torn_file_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
+                                monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr('colonnade.engine.run_folder.newest.print_log',
+                        lambda text, **_: said.append(text))
+    first, second = save(tmp_path, 2), save(tmp_path, 10)
+    if not has_sums:  # of an earlier version, or of mmengine's runner
+        (tmp_path / SUMS).unlink()
+    cfg = settings(tmp_path)
+    assert newest_whole(cfg) == second and not said
+    tear(second)
+    assert newest_whole(cfg) == first
+    assert re.search(rf'{second} is .*Training goes on from the one before, {first}', said[0])
+    with pytest.raises(DamagedError, match='iter_10.pth'):
+        read_checkpoint(second)
+    tear(first)
+    with pytest.raises(DamagedError, match='no checkpoint is whole: .*iter_10.pth.*iter_2.pth'):
+        newest_whole(cfg)
+
+
+def test_another_checkpoint_in_its_place_is_not_gone_on_from(tmp_path: Path) -> None:
+    first, second = save(tmp_path, 2), save(tmp_path, 4)
+    shutil.copy(first, second)
+    with pytest.raises(DamagedError, match='altered: its SHA-256 is not .* delete its line there'):
+        read_checkpoint(second)
+    assert newest_whole(settings(tmp_path)) == first
+    lines = (tmp_path / SUMS).read_text().splitlines(keepends=True)
+    (tmp_path / SUMS).write_text(lines[0])
+    assert newest_whole(settings(tmp_path)) == second
+
+
+@pytest.mark.parametrize('text', ['', '/gone/run/iter_4.pth', '/gone/iter_', 'iter_4.pth\n', None])
+def test_the_name_of_the_last_may_be_lost(text: str | None, tmp_path: Path) -> None:
+    """Cut off, of a folder that was moved, or not there at all."""
+    for step in (2, 4):
+        path = save(tmp_path, step)
+    note = tmp_path / 'last_checkpoint'
+    note.unlink() if text is None else note.write_text(text)
+    assert newest_whole(settings(tmp_path)) == path
+
+
+def test_the_newest_is_the_one_that_was_saved_last(tmp_path: Path) -> None:
+    """Not the one of the highest number: a run went back to iteration 2, and saved 3."""
+    for step in (2, 4, 3):
+        save(tmp_path, step)
+    save(tmp_path, 5, note=False).rename(tmp_path / 'best_mIoU_iter_5.pth')
+    assert [path.name[5] for path in candidates(settings(tmp_path))] == list('342')
+    (tmp_path / SUMS).unlink()
+    assert [path.name[5] for path in candidates(settings(tmp_path))] == list('342')
+
+
+def test_checkpoints_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'out/run').mkdir(parents=True)
+    path = save(tmp_path / 'out/run', 2)
+    cfg = settings(tmp_path / 'run', out_dir=str(tmp_path / 'out'))
+    assert newest_whole(cfg) == path
+    shutil.move(tmp_path / 'out/run/last_checkpoint', tmp_path / 'run')
+    assert newest_whole(settings(tmp_path / 'run')) == path
+    assert newest_whole(settings(tmp_path)) is None
+
+
+def killed_at(event: int, work: Callable[[], object]) -> bool:
+    """Run ``work`` in a process that kills itself at a change of files; False if there are fewer.
+
+    Files are opened, written, renamed and deleted. In front of each, the process ends as by
+    ``kill -9``.
+    """
+
+    def run() -> None:
+        left = event
+
+        def count(name: str, arguments: tuple) -> None:
+            nonlocal left
+            if name in ('os.rename', 'os.remove', 'os.rmdir', 'os.mkdir') or \
+                    (name == 'open' and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        fsync = os.fsync
+
+        def counted(handle: int) -> None:
+            count('os.rename', ())
+            fsync(handle)
+
+        os.fsync = counted
+        sys.addaudithook(count)
+        work()
+        os._exit(0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', DeprecationWarning)  # torch has threads, which sleep
+        process = fork.Process(target=run)
+        process.start()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+def test_killed_at_any_step_of_saving(tmp_path: Path) -> None:
+    """Of a checkpoint that is written anew, as with a better evaluation, and of the next."""
+    start, found, at, is_killed = tmp_path / 'start', set(), 0, True
+    start.mkdir()
+    save(start, 4)
+    while is_killed:
+        folder = shutil.copytree(start, tmp_path / str(at))
+        (folder / 'last_checkpoint').write_text(str(folder / 'iter_4.pth'))
+
+        def work(folder: Path = folder) -> None:
+            save(folder, 4, value=5)
+            save(folder, 6)
+
+        is_killed = killed_at(at, work)
+        runner = SimpleNamespace(cfg=settings(folder), _resume=True, _load_from=None)
+        go_on(runner)
+        state_dict = read_checkpoint(runner._load_from)['state_dict']
+        found.add((Path(runner._load_from).name, state_dict['weight'][0, 0].item()))
+        assert not list(folder.glob('.*.pth'))
+        at += 1
+    assert at > 24 and found == {('iter_4.pth', 4), ('iter_4.pth', 5), ('iter_6.pth', 6)}
+
+
+def write_folder(path: Path, step: int) -> None:
+    """A folder of shards, as one process writes it."""
+    with shared_folder(path) as scratch:
+        (scratch / 'shard-00001-model-00001-of-00001.safetensors').write_bytes(
+            safetensors_bytes(dict(weight=torch.full((8, ), float(step)))))
+        torch.save(state(step), scratch / 'rest')
+        content = (scratch / 'rest').read_bytes()
+        (scratch / 'rest').unlink()
+        get_file_backend('', backend_args=dict(backend=NAME)).put(content, scratch / 'rest.pth')
+
+
+@pytest.mark.slow
+def test_killed_at_any_step_of_saving_shards(tmp_path: Path) -> None:
+    at, found = 0, set()
+    while True:
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        write_folder(folder / 'iter_2.pth', 2)
+        is_killed = killed_at(at, lambda folder=folder: write_folder(folder / 'iter_2.pth', 3))
+        go_on(SimpleNamespace(cfg=settings(folder), _resume=False, _load_from=None))
+        content = read_checkpoint(folder / 'iter_2.pth/rest.pth')
+        found.add(content['meta']['iter'])
+        for name, digest in sums_of(folder / 'iter_2.pth'):
+            assert sha256_of(folder / 'iter_2.pth' / name) == digest
+        assert [path.name for path in folder.iterdir()] == ['iter_2.pth']
+        if not is_killed:
+            break
+        at += 1
+    assert at > 8 and found == {2, 3}
+
+
+@pytest.mark.parametrize('is_altered', [True, False])
+def test_shards_that_are_altered_or_missing(is_altered: bool, tmp_path: Path) -> None:
+    for step in (2, 4):
+        write_folder(tmp_path / f'iter_{step}.pth', step)
+        os.utime(tmp_path / f'iter_{step}.pth', (step, step))
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_4.pth'))
+    shard, = (tmp_path / 'iter_4.pth').glob('*.safetensors')
+    if is_altered:
+        save_file(dict(weight=torch.full((8, ), 5.)), shard)
+        match = f'{shard} is damaged or was altered'
+    else:
+        shard.unlink()
+        match = f'{shard.name} is missing'
+    with pytest.raises(DamagedError, match=match):
+        checksums_of_folder(tmp_path / 'iter_4.pth')
+    assert candidates(settings(tmp_path))[0].name == 'iter_4.pth'
+
+
+def checksums_of_folder(folder: Path) -> None:
+    from colonnade.weights.sharded_files import check_folder
+    check_folder(folder)
+
+
+def test_sha256sum_checks_the_list(tmp_path: Path) -> None:
+    for step in (2, 4, 4):
+        path = save(tmp_path, step)
+    command = ['sha256sum', '--check', SUMS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == 'iter_2.pth: OK\niter_4.pth: OK\n'
+    get_file_backend(path, backend_args=dict(backend=NAME)).remove(tmp_path / 'iter_2.pth')
+    flip(path)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == 'iter_4.pth: FAILED\n' and done.returncode
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path: Path,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a failure of power may leave a file without content under its name."""
+    events: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        events.append(f'sync {Path(os.readlink(f"/proc/self/fd/{handle}")).suffix}')
+        fsync(handle)
+
+    def replaced(scratch: Path, path: Path) -> Path:
+        events.append(f'rename {path.name}')
+        return replace(scratch, path)
+
+    monkeypatch.setattr(os, 'fsync', synced)
+    monkeypatch.setattr(Path, 'replace', replaced)
+    save(tmp_path, 2)
+    assert events == [
+        'sync .sha256', f'rename {SUMS}', 'sync ', 'sync .pth', 'rename iter_2.pth', 'sync ',
+        'sync ', 'rename last_checkpoint', 'sync '
+    ]
+
+
+def test_files_of_others_load(tmp_path: Path) -> None:
+    """Also those whose writer told torch to leave the CRC-32 out."""
+    torch.save(state(1), tmp_path / 'theirs.pth')
+    torch.serialization.set_crc32_options(False)
+    torch.save(state(1), tmp_path / 'fast.pth')
+    torch.serialization.set_crc32_options(True)
+    torch.save(state(1), tmp_path / 'old.pth', _use_new_zipfile_serialization=False)
+    save(tmp_path, 2)
+    for name in ('theirs', 'fast', 'old'):
+        assert read_checkpoint(tmp_path / f'{name}.pth')['meta']['iter'] == 1
+    flip(tmp_path / 'theirs.pth')
+    with pytest.raises(DamagedError, match='theirs.pth is damaged: theirs/data/0 in it is not'):
+        read_checkpoint(tmp_path / 'theirs.pth')
+
+
+def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    path, read = save(tmp_path, 2), []
+    monkeypatch.setattr(checksums, 'sha256_of', lambda path: read.append(path) or sha256_of(path))
+    for _ in range(3):
+        check_content(path)
+    assert len(read) == 1
+    flip(path)
+    with pytest.raises(DamagedError):
+        check_content(path)
+
+
+def test_a_list_that_is_no_list_costs_nothing(tmp_path: Path) -> None:
+    path = save(tmp_path, 2)
+    (tmp_path / SUMS).write_bytes(b'\xff\x00 garbage\n' + b'0' * 63 + b'  iter_2.pth\n')
+    assert newest_whole(settings(tmp_path)) == path
+    keep_sums(tmp_path, {path.name: sha256_of(path)})
+    assert sums_of(tmp_path) == [('iter_2.pth', sha256_of(path))]
+
+
+def hold(folder: Path, ready: Any) -> None:
+    with sole_run(Config(dict(work_dir=str(folder), launcher='none'))):
+        ready.set()
+        signal.pause()
+
+
+@pytest.mark.parametrize('nfs', [False, True])
+def test_a_killed_run_does_not_keep_its_work_dir(nfs: bool, tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS, whose server locks files and no folders, too."""
+    if nfs:
+        flock = locking.fcntl.flock
+
+        def of_nfs(handle: int, how: int) -> None:
+            if os.path.isdir(f'/proc/self/fd/{handle}'):
+                raise OSError(9, 'Bad file descriptor')
+            flock(handle, how)
+
+        monkeypatch.setattr(locking.fcntl, 'flock', of_nfs)
+    ready = fork.Event()
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', DeprecationWarning)
+        other = fork.Process(target=hold, args=(tmp_path, ready))
+        other.start()
+    assert ready.wait(60)
+    cfg = Config(dict(work_dir=str(tmp_path), launcher='none'))
+    with pytest.raises(FileExistsError, match='another run is training in'), sole_run(cfg):
+        pass
+    other.kill()
+    other.join()
+    with sole_run(cfg):
+        with pytest.raises(FileExistsError), locked(tmp_path, ''):
+            pass
+
+
+def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+
+    def no_locks(handle: int, how: int) -> None:
+        raise OSError(38, 'Function not implemented')
+
+    monkeypatch.setattr(locking.fcntl, 'flock', no_locks)
+    with sole_run(Config(dict(work_dir=str(tmp_path), launcher='none'))):
+        assert 'has no locks: let no other run train there' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_cost_of_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prints seconds of a processor, the least of three, for a file of 360 MB."""
+    content = dict(state_dict={str(i): torch.randn(10**6) for i in range(90)})
+    torch.save(content, tmp_path / 'theirs.pth')
+    ours = tmp_path / 'ours.pth'
+    get_file_backend(
+        ours, backend_args=dict(backend=NAME)).put((tmp_path / 'theirs.pth').read_bytes(), ours)
+
+    def seconds(work: Callable[[], object]) -> float:
+        started = time.process_time()
+        work()
+        return time.process_time() - started
+
+    def load(path: Path) -> dict[str, Any]:
+        checksums._sum_of_version.cache_clear()
+        return read_checkpoint(path)['state_dict']
+
+    found = {path.stem: min(seconds(lambda path=path: load(path)) for _ in range(3))
+             for path in (ours, tmp_path / 'theirs.pth')}  # yapf: disable
+    assert all(torch.equal(value, content['state_dict'][key]) for key, value in load(ours).items())
+    found['hash'] = min(seconds(lambda: sha256_of(ours)) for _ in range(3))
+    monkeypatch.setattr('colonnade.weights.files.check_content', lambda path: None)
+    found['unchecked'] = min(seconds(lambda: load(ours)) for _ in range(3))
+    print({name: round(value, 3) for name, value in found.items()})
