@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmengine.config import Config
-from mmengine.dist import get_world_size
+from mmengine.dist import broadcast, get_world_size
 from mmengine.hooks import EMAHook, Hook
 from mmengine.logging import print_log
+from mmengine.optim import OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
@@ -52,6 +53,13 @@ def averages_weights(hook: Hook | dict[str, Any]) -> bool:
     """Whether a hook of a config is mmengine's EMAHook or one that is made from it."""
     kind = type(hook) if isinstance(hook, Hook) else find_class(hook['type'], HOOKS)
     return isinstance(kind, type) and issubclass(kind, EMAHook)
+
+
+def is_between_steps(runner: Runner) -> bool:
+    """Whether the optimizers of a training have stepped on all gradients that there are."""
+    wrapper = runner.optim_wrapper
+    wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
+    return all(each.should_update() for each in wrappers)
 
 
 def drop_averaging(cfg: Config) -> None:
@@ -129,6 +137,23 @@ class BatchSizeHook(Hook):
                 f'{runner.max_iters}',
                 logger='current',
                 level=logging.WARNING)
+
+
+class SameBuffers(Hook):
+    """Lets all processes evaluate the model that checkpoints hold.
+
+    Batch norms that are not synchronised gather statistics in each process; checkpoints hold those
+    of the first.
+    """
+
+    priority = 'VERY_HIGH'  # before averaged weights take their place
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        """Take the first process' buffers."""
+        averages = [hook.ema_model for hook in runner.hooks if averages_weights(hook)]
+        for model in (runner.model, *averages):
+            for buffer in model.buffers():
+                broadcast(buffer)
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,199 @@
+"""Signals that end a training: it saves its state, and goes on later from the same iteration."""
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from mmengine.dist import (all_reduce, barrier, broadcast_object_list, get_world_size,
+                           is_main_process)
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.runner import EpochBasedTrainLoop, Runner
+from torch.utils.data import DataLoader
+
+from .atomic import write_text
+from .hooks import averages_weights, is_between_steps
+from .loops import SeededEpochLoop
+from .shards import keep_shards
+
+#: of a terminal, of Slurm and torchrun, of ``--signal=USR1@120``, and of a connection that is lost
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+FILE = 'interrupted.pth'
+
+
+class Interrupted(Exception):
+    """A signal has stopped a training.
+
+    Attributes:
+        text: What happened.
+        signal: Its number.
+        saved: The checkpoint to go on from; None if there is none of this iteration.
+    """
+
+    def __init__(self, text: str, number: int, saved: str | None) -> None:
+        super().__init__(text, number, saved)
+        self.text, self.signal, self.saved = text, number, saved
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@contextmanager
+def interruptible(runner: Runner) -> Iterator[None]:
+    """While open, signals let a runner finish its iteration, save its state and stop.
+
+    They raise :class:`Interrupted` in it. A second SIGINT is a KeyboardInterrupt. Before training
+    begins, and in threads, signals do what they did.
+    """
+    hook = StopOnSignal()
+    runner.register_hook(hook)
+    try:
+        yield
+    finally:
+        hook.give_back()
+
+
+class StopOnSignal(Hook):
+    """Stops training in all processes behind the same iteration, if one of them gets a signal."""
+
+    priority = 'HIGHEST'
+
+    def __init__(self) -> None:
+        self.signal = 0  # none
+        self.process = os.getpid()
+        self.before: dict[int, Any] = {}  # handlers
+        self.saved_at = -1  # the iteration of the latest checkpoint with a state of training
+        self.in_step = False  # whether processes have equally many batches to validate
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Note a signal."""
+        if os.getpid() != self.process:  # a worker that has just been forked
+            return
+        if self.signal and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = self.signal or number
+        if is_main_process():
+            name = signal.Signals(number).name
+            os.write(2, f'\n{name}: training stops when this iteration is saved; '
+                     'Ctrl-C ends it at once\n'.encode())  # yapf: disable
+
+    def give_back(self) -> None:
+        """Let signals do what they did before."""
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        self.before.clear()
+
+    def before_train(self, runner: Runner) -> None:
+        """Take over the signals, unless they are ignored, as SIGHUP is under nohup."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        loops = [runner.train_loop, runner.val_loop]
+        for loader in [loop.dataloader for loop in loops if loop is not None]:
+            outlive_signals(loader)
+        for number in SIGNALS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                self.before[number] = signal.signal(number, self.receive)
+
+    def before_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
+        """Stop if a signal came, and no gradients wait for a step."""
+        if is_between_steps(runner) and self.is_asked():
+            self.stop(runner)
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        """Find out whether processes can agree within this validation."""
+        batches = torch.tensor([1, -1]) * len(runner.val_loop.dataloader)
+        all_reduce(batches, 'max')
+        self.in_step = bool(batches.sum() == 0)
+
+    def after_val_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
+        """Stop if a signal came; this validation is made again when training goes on."""
+        if self.in_step and self.is_asked():
+            keep_shards(runner.model)
+            for hook in runner.hooks:
+                if averages_weights(hook):
+                    hook.after_val_epoch(runner)  # puts trained weights back
+            self.stop(runner)
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
+        """Note what is saved."""
+        if 'optimizer' in checkpoint:
+            self.saved_at = checkpoint['meta']['iter']
+
+    def is_asked(self) -> bool:
+        """Whether any process got a signal."""
+        if get_world_size() > 1:
+            number = torch.tensor([self.signal])
+            all_reduce(number, 'max')
+            self.signal = int(number)
+        return self.signal > 0
+
+    def stop(self, runner: Runner) -> None:
+        """Save, and raise :class:`Interrupted`."""
+        saved = self.save(runner)
+        barrier()  # none may leave while the first still writes
+        state = f'saved {saved}' if saved else 'nothing was saved'
+        raise Interrupted(
+            f'stopped by {signal.Signals(self.signal).name} at iteration {runner.iter} of '
+            f'{runner.max_iters}, {state}', self.signal, saved)
+
+    def save(self, runner: Runner) -> str | None:
+        """Save what training goes on from; None if the config saves nothing, or it would not."""
+        hook = next((each for each in runner.hooks if isinstance(each, CheckpointHook)), None)
+        if hook is None or not goes_on_from_here(runner):
+            return None
+        at = [self.saved_at]
+        broadcast_object_list(at)  # the first process may be the only one that saves
+        if at[0] == runner.iter:
+            return hook.last_ckpt
+        runner.save_checkpoint(
+            hook.out_dir,
+            FILE,
+            file_client_args=hook.file_client_args,
+            meta=dict(epoch=runner.epoch, iter=runner.iter),
+            by_epoch=False,
+            backend_args=hook.backend_args)
+        path = hook.file_backend.join_path(hook.out_dir, FILE)
+        if is_main_process():
+            write_text(Path(runner.work_dir, 'last_checkpoint'), path)
+        return path
+
+
+def goes_on_from_here(runner: Runner) -> bool:
+    """Whether the loop of a runner goes on from this iteration; mmengine's repeats whole epochs."""
+    loop = runner.train_loop
+    return isinstance(loop, SeededEpochLoop) or not isinstance(loop, EpochBasedTrainLoop) or \
+        runner.iter == runner.epoch * len(loop.dataloader)
+
+
+def outlive_signals(loader: DataLoader) -> None:
+    """Keep a loader's workers when a signal reaches all processes of a terminal or a job.
+
+    Args:
+        loader: Changed in place, before it starts workers.
+    """
+    loader.worker_init_fn = partial(start_worker, loader.worker_init_fn)
+
+
+def start_worker(before: Callable[[int], None] | None, number: int) -> None:
+    """Let a worker end by its parent alone, and then do what it did ``before``."""
+    for each in set(SIGNALS) - {signal.SIGTERM}:
+        signal.signal(each, signal.SIG_IGN)
+    if hasattr(signal, 'sigwaitinfo'):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=end_with, args=(os.getppid(), ), daemon=True).start()
+    if before is not None:
+        before(number)
+
+
+def end_with(parent: int) -> None:
+    """End this process when its parent sends SIGTERM; from others it is ignored."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)

@@ -1,0 +1,131 @@
+"""Randomness that follows from the seed, the process and the iteration, and from nothing before.
+
+So a training goes on as if it had not been interrupted, without states of generators in files. It
+does not matter which worker draws a batch, or how many workers there are.
+"""
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.device import get_device
+from mmengine.dist import get_rank
+from torch.utils.data import DataLoader
+
+DATA, MODEL = range(2)  # what draws: the two have generators of their own
+
+
+@dataclass(frozen=True)
+class Seed:
+    """The seed of an iteration.
+
+    Attributes:
+        run: Of the whole training.
+        rank: Of the process.
+        iteration: Counted from the start of the training.
+        purpose: ``DATA`` or ``MODEL``.
+    """
+    run: int
+    rank: int
+    iteration: int
+    purpose: int
+
+    def plant(self) -> None:
+        """Seed the generators of Python, NumPy and torch; for ``MODEL`` also the GPU's."""
+        words = np.random.SeedSequence((self.run, self.rank, self.iteration, self.purpose))
+        state = words.generate_state(4)
+        number = int.from_bytes(state.astype('<u4').tobytes(), 'little')
+        random.seed(number)
+        np.random.seed(state)
+        if self.purpose == MODEL and get_device() != 'cpu':
+            torch.manual_seed(number % 2**63)
+        else:  # the other would note for GPUs, with a traceback, what to do if there were any
+            torch.default_generator.manual_seed(number % 2**63)
+
+
+@dataclass(frozen=True)
+class SeededBatch:
+    """Indices of samples; whoever goes through them draws these samples from their own seed.
+
+    torch's loaders do, in a worker or in the main process.
+    """
+    indices: list[Any]
+    seed: Seed
+
+    def __iter__(self) -> Iterator[Any]:
+        self.seed.plant()
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class SeededBatches:
+    """The batches of a batch sampler, each with its seed, from any iteration on.
+
+    Args:
+        batches: Indices of samples, batch by batch.
+        endless: Begin again after the last batch, with the sampler's next epoch.
+    """
+
+    def __init__(self, batches: Iterable[list[Any]], *, endless: bool) -> None:
+        self.batches, self.endless = batches, endless
+        self.seed = self.iteration = self.skipped = 0
+
+    def start(self, seed: int, iteration: int, *, skip: int) -> None:
+        """Say where the next pass starts; nothing is loaded of what is skipped.
+
+        Args:
+            seed: Of the training.
+            iteration: The first.
+            skip: So many batches of the pass are left out.
+        """
+        self.seed, self.iteration, self.skipped = seed, iteration, skip
+
+    def __iter__(self) -> Iterator[SeededBatch]:
+        batches = islice(self.through_epochs() if self.endless else self.batches, self.skipped,
+                         None)  # yapf: disable
+        for iteration, indices in enumerate(batches, self.iteration):
+            yield SeededBatch(list(indices), Seed(self.seed, get_rank(), iteration, DATA))
+
+    def through_epochs(self) -> Iterator[list[Any]]:
+        """The batches of all epochs.
+
+        Raises:
+            ValueError: If an epoch has none.
+        """
+        sampler: Any = getattr(self.batches, 'sampler', None)
+        indices = None
+        for epoch in count():
+            if hasattr(sampler, 'set_epoch'):
+                sampler.set_epoch(epoch)
+            for indices in self.batches:
+                yield indices
+            if indices is None:
+                raise ValueError('the training set has fewer images than a batch, and '
+                                 'train_dataloader.drop_last leaves none')
+
+    def __len__(self) -> int:
+        return len(self.batches)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.batches, name)
+
+
+def seed_batches(loader: DataLoader, *, endless: bool) -> SeededBatches | None:
+    """Let a loader draw each batch from its own seed; None if the loader has no batches.
+
+    Args:
+        loader: Changed in place.
+        endless: See :class:`SeededBatches`.
+    """
+    if loader.batch_sampler is None:
+        return None
+    batches = SeededBatches(loader.batch_sampler, endless=endless)
+    object.__setattr__(loader, 'batch_sampler', batches)  # torch forbids it after its checks
+    return batches

@@ -1,0 +1,79 @@
+"""The same seed on the same machine gives the same result to the bit."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import LAYOUTS, NO_WORKERS, config
+from interrupted_runs import assert_same, run
+from torch import nn
+
+from colonnade.engine.seeding import DATA, MODEL, Seed, SeededBatch
+
+
+def drawn() -> tuple[float, ...]:
+    """A number of each generator."""
+    import random
+
+    import numpy as np
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def test_seeds_differ_by_all_that_they_are_made_from() -> None:
+    seeds = [Seed(run, rank, iteration, purpose)
+             for run in (0, 1) for rank in (0, 1) for iteration in (0, 7, 8)
+             for purpose in (DATA, MODEL)]  # yapf: disable
+    found = []
+    for seed in seeds:
+        seed.plant()
+        found.append(drawn())
+        seed.plant()
+        assert drawn() == found[-1]
+    assert all(len(set(each)) == len(seeds) for each in zip(*found, strict=True))
+
+
+def test_a_batch_is_drawn_from_its_seed() -> None:
+    seed = Seed(3, 0, 5, DATA)
+    batch = SeededBatch([4, 2], seed)
+    assert list(batch) == [4, 2] and len(batch) == 2
+    first = drawn()
+    nn.Linear(2, 2)  # draws too
+    assert list(batch) == [4, 2] and drawn() == first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn', 'upernet'])
+def test_training_and_testing_twice(head: str, shapes: Path, tmp_path: Path) -> None:
+    """In two threads; once with two workers, and once with one."""
+    data, metrics = shapes / LAYOUTS[head], []
+    for name, workers in (('one', 1), ('two', 2)):
+        status, printed = run(
+            'tools/train.py', config(head), '--data-root', data, '--work-dir', tmp_path / name,
+            '--no-report', '--cfg-options', 'train_cfg.max_iters=4', 'train_cfg.val_interval=4',
+            'randomness.seed=1', f'train_dataloader.num_workers={workers}',
+            'model.backbone.drop_path_rate=0.2', OMP_NUM_THREADS='2',
+            PYTHONHASHSEED=str(workers))  # yapf: disable
+        assert not status, printed[-3000:]
+        status, printed = run(
+            'tools/test.py', config(head), tmp_path / name / 'iter_4.pth', '--data-root', data,
+            '--work-dir', tmp_path / 'test', '--out', tmp_path / f'{name}.json',
+            OMP_NUM_THREADS='2')  # yapf: disable
+        assert not status, printed[-3000:]
+        metrics.append(json.loads((tmp_path / f'{name}.json').read_text())['metrics'])
+    assert_same(tmp_path / 'one/iter_4.pth', tmp_path / 'two/iter_4.pth')
+    assert metrics[0] == metrics[1] and metrics[0]
+
+
+@pytest.mark.slow
+def test_another_seed_is_another_training(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    weights = []
+    for seed in (1, 2):
+        out = tmp_path / str(seed)
+        run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', out,
+                 '--no-report', '--cfg-options', 'train_cfg.max_iters=1', f'randomness.seed={seed}',
+                 *NO_WORKERS)  # yapf: disable
+        weights.append(torch.load(out / 'iter_1.pth', weights_only=False)['state_dict'])
+    assert any(not torch.equal(value, weights[1][key]) for key, value in weights[0].items())

@@ -1,0 +1,195 @@
+"""Signals to training and to other tools, their workers and torchrun."""
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import LAUNCH, NO_VAL, NO_WORKERS, TWO_PROCESSES, config
+from interrupted_runs import Runs, run, start
+from mmdet.datasets.samplers import AspectRatioBatchSampler
+from mmengine.dataset import DefaultSampler, InfiniteSampler
+from torch.utils.data import BatchSampler
+
+import colonnade
+from colonnade.engine.interruption import SIGNALS, start_worker
+from colonnade.engine.seeding import SeededBatches
+from colonnade.tools.train import command_to_go_on
+
+
+@pytest.fixture
+def runs(shapes: Path, tmp_path: Path) -> Runs:
+    return Runs(tmp_path, shapes)
+
+
+@pytest.mark.parametrize('words, expected', [
+    (['tools/train.py', 'a b.py'], "python tools/train.py 'a b.py' --resume"),
+    (['colonnade train', 'a.py', '--resume'], 'colonnade train a.py --resume'),
+    (['t.py', 'a.py', '--res', 'x.pth', '--fsdp'], 'python t.py a.py --fsdp --resume'),
+    (['t.py', '--load-from', 'x.pth', '--new-classes', 'a.py'], 'python t.py a.py --resume'),
+    (['t.py', '--load-from=x', 'a.py', '--launcher', 'slurm'
+      ], 'python t.py a.py --launcher slurm --resume'),
+])
+def test_the_command_that_goes_on(words: list[str], expected: str) -> None:
+    assert command_to_go_on(words) == expected
+
+
+def wait_for_signals(ready: Any) -> None:
+    """What a worker is: it sleeps until it is ended."""
+    start_worker(None, 0)
+    ready.set()
+    time.sleep(60)
+
+
+def test_a_worker_ends_by_its_parent_alone() -> None:
+    fork = multiprocessing.get_context('fork')
+    ready = fork.Event()
+    worker = fork.Process(target=wait_for_signals, args=(ready, ), daemon=True)
+    worker.start()
+    assert ready.wait(60)
+    for number in SIGNALS:  # from another process, as a terminal's or Slurm's
+        subprocess.run(['kill', f'-{int(number)}', str(worker.pid)], check=True)
+    worker.join(0.3)
+    assert worker.is_alive()
+    worker.terminate()
+    worker.join(60)
+    assert worker.exitcode == 0
+
+
+class Sized(list):
+    """A data set of images that are high or wide."""
+
+    def get_data_info(self, index: int) -> dict[str, int]:
+        return dict(width=1, height=index % 3)
+
+
+@pytest.mark.parametrize('endless, sampler, kind', [
+    (True, InfiniteSampler, BatchSampler),
+    (True, DefaultSampler, BatchSampler),
+    (True, InfiniteSampler, AspectRatioBatchSampler),
+    (False, DefaultSampler, AspectRatioBatchSampler),
+])
+def test_batches_go_on_in_their_order(endless: bool, sampler: type, kind: type) -> None:
+
+    def batches(iteration: int, skip: int) -> list[tuple[Any, ...]]:
+        made = SeededBatches(
+            kind(sampler(Sized(range(11)), seed=4), 2, drop_last=False), endless=endless)
+        made.start(7, iteration, skip=skip)
+        return [(batch.indices, batch.seed) for batch in islice(made, 5 if skip else 20)]
+
+    whole = batches(0, 0)
+    assert len(whole) == (20 if endless else 6)
+    for at in (1, 4) if not endless else (1, 4, 6, 13):
+        rest = batches(at, at)
+        assert rest == whole[at:at + 5] and rest
+
+
+def test_a_training_set_smaller_than_a_batch() -> None:
+    empty = SeededBatches(BatchSampler(DefaultSampler([1]), 2, drop_last=True), endless=True)
+    with pytest.raises(ValueError, match='fewer images than a batch'):
+        next(iter(empty))
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_at_once(runs: Runs, run_tool: Callable, tmp_path: Path) -> None:
+    runs.config('sem_fpn', name='SIGINT', iteration=1, times=2)
+    with pytest.raises(SystemExit) as end:
+        run_tool('train', *runs.words('run', *NO_VAL, *NO_WORKERS[:2]))
+    assert end.value.code == 130 and not list((tmp_path / 'run').glob('*.pth'))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.slow
+def test_a_notebook_gets_ctrl_c_itself(runs: Runs) -> None:
+    path = runs.config('sem_fpn', name='SIGINT', iteration=1)
+    options = {'train_cfg.max_iters': 2, 'train_dataloader.num_workers': 0,
+               'train_dataloader.persistent_workers': False}  # yapf: disable
+    with pytest.raises(KeyboardInterrupt):
+        colonnade.train(
+            path,
+            data_root=runs.shapes / 'ade',
+            work_dir=runs.folder / 'run',
+            report=False,
+            cfg_options=options)
+
+
+@pytest.mark.slow
+def test_a_config_without_checkpoints_has_nothing_to_save(runs: Runs, run_tool: Callable,
+                                                          tmp_path: Path,
+                                                          capfd: pytest.CaptureFixture) -> None:
+    runs.config('sem_fpn', name='SIGTERM', iteration=1)
+    words = [word for word in runs.words('run', *NO_VAL, *NO_WORKERS[:2])
+             if 'checkpoint.interval' not in word]  # yapf: disable
+    with pytest.raises(SystemExit) as end:
+        run_tool('train', *words, 'default_hooks.checkpoint=None')
+    assert end.value.code == 128 + signal.SIGTERM
+    assert 'nothing was saved' in capfd.readouterr().err
+    assert not list((tmp_path / 'run').glob('*.pth'))
+
+
+WORKERS = ['train_dataloader.num_workers=1', 'train_dataloader.persistent_workers=True']
+
+
+@pytest.mark.slow
+def test_torchrun_hands_a_signal_on(runs: Runs) -> None:
+    """It is no failure that starts the processes again."""
+    runs.config('sem_fpn')
+    words = runs.words('run', *NO_VAL, *WORKERS, iters=500, start=('--launcher', 'pytorch'))
+    seldom = 'default_hooks.checkpoint.interval=500'
+    program = start(*LAUNCH, '--max-restarts', 2, 'tools/train.py', *words, seldom, **TWO_PROCESSES)
+    assert program.stdout is not None
+    printed = ''
+    for line in program.stdout:
+        printed += line
+        if 'Iter(train) [  2/500]' in line:
+            program.terminate()
+            break
+    printed += program.communicate(timeout=300)[0]
+    assert program.returncode and printed.count('stopped by SIGTERM at iteration') == 1, printed
+    assert (runs.folder / 'run/interrupted.pth').is_file()
+    assert 'is killed by signal' not in printed  # a worker
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again_what_a_signal_stopped(runs: Runs, tmp_path: Path) -> None:
+    runs.config('sem_fpn', name='SIGTERM', iteration=3, rank=1)
+    resuming = ('--launcher', 'pytorch', '--resume')
+    words = runs.words('run', *NO_VAL, *NO_WORKERS[:2], iters=6, start=resuming)
+    status, printed = run(*LAUNCH, '--max-restarts', 1, 'tools/train.py', *words, **TWO_PROCESSES)
+    assert not status and 'stopped by SIGTERM at iteration 3 of 6' in printed, printed[-3000:]
+    assert printed.count('Iter(train) [4/6]') == 1
+    assert (tmp_path / 'run/iter_6.pth').is_file()
+
+
+#: a tool -> what is there once it is at work
+MADE = dict(predict='predicted', make_shapes='.shapes-*')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('tool', ['test', *MADE])
+def test_ctrl_c_ends_tools_in_a_line(tool: str, runs: Runs, trained: Path) -> None:
+    """Their workers get it too."""
+    folder, data, checkpoint = runs.folder, runs.shapes / 'ade', trained / 'iter_2.pth'
+    path = runs.config('sem_fpn', averaging=False, name='SIGINT', iteration=0, group=True)
+    arguments = dict(
+        test=(path, checkpoint, '--data-root', data, '--work-dir', folder / 'test', '--out',
+              folder / 'metrics.json'),
+        predict=(config('sem_fpn'), checkpoint, data / 'images', '--out', folder / 'predicted'),
+        make_shapes=(folder / 'shapes', '--num-train', 100000))
+    program = start(f'tools/{tool}.py', *arguments[tool])
+    if tool in MADE:  # the test sends the signal itself
+        while program.poll() is None and not list(folder.glob(MADE[tool])):
+            time.sleep(0.02)
+        os.killpg(program.pid, signal.SIGINT)
+    printed = program.communicate(timeout=300)[0]
+    assert program.returncode == 130 and 'Traceback' not in printed, printed[-3000:]
+    assert f'\n{tool}: stopped' in printed
+    assert not {'metrics.json', 'shapes'} & {path.name for path in folder.iterdir()}
+    assert not list(folder.glob('.shapes-*'))
