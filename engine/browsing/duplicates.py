@@ -16,7 +16,7 @@ from PIL import Image
 
 from colonnade.runtime.images import ImageError, read_image
 
-from ..prediction.batches import prefetched
+from ..prefetching import prefetched
 
 WIDTH, HEIGHT = 9, 8  # of the gray image
 MOST_BITS = 6  # that hashes may differ in

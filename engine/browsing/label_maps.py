@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from ..prediction.batches import prefetched
+from ..prefetching import prefetched
 from .sets import ImageSet
 
 ISLAND = 10  # pixels: a connected part of a class with fewer is an island

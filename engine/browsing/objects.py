@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_masks
 
-from ..own_data.segmentations import is_number, is_polygon, segmentation_fault
+from ..data_validation.segmentations import is_number, is_polygon, segmentation_fault
 
 #: what a segmentation is kept as: polygons ``(P, 2)`` of x and y, a run-length code, or None
 Mask = list[np.ndarray] | dict[str, Any] | None
@@ -239,7 +239,7 @@ def read_json(path: str) -> dict[str, Any]:
     """
     try:
         content = json.loads(Path(path).read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f'{path} is no JSON: {error}') from error
     lists = ('images', 'categories')
     if not isinstance(content, dict) or not all(

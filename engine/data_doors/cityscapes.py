@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from mmseg.utils import cityscapes_classes, cityscapes_palette
 
-from ..own_data.files import Report
+from ..data_validation.findings import Report
 from ..own_data.label_maps import IGNORED
 from .label_folders import Pair
 from .label_sets import LabelSet, sources_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 import re
 from pathlib import Path, PureWindowsPath
 
-from ..own_data.coco_files import CONVERTED_FROM, FIELDS, SINGULAR, load_coco, whole_entries
-from ..own_data.files import listed
+from ..data_validation.coco_files import CONVERTED_FROM, FIELDS, SINGULAR, load_coco, whole_entries
+from ..data_validation.findings import listed
 from .instances import ALL, SPLITS, Part, Reading, any_case, split_folders
 
 PROBE = 2**16  # bytes at the beginning of a file that are looked at to recognise it

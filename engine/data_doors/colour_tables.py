@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..own_data.files import listed, repeated, shown
+from ..data_validation.findings import listed, repeated, shown
 from ..own_data.label_maps import IGNORED
 
 FILES = ('class_dict.csv', 'class_dict_seg.csv', 'labelmap.txt', 'label_colors.txt', 'colors.txt',
@@ -52,7 +52,7 @@ def read_colours(file: Path) -> ColourTable:
         text = file.read_text(encoding='utf-8-sig')
         rows = list(
             _json_rows(json.loads(text)) if file.suffix.lower() == '.json' else text_rows(text))
-    except (ValueError, csv.Error) as error:
+    except (ValueError, RecursionError, csv.Error) as error:
         raise ValueError(f'{file}: {error}') from error
     if not rows:
         raise ValueError(f'{file}: there is no row in it. Wanted: lines of name,r,g,b')

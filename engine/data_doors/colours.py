@@ -11,8 +11,8 @@ from PIL import Image
 
 from colonnade.runtime.depths import has_16_bits
 
-from ..own_data.files import Report
-from ..own_data.image_files import opened
+from ..data_validation.findings import Report
+from ..data_validation.image_files import opened
 from ..own_data.label_maps import IGNORED
 from .colour_tables import Colour, ColourTable, find_table, read_colours
 

@@ -42,7 +42,7 @@ def convert_once(folder: Path, record: Mapping[str, Any], write: Callable[[Path]
 def _check_same(folder: Path, record: Mapping[str, Any]) -> None:
     try:
         found = json.loads((folder / RECORD).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise FileExistsError(f'{folder} exists and is no conversion of a data set: name another '

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..own_data.files import Report
+from ..data_validation.findings import Report
 
 Kind = Literal['instances', 'labels']
 

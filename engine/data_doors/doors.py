@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..own_data.files import Report, listed
+from ..data_validation.findings import Report, listed
 from .door import Door, Kind
 from .instance_doors import INSTANCE_DOORS, open_one_file
 from .instances import SPLITS

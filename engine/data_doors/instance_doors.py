@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic import write_text
-from ..own_data.files import Report, listed
+from ..data_validation.findings import Report, listed
 from .coco_folders import is_coco, named_by_source, read_coco, read_file
 from .conversion import convert_once, data_out
 from .door import Door

@@ -11,9 +11,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from ..own_data.coco_files import CONVERTED_FROM
-from ..own_data.files import Report
-from ..own_data.image_files import image_size
+from ..data_validation.coco_files import CONVERTED_FROM
+from ..data_validation.findings import Report
+from ..data_validation.image_files import image_size
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.jp2', '.ppm', '.pgm')
 SPLITS = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..own_data.files import Report
+from ..data_validation.findings import Report
 from . import cityscapes, polygon_label_maps, roboflow_masks, voc_label_maps
 from .colours import ColourReader, table_for
 from .door import Door

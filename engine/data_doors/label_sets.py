@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..data_validation.findings import Report
+from ..data_validation.image_files import image_size, labels_of
 from ..own_data.describe_labels import report_empty_folders
 from ..own_data.file_pairs import find_suffixes, list_files
-from ..own_data.files import Report
-from ..own_data.image_files import image_size, labels_of
 from ..own_data.label_maps import IGNORED, paired
 from ..progress import Progress
 from .conversion import convert_once, data_out

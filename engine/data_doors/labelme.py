@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..own_data.files import shown
-from ..own_data.segmentations import LARGEST, is_number
+from ..data_validation.findings import shown
+from ..data_validation.segmentations import LARGEST, is_number
 from .instances import (ALL, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Part, Reading,
                         any_case, box_around, files_below, part_of, split_folders, text_of)
 from .same_stem import image_of, say_unused

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from pycocotools import mask as run_lengths
 
-from ..own_data.files import Report, listed
+from ..data_validation.findings import Report, listed
 from ..own_data.label_maps import IGNORED
 from .instances import IMAGES, Reading, files_below, split_folders
 from .label_sets import LabelSet, Part, folder_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ..own_data.files import Report, repeated, shown
+from ..data_validation.findings import Report, repeated, shown
 from ..own_data.label_maps import IGNORED
 from .instances import split_folders
 from .label_sets import LabelSet, Part

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..own_data.image_files import labels_of, opened
+from ..data_validation.image_files import labels_of, opened
 
 
 def read_labels(source: Path, size: tuple[int, int]) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from ..own_data.files import Report
+from ..data_validation.findings import Report
 from .instances import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Loss,
                         Part, Reading, any_case, box_around, files_below, is_finite, part_of,
                         split_folders)

@@ -8,8 +8,8 @@ from pathlib import Path
 from mmseg.utils import voc_classes, voc_palette
 from PIL import Image
 
+from ..data_validation.findings import Report
 from ..own_data.file_pairs import list_named
-from ..own_data.files import Report
 from .colour_tables import ColourTable
 from .colours import ColourReader
 from .label_folders import IMAGES, child

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from ..own_data.files import repeated, shown
+from ..data_validation.findings import repeated, shown
 from .instances import IMAGES, SPLITS, Reading, above_images, files_below, text_of
 
 NAMES_FILES = ('classes.txt', 'obj.names', 'names.txt')

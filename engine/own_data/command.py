@@ -12,10 +12,10 @@ from mmengine.config import Config
 from ..atomic import write_text
 from ..data_doors.door import Kind
 from ..data_doors.doors import opened
+from ..data_validation.findings import Report, repeated
 from .config import config_source, load_recipe, loads_masks, settings
 from .describe import OwnData, describe_instances
 from .describe_labels import describe_label_maps
-from .files import Report, repeated
 
 LAYOUT = (('images', 'annotations'), ('training', 'validation'))  # of ADE20k
 TOOLS = Path(__file__).resolve().parents[2] / 'tools'

@@ -158,10 +158,12 @@ def _root(root: Path, out: Path) -> tuple[str, str]:
     Both below the current directory are parts of one project, which may move.
     """
     here, folder = Path.cwd(), Path(os.path.realpath(out)).parent
-    plain = not set('\'"\\{}\n') & set(str(folder))  # mmengine puts it into the source as it is
+    # mmengine puts it into the source as it is
+    plain = not set('\'"\\{}\n') & {*str(folder), *str(root)}
     if plain and root.is_relative_to(here) and folder.is_relative_to(here):
         below = os.path.relpath(root, folder)
-        return '{{ fileDirname }}' + (f'/{below}' if below != '.' else ''), \
+        text = '{{ fileDirname }}' + (f'/{below}' if below != '.' else '')
+        return Source(repr(text)), \
             'data_root starts from the folder of this file: move both together'
     return str(root), 'data_root is absolute: if the data move, change it or say --data-root'
 

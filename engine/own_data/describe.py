@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..data_validation.coco_files import Instances, Usage, check_instances, headers_in, load_coco
+from ..data_validation.findings import Report, listed
 from ..image_depths import Depths
-from .coco_files import Instances, check_instances, load_coco
-from .files import Report, listed
 
 
 @dataclass
@@ -53,11 +53,11 @@ def describe_instances(ann_files: list[Path],
         masks = False
         report.remark('no annotation has a segmentation: the config trains boxes alone, as Faster '
                       'R-CNN does')
-    usage = (dict(polygons_alone=polygons_alone), dict(evaluated=True))
+    usages = Usage(masks, polygons_alone), Usage(masks, evaluated=True)
     depths = Depths()
     train, val = (
-        check_instances(file, content, folder, report, depths=depths, masks=masks, **used)
-        for file, content, folder, used in zip(ann_files, contents, images, usage, strict=True))
+        look_at(file, content, folder, usage, depths, report)
+        for file, content, folder, usage in zip(ann_files, contents, images, usages, strict=True))
     report_depths(depths, report)
     if list(train.classes) != list(val.classes):
         report.fault('training and validation must have the same categories in the same order, '
@@ -90,6 +90,15 @@ def describe_instances(ann_files: list[Path],
         datasets,
         ann_file=below[1],
         masks=masks)
+
+
+def look_at(ann_file: Path, content: dict[str, list], folder: Path, usage: Usage, depths: Depths,
+            report: Report) -> Instances:
+    """Look at a COCO file and at the headers of its images, see :func:`check_instances`."""
+    if not os.path.isdir(folder):
+        report.fault(f'--images: {folder} is no folder', 'missing-file', file=folder)
+        return check_instances(ann_file, content, report, usage=usage)
+    return check_instances(ann_file, content, report, look=headers_in(folder, depths), usage=usage)
 
 
 def report_depths(depths: Depths, report: Report) -> None:

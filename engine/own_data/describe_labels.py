@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..data_validation.findings import Report, listed
 from ..image_depths import Depths
 from .describe import OwnData, absolute, common_root, remark_overlap, report_depths
 from .file_pairs import Listing, find_suffixes, list_files, list_named
-from .files import Report, listed
 from .label_maps import IGNORED, LabelMaps, read_label_maps
 
 

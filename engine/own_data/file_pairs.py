@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from .files import Report, listed, repeated
+from ..data_validation.findings import Report, listed, repeated
 
 PROBES = 5  # images whose names are compared with those of all label maps
 JPEGS = {'.jpg', '.jpeg'}

@@ -4,12 +4,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..data_validation.findings import Report, listed
+from ..data_validation.image_files import image_size, labels_of
+from ..data_validation.label_map_files import IGNORED
 from ..image_depths import Depths
 from .file_pairs import Listing
-from .files import Report, listed
-from .image_files import image_size, labels_of
-
-IGNORED = 255  # the label that mmseg leaves out of losses and metrics
 
 
 @dataclass

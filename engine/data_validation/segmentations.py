@@ -4,18 +4,29 @@ What is malformed makes it read on behind the end, or ask for all memory for one
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from .files import shown
+from .findings import shown
 from .image_files import MOST_PIXELS
 
 LARGEST = 2**20  # pixels: the widest image that OpenCV decodes
+NUMBERS = {int, float}
 
 
 def is_number(value: Any, largest: float = 2**53) -> bool:
     """Whether it is a number, not NaN and no larger than ``largest``."""
     return type(value) in (int, float) and abs(value) <= largest
+
+
+def are_numbers(values: list[Any], largest: float = LARGEST) -> bool:
+    """As :func:`is_number` of all, without a step of Python for each."""
+    try:
+        return not values or (set(map(type, values)) <= NUMBERS and -largest <= min(values)
+                              and max(values) <= largest and not math.isnan(sum(values)))
+    except OverflowError:  # a NaN hid an integer that no float holds
+        return False
 
 
 def segmentation_fault(mask: Any, size: list[int] | None, evaluated: bool) -> str | None:
@@ -30,7 +41,7 @@ def segmentation_fault(mask: Any, size: list[int] | None, evaluated: bool) -> st
         return _run_length_fault(mask, size)
     if not isinstance(mask, list) or not all(isinstance(polygon, list) for polygon in mask):
         return 'segmentation must be a list of polygons, [[x, y, x, y, ...], ...], or an RLE'
-    if not all(is_number(side, LARGEST) for polygon in mask for side in polygon):
+    if not all(map(are_numbers, mask)):
         return f'polygons must be numbers of pixels within {-LARGEST} ... {LARGEST}'
     if evaluated and not all(map(is_polygon, mask)):
         return 'segmentation has a polygon that is not three points or more, [x, y, x, y, x, y, ' \

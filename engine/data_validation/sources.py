@@ -1,0 +1,187 @@
+"""The data sets of a config: what of their files there is to look at, and a report of each."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import DATASETS
+
+from ..class_checks import reads_categories
+from ..collecting import without_collecting
+from ..data_sources import classes_of, evaluators, find_datasets, paths_of
+from ..registries import find_class
+from ..storage import exists, is_readable, local_copy
+from .coco_files import Usage, check_instances, load_coco
+from .columns import is_sound
+from .findings import Report
+from .label_map_files import infos_of, labels_of_dataset, step_of_labels
+from .listed_files import Depth, image_faults, images_of_entries, label_map_faults
+
+SPLITS = ('train', 'val', 'test')
+
+
+@dataclass
+class Source:
+    """A data set of a config that reads files, none of those that wrap others.
+
+    Attributes:
+        name: Where it stands in the config.
+        split: ``'train'``, ``'val'`` or ``'test'``.
+        dataset: Its settings.
+        usage: What is used of a file in COCO's form.
+        report: What is wrong with it.
+        num_images, num_annotations: What it has.
+    """
+    name: str
+    split: str
+    dataset: ConfigDict
+    usage: Usage
+    report: Report = field(default_factory=Report)
+    num_images: int = 0
+    num_annotations: int = 0
+
+    @property
+    def settings(self) -> Any:
+        """``backend_args`` of the data set."""
+        return self.dataset.get('backend_args')
+
+    @property
+    def is_coco(self) -> bool:
+        """Whether it reads a file in COCO's form as mmdet's CocoDataset does, all of it."""
+        cls, coco = (
+            find_class(kind, DATASETS) for kind in (self.dataset.type, 'mmdet.CocoDataset'))
+        return (reads_categories(self.dataset) and bool(self.dataset.get('ann_file'))
+                and cls.parse_data_info is coco.parse_data_info and cls.COCOAPI is coco.COCOAPI)
+
+    @property
+    def key(self) -> str:
+        """The same for data sets that read the same files in the same way."""
+        settings = {key: value for key, value in self.dataset.items() if key != 'pipeline'}
+        return repr((settings, step_of_labels(self.dataset), self.usage))
+
+
+def sources_of(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
+    """The data sets of some splits, those that read the same files once."""
+    seen = set()
+    for split in splits:
+        scored = evaluators(cfg, (f'{split}_evaluator', )) if split != 'train' else ()
+        metrics = [metric.get('metric') for metric in scored if isinstance(metric, dict)]
+        of_masks = any('segm' in (metric or ()) for metric in metrics)
+        for name, dataset in find_datasets(cfg, (f'{split}_dataloader', )):
+            steps = dataset.get('pipeline') or []
+            usage = Usage(
+                masks=of_masks or any(step.get('with_mask') for step in steps),
+                polygons_alone=any(step.get('poly2mask') is False for step in steps),
+                evaluated=split != 'train',
+                classes=classes_of(dataset))
+            source = Source(name, split, dataset, usage)
+            if source.key not in seen:
+                seen.add(source.key)
+                yield source
+
+
+def check_source(cfg: Config, source: Source, depth: Depth) -> None:
+    """Look at the files of a data set.
+
+    Args:
+        cfg: Its config, of which the library is known.
+        source: Its report takes what is wrong.
+        depth: How closely to look.
+    """
+    depth.seen.update(paths_of(source.dataset))
+    for path in paths_of(source.dataset):
+        if is_readable(path, source.settings) and not exists(path, source.settings):
+            source.report.fault(f'there is no {path}', 'missing-file', file=path, effect='loading')
+    if source.report.num_faults:
+        return
+    if source.is_coco:
+        check_coco(source, depth)
+        return
+    labels = labels_of_dataset(cfg, source.dataset)
+    if labels is not None:
+        infos = subset(infos_of(source.dataset), source.dataset.get('indices'))
+        add_images(source, infos, depth)
+        if infos and 'seg_map_path' in infos[0]:
+            for index, (kind, text, effect) in label_map_faults(infos, labels, depth):
+                source.report.fault(
+                    text, kind, file=infos[index]['seg_map_path'], id=index, effect=effect)
+    elif depth.whole:
+        with redirect_stdout(StringIO()):  # pycocotools prints its progress
+            infos = [info for info in infos_of(source.dataset) if isinstance(info, dict)]
+        add_images(source, [info for info in infos if 'img_path' in info], depth)
+        source.report.remark(f'{source.dataset.type}: files alone were looked at, not annotations',
+                             'nothing-to-check')
+
+
+def add_images(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) -> None:
+    """Look at the images that a data set names."""
+    source.num_images = len(infos)
+    sizes = [(info['width'], info['height']) if info.get('width') and info.get('height') else None
+             for info in infos]  # yapf: disable
+    paths = [info['img_path'] for info in infos]
+    for index, (kind, text, effect) in image_faults(paths, sizes, source.settings, depth):
+        source.report.fault(text, kind, file=paths[index], id=index, effect=effect)
+
+
+def check_coco(source: Source, depth: Depth) -> None:
+    """Look at a file in COCO's form and its images."""
+    dataset, report = source.dataset, source.report
+    ann_file = paths_of(dataset)[0]
+    try:
+        with local_copy(ann_file, source.settings) as local:
+            content = load_coco(Path(local), report, annotated=source.split != 'test')
+    except OSError as error:
+        report.fault(f'{ann_file} cannot be read: {error}', 'unreadable-annotations', file=ann_file)
+        return
+    if content is None:
+        return
+    source.num_images, source.num_annotations = len(content['images']), len(content['annotations'])
+    look = images_of_entries(
+        image_folder(dataset), source.settings, depth, used_images(content, source))
+    with without_collecting():
+        if not depth.whole and is_sound(content, source.usage):
+            content = dict(content, annotations=[])
+        check_instances(Path(ann_file), content, report, look=look, usage=source.usage)
+
+
+def used_images(content: dict[str, list], source: Source) -> set[Any] | None:
+    """The ids of the images that mmdet does not leave out; None if that cannot be told.
+
+    Args:
+        content: Of the file.
+        source: Whose file it is.
+    """
+    dataset = source.dataset
+    rules: dict[str, Any] = {} if dataset.get('test_mode') else dataset.get('filter_cfg') or {}
+    try:
+        images = [image for image in content['images'] if
+                  min(image['width'], image['height']) >= rules.get('min_size', 0)]  # yapf: disable
+        if rules.get('filter_empty_gt'):
+            classes = source.usage.classes
+            known = {each['id'] for each in content['categories']
+                     if not classes or each['name'] in classes}  # yapf: disable
+            full = {each['image_id'] for each in content['annotations']
+                    if each['category_id'] in known}  # yapf: disable
+            images = [image for image in images if image['id'] in full]
+        return {image['id'] for image in subset(images, dataset.get('indices'))}
+    except (KeyError, TypeError):  # of entries that are reported
+        return None
+
+
+def subset(items: list[Any], indices: Any) -> list[Any]:
+    """What mmengine takes of a data set by its ``indices``: some, the first or the last."""
+    if isinstance(indices, int):
+        return items[:indices] if indices >= 0 else items[indices:]
+    return items if indices is None else [items[index] for index in indices if index < len(items)]
+
+
+def image_folder(dataset: ConfigDict) -> str:
+    """What the file names of a data set in COCO's form start from."""
+    prefix = (dataset.get('data_prefix') or {}).get('img', '')
+    whole = paths_of(ConfigDict(dataset, ann_file='', data_prefix=dict(img=prefix)))
+    return whole[0] if whole else str(dataset.get('data_root') or '')

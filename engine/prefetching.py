@@ -1,0 +1,36 @@
+"""Work that is done in threads before its results are asked for."""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+A = TypeVar('A')
+B = TypeVar('B')
+
+
+def prefetched(function: Callable[[A], B], items: Iterable[A], *, workers: int,
+               ahead: int) -> Iterator[B]:
+    """``map`` whose results are made in threads beforehand, in order.
+
+    Args:
+        function: May raise, which is raised when its result is due.
+        items: Taken one at a time; may be endless.
+        workers: Threads.
+        ahead: How many results may wait.
+    """
+    remaining = iter(items)
+    with ThreadPoolExecutor(workers, thread_name_prefix='colonnade-images') as pool:
+        waiting: deque[Future[B]] = deque()
+        try:
+            while True:
+                for item in islice(remaining, ahead + 1 - len(waiting)):
+                    waiting.append(pool.submit(function, item))
+                if not waiting:
+                    return
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -1,0 +1,163 @@
+"""Samples that break while they are loaded: each names itself, or another one takes its place."""
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mmengine.dataset import BaseDataset
+from mmengine.dist import all_gather_object, get_rank, is_main_process
+from mmengine.hooks import Hook
+from mmengine.logging import print_log
+from mmengine.runner import Runner
+
+from colonnade.runtime.printing import one_line
+
+from .data_checks import parts_of
+
+SKIPPED = 'skipped_samples'  # .jsonl in the work dir: a line for each time a sample was skipped
+IN_A_ROW = 100  # samples that may break one after the other
+SHOWN = 10  # skipped samples that the log names
+KEYS = ('img_path', 'seg_map_path')  # what data sets call files
+
+
+class SampleError(RuntimeError):
+    """A sample that cannot be loaded.
+
+    torch makes an error of a worker anew in the main process, from the text of its traceback. That
+    ends in the message, which is all that is kept.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text.rpartition(f'{type(self).__name__}: ')[2].strip())
+
+
+class NamedSamples:
+    """Prepares the samples of a data set, in place of the data set's own ``prepare_data``.
+
+    Args:
+        dataset: Of mmengine.
+        skipped: File that notes the samples that are skipped; None stops at the first that breaks.
+    """
+
+    def __init__(self, dataset: BaseDataset, skipped: Path | None) -> None:
+        self.dataset, self.skipped = dataset, skipped
+        self.name = ' '.join([type(dataset).__name__, *filter(None, [dataset.ann_file])])
+        self.prepare: Callable[[int], Any] = dataset.prepare_data
+
+    def __call__(self, index: int) -> Any:
+        """The sample, or the next one that does not break.
+
+        Raises:
+            SampleError: If it breaks and must not be skipped, or too many in a row do.
+        """
+        number, first = len(self.dataset), ''
+        for step in range(min(number, IN_A_ROW) if self.skipped else 1):
+            at = (index + step) % number
+            try:
+                return self.prepare(at)
+            except MemoryError:
+                raise
+            except Exception as error:  # decoders and steps raise of all kinds
+                text = self.describe(at, error)
+                is_sample = not isinstance(error, (ConnectionError, TimeoutError))  # but storage
+            first = first or text
+            if not self.skipped or not is_sample:
+                raise SampleError(text)
+            self.note(at, text)
+        raise SampleError(f'{min(number, IN_A_ROW)} samples in a row break; the first: {first}')
+
+    def describe(self, index: int, error: Exception) -> str:
+        """File, id, index and data set of a sample, and the error in one line."""
+        try:
+            info = self.dataset.get_data_info(index)
+        except Exception:  # it may be this that broke
+            info = {}
+        files = [str(info[key]) for key in KEYS if isinstance(info, dict) and info.get(key)]
+        about = [f'index {index}', self.name]
+        if isinstance(info, dict) and 'img_id' in info:
+            about.insert(0, f'id {info["img_id"]}')
+        reason = ' '.join(str(error).split()) or 'no reason given'
+        return one_line(f'sample {" with ".join(files) or index} ({", ".join(about)}) cannot be '
+                        f'loaded: {type(error).__name__}: {reason}')
+
+    def note(self, index: int, text: str) -> None:
+        """Add a line to the file of skipped samples."""
+        assert self.skipped is not None
+        line = json.dumps(dict(data=self.name, index=index, error=text)) + '\n'
+        with self.skipped.open('ab', buffering=0) as file:  # one write: lines of workers stay whole
+            file.write(line.encode())
+
+
+def name_samples(dataset: Any, skipped: Path | None) -> None:
+    """Let samples that break name themselves, in all data sets of mmengine that one holds.
+
+    Args:
+        dataset: Changed in place, before workers get it.
+        skipped: See :class:`NamedSamples`.
+    """
+    for part in parts_of(dataset):
+        if isinstance(part, BaseDataset) and not isinstance(part.prepare_data, NamedSamples):
+            vars(part)['prepare_data'] = NamedSamples(part, skipped)
+
+
+class SkippedSamples(Hook):
+    """Says which samples were skipped: the first when it happens, all at the end.
+
+    Args:
+        work_dir: Each process has a file of its own there.
+    """
+
+    priority = 'VERY_LOW'
+
+    def __init__(self, work_dir: Path) -> None:
+        rank = get_rank()
+        self.file = work_dir / f'{SKIPPED}{f"_{rank}" if rank else ""}.jsonl'
+        self.read_to = self.file.stat().st_size if self.file.exists() else 0
+        self.counts: Counter[str] = Counter()
+
+    def after_train_iter(self,
+                         runner: Runner,
+                         batch_idx: int,
+                         data_batch: Any = None,
+                         outputs: Any = None) -> None:
+        """Warn of samples that were skipped since."""
+        known = len(self.counts)
+        self.read()
+        for text in list(self.counts)[known:SHOWN]:
+            runner.logger.warning(f'skipped: {text}')
+
+    def read(self) -> None:
+        """Count the lines that were added."""
+        try:
+            size = os.stat(self.file).st_size
+        except FileNotFoundError:
+            return
+        if size > self.read_to:
+            with self.file.open('rb') as file:
+                file.seek(self.read_to)
+                new = file.read(size - self.read_to)
+            whole = new[:new.rfind(b'\n') + 1]
+            self.read_to += len(whole)
+            self.counts.update(json.loads(line)['error'] for line in whole.splitlines())
+
+    def after_train(self, runner: Runner) -> None:
+        """List what all processes skipped."""
+        self.read()
+        total: Counter[str] = Counter()
+        for part in all_gather_object(self.counts):
+            total.update(part)
+        if not total or not is_main_process():
+            return
+        lines = [f'  {number} times: {text}' for text, number in total.most_common(SHOWN)]
+        if len(total) > SHOWN:
+            lines.append(f'  and {len(total) - SHOWN} more')
+        print_log(
+            '\n'.join([f'{len(total)} samples were skipped, {total.total()} times in all; '
+                       f'{self.file} has them:', *lines]),
+            logger='current',
+            level=logging.WARNING)  # yapf: disable

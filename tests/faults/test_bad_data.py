@@ -1,0 +1,370 @@
+"""Data that are damaged: found before training, named when they break a sample, or skipped."""
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import (LAUNCH, LAYOUTS, NO_WORKERS, SHORT, TWO_PROCESSES, config, latest_log,
+                      run_python)
+from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from PIL import Image
+
+from colonnade.engine.data_sources import redirect_data_root
+from colonnade.engine.data_validation.listed_files import Depth
+from colonnade.engine.data_validation.sources import Source, check_source, sources_of
+from colonnade.engine.data_validation.start import BadDataError, check_before_training
+from colonnade.engine.launch import read_config
+from colonnade.engine.samples import SampleError, name_samples
+
+ANN_FILE = 'coco/annotations/instances_train2017.json'
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own."""
+    monkeypatch.setenv('COLONNADE_CACHE', str(tmp_path / 'cache'))
+    return tmp_path / 'cache'
+
+
+@pytest.fixture
+def data(shapes: Path, tmp_path: Path) -> Path:
+    """A copy of the drawn shapes, to damage."""
+    return shutil.copytree(shapes, tmp_path / 'shapes')
+
+
+@pytest.fixture
+def check(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Run check_data.py on a head's data; returns status, counts by kind and findings."""
+
+    def run(head: str, *options: str | Path, split: str = 'train') -> dict[str, Any]:
+        out = tmp_path / 'report.json'
+        message: Any = None
+        try:
+            run_tool('check_data', config(head), '--data-root', data / LAYOUTS[head], '--split',
+                     split, '--json', out, *options)
+        except SystemExit as stopped:
+            message = stopped.code
+        content = json.loads(out.read_text())
+        findings = [each for part in content['data_sets'] for each in part['findings']]
+        counts = {each['kind']: each['number'] for part in content['data_sets']
+                  for each in part['counts']}  # yapf: disable
+        return dict(message=message, findings=findings, counts=counts)
+
+    return run
+
+
+@pytest.fixture
+def train(run_tool: Callable, data: Path, tmp_path: Path) -> Callable[..., str]:
+    """Train a head for two iterations on the copy; returns the message that ends it, or its log."""
+
+    def run(head: str, *options: str, more: tuple[str, ...] = ()) -> str:
+        arguments = [config(head), '--data-root', data / LAYOUTS[head], '--work-dir',
+                     tmp_path / 'run', '--no-report', *options, *SHORT,
+                     'val_dataloader.dataset.indices=1', *NO_WORKERS, *more]  # yapf: disable
+        try:
+            run_tool('train', *arguments)
+        except SystemExit as stopped:
+            return str(stopped.code)
+        return latest_log(tmp_path / 'run')
+
+    return run
+
+
+def images_of(data: Path, layout: str) -> list[Path]:
+    """The training images of a layout, in order."""
+    folder = 'coco/train2017' if layout == 'coco' else 'ade/images/training'
+    return sorted((data / folder).iterdir())
+
+
+def cut(path: Path) -> None:
+    """Leave half of a file."""
+    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b'')
+
+
+def replace_by_text(path: Path) -> None:
+    path.write_text('<html>not found</html>')
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def break_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to('/nowhere/a.jpg')
+
+
+def turn(path: Path) -> None:
+    Image.open(path).resize((32, 64)).save(path)
+
+
+DAMAGES = [(Path.unlink, 'missing-file', 'there is no'), (empty, 'empty-file', '0 bytes'),
+           (cut, 'damaged-image', 'cut off or damaged: '),
+           (replace_by_text, 'not-an-image', 'its content is no image'),
+           (replace_by_folder, 'unreadable-file', 'Is a directory'),
+           (break_link, 'broken-link', 'is a link to /nowhere/a.jpg: there is none'),
+           (turn, 'other-size', '32 x 64 pixels, the file says 64 x 64')]  # yapf: disable
+
+
+def test_damaged_images_are_listed(check: Callable, data: Path) -> None:
+    """Each kind in an image of its own, with its file and id, and what to do."""
+    paths = images_of(data, 'coco')
+    for path, (damage, _, _) in zip(paths, DAMAGES, strict=False):
+        damage(path)
+    found = check('mask_rcnn')
+    assert found['message'] == 'check_data: 7 findings stop training or evaluation'
+    assert len(found['findings']) == len(DAMAGES)
+    for path, (_, kind, text), each in zip(paths, DAMAGES, found['findings'], strict=False):
+        assert each['kind'] == kind and text in each['fault'] and str(path) in each['fault']
+        assert each['file'] == path.name and each['id'] and each['advice']
+
+
+def test_sound_data_have_no_findings(check: Callable) -> None:
+    for head in ('mask_rcnn', 'sem_fpn'):
+        assert check(head) == dict(message=None, findings=[], counts={})
+
+
+def test_damaged_annotations_are_listed(check: Callable, data: Path) -> None:
+    """Each kind in an annotation of its own; those that mmdet passes over do not stop training."""
+    nan, polygon = float('nan'), [90, 90, 99, 90, 99, 99]
+    changes: dict[str, tuple[dict[str, Any], bool]] = {
+        'wrong-value': (dict(bbox=[1, 2, nan, 4]), True),
+        'unknown-image': (dict(image_id=10**6), False),
+        'unknown-category': (dict(category_id=99), False),
+        'no-segmentation': (dict(segmentation=[]), True),
+        'wrong-segmentation': (dict(segmentation=[[1, 2, 3, nan, 5, 6]]), True),
+        'few-points': (dict(segmentation=[[1, 2, 3, 4]]), False),
+        'box-outside': (dict(bbox=[900, 900, 5, 5]), False),
+        'empty-box': (dict(bbox=[9, 9, 0, 5]), False),
+        'mask-outside': (dict(segmentation=[polygon]), False),
+    }
+    content = json.loads((data / ANN_FILE).read_text())
+    annotations = content['annotations']
+    for annotation, (change, _) in zip(annotations, changes.values(), strict=False):
+        annotation.update(change)
+    del annotations[9]['area'], annotations[10]['iscrowd']
+    annotations[11]['segmentation'] = dict(size=[9, 9], counts=[81])
+    annotations.append(annotations[12])
+    content['images'].append(content['images'][0])
+    content['categories'].append(content['categories'][0])
+    (data / ANN_FILE).write_text(json.dumps(content))
+    found = check('mask_rcnn')
+    stops = {each['kind'] for each in found['findings'] if each['effect'] in ('loading', 'sample')}
+    assert stops == {kind for kind, (_, stops) in changes.items() if stops} | {
+        'incomplete-entry', 'repeated-annotation-id', 'repeated-category'}  # yapf: disable
+    assert changes.keys() | {'no-iscrowd', 'repeated-image-id'} <= found['counts'].keys()
+    assert found['counts']['wrong-segmentation'] == 2
+    assert all(each['advice'] and each['file'] for each in found['findings'])
+
+
+def save_rgb(path: Path) -> None:
+    Image.open(path).convert('RGB').save(path)
+
+
+def save_16_bits(path: Path) -> None:
+    Image.fromarray(np.full((64, 64), 700, np.uint16)).save(path)
+
+
+def save_label(path: Path) -> None:
+    Image.fromarray(np.full((64, 64), 77, np.uint8)).save(path)
+
+
+def test_damaged_label_maps_are_listed(check: Callable, data: Path) -> None:
+    damages = [(Path.unlink, 'no-label-map', 'has no label map'),
+               (save_rgb, 'wrong-label-map', 'a label map has one channel, this has 3'),
+               (turn, 'wrong-label-map', '32 x 64 pixels, the image 64 x 64'),
+               (save_16_bits, 'wrong-label-map', 'labels must be in 0 ... 255, got 700 to 700'),
+               (cut, 'wrong-label-map', 'cannot be read'), (empty, 'empty-file', '0 bytes'),
+               (save_label, 'unknown-label', 'has label 76, and the config has 4 classes')]
+    maps = sorted((data / 'ade/annotations/training').iterdir())
+    for path, (damage, *_) in zip(maps, damages, strict=False):
+        damage(path)
+    found = check('sem_fpn')
+    assert found['message'] == 'check_data: 6 findings stop training or evaluation'
+    assert [each['kind'] for each in found['findings']] == [kind for _, kind, _ in damages]
+    for each, (*_, text) in zip(found['findings'], damages, strict=True):
+        assert text in each['fault']
+
+
+def test_data_in_shards_are_checked(run_tool: Callable, check: Callable, data: Path,
+                                    tmp_path: Path) -> None:
+    cut(images_of(data, 'coco')[0])
+    run_tool('make_shards', config('mask_rcnn'), tmp_path / 'shards', '--data-root', data / 'coco')
+    found = check('mask_rcnn', '--data-root', tmp_path / 'shards')
+    assert found['counts'] == {'damaged-image': 1}
+
+
+def test_data_sets_of_the_same_files_are_checked_once(data: Path) -> None:
+    cfg = read_config(config('mask_rcnn'))
+    redirect_data_root(cfg, data / 'coco')
+    dataset = cfg.train_dataloader.dataset
+    cfg.train_dataloader.dataset = dict(type='ConcatDataset', datasets=[dataset, dataset])
+    cfg.val_dataloader.dataset = dict(type='RepeatDataset', times=2,
+                                      dataset=cfg.val_dataloader.dataset)  # yapf: disable
+    names = [source.name for source in sources_of(cfg, ('train', 'val', 'test'))]
+    assert names == ['train_dataloader.dataset.datasets[0]', 'val_dataloader.dataset.dataset']
+
+
+def test_names_of_files_keep_to_their_line(check: Callable, data: Path,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    content = json.loads((data / ANN_FILE).read_text())
+    content['images'][0]['file_name'] = 'a\n\x1b[31mb.jpg'
+    (data / ANN_FILE).write_text(json.dumps(content))
+    check('mask_rcnn')
+    assert r'a\n\x1b[31mb.jpg' in capsys.readouterr().out
+
+
+def test_training_refuses_missing_images(train: Callable, data: Path) -> None:
+    gone = images_of(data, 'coco')[3]
+    gone.unlink()
+    says = train('mask_rcnn')
+    assert says.startswith('train: training would stop at its data:\n  train_dataloader.dataset: 1 '
+                           'files that are not there: ')
+    assert str(gone) in says and '--on-bad-data skip' in says
+
+
+def test_images_that_training_leaves_out_may_be_missing(data: Path) -> None:
+    """mmdet leaves out those without annotations, where a config says so."""
+    content = json.loads((data / ANN_FILE).read_text())
+    first = content['images'][0]
+    content['annotations'] = [each for each in content['annotations']
+                              if each['image_id'] != first['id']]  # yapf: disable
+    (data / ANN_FILE).write_text(json.dumps(content))
+    (data / 'coco/train2017' / first['file_name']).unlink()
+    cfg = read_config(config('mask_rcnn'))
+    redirect_data_root(cfg, data / 'coco')
+    cfg.train_dataloader.dataset.filter_cfg = dict(filter_empty_gt=True)
+    check_before_training(cfg, skip=False)
+    cfg.train_dataloader.dataset.filter_cfg = None
+    check_before_training(cfg, skip=True)  # warns
+    with pytest.raises(BadDataError, match='there is no .*' + first['file_name']):
+        check_before_training(cfg, skip=False)
+
+
+def test_a_second_start_reads_nothing(data: Path, cache: Path,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until something changes. A damaged cache is made anew, and none at all is no error."""
+    read: list[str] = []
+
+    def look(cfg: Config, source: Source, depth: Depth) -> None:
+        read.append(source.name)
+        check_source(cfg, source, depth)
+
+    monkeypatch.setattr('colonnade.engine.data_validation.start.check_source', look)
+    cfg = read_config(config('sem_fpn'))
+    redirect_data_root(cfg, data / 'ade')
+
+    def number_read() -> int:
+        read.clear()
+        check_before_training(cfg, skip=False)
+        return len(read)
+
+    assert [number_read(), number_read()] == [2, 0]
+    for path in cache.rglob('*.json'):
+        path.write_text('{"states": 3')
+    assert [number_read(), number_read()] == [2, 0]
+    path = images_of(data, 'ade')[0]
+    path.write_bytes(path.read_bytes() + b'x')
+    assert number_read() == 1
+    (path.parent / 'new.jpg').write_bytes(path.read_bytes())
+    with pytest.raises(BadDataError, match='1 images without a label map: .*new.jpg has no label'):
+        number_read()
+    (path.parent / 'new.jpg').unlink()
+    shutil.rmtree(cache)
+    cache.write_text('a file')
+    assert [number_read(), number_read()] == [2, 2]
+
+
+def cut_late(train: Callable, data: Path, *options: str, more: tuple[str, ...] = ()) -> str:
+    """Train with an image that breaks behind its header, which the look before does not see."""
+    cut(images_of(data, 'ade')[3])
+    return train('sem_fpn', *options, more=more)
+
+
+EVERY = ('train_dataloader.batch_size=12', 'train_cfg.max_iters=1')  # every image in an iteration
+
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_a_sample_that_breaks_names_itself(workers: int, train: Callable, data: Path,
+                                           capfd: pytest.CaptureFixture[str]) -> None:
+    says = cut_late(train, data, more=(
+        *EVERY, f'train_dataloader.num_workers={workers}'))  # yapf: disable
+    path = images_of(data, 'ade')[3]
+    assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
+                    '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
+                    f'image: {path}')  # yapf: disable
+    assert 'Traceback' not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('workers', [0, 2])
+def test_a_sample_that_breaks_is_skipped(workers: int, train: Callable, data: Path,
+                                         tmp_path: Path) -> None:
+    log = cut_late(train, data, '--on-bad-data', 'skip', more=(
+        *EVERY, f'train_dataloader.num_workers={workers}'))  # yapf: disable
+    path = images_of(data, 'ade')[3]
+    assert f'skipped: sample {path}' in log and '1 samples were skipped, ' in log
+    lines = (tmp_path / 'run/skipped_samples.jsonl').read_text().splitlines()
+    assert lines and all(str(path) in json.loads(line)['error'] for line in lines)
+
+
+def test_the_next_sample_takes_the_place(data: Path, tmp_path: Path) -> None:
+    """Also at the end, and not beyond a hundred."""
+
+    class Numbers(BaseDataset):
+        broken: tuple[int, ...] = (1, 2, 4)
+
+        def load_data_list(self) -> list[dict[str, Any]]:
+            return [dict(number=number) for number in range(5)]
+
+        def prepare_data(self, idx: int) -> int:
+            if idx in self.broken:
+                raise ValueError('broken')
+            return idx
+
+    numbers = Numbers(serialize_data=False)  # which would collect garbage
+    name_samples(numbers, tmp_path / 'skipped.jsonl')
+    assert [numbers[index] for index in range(5)] == [0, 3, 3, 3, 0]
+    assert len((tmp_path / 'skipped.jsonl').read_text().splitlines()) == 4
+    numbers.broken = (0, 1, 2, 3, 4)
+    with pytest.raises(SampleError, match='5 samples in a row break; the first: sample 0'):
+        numbers[0]
+
+
+@pytest.mark.slow
+def test_samples_of_validation_are_never_skipped(train: Callable, data: Path) -> None:
+    path = min((data / 'ade/images/validation').iterdir())
+    cut(path)
+    says = train('sem_fpn', '--on-bad-data', 'skip')
+    assert says.startswith(f'train: sample {path} with') and 'failed to load image' in says
+
+
+def test_testing_names_the_sample(run_tool: Callable, trained: Path, data: Path) -> None:
+    path = min((data / 'ade/images/validation').iterdir())
+    cut(path)
+    with pytest.raises(SystemExit, match=f'^test: sample {path} with'):
+        run_tool('test', config('sem_fpn'), trained / 'iter_2.pth', '--data-root', data / 'ade',
+                 '--work-dir', trained, '--cfg-options', *NO_WORKERS)
+
+
+@pytest.mark.slow
+def test_all_processes_end_at_bad_data(data: Path, tmp_path: Path) -> None:
+    """One of them looks; none waits for ever."""
+    gone = images_of(data, 'ade')[3]
+    gone.with_name('more.jpg').write_bytes(gone.read_bytes())
+    says = run_python(*LAUNCH, 'tools/train.py', config('sem_fpn'), '--launcher', 'pytorch',
+                      '--data-root', data / 'ade', '--work-dir', tmp_path / 'run', *SHORT,
+                      *NO_WORKERS, fail=True, **TWO_PROCESSES)  # yapf: disable
+    assert says.count('train: training would stop at its data:') == 2
+    assert says.count('more.jpg has no label map') == 2

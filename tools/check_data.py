@@ -1,0 +1,57 @@
+"""Look at every file that a config trains and is evaluated on, and list all that is wrong.
+
+    python tools/check_data.py mine.py
+    python tools/check_data.py mine.py --split train --json faults.json
+
+Images and label maps are decoded. Training looks at annotations and some headers alone. The status
+is 1 if training or evaluation would stop at the data.
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from colonnade.configs import find_config
+from colonnade.tools.command_line import (add_config_arguments, print_any_name, stoppable,
+                                          user_errors)
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    add_config_arguments(parser)
+    parser.add_argument(
+        '--data-root', metavar='DIR', help='where the data set lies: a folder, shards or a URL')
+    parser.add_argument(
+        '--split',
+        nargs='+',
+        choices=['train', 'val', 'test'],
+        default=['train', 'val', 'test'],
+        help='whose files are looked at (all)')
+    parser.add_argument(
+        '--json', type=Path, metavar='FILE', help='write the whole report to this file too')
+    parser.add_argument(
+        '--workers', type=int, metavar='N', help='threads that decode (one a core, at most 8)')
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Check the data, and print what was found."""
+    print_any_name()
+    args = parse_args()
+    with stoppable('check_data'), user_errors('check_data'):
+        args.config = find_config(args.config)
+        from colonnade.engine.launch import import_quietly
+        import_quietly('colonnade.engine.data_validation')  # takes seconds
+        from colonnade.engine.data_validation import command
+        sources = command.check_data_sets(command.CheckOptions(**vars(args)))
+    for source in sources:
+        print('\n'.join(command.lines_of(source)))
+    if number := command.stops_training(sources):
+        sys.exit(f'check_data: {number} findings stop training or evaluation')
+    print('check_data: nothing stops training or evaluation')
+
+
+if __name__ == '__main__':
+    main()
