@@ -1,0 +1,112 @@
+"""Checkpoints without NaN and infinity, and the last one that is known to be good."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.runner import Runner
+from torch.distributed.tensor import DTensor
+
+from .finite import gathered, not_finite, shortened, tensors_in
+from .search import bare
+
+PARTS = ('state_dict', 'ema_state_dict', 'optimizer')  # of checkpoints, that must be finite
+ADVICE = ('lower optim_wrapper.optimizer.lr, or clip gradients with '
+          'optim_wrapper.clip_grad.max_norm')
+
+
+class GoodCheckpoint:
+    """The last checkpoint whose weights gave a finite loss.
+
+    A step may make weights so large that the next loss is infinite. The checkpoint of that step is
+    of no use, although its weights are finite. While steps are skipped, none is saved, so that none
+    takes the place of a good one; at the end of training there always is one.
+
+    Attributes:
+        path: Of that checkpoint; empty if there is none.
+        is_final: Whether the loss has exploded since: later ones are not good.
+        suspect: Whether the latest step was skipped, in which processes agree.
+    """
+
+    def __init__(self) -> None:
+        self.path = self.candidate = ''
+        self.is_final = self.suspect = False
+        self.saving: CheckpointHook | None = None
+
+    def watch(self, runner: Runner) -> None:
+        """Begin a training."""
+        self.saving = next((h for h in runner.hooks if isinstance(h, CheckpointHook)), None)
+        if self.saving is None:
+            return
+        noted = Path(str(self.saving.out_dir), 'last_checkpoint')
+        self.path = self.candidate = noted.read_text().strip() if noted.is_file() else ''
+        for name in ('after_train_iter', 'after_train_epoch'):
+            save = getattr(self.saving, name)
+            setattr(self.saving, name, partial(self.save_unless_suspect, save))
+
+    def save_unless_suspect(self, save: Callable[..., None], runner: Runner, *args: Any,
+                            **kwargs: Any) -> None:
+        """Save a checkpoint, if it is due and the latest step was taken."""
+        if not self.suspect or runner.iter + 1 >= runner.max_iters:
+            save(runner, *args, **kwargs)
+
+    def begin_iteration(self) -> None:
+        """Note the checkpoint that this iteration starts with or behind."""
+        if self.saving is not None:
+            self.candidate = self.saving.last_ckpt or self.candidate
+
+    def confirm(self) -> None:
+        """Say that this iteration's loss and gradient are finite."""
+        if not self.is_final:
+            self.path = self.candidate
+
+    def how_to_go_on(self, trusts_latest: bool = False) -> str:
+        """A sentence on what to do after training has stopped.
+
+        Args:
+            trusts_latest: Whether the data are the cause, and not the weights.
+        """
+        path = self.candidate if trusts_latest and not self.is_final else self.path
+        if not path:
+            return f'there is no good checkpoint yet: mend the data or {ADVICE}, and start again'
+        return (f'the last good checkpoint is {path}: mend the data or {ADVICE}, and go on with '
+                f'--resume {path}')
+
+
+class FiniteCheckpoints(Hook):
+    """Keeps NaN and infinity out of checkpoints.
+
+    Args:
+        good: Which is named.
+    """
+
+    priority = 'LOWEST'  # behind what puts averaged weights in
+
+    def __init__(self, good: GoodCheckpoint) -> None:
+        self.good = good
+        self.known: tuple[str, ...] = ()
+
+    def before_train(self, runner: Runner) -> None:
+        """Note which buffers hold infinity anyway, such as masks of attention."""
+        self.known = tuple(not_finite(bare(runner.model).named_buffers()))
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """Look at weights, averages and the optimizer's state.
+
+        Raises:
+            FloatingPointError: If any of them is not finite.
+        """
+        held = {part: checkpoint[part] for part in PARTS if part in checkpoint}
+        tensors = {name: value for name, value in tensors_in(held)
+                   if not (self.known and name.endswith(self.known))}  # yapf: disable
+        names = not_finite(tensors.items())
+        if any(isinstance(value, DTensor) for value in tensors.values()):  # all processes save
+            names = next(filter(None, gathered(names)), [])
+        if names:
+            iteration = checkpoint['meta']['iter']
+            raise FloatingPointError(
+                f'training stops at iteration {iteration} of {runner.max_iters}: no checkpoint is '
+                f'saved, as {shortened(names)} are not finite\n{self.good.how_to_go_on()}')

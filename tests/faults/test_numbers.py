@@ -1,0 +1,507 @@
+"""NaN and infinity in images, targets, weights, losses and gradients; losses that explode."""
+from __future__ import annotations
+
+import csv
+import random
+import re
+import time
+from collections.abc import Callable, Sequence
+from math import exp, isfinite
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import LAYOUTS, NO_VAL, NO_WORKERS, config, latest_log, run_two
+from mmcv.transforms import BaseTransform
+from mmengine.dataset import pseudo_collate
+from mmengine.dist import all_gather_object, get_rank
+from mmengine.hooks import Hook
+from mmengine.model import BaseModel
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from mmengine.registry import HOOKS, OPTIM_WRAPPERS, TRANSFORMS
+from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from colonnade.engine.divergence import skip_bad_steps
+from colonnade.engine.divergence.explosion import LossLevel
+from colonnade.engine.divergence.finite import not_finite, tensors_in
+from colonnade.engine.divergence.hooks import FiniteSteps
+from colonnade.engine.launch import read_config
+from colonnade.engine.run_report.folder import read_run
+from colonnade.engine.run_report.page import skipped_rows
+from colonnade.engine.shards import whole
+from colonnade.weights.downloads import fetch
+
+NAN = float('nan')
+TINY = dict(embed_dim=32, depth=4, num_heads=2, patch_size=16)
+
+
+@TRANSFORMS.register_module(force=True)
+class Spoil(BaseTransform):
+    """Puts NaN into an image or its boxes, if its number is among those to spoil.
+
+    Args:
+        numbers: Of samples, as they are loaded.
+        what: ``'img'`` or ``'gt_bboxes'``.
+        rank: Of the process that does it.
+    """
+    loaded = 0
+
+    def __init__(self, numbers: list[int], what: str, rank: int) -> None:
+        self.numbers, self.what, self.rank = numbers, what, rank
+
+    def transform(self, results: dict) -> dict:
+        """Spoil it."""
+        Spoil.loaded += 1
+        if Spoil.loaded in self.numbers and get_rank() == self.rank:
+            value = results[self.what]
+            if self.what == 'img':
+                results['img'] = value.astype('float32')
+                results['img'][0, 0, 0] = NAN
+            else:
+                value.tensor[0] = NAN
+        return results
+
+
+@HOOKS.register_module(force=True)
+class SpoilWeight(Hook):
+    """Sets a weight to NaN after an iteration."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
+        """Set it."""
+        if runner.iter + 1 == self.at:
+            runner.model.backbone.blocks[1].attn.qkv.weight.data[0, 0] = NAN
+
+
+@OPTIM_WRAPPERS.register_module(force=True)
+class ScaledOptimWrapper(AmpOptimWrapper):
+    """mmengine's wrapper for float16, on a CPU and without float16."""
+
+    def __init__(self, init_scale: float = 2.**127, **kwargs: Any) -> None:
+        OptimWrapper.__init__(self, **kwargs)
+        self.loss_scaler = torch.amp.GradScaler('cpu', init_scale=init_scale, growth_interval=2)
+        self._scale_update_param, self.cast_dtype = None, torch.bfloat16
+
+
+class Model(BaseModel):
+    """A convolution, a norm and a layer; its loss is that of the layer's output.
+
+    Attributes:
+        backward_is_nan: Whether the loss is finite and its gradient is not.
+        raises: Whether costs are matched, as detectors do, which takes no NaN.
+        factor: Of the loss.
+    """
+    backward_is_nan = raises = False
+    factor = 1.
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs: list[Tensor], data_samples: list, mode: str) -> dict[str, Tensor]:
+        """The losses."""
+        found = self.layer(self.norm(self.conv(torch.stack(inputs))).mean((2, 3)))
+        if self.raises:
+            linear_sum_assignment(found.detach())
+        if self.backward_is_nan:
+            found = found + (self.conv.weight.sum() * 0).sqrt()
+        return dict(loss=found.square().mean() * self.factor, acc=found.mean())
+
+
+class Images(Dataset):
+    """Images of which some are NaN."""
+
+    def __init__(self, bad: Sequence[int]) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        image = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(index))
+        image[0, 0, 0] = NAN if index in self.bad else 0.5
+        sample = BaseDataElement(metainfo=dict(img_path=f'{index}.jpg'))
+        return dict(inputs=image, data_samples=sample)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_layout: None,
+          caplog: pytest.LogCaptureFixture) -> Callable[..., Runner]:
+    """A runner of mmengine that trains a small model on two images per iteration, in their order.
+    """
+    monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)
+
+    def run(iters: int, *, bad: Sequence[int] = (), max_bad_steps: int = 5, hooks: Sequence[dict] =
+            (), train: bool = True, lr: float = 0.1, **wrapper: Any) -> Runner:  # yapf: disable
+        torch.manual_seed(0)
+        loader = DataLoader(Images(bad), batch_size=2, collate_fn=pseudo_collate)
+        runner = Runner(
+            Model(), str(tmp_path), loader, train_cfg=dict(by_epoch=False, max_iters=iters),
+            optim_wrapper=dict(optimizer=dict(type='SGD', lr=lr, momentum=0.9), **wrapper),
+            default_hooks=dict(
+                checkpoint=dict(type='CheckpointHook', interval=1, by_epoch=False),
+                logger=dict(type='LoggerHook', interval=1)),
+            custom_hooks=list(hooks), log_processor=dict(by_epoch=False),
+            experiment_name=f'{time.time_ns()}')  # yapf: disable
+        skip_bad_steps(runner, max_bad_steps)
+        if train:
+            runner.train()
+        return runner
+
+    return run
+
+
+@pytest.fixture
+def train(run_tool: Callable, shapes: Path, tmp_path: Path, no_layout: None,
+          writes_pages: bool) -> Callable[..., Path]:
+    """Train a tiny segmenter or detector; returns its work dir, or the config alone."""
+
+    def run(*arguments: str | Path, head: str = 'sem_fpn', iters: int = 6, spoil: list[int] | None
+            = None, what: str = 'img', rank: int = 0, only_config: bool = False,
+            **settings: Any) -> Path:  # yapf: disable
+        Spoil.loaded = 0
+        cfg = read_config(config(head))
+        if head in LAYOUTS:
+            cfg.model.backbone.arch = TINY
+            cfg.model.neck.in_channels = TINY['embed_dim']
+        cfg.train_dataloader.batch_size = 2
+        cfg.default_hooks.checkpoint.interval = 1
+        cfg.default_hooks.logger.interval = 1
+        cfg.train_cfg.max_iters = iters
+        cfg.randomness = dict(seed=0)
+        if spoil is not None:
+            cfg.train_dataloader.dataset.pipeline.insert(-1, dict(
+                type='Spoil', numbers=spoil, what=what, rank=rank))  # yapf: disable
+        cfg.merge_from_dict(settings)
+        cfg.dump(tmp_path / 'own.py')
+        if only_config:
+            return tmp_path / 'own.py'
+        data = shapes / LAYOUTS.get(head, 'coco')
+        run_tool('train', tmp_path / 'own.py', '--data-root', data,
+                 '--work-dir', tmp_path / 'run', '--no-report', *arguments, '--cfg-options',
+                 *NO_VAL, *NO_WORKERS[:2])  # yapf: disable
+        return tmp_path / 'run'
+
+    return run
+
+
+def states(work_dir: Path) -> list[dict[str, Any]]:
+    """What the checkpoints of a run hold, in their order."""
+    paths = sorted(work_dir.glob('iter_*.pth'), key=lambda path: int(path.stem[5:]))
+    return [fetch(str(path)) for path in paths]
+
+
+def not_finite_of(checkpoint: dict[str, Any]) -> list[str]:
+    return not_finite(tensors_in({key: value for key, value in checkpoint.items()
+                                  if key != 'message_hub'}))  # yapf: disable
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Callable[[Runner], str]:
+    """What a runner logged."""
+    return lambda runner: Path(runner.logger.log_file).read_text()
+
+
+def weights(runner: Runner) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in runner.model.state_dict().items()}
+
+
+AVERAGED = dict(type='EMAHook', momentum=0.5, update_buffers=True)
+
+
+def test_a_bad_image_leaves_no_trace(small: Callable, tmp_path: Path, log: Callable) -> None:
+    """Neither in weights nor running statistics, nor their average, nor the logged means."""
+    before = weights(small(2))
+    runner = small(3, bad=[5], hooks=[AVERAGED])
+    for name, value in runner.model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    for checkpoint in states(tmp_path):
+        assert not not_finite_of(checkpoint)
+    text = log(runner)
+    assert 'iteration 3: the step is skipped, as the loss is not finite; 1 skipped so far; ' \
+        'images: 4.jpg, 5.jpg' in text
+    assert '1 step was skipped' in text and '4.jpg (1), 5.jpg (1)' in text
+    assert 'nan' not in text.lower().replace('is nan', '') and 'skipped_steps: 1' in text
+
+
+@pytest.mark.parametrize('clip', [None, dict(max_norm=0.01), dict(max_norm=0.01, norm_type=1),
+                                  dict(type='value', clip_value=0.01)])  # yapf: disable
+def test_a_healthy_run_is_the_same_to_the_bit(small: Callable, log: Callable,
+                                              clip: dict | None) -> None:
+    guarded = small(4, clip_grad=clip and dict(clip))
+    plain = small(4, clip_grad=clip and dict(clip), train=False)
+    for hook in [hook for hook in plain.hooks if 'divergence' in type(hook).__module__]:
+        plain.hooks.remove(hook)
+    plain.train()
+    for name, value in guarded.model.state_dict().items():
+        assert torch.equal(value, plain.model.state_dict()[name]), name
+    assert 'skipped' not in log(guarded)
+
+
+def test_too_many_in_a_row_stop(small: Callable, tmp_path: Path) -> None:
+    """A good step in between starts the count anew."""
+    bad = [*range(4, 8), *range(10, 64)]
+    with pytest.raises(FloatingPointError) as error:
+        small(20, bad=bad, max_bad_steps=3)
+    text = str(error.value)
+    assert text.startswith('training stops at iteration 8 of 20: 3 steps in a row')
+    assert 'in the batch: the image of 14.jpg, the image of 15.jpg' in text
+    assert 'images of the batch: 14.jpg, 15.jpg' in text
+    assert 'not finite: data_preprocessor (BaseDataPreprocessor)' in text
+    good = tmp_path / 'iter_5.pth'
+    assert f'the last good checkpoint is {good}' in text and f'--resume {good}' in text
+    assert not list(tmp_path.glob('iter_[678].pth')), 'saved while steps were skipped'
+
+
+def test_the_first_module_is_named(small: Callable) -> None:
+
+    @HOOKS.register_module(force=True)
+    class BreakNorm(Hook):
+        """Makes a weight so large that a product is infinite."""
+
+        def before_train(self, runner: Runner) -> None:
+            """Make it."""
+            runner.model.norm.weight.data[0] = 3e38
+            runner.model.norm.bias.data[0] = 3e38
+
+    with pytest.raises(FloatingPointError) as error:
+        small(9, hooks=[dict(type='BreakNorm', priority='LOWEST')])
+    assert 'is not finite: norm (BatchNorm2d)' in str(error.value)
+    assert 'weights that' not in str(error.value) and 'in the batch' not in str(error.value)
+    assert 'there is no good checkpoint yet' in str(error.value)
+
+
+def test_weights_that_are_not_finite(small: Callable, tmp_path: Path) -> None:
+    """Before training, and while it runs: no checkpoint gets them."""
+
+    @HOOKS.register_module(force=True)
+    class BreakWeight(Hook):
+        """Sets a weight to NaN after the second iteration, or before training."""
+
+        def __init__(self, at: int) -> None:
+            self.at = at
+
+        def before_run(self, runner: Runner) -> None:
+            """Set it."""
+            if not self.at:
+                runner.model.layer.weight.data[0, 0] = NAN
+
+        def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
+            """Set it."""
+            if runner.iter + 1 == self.at:
+                runner.model.layer.weight.data[0, 0] = NAN
+
+    with pytest.raises(FloatingPointError, match='1 weights are not finite before training: layer'):
+        small(3, hooks=[dict(type='BreakWeight', at=0)])
+    with pytest.raises(FloatingPointError) as error:
+        small(9, hooks=[dict(type='BreakWeight', at=2)])
+    assert str(error.value).startswith(
+        'training stops at iteration 2 of 9: no checkpoint is saved, '
+        'as state_dict.layer.weight are not finite')
+    assert f'good checkpoint is {tmp_path / "iter_1.pth"}' in str(error.value)
+    assert [path.name for path in tmp_path.glob('*.pth')] == ['iter_1.pth']
+    with pytest.raises(FloatingPointError) as error:
+        small(9, hooks=[dict(type='BreakWeight', at=2, priority='LOWEST')])
+    assert 'weights that are not finite: layer.weight' in str(error.value)
+    assert 'is not finite: layer (Linear)' in str(error.value)
+
+
+def test_a_gradient_alone_is_not_finite(small: Callable, log: Callable,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, 'backward_is_nan', True)
+    with pytest.raises(FloatingPointError) as error:
+        small(9, max_bad_steps=2)
+    assert 'the forward pass is finite, not so the gradient of parameters up to conv' in \
+        str(error.value)
+
+
+def test_an_error_that_nan_leads_to_is_skipped(small: Callable, log: Callable,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """scipy takes no NaN as cost, as where detectors match queries with objects."""
+    monkeypatch.setattr(Model, 'raises', True)
+    assert 'the forward pass ended with ValueError: matrix contains invalid numeric entries' in \
+        log(small(4, bad=[5]))
+    runner = small(8, bad=[5, 9], accumulative_counts=2)
+    assert '2 steps were skipped' in log(runner)
+    assert runner.optim_wrapper.inner_count == 8
+    monkeypatch.setattr('test_numbers.linear_sum_assignment', lambda costs: [][0])
+    with pytest.raises(IndexError):  # which is no matter of numbers
+        small(4)
+
+
+def test_a_bad_part_drops_an_accumulated_step(small: Callable, log: Callable) -> None:
+    before = weights(small(2, accumulative_counts=2))
+    runner = small(4, bad=[5], accumulative_counts=2)
+    for name, value in runner.model.named_parameters():
+        assert torch.equal(value, before[name]), name
+    assert 'iteration 4: the step is skipped' in log(runner)
+    assert 'images: 4.jpg, 5.jpg' in log(runner)
+    assert not not_finite(runner.model.named_buffers())
+
+
+def test_overflows_of_a_scaler_are_its_own(small: Callable, log: Callable,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lowers its factor until there is none; a loss that is NaN does not touch the factor."""
+    monkeypatch.setattr(Model, 'factor', 1e6)
+    runner = small(24, type='ScaledOptimWrapper', lr=1e-9)
+    scaler = runner.optim_wrapper.loss_scaler
+    assert 1 < scaler.get_scale() < 2.**120 and 'skipped' not in log(runner)
+    calm = dict(type='ScaledOptimWrapper', init_scale=2.**8)
+    runner = small(1, **calm, bad=[0])
+    assert runner.optim_wrapper.loss_scaler.get_scale() == 2.**8
+    assert 'the loss is not finite; 1 skipped' in log(runner)
+    runner = small(3, **calm, bad=[2])
+    assert runner.optim_wrapper.loss_scaler.get_scale() == 2.**9, 'two good steps'
+
+
+def test_an_overflow_that_no_scaler_mends(small: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, 'backward_is_nan', True)
+    with pytest.raises(FloatingPointError, match='2 steps in a row'):
+        small(20, type='ScaledOptimWrapper', init_scale=2.**4, max_bad_steps=2)
+
+
+def test_an_exploding_loss_is_warned_of_once(small: Callable, log: Callable) -> None:
+    runner = small(30, lr=3., clip_grad=dict(max_norm=1.))
+    assert log(runner).count('the loss has exploded') == 1
+    assert re.search(r'; the last checkpoint before it is \S+/iter_\d+.pth', log(runner))
+
+
+def test_noise_is_no_explosion() -> None:
+    """The losses of single batches differ by a factor of 16; a jump by 20 is found in 15 losses."""
+    noise = random.Random(0)
+    for _ in range(20):
+        level = LossLevel()
+        losses = [(0.2 + 3 * exp(-i / 100)) * exp(noise.gauss(0, 0.6)) for i in range(600)]
+        assert not any(map(level.add, losses))
+        assert any(level.add(20 * loss) for loss in losses[-15:])
+
+
+def test_the_hook_of_mmdet_does_not_end_training(small: Callable, log: Callable) -> None:
+    from mmdet.engine.hooks import CheckInvalidLossHook
+    runner = small(4, bad=[5], hooks=[dict(type=CheckInvalidLossHook, interval=1)], train=False)
+    runner.train()
+    assert runner.iter == 4 and 'CheckInvalidLossHook of the config is left out' in log(runner)
+
+
+def test_a_bad_image_of_a_segmenter(train: Callable, shapes: Path, tmp_path: Path) -> None:
+    """In the log, in metrics.csv and in the report."""
+    run = train(spoil=[3], iters=3, custom_hooks=[AVERAGED])
+    text = latest_log(run)
+    assert re.search(r'iteration 2: the step is skipped, .* images: \S+/\d+.jpg, \S+.jpg', text)
+    with open(run / 'metrics.csv', newline='') as file:
+        rows = list(csv.DictReader(file))
+    assert [row['skipped_steps'] for row in rows] == ['', '1', '1'] and all(
+        isfinite(float(row['loss'])) for row in rows)
+    assert [number for _, number in skipped_rows(read_run(run))] == ['1']
+    for checkpoint in states(run):
+        assert not not_finite_of(checkpoint)
+
+
+def test_a_weight_of_a_segmenter_ends_with_a_message(train: Callable, tmp_path: Path,
+                                                     capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as error:
+        train('--max-bad-steps', '2', iters=9, custom_hooks=[
+            dict(type='SpoilWeight', at=2, priority='LOWEST')])  # yapf: disable
+    text = str(error.value.code)
+    assert text.startswith('train: training stops at iteration 4 of 9: 2 steps in a row')
+    assert 'weights that are not finite: backbone.blocks.1.attn.qkv.weight\n' in text
+    assert 'is not finite: backbone.blocks.1.attn.qkv (Linear)\n' in text
+    assert f'the last good checkpoint is {tmp_path / "run/iter_1.pth"}' in text
+
+
+def test_max_bad_steps_is_at_least_one(train: Callable) -> None:
+    with pytest.raises(SystemExit, match='--max-bad-steps must be at least 1, got 0'):
+        train('--max-bad-steps', '0')
+
+
+@pytest.mark.slow
+def test_a_bad_box_of_a_detector(train: Callable) -> None:
+    """Which its losses ignore."""
+    run = train(head='mask_rcnn', spoil=[3], what='gt_bboxes', iters=3)
+    assert re.search(
+        r'iteration 2: the step is skipped, as not finite: gt_instances.bboxes of '
+        r'\S+.jpg; 1 skipped', latest_log(run))
+    assert not any(map(not_finite_of, states(run)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('head', ['mask2former', 'dino'])
+def test_a_bad_image_of_a_detector_that_matches_queries(train: Callable, head: str) -> None:
+    run = train(head=head, spoil=[3], iters=3)
+    assert 'iteration 2: the step is skipped' in latest_log(run)
+    assert len(states(run)) == 2 and not any(map(not_finite_of, states(run)))
+
+
+@HOOKS.register_module(force=True)
+class SameWeights(Hook):
+    """Logs whether the processes have the same weights, and how many steps each skipped."""
+
+    priority = 'LOWEST'
+
+    def after_train(self, runner: Runner) -> None:
+        """Compare them."""
+        sums = [sum(whole(p, True).double().sum().item() for p in runner.model.parameters())]
+        skipped = [h.num_skipped for h in runner.hooks if isinstance(h, FiniteSteps)]
+        found = all_gather_object((sums, skipped))
+        runner.logger.info(f'same weights: {all(each == found[0] for each in found)}, {found}')
+
+
+@pytest.fixture
+def train_two(train: Callable, tmp_path: Path, shapes: Path) -> Callable[..., str]:
+    """Train a tiny segmenter in two processes; returns their logs, also of why they ended."""
+
+    def run(*arguments: str, **settings: Any) -> str:
+        cfg = train(only_config=True, custom_hooks=[AVERAGED, dict(type='SameWeights')], **settings)
+        (tmp_path / 'train.py').write_text('from colonnade.tools.train import main\n'
+                                           'try:\n    main()\n'
+                                           'except SystemExit as error:\n    print(error)\n')
+        return run_two(tmp_path / 'train.py', cfg, '--work-dir', tmp_path / 'run', '--data-root',
+                       shapes / 'ade', '--no-report', '--launcher', 'pytorch', *arguments,
+                       '--cfg-options', *NO_VAL, *NO_WORKERS[:2], out=tmp_path)  # yapf: disable
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('options', [[], ['--accumulate', '2'], ['--fsdp']],
+                         ids=['ddp', 'accumulated', 'fsdp'])  # yapf: disable
+def test_processes_skip_the_same_steps(train_two: Callable, options: list[str],
+                                       tmp_path: Path) -> None:
+    """One image of the second process is NaN."""
+    log = train_two(*options, spoil=[3], rank=1, iters=4)
+    assert 'same weights: True' in log and log.count(', [1])') == 2
+    assert re.search(r'iteration [24]: the step is skipped, as the loss is not finite', log)
+    assert not any(map(not_finite_of, states(tmp_path / 'run')))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('options', [[], ['--fsdp']], ids=['ddp', 'fsdp'])
+def test_processes_stop_together(train_two: Callable, options: list[str]) -> None:
+    """All images of the second process are NaN; both name one of them."""
+    log = train_two('--max-bad-steps', '2', *options, spoil=list(range(99)), rank=1, iters=8)
+    assert log.count('2 steps in a row were skipped') == 2
+    assert log.count('in the batch: the image of ') == 2
+    assert log.count('not finite: data_preprocessor (SegDataPreProcessor)') == 2
+
+
+@pytest.mark.slow
+def test_a_million_times_the_learning_rate(train: Callable, tmp_path: Path) -> None:
+    """It ends with a message, or warns; whatever is saved is finite."""
+    stopped = False
+    try:
+        train(iters=60, **{'optim_wrapper.optimizer.lr': 1e4, 'optim_wrapper.clip_grad': None,
+                           'param_scheduler': []})  # yapf: disable
+    except SystemExit as error:
+        stopped = 'steps in a row were skipped' in str(error.code) or \
+            'no checkpoint is saved' in str(error.code)
+    text = latest_log(tmp_path / 'run')
+    assert stopped or 'the loss has exploded' in text
+    assert not any(map(not_finite_of, states(tmp_path / 'run')))
