@@ -5,21 +5,20 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from mmengine.config import Config, ConfigDict
-from mmengine.registry import DATASETS, TRANSFORMS
+from mmengine.registry import DATASETS
 
 from .classes import OTHER_CLASSES, class_heads, key_of_classes, num_classes_of
+from .config_checks.finding import Finding
 from .data_sources import categories_of, classes_of, find_datasets, paths_of
 from .registries import find_class
 from .storage import exists, is_readable, local_copy
 
-SAMPLE = 50  # label maps of a data set that are read
 #: data sets of which heads need not know every class
 OF_OTHER_NUMBERS = ('Panoptic', 'MOTChallenge')
 
 
-def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
+def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Classes of the data that the heads, or the files, do not have.
 
     Args:
@@ -28,6 +27,7 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
     """
     heads = [(name, head) for name, head in class_heads(cfg.model)
              if not head.get('class_agnostic') and head.get('type') not in OTHER_CLASSES]
+    differing: dict[tuple[str, int, str, int], list[str]] = {}
     for name, dataset in find_datasets(cfg, dataloaders):
         classes, kind = classes_of(dataset), str(dataset.type)
         if classes is None or any(other in kind for other in OF_OTHER_NUMBERS):
@@ -35,10 +35,14 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
         for head_name, head in heads:
             key, number = f'{head_name}.{key_of_classes(head)}', num_classes_of(head)
             if number != len(classes):
-                yield (f'{key} is {number}, and the data set ({dataset.type}) has {len(classes)} '
-                       f'classes: set {key}={len(classes)}, or metainfo.classes of the data')
+                differing.setdefault((key, number, kind, len(classes)), []).append(name)
         if reads_categories(dataset):
             yield from category_problems(name, dataset, classes)
+    for (key, number, kind, expected), names in differing.items():
+        yield Finding(
+            f'{key} is {number}, and the data set ({kind}, {", ".join(names)}) has {expected} '
+            'classes', (key, *(f'{name}.metainfo.classes' for name in names)),
+            f'set {key}={expected}, or metainfo.classes of the data')
 
 
 def reads_categories(dataset: ConfigDict) -> bool:
@@ -48,7 +52,8 @@ def reads_categories(dataset: ConfigDict) -> bool:
     return is_coco and vars(coco)['load_data_list'] is cls.load_data_list
 
 
-def category_problems(name: str, dataset: ConfigDict, classes: tuple[str, ...]) -> Iterator[str]:
+def category_problems(name: str, dataset: ConfigDict, classes: tuple[str,
+                                                                     ...]) -> Iterator[Finding]:
     """Classes of a config that its COCO file has not, or has in another order.
 
     mmdet counts the file's categories that are classes, in the file's order: a missing one would
@@ -62,77 +67,20 @@ def category_problems(name: str, dataset: ConfigDict, classes: tuple[str, ...]) 
             categories = categories_of(local) if os.path.isfile(local) else None
     if categories is None:
         return
+    place = f'{name}.metainfo.classes'
     missing = [each for each in classes if each not in categories]
     if missing:
-        yield (f'{name}.metainfo.classes has {shortened(missing)}, and the categories of '
-               f'{ann_file} are {shortened(categories)}')
+        yield Finding(
+            f'{place} has {shortened(missing)}, and the categories of {ann_file} are '
+            f'{shortened(categories)}', (place, f'{name}.ann_file'))
     elif [each for each in categories if each in classes] != list(classes):
-        yield (f'{name}.metainfo.classes must be in the order of the categories of {ann_file}: '
-               f'{shortened([each for each in categories if each in classes])}')
+        yield Finding(
+            f'{place} must be in the order of the categories of {ann_file}: '
+            f'{shortened([each for each in categories if each in classes])}',
+            (place, f'{name}.ann_file'))
 
 
 def shortened(names: Sequence[Any], most: int = 8) -> str:
     """Some of many names."""
     rest = f' and {len(names) - most} more' if len(names) > most else ''
     return ', '.join(map(str, names[:most])) + rest
-
-
-def label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[str]:
-    """Labels in some of the label maps that are beyond the classes of a data set of mmseg.
-
-    Training would fail at the first of them, on a GPU without naming it.
-
-    Args:
-        cfg: Of a segmenter; nothing is found for a detector.
-        dataloaders: Those that will be read.
-    """
-    base = find_class('mmseg.BaseSegDataset', DATASETS)
-    for name, dataset in find_datasets(cfg, dataloaders):
-        cls = find_class(dataset.type, DATASETS)
-        load, classes = loader_of_labels(dataset), classes_of(dataset)
-        if (base is None or not isinstance(cls, type) or not issubclass(cls, base) or load is None
-                or classes is None or not are_there(dataset)):
-            continue
-        ignored = {dataset.get('ignore_index', 255), *ignored_labels(cfg)}
-        for info in sample_of(dataset):
-            try:
-                labels = np.flatnonzero(np.bincount(load(dict(info))['gt_seg_map'].ravel()))
-            except OSError as error:
-                yield f'{name}: {info["seg_map_path"]} cannot be read: {error}'
-                break
-            beyond = sorted(set(labels[labels >= len(classes)].tolist()) - ignored)
-            if beyond:
-                yield (f'{name}: {info["seg_map_path"]} has label {shortened(beyond)}, and the '
-                       f'config has {len(classes)} classes ({shortened(list(classes))}), which are '
-                       f'labels 0 to {len(classes) - 1}{shifted(info)}')
-                break
-
-
-def are_there(dataset: ConfigDict) -> bool:
-    """Whether all paths of a data set are where they can be looked for."""
-    settings = dataset.get('backend_args')
-    return all(is_readable(path, settings) and exists(path, settings) for path in paths_of(dataset))
-
-
-def sample_of(dataset: ConfigDict) -> list[dict[str, Any]]:
-    """What a data set of mmseg knows of some of its images, spread over all."""
-    found = DATASETS.build(dict(dataset, lazy_init=True, pipeline=[])).load_data_list()
-    return found[::max(1, len(found) // SAMPLE)][:SAMPLE]
-
-
-def ignored_labels(cfg: Config) -> set[int]:
-    """The labels that heads do not learn from."""
-    return {255} | {head['ignore_index'] for _, head in class_heads(cfg.model)
-                    if isinstance(head.get('ignore_index'), int)}  # yapf: disable
-
-
-def loader_of_labels(dataset: ConfigDict) -> Any:
-    """The step of a data set's pipeline that loads label maps; None if there is none."""
-    steps = dataset.get('pipeline') or []
-    loader = next((step for step in steps if 'LoadAnnotations' in str(step.get('type'))), None)
-    return None if loader is None else TRANSFORMS.build(dict(loader))
-
-
-def shifted(info: dict[str, Any]) -> str:
-    """What was done to labels when they were loaded, to be compared with the file."""
-    return ', after reduce_zero_label took 1 from each' if info.get('reduce_zero_label') else ''

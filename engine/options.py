@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
@@ -43,21 +45,72 @@ def merge_options(cfg: Config, options: dict[str, Any]) -> None:
     Raises:
         ValueError: If nothing would read a setting, or its path does not exist.
     """
-    before = cfg.to_dict()
+    if problems := apply_options(cfg, options):
+        raise ValueError('\n'.join(problems.values()))
+
+
+def apply_options(cfg: Config, options: dict[str, Any]) -> dict[str, str]:
+    """Apply those settings that can be; returns what is wrong with the others.
+
+    Args:
+        cfg: Changed in place.
+        options: See :func:`merge_options`.
+    """
+    before, problems = cfg.to_dict(), {}
     for key, value in options.items():
-        check_path(before, key, options)
-        was = value_at(before, key) if exists(before, key) else None
-        is_number = isinstance(was, (int, float)) and not isinstance(was, bool)
-        if is_number and isinstance(value, str) and not key.endswith('loss_scale'):  # or "dynamic"
-            raise ValueError(f'--cfg-options {key}: it is a number, {was}, got {value!r}')
+        try:
+            check_path(before, key, options)
+            check_kind(before, key, value)
+        except ValueError as error:
+            problems[key] = str(error)
+    good = {key: value for key, value in options.items() if key not in problems}
+    whole: dict[str, Any] = {}
+    for key, value in good.items():
+        add_option(whole, before, key, value)
     try:
-        cfg.merge_from_dict(options)
-    except (KeyError, TypeError, IndexError, AssertionError) as error:
-        raise ValueError(f'--cfg-options {" ".join(options)}: {error}') from error
+        cfg.merge_from_dict(whole)
+    except (KeyError, TypeError, IndexError, AssertionError, AttributeError) as error:
+        return problems | {' '.join(good): f'--cfg-options {" ".join(good)}: {error}'}
     after = cfg.to_dict()
-    for key in options:
-        if not exists(before, key):
-            check_is_read(after, key)
+    for key in good:
+        if not exists(after, key) and '_delete_' not in key and not is_switched_off(after, key):
+            problems[key] = (f'--cfg-options {key}: another setting takes the place of what it is '
+                             'in: leave one of them out')
+            continue
+        if not exists(before, key) and not is_switched_off(after, key):
+            try:
+                check_is_read(after, key)
+            except ValueError as error:
+                problems[key] = str(error)
+    return problems
+
+
+def check_kind(cfg: dict[str, Any], key: str, value: Any) -> None:
+    """Raise a ValueError for a text in place of a number."""
+    was = value_at(cfg, key) if exists(cfg, key) else None
+    is_number = isinstance(was, (int, float)) and not isinstance(was, bool)
+    if is_number and isinstance(value, str) and not key.endswith('loss_scale'):  # or "dynamic"
+        raise ValueError(f'--cfg-options {key}: it is a number, {was}, got {value!r}')
+
+
+def add_option(options: dict[str, Any], cfg: dict[str, Any], key: str, value: Any) -> None:
+    """Add a setting; an item of a list as the whole list, unless mmengine merges it into a dict.
+
+    Args:
+        options: Changed in place.
+        cfg: That they are for.
+        key: A path.
+        value: What it leads to then.
+    """
+    parent, _, last = key.rpartition('.')
+    items = options.get(parent, value_at(cfg, parent) if exists(cfg, parent) else None)
+    if isinstance(items, (list, tuple)) and last.isdecimal() and int(last) < len(items):
+        at = int(last)
+        if not (isinstance(value, dict) and isinstance(items[at], dict)):
+            changed = [*items[:at], value, *items[at + 1:]]
+            add_option(options, cfg, parent, type(items)(changed))
+            return
+    options[key] = value
 
 
 def step_into(value: Any, part: str) -> Any:
@@ -91,6 +144,13 @@ def exists(cfg: Any, key: str) -> bool:
     except KeyError:
         return False
     return True
+
+
+def is_switched_off(cfg: dict[str, Any], key: str) -> bool:
+    """Whether a path leads into a section that is None, as of a run without validation."""
+    parts = key.split('.')
+    sections = ('.'.join(parts[:number]) for number in range(1, len(parts)))
+    return any(exists(cfg, section) and value_at(cfg, section) is None for section in sections)
 
 
 def check_path(cfg: dict[str, Any], key: str, options: dict[str, Any]) -> None:
@@ -193,7 +253,7 @@ def is_misspelt(name: str, other: str) -> bool:
     return not numbered and not joined and bool(get_close_matches(name, [other], cutoff=0.88))
 
 
-def names_read_from(value: Any, path: list[str]) -> set[str] | None:
+def names_read_from(value: Any, path: list[str]) -> Set[str] | None:
     """The settings that are read from a dict of a config; None if that is not known.
 
     Args:
@@ -219,22 +279,34 @@ def names_read_from(value: Any, path: list[str]) -> set[str] | None:
     return None
 
 
-def names_of_type(kind: Any, *, is_wrapper: bool = False) -> set[str] | None:
+def names_of_type(kind: Any, *, is_wrapper: bool = False) -> Set[str] | None:
     """The arguments of a class that a config names; None if it is not known or takes any.
 
     Args:
         kind: A class, or its name in a registry.
         is_wrapper: Whether it is an optimizer wrapper, of which its constructor reads more.
     """
-    kind = find_class(kind)
-    if not inspect.isclass(kind):
+    found = find_class(kind)
+    if not inspect.isclass(found):
         return None
-    names = {'optimizer', 'constructor', 'paramwise_cfg'} if is_wrapper else set()
-    for base in kind.__mro__:
+    cls: Any = found
+    names = arguments_of(cls)
+    return names if names is None or not is_wrapper else \
+        names | {'optimizer', 'constructor', 'paramwise_cfg'}
+
+
+@cache
+def arguments_of(cls: Any) -> frozenset[str] | None:
+    """The arguments of a class, also those that it hands to its bases; None if it takes any."""
+    names: set[str] = set()
+    for base in cls.__mro__:
         if '__init__' not in vars(base) or base is object:
             continue
         parameters = inspect.signature(vars(base)['__init__']).parameters.values()
         names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-        if not any(p.kind == p.VAR_KEYWORD for p in parameters):
-            return names - {'self'}
+        if base is CheckpointHook:  # hands what it does not know to what saves, after hours
+            names |= set(inspect.signature(Runner.save_checkpoint).parameters)
+        elif any(p.kind == p.VAR_KEYWORD for p in parameters):
+            continue
+        return frozenset(names - {'self'})
     return None

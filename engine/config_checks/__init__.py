@@ -1,0 +1,1 @@
+"""Does a config fit together, and to its data? Asked before anything is loaded."""

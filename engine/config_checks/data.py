@@ -1,0 +1,258 @@
+"""Data sets, pipelines, metrics and heads: does each give what the next one needs?"""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import DATASETS, METRICS, TRANSFORMS
+
+from ..classes import class_heads
+from ..data_sources import classes_of, evaluators, find_datasets, paths_of
+from ..registries import find_class
+from .finding import Finding
+from .settings import value_of
+
+#: detectors' parts that give masks are called so
+MASKS = ('mask_head', 'mask_branch', 'mask_iou_head', 'panoptic_head', 'segm_head')
+
+#: what steps that make samples of what is loaded are called
+PACKING = ('Pack', 'Format', 'Collect', 'Branch')
+
+
+def library_of(kind: Any, *registries: Any) -> str:
+    """mmdet, mmseg or another package that a type is of, or whose class it extends."""
+    cls = find_class(kind, *registries)
+    for base in cls.__mro__ if inspect.isclass(cls) else ():
+        package = base.__module__.partition('.')[0]
+        if package in ('mmdet', 'mmseg'):
+            return package
+    return ''
+
+
+def metric_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Metrics that do not go with their data sets, or with what the model predicts."""
+    for part in ('val', 'test'):
+        if f'{part}_dataloader' not in dataloaders:
+            continue
+        key = f'{part}_evaluator'
+        metrics = list(evaluators(cfg, (key, )))
+        datasets = list(find_datasets(cfg, (f'{part}_dataloader', )))
+        for metric in metrics:
+            if isinstance(metric, dict):
+                for name, dataset in datasets:
+                    yield from metric_against_data(key, metric, name, dataset, len(datasets))
+                yield from masks_problem(cfg, key, metric)
+
+
+def metric_against_data(key: str, metric: ConfigDict, name: str, dataset: ConfigDict,
+                        number: int) -> Iterator[Finding]:
+    """A metric of another task than its data set, or of other annotations."""
+    of_metric = library_of(metric.get('type'), METRICS)
+    of_data = library_of(dataset.get('type'), DATASETS)
+    if of_metric and of_data and of_metric != of_data:
+        tasks = dict(mmdet='instances', mmseg='label maps')
+        yield Finding(
+            f'{key} is {metric.type}, for {tasks[of_metric]} of {of_metric}, and {name} is '
+            f'{dataset.type}, of {tasks[of_data]}', (f'{key}.type', f'{name}.type'))
+        return
+    ann_file = metric.get('ann_file')
+    own = dataset.get('ann_file') and next(iter(paths_of(dataset)), None)
+    if isinstance(ann_file, str) and own and number == 1 and ann_file != own:
+        yield Finding(f'{key}.ann_file is {ann_file}, and {name} reads {own}',
+                      (f'{key}.ann_file', f'{name}.ann_file'), 'name the same file', 'warning')
+
+
+def masks_problem(cfg: Config, key: str, metric: ConfigDict) -> Iterator[Finding]:
+    """A metric of masks of a model that predicts boxes alone."""
+    wanted = metric.get('metric')
+    wanted = [wanted] if isinstance(wanted, str) else wanted or []
+    head = next((head for head in ('roi_head', 'bbox_head') if cfg.model.get(head)), None)
+    if 'segm' in wanted and head and library_of(cfg.model.get('type')) == 'mmdet' and \
+            not gives_masks(cfg.model):
+        yield Finding(
+            f"{key}.metric has 'segm', and model.{head} predicts no masks "
+            f'({cfg.model.type})', (f'{key}.metric', f'model.{head}'), f"set {key}.metric='bbox'")
+
+
+def gives_masks(model: Any) -> bool:
+    """Whether a detector has a part that predicts masks."""
+    if isinstance(model, (list, tuple)):
+        return any(map(gives_masks, model))
+    if not isinstance(model, dict):
+        return False
+    kind = str(model.get('type', ''))
+    return any(map(model.get, MASKS)) or any(
+        word in kind for word in ('Ins', 'Mask', 'SOLO', 'YOLACT')) or any(
+            gives_masks(value) for key, value in model.items() if key.endswith('head'))
+
+
+def pipeline_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Steps that are wrong or missing in the pipelines of data sets of mmdet and mmseg."""
+    for name, dataset in find_datasets(cfg, dataloaders):
+        steps = dataset.get('pipeline') or []
+        library = library_of(dataset.get('type'), DATASETS)
+        where = f'{name}.pipeline'
+        if not library or not steps or not all(isinstance(step, dict) for step in steps):
+            continue
+        kinds = [str(step.get('type')).rpartition('.')[2] for step in steps]
+        if wrapped := is_wrapped(name, cfg):
+            kinds += wrapped
+        is_training = name.startswith('train_dataloader')
+        if not any('Load' in kind for kind in kinds):
+            continue  # of a data set that gives what is loaded
+        yield from missing_steps(cfg, where, kinds, library, is_training)
+        if library == 'mmdet':
+            yield from detector_problems(cfg, where, steps, is_training)
+        yield from step_problems(where, steps)
+
+
+def is_wrapped(name: str, cfg: Config) -> list[str]:
+    """The steps of the pipelines of the data sets that wrap one."""
+    found, value = [], cfg
+    for part in name.replace('[', '.').replace(']', '').split('.'):
+        value = value[int(part)] if part.isdecimal() else value[part]
+        if isinstance(value, dict) and isinstance(value.get('pipeline'), list):
+            found += [str(step.get('type')).rpartition('.')[2] for step in value['pipeline']]
+    return found
+
+
+def missing_steps(cfg: Config, where: str, kinds: list[str], library: str,
+                  is_training: bool) -> Iterator[Finding]:
+    """Steps without which a pipeline, or the metric behind it, breaks."""
+    pack = dict(mmdet='PackDetInputs', mmseg='PackSegInputs')[library]
+    if not any(word in kind for kind in kinds for word in PACKING):
+        yield Finding(f'{where} does not pack what it loads', (where, ),
+                      f'end it with dict(type={pack!r})')
+    key = where.partition('_')[0] + '_evaluator'
+    needs = 'training' if is_training else next(
+        (f'{metric.type} ({key})' for metric in evaluators(cfg, (key, ))
+         if metric.get('type') == 'IoUMetric' and not metric.get('format_only')), '')
+    if needs and not any('Annotations' in kind or 'LoadPanoptic' in kind for kind in kinds):
+        yield Finding(f'{where} loads no annotations, and {needs} needs them',
+                      (where, 'train_cfg' if is_training else key),
+                      "add dict(type='LoadAnnotations')")
+
+
+def detector_problems(cfg: Config, where: str, steps: list[ConfigDict],
+                      is_training: bool) -> Iterator[Finding]:
+    """What a detector's pipeline does not load, or does not hand on."""
+    for index, step in enumerate(steps):
+        kind = str(step.get('type')).rpartition('.')[2]
+        place = f'{where}[{index}]'
+        if kind == 'LoadAnnotations' and is_training and not step.get('with_mask') and \
+                (part := mask_head_of(cfg.model)):
+            yield Finding(f'{place}.with_mask is False, and {part} learns from masks',
+                          (f'{place}.with_mask', part), f'set {place}.with_mask=True')
+        if kind == 'PackDetInputs' and not is_training:
+            yield from meta_key_problem(cfg, f'{place}.meta_keys', step, steps)
+
+
+def meta_key_problem(cfg: Config, place: str, step: ConfigDict,
+                     steps: list[ConfigDict]) -> Iterator[Finding]:
+    """What predictions, or their metric, look up in samples, and samples do not have."""
+    evaluator = place.partition('_')[0] + '_evaluator'
+    needed = ['scale_factor'] if any('Resize' in str(each.get('type')) for each in steps) else []
+    if any('Coco' in str(metric.get('type')) for metric in evaluators(cfg, (evaluator, ))):
+        needed.append('img_id')
+    keys = value_of(step, 'meta_keys') or ()
+    if missing := [key for key in needed if key not in keys]:
+        yield Finding(
+            f'{place} lacks {", ".join(missing)}, which predictions and their metric '
+            f'({evaluator}) need', (place, evaluator), f'add {", ".join(map(repr, missing))}')
+
+
+def mask_head_of(model: ConfigDict) -> str:
+    """The part of a detector that learns from masks of instances, or nothing."""
+    if (model.get('roi_head') or {}).get('mask_head'):
+        return 'model.roi_head.mask_head'
+    names = ('panoptic_head', 'mask_head')
+    return next((f'model.{name}' for name in names if model.get(name)), '')
+
+
+def step_problems(where: str, steps: list[ConfigDict]) -> Iterator[Finding]:
+    """Steps that cannot be built."""
+    for index, step in enumerate(steps):
+        if find_class(step.get('type'), TRANSFORMS) is None:
+            continue  # the types' own check says so
+        try:
+            TRANSFORMS.build(dict(step))
+        except Exception as error:  # of classes of others
+            if 'unexpected keyword' not in str(error):  # the settings' own check says so
+                yield Finding(f'{where}[{index}] ({step["type"]}) cannot be built: {error}',
+                              (f'{where}[{index}]', ))
+
+
+def label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Labels that are ignored in one part of a segmenter, and not in another."""
+    heads = [(name, head.get('ignore_index', 255)) for name, head in class_heads(cfg.model)
+             if library_of(head.get('type')) == 'mmseg']
+    found = [(name, dataset) for name, dataset in find_datasets(cfg, dataloaders)
+             if library_of(dataset.get('type'), DATASETS) == 'mmseg']
+    for name, dataset in found:
+        reduce = value_of(dataset, 'reduce_zero_label')
+        for index, step in enumerate(dataset.get('pipeline') or []):
+            said = step.get('reduce_zero_label') if isinstance(step, dict) else None
+            if said is not None and 'LoadAnnotations' in str(step.get('type')) and said != reduce:
+                place = f'{name}.pipeline[{index}].reduce_zero_label'
+                yield Finding(f'{place} is {said}, and {name}.reduce_zero_label is {reduce}',
+                              (place, f'{name}.reduce_zero_label'), f'remove {place}')
+        for head_name, ignored in heads:
+            if reduce and ignored != 255:
+                yield Finding(
+                    f'{head_name}.ignore_index is {ignored}, and {name}.reduce_zero_label makes '
+                    'label 0 to 255, which the head then takes for a class',
+                    (f'{head_name}.ignore_index', f'{name}.reduce_zero_label'),
+                    f'set {head_name}.ignore_index=255', 'warning')
+    settings = {(name, value_of(dataset, 'reduce_zero_label')) for name, dataset in found}
+    if len({reduce for _, reduce in settings}) > 1:
+        yield Finding(
+            'reduce_zero_label differs: ' + ', '.join(f'{name} {reduce}'
+                                                      for name, reduce in sorted(settings)),
+            tuple(f'{name}.reduce_zero_label' for name, _ in sorted(settings)),
+            'set the same for all', 'warning')
+    padding = (cfg.model.get('data_preprocessor') or {}).get('seg_pad_val', 255)
+    for head_name, ignored in heads:
+        if 'train_dataloader' in dataloaders and padding != ignored:
+            place = 'model.data_preprocessor.seg_pad_val'
+            yield Finding(
+                f'{place} is {padding}, and {head_name}.ignore_index is {ignored}: borders of '
+                'images are learnt as a class', (place, f'{head_name}.ignore_index'),
+                f'set {place}={ignored}', 'warning')
+
+
+def palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Palettes with fewer colours than there are classes, or for mmseg with more."""
+    for name, dataset in find_datasets(cfg, dataloaders):
+        palette = (dataset.get('metainfo') or {}).get('palette')
+        classes = classes_of(dataset)
+        if not isinstance(palette, (list, tuple)) or not palette or classes is None:
+            continue
+        exactly = library_of(dataset.get('type'), DATASETS) == 'mmseg'
+        if len(palette) < len(classes) or exactly and len(palette) != len(classes):
+            yield Finding(
+                f'{name}.metainfo.palette has {len(palette)} colours, and there are '
+                f'{len(classes)} classes', (f'{name}.metainfo.palette', f'{name}.metainfo.classes'),
+                'name a colour for each class, or remove the palette')
+
+
+def window_problems(cfg: Config) -> Iterator[Finding]:
+    """Windows of tests that leave gaps, and crops that are smaller than a patch."""
+    test_cfg = cfg.model.get('test_cfg') or {}
+    if not isinstance(test_cfg, dict) or test_cfg.get('mode') != 'slide':
+        return
+    where, sizes = 'model.test_cfg', {}
+    for key in ('crop_size', 'stride'):
+        value = test_cfg.get(key)
+        if not isinstance(value, (list, tuple)) or len(value) != 2:
+            yield Finding(f"{where}.mode is 'slide', and {where}.{key} is {value}",
+                          (f'{where}.mode', f'{where}.{key}'),
+                          f'set {where}.{key} to two numbers of pixels')
+        else:
+            sizes[key] = value
+    if len(sizes) == 2 and any(step > side for side, step in zip(*sizes.values(), strict=True)):
+        yield Finding(
+            f'{where}.stride is {list(sizes["stride"])}, and {where}.crop_size '
+            f'{list(sizes["crop_size"])}: pixels between windows are not predicted',
+            (f'{where}.stride', f'{where}.crop_size'), 'set a stride of at most crop_size')

@@ -1,0 +1,94 @@
+"""The one list of checks: tools that train or test end at errors, ``check_config.py`` lists all."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from mmengine.config import Config
+from mmengine.logging import print_log
+from mmengine.registry import DefaultScope
+
+from ..class_checks import class_problems
+from ..data_validation.label_map_files import label_problems
+from .data import (label_setting_problems, metric_problems, palette_problems, pipeline_problems,
+                   window_problems)
+from .finding import Finding, errors_of, warnings_of
+from .schedule import completeness_problems, schedule_problems
+from .settings import setting_problems
+from .weights import normalisation_problems, start_problems, weight_problems
+from .widths import batch_problems, width_problems
+
+ADVICE = 'If the data are right, tools/new_config.py writes a config like this for their classes'
+
+
+def findings(cfg: Config, dataloaders: tuple[str, ...]) -> list[Finding]:
+    """What does not fit in a config, of which nothing is built.
+
+    Args:
+        cfg: Of a detector or segmenter; widths only of those on a trunk of ours.
+        dataloaders: Those that will be read. Some of their label maps are looked at.
+    """
+    found: list[Finding] = []
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        for check in checks(cfg, dataloaders):
+            found += guarded(check)
+        if not errors_of(found):
+            found += [
+                Finding(f'{name}: {fault}', (name, f'{name}.metainfo.classes'))
+                for name, fault in label_problems(cfg, dataloaders)
+            ]
+    return list(dict.fromkeys(found))
+
+
+def checks(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Callable[[], Iterable[Finding]]]:
+    """All that can be asked without a look at data."""
+    of_data = (class_problems, batch_problems, completeness_problems, metric_problems,
+               pipeline_problems, label_setting_problems, palette_problems)
+    yield from (partial(check, cfg, dataloaders) for check in of_data)
+    yield from (partial(check, cfg.model) for check in (width_problems, normalisation_problems))
+    yield from (partial(check, cfg) for check in (setting_problems, window_problems))
+    is_training = 'train_dataloader' in dataloaders
+    if is_training:
+        yield partial(schedule_problems, cfg)
+    if cfg.get('load_from'):  # which holds the trunk's weights too
+        yield partial(start_problems, cfg)
+    elif is_training and not cfg.get('resume'):
+        yield partial(weight_problems, cfg)
+
+
+def guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """What a check finds; a note if it does not understand a config.
+
+    Settings of unusual kinds are the business of those who read them.
+    """
+    found: list[Finding] = []
+    try:
+        for finding in check():
+            found.append(finding)
+    except (TypeError, AttributeError, LookupError) as error:
+        name = getattr(check, 'func', check).__name__
+        found.append(Finding(f'{name} does not understand this config: {error}', (),
+                             severity='note'))  # yapf: disable
+    return found
+
+
+def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> list[Finding]:
+    """Raise a ValueError that lists what does not fit in a config; returns warnings.
+
+    Args:
+        cfg: See :func:`findings`.
+        dataloaders: Those that will be read.
+    """
+    found = findings(cfg, dataloaders)
+    if errors := errors_of(found):
+        lines = [f'  {each}' for each in errors]
+        lines += [ADVICE] * any('classes' in place for each in errors for place in each.places)
+        raise ValueError('\n'.join(['the config does not fit together:', *lines]))
+    return warnings_of(found)
+
+
+def log_warnings(found: Iterable[Finding]) -> None:
+    """Write warnings to the log of a run that goes on in spite of them."""
+    for finding in found:
+        print_log(f'config: {finding}', logger='current', level=logging.WARNING)

@@ -1,0 +1,53 @@
+"""Say all that is wrong with a config, before anything is loaded or trained.
+
+    python tools/check_config.py configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py --data-root data
+
+The status is 1 if a training would end with an error.
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from colonnade.configs import find_config
+from colonnade.tools.command_line import add_config_arguments, print_any_name, user_errors
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_config_arguments(parser)
+    parser.add_argument(
+        '--data-root',
+        metavar='DIR',
+        help='where the data set lies; without it, what needs data is left out if there are none')
+    parser.add_argument('--json', type=Path, metavar='FILE', help='write what was found as JSON')
+    parser.add_argument(
+        '--step',
+        action='store_true',
+        help='also take a step of training on two drawn images, with one block of the trunk')
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Print a line for each error, warning and what could not be checked."""
+    print_any_name()
+    args = parse_args()
+    with user_errors('check_config'):
+        args.config = find_config(args.config)
+        from colonnade.engine.config_checks.command import examine, write  # takes seconds
+        found = examine(
+            args.config, data_root=args.data_root, cfg_options=args.cfg_options, step=args.step)
+        if args.json:
+            write(args.json, args.config, found)
+    for finding in found:
+        print(f'{finding.severity}: {finding}')
+    errors = sum(finding.severity == 'error' for finding in found)
+    warnings = sum(finding.severity == 'warning' for finding in found)
+    print(f'{args.config}: {errors} errors, {warnings} warnings')
+    sys.exit(1 if errors else 0)
+
+
+if __name__ == '__main__':
+    main()
