@@ -10,8 +10,11 @@ from typing import Any
 
 from yapf.yapflib.yapf_api import FormatCode
 
+from colonnade.runtime.printing import printable
+
 YAPF = '{based_on_style: pep8, column_limit: 100, ' \
        'split_before_expression_after_opening_paren: true}'
+REPLACED = '{{'  # begins what mmengine replaces in the text of a config, also in comments
 
 
 class Source(str):
@@ -34,11 +37,20 @@ def base_path(base: Path, out: Path) -> str:
 
 
 def python_source(value: Any) -> str:
-    """A value as configs write it."""
+    """A value as configs write it.
+
+    Raises:
+        ValueError: If a text holds what mmengine replaces before it runs the file: names of classes
+            and files are data, and could bring code into it.
+    """
+    if isinstance(value, str) and not isinstance(value, Source) and REPLACED in value:
+        raise ValueError(f'{value!r} holds {REPLACED}, which mmengine replaces in configs: give it '
+                         'another name')
     if isinstance(value, dict):
         if all(str(key).isidentifier() and not keyword.iskeyword(key) for key in value):
             return f'dict({", ".join(f"{key}={python_source(value[key])}" for key in value)})'
-        return f'{{{", ".join(f"{key!r}: {python_source(value[key])}" for key in value)}}}'
+        items = (f'{python_source(key)}: {python_source(value[key])}' for key in value)
+        return f'{{{", ".join(items)}}}'
     if isinstance(value, list):
         return f'[{", ".join(map(python_source, value))}]'
     if isinstance(value, tuple):
@@ -49,7 +61,8 @@ def python_source(value: Any) -> str:
 def comment_lines(comments: Sequence[str]) -> Iterator[str]:
     """Comments of a config, each from a line of its own on."""
     for comment in comments:
-        yield from textwrap.wrap(comment, 98, initial_indent='# ', subsequent_indent='#   ')
+        plain = printable(comment).replace(REPLACED, '{ {')
+        yield from textwrap.wrap(plain, 98, initial_indent='# ', subsequent_indent='#   ')
 
 
 def laid_out(head: Sequence[str],

@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 from mmengine.runner import Runner
 
+from colonnade.runtime.printing import printable
+
 #: what pycocotools and faster-coco-eval print of each of their steps
 STEPS_OF_COCO = ('loading annotations into memory...', 'Done (t=', 'creating index...',
                  'index created!', 'Loading and preparing results...', 'DONE (t=')
@@ -34,6 +36,17 @@ class WithoutStart(logging.Filter):
         """Whether a record is shown."""
         function, text = OF_THE_START
         return record.funcName != function and not record.getMessage().startswith(text)
+
+
+class Printable(logging.Filter):
+    """Writes out the control characters of a record, which names of files may hold."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record; all are shown."""
+        text = record.getMessage()
+        if (plain := printable(text)) != text:
+            record.msg, record.args = plain, ()
+        return True
 
 
 def shorten_start(logger: logging.Logger, log_file: str | None) -> None:

@@ -69,6 +69,7 @@ def main() -> None:
     args = parse_args()
     from .images import ImageError
     from .model import load
+    from .printing import one_line, printable
     faults = []
     try:
         images = find_images(args.images, args.out)
@@ -81,11 +82,12 @@ def main() -> None:
                 faults.append(str(error))
                 continue
             files = result.save(args.out / name)
-            print(f'{path}: {result} -> {", ".join(map(str, files))}', flush=True)
+            said = f'{path}: {result} -> {", ".join(map(str, files))}'
+            print(one_line(said), flush=True)
     except (OSError, ValueError) as error:
-        sys.exit(f'colonnade_runtime: {error}')
+        sys.exit(f'colonnade_runtime: {printable(error)}')
     if faults:
-        sys.exit('\n'.join(f'colonnade_runtime: {fault}' for fault in faults))
+        sys.exit('\n'.join(f'colonnade_runtime: {one_line(fault)}' for fault in faults))
 
 
 if __name__ == '__main__':

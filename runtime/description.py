@@ -133,7 +133,7 @@ def read_description(folder: Path) -> Section:
         raise FileNotFoundError(f'no {path}: {folder} is no folder of tools/export.py')
     try:
         content = json.loads(path.read_text(encoding='utf-8'))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f'{path} is no JSON: {error}') from error
     if not isinstance(content, dict):
         raise ModelError(f'{path} must hold an object, got {type(content).__name__}')

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import EpsImagePlugin, Image, ImageOps, UnidentifiedImageError
 
 from .depths import DARK, FORMATS_OF_PAGES, NO_RANGE, advice, depth_fault, has_16_bits, tiff_fault
 
@@ -20,6 +20,9 @@ MAX_PIXELS = 178_956_970  # Pillow refuses larger ones: they could be made to fi
 
 # Pillow warns from half of that on; a filter for the time of a call would not be safe in threads
 warnings.filterwarnings('ignore', category=Image.DecompressionBombWarning)
+
+# Pillow would have Ghostscript run the program that an EPS file is, also of label maps in training
+EpsImagePlugin.gs_binary = False
 
 
 class ImageError(ValueError):

@@ -2,7 +2,8 @@
 
     python3 tools/bootstrap.py .venv
 
-Installs uv, the pinned requirements, mmcv and this project. uv and the wheel of mmcv are kept in
+Installs uv, the pinned requirements, mmcv and this project; what is downloaded must have the hashes
+of requirements.txt and requirements-setup.txt. uv and the wheel of mmcv are kept in
 $XDG_CACHE_HOME/colonnade (~/.cache/colonnade). A second run returns at once; one beside another
 waits for it.
 
@@ -28,6 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / 'requirements.txt'
+SETUP_LOCK = ROOT / 'requirements-setup.txt'
 CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'colonnade'
 UV = 'uv==0.13.8'
 UV_CACHE = Path(os.environ.get('UV_CACHE_DIR') or CACHE.parent / 'uv')  # where uv has it, too
@@ -102,7 +104,7 @@ def digest(paths: list[Path], *facts: object) -> str:
 
 def fingerprint(compiled: bool) -> str:
     """What the environment is made from; when this changes, it is brought up to date."""
-    sources = [LOCK, ROOT / 'setup.cfg', Path(__file__).resolve(), *MMCV_TOOLS]
+    sources = [LOCK, SETUP_LOCK, ROOT / 'setup.cfg', Path(__file__).resolve(), *MMCV_TOOLS]
     return digest(sources, sys.version, ROOT, compiled)
 
 
@@ -200,6 +202,14 @@ def scratch_folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix=SCRATCH, dir=CACHE)
 
 
+def locked(requirement: str, folder: str) -> Path:
+    """A file, written to a folder, with a requirement and the hashes that it may have."""
+    lines = SETUP_LOCK.read_text().replace('\\\n', '').splitlines()
+    path = Path(folder, f'{requirement}.txt')
+    path.write_text(next(line for line in lines if line.startswith(f'{requirement} ')))
+    return path
+
+
 def runs(program: Path) -> bool:
     try:
         return subprocess.run([program, '--version'], capture_output=True).returncode == 0
@@ -214,8 +224,9 @@ def get_uv(venv: Path) -> Path:
         with scratch_folder() as scratch:
             new, old = Path(scratch, 'new'), Path(scratch, 'old')
             run('installing uv', [
-                sys.executable, '-m', 'pip', 'install', '--disable-pip-version-check', '--target',
-                new, UV
+                sys.executable, '-m', 'pip', 'install', '--disable-pip-version-check', '--no-deps',
+                '--requirement',
+                locked(UV, scratch), '--target', new
             ], 'Is pip there (python3 -m pip --version), and does it reach a package index?', venv)
             if not runs(new / 'bin/uv'):
                 raise SetupError(f'The uv that pip installed does not run in {CACHE}: if programs '
@@ -280,7 +291,8 @@ def compile_mmcv(venv: Path, python: Path, key: str, folder: str) -> None:
     say('compiling the operators of mmcv, once: 6 to 15 minutes on two cores')
     run('compiling mmcv', [
         python, '-m', 'pip', 'wheel', '--no-build-isolation', '--no-deps', '--no-binary', ':all:',
-        '--no-cache-dir', '--wheel-dir', folder, MMCV
+        '--no-cache-dir', '--requirement',
+        locked(MMCV, folder), '--wheel-dir', folder
     ],
         ADVICE_COMPILE,
         venv,
@@ -319,7 +331,7 @@ def make_environment(venv: Path, compiled: bool) -> None:
     say('installing torch, mmdet, mmseg and what they need: several GB the first time')
     install: list[str | Path] = [uv, 'pip', 'install', '--python', python, '--no-deps']
     install.append('--compile-bytecode')  # or each start of a tool may parse thousands of files
-    run('installing packages', [*install, '-r', LOCK], ADVICE_INSTALL, venv)
+    run('installing packages', [*install, '--require-hashes', '-r', LOCK], ADVICE_INSTALL, venv)
     run('installing mmcv',
         [*install, '--reinstall-package', 'onedl-mmcv',
          get_mmcv(venv, python, compiled)], ADVICE_INSTALL, venv)

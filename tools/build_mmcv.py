@@ -20,6 +20,8 @@ from importlib import metadata, util
 from pathlib import Path
 
 NAME, VERSION, LABEL = 'onedl_mmcv', '2.3.6', '+torchvision'
+#: of the source distribution, as requirements-setup.txt has it
+SHA256 = '8704978a3d492b15cc058742ac3165bd1bcc2dd20678da9ed39e0da3048e3045'
 RIVALS = ('mmcv', 'mmcv-lite', 'mmcv-full')  # other distributions of the package mmcv
 EXTENSION = Path(__file__).resolve().with_name('mmcv_ext')
 
@@ -48,9 +50,11 @@ def build_without_operators(folder: Path) -> Path:
     Raises:
         BuildError: If it cannot be fetched or built.
     """
+    locked = folder / 'requirements.txt'
+    locked.write_text(f'{NAME}=={VERSION} --hash=sha256:{SHA256}')
     # isolated and uncached: what it finds and what others find must not depend on each other
     pip('wheel', '--use-pep517', '--no-deps', '--no-binary', NAME, '--no-cache-dir', '--wheel-dir',
-        folder, f'{NAME}=={VERSION}')
+        folder, '--requirement', locked)
     wheel = next(folder.glob('*.whl'))
     if not wheel.name.endswith('-py3-none-any.whl'):
         raise BuildError(f'{wheel.name} has compiled operators, for its build found torch: allow '

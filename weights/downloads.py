@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 from difflib import get_close_matches
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlparse
-from urllib.request import getproxies
+from urllib.request import Request, getproxies, urlopen
 
 import torch
 from huggingface_hub import constants, try_to_load_from_cache
@@ -22,6 +24,11 @@ from .state_dicts import State, WeightsError
 
 #: where launchers say which process of its machine this one is
 LOCAL_RANKS = ('LOCAL_RANK', 'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK')
+TIMEOUT = 60  # seconds without a byte
+MOST_BYTES = 64 * 2**30  # of a download, which shall not fill the disk
+CHUNK = 2**20  # bytes
+#: names of published files end in the first letters of their SHA-256, as in model-0676ba61.pth
+WITH_HASH = re.compile(r'-(?!20\d{6}\.)([0-9a-f]{8,64})\.\w+$')
 
 
 def fetch(source: str | Path, *, trust: bool = False) -> dict[str, Any]:
@@ -58,13 +65,61 @@ def download(url: str) -> Path:
     if not path.exists() and local_rank == '0':
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            torch.hub.download_url_to_file(url, str(path), progress=False)
-        except OSError as error:  # URLError and HTTPError are such
+            fetch_file(url, path)
+        except (OSError, HTTPException) as error:  # URLError and HTTPError are such
             failure = f'{url} cannot be downloaded: {error}'
     # also where the others wait until the file is there
     for said in filter(None, all_gather_object(failure)):
         raise WeightsError(said)
     return path
+
+
+def fetch_file(url: str, path: Path) -> None:
+    """Download a file, which appears whole or not at all.
+
+    Args:
+        url: Of ``http`` or ``https``, as are those that it leads to.
+        path: Of the file, in a folder that exists.
+
+    Raises:
+        HTTPException: If the connection breaks.
+        OSError: If it cannot be fetched or written, has too many or too few bytes, or has another
+            hash than its name says.
+    """
+    scratch = path.with_name(f'.unfinished-{os.getpid()}')
+    request = Request(url, headers={'User-Agent': 'colonnade'})
+    try:
+        with urlopen(request, timeout=TIMEOUT) as answer, scratch.open('wb') as file:
+            if urlparse(answer.url).scheme not in ('http', 'https'):
+                raise OSError(f'it leads to {answer.url}, which is neither http nor https')
+            digest = copy(answer, file)
+        expected = WITH_HASH.search(Path(urlparse(url).path).name)
+        if expected and not digest.startswith(expected[1]):
+            raise OSError(f'it has the SHA-256 {digest}, and its name says {expected[1]}: it is '
+                          'damaged or another file. If it is right, download it yourself and name '
+                          'its path')
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def copy(answer: HTTPResponse, file: BinaryIO) -> str:
+    """Write what a server sends; returns its SHA-256.
+
+    Raises:
+        OSError: If it is more than :data:`MOST_BYTES`, or less than the server announces.
+    """
+    announced, count = answer.headers.get('Content-Length', ''), 0
+    digest = hashlib.sha256()
+    while chunk := answer.read(CHUNK):
+        count += len(chunk)
+        if count > MOST_BYTES:
+            raise OSError(f'it has more than {MOST_BYTES} bytes')
+        digest.update(chunk)
+        file.write(chunk)
+    if announced.isdecimal() and int(announced) != count:
+        raise OSError(f'the connection broke after {count} of {announced} bytes')
+    return digest.hexdigest()
 
 
 def fetch_from_timm(name: str) -> State:
@@ -73,10 +128,7 @@ def fetch_from_timm(name: str) -> State:
     Raises:
         WeightsError: If timm has no such weights, or they cannot be downloaded.
     """
-    known = list_pretrained()
-    if name not in known:
-        near = ', '.join(get_close_matches(name, known, n=4)) or 'timm.list_pretrained() lists them'
-        raise WeightsError(f'timm publishes no weights {name}: {near}?')
+    check_published(name)
     published = get_pretrained_cfg(name)
     repository = published.hf_hub_id
     if repository is None:  # the file is at its authors' site alone
@@ -90,6 +142,14 @@ def fetch_from_timm(name: str) -> State:
         return load_state_dict_from_hf(repository, *filename, weights_only=True)
     except (OSError, RuntimeError, HfHubHTTPError) as error:
         raise WeightsError(f'timm://{name} cannot be downloaded: {error}') from error
+
+
+def check_published(name: str) -> None:
+    """Raise a WeightsError if timm publishes no weights under a model's name and tag."""
+    known = list_pretrained()
+    if name not in known:
+        near = ', '.join(get_close_matches(name, known, n=4)) or 'timm.list_pretrained() lists them'
+        raise WeightsError(f'timm publishes no weights {name}: {near}?')
 
 
 def require_hub() -> None:

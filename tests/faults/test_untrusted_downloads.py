@@ -1,0 +1,92 @@
+"""What servers of weights can do to us: nothing but fail, with a line that says how."""
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+import torch
+from layouts_by_hand import TINY, original_state
+
+from colonnade.backbones import XCiT
+from colonnade.weights import WeightsError, downloads, load_weights
+
+
+def file_of_weights() -> bytes:
+    buffer = io.BytesIO()
+    torch.save(original_state(), buffer)
+    return buffer.getvalue()
+
+
+WEIGHTS = file_of_weights()
+DIGEST = hashlib.sha256(WEIGHTS).hexdigest()
+
+
+class Server(BaseHTTPRequestHandler):
+    """Sends what its path asks for."""
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+    def do_GET(self) -> None:
+        kind = self.path.split('/')[1]
+        self.send_response(302 if kind.startswith('to-') else 200)
+        if kind == 'to-file':
+            self.send_header('Location', 'file:///etc/hostname')
+        elif kind == 'to-ftp':
+            self.send_header('Location', 'ftp://127.0.0.1:9/a.pth')
+        elif kind == 'cut':
+            self.send_header('Content-Length', str(len(WEIGHTS)))
+        self.end_headers()
+        if kind == 'endless':
+            try:
+                while True:
+                    self.wfile.write(b'\0' * 2**16)
+            except OSError:  # the other side has enough
+                return
+        elif kind == 'silent':
+            self.server.ended.wait(20)
+        elif not kind.startswith('to-'):
+            self.wfile.write(WEIGHTS[:1000] if kind == 'cut' else WEIGHTS)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+    with ThreadingHTTPServer(('127.0.0.1', 0), Server) as running:
+        running.ended = Event()
+        Thread(target=running.serve_forever, args=[0.01], daemon=True).start()
+        yield f'http://127.0.0.1:{running.server_port}'
+        running.ended.set()
+        running.shutdown()
+
+
+FAILURES = {
+    'to-file/a.pth': 'is not allowed',
+    'to-ftp/a.pth': 'cannot be downloaded',
+    'cut/a.pth': r'the connection broke after 1000 of \d+ bytes',
+    'endless/a.pth': 'it has more than 1048576 bytes',
+    'silent/a.pth': 'timed out',
+    'whole/a-01234567.pth': f'it has the SHA-256 {DIGEST}, and its name says 01234567',
+}
+
+
+@pytest.mark.parametrize('path', FAILURES)
+def test_a_failed_download_leaves_nothing(path: str, server: str, tmp_path: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was cached in part would fail each later run."""
+    monkeypatch.setattr(downloads, 'MOST_BYTES', 2**20)
+    monkeypatch.setattr(downloads, 'TIMEOUT', 0.5)
+    with pytest.raises(WeightsError, match=FAILURES[path]) as raised:
+        downloads.fetch(f'{server}/{path}')
+    assert str(raised.value).startswith(f'{server}/{path} cannot be downloaded: ')
+    assert not [each for each in tmp_path.rglob('*') if each.is_file()]
+
+
+@pytest.mark.parametrize('name', [f'a-{DIGEST[:8]}.pth', 'a-20240131.pth', 'xcit-small.pth'])
+def test_names_with_their_hash_and_without(name: str, server: str) -> None:
+    load_weights(XCiT(TINY), f'{server}/whole/{name}')

@@ -1,0 +1,183 @@
+"""Images and videos of strangers fill no memory, start no program and read no other file."""
+from __future__ import annotations
+
+import io
+import os
+import resource
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import mmcv
+import numpy as np
+import onnx
+import pytest
+from exported_by_hand import write_folder
+from PIL import Image
+from test_predict import SEGMENTER, predict, weights  # noqa: F401, fixtures
+
+from colonnade import runtime
+from colonnade.engine.digests import sha256_of
+from colonnade.engine.prediction.video import open_video
+from colonnade.engine.serving.uploads import Limits, UploadError, read_upload
+from colonnade.runtime import ImageError, ModelError, read_image
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack('>I', len(content)) + kind + content + struct.pack(
+        '>I', zlib.crc32(kind + content))
+
+
+def png(width: int, height: int, *chunks: bytes) -> bytes:
+    """A PNG that claims a size, with other pixels."""
+    head = struct.pack('>IIBBBBB', width, height, 8, 2, 0, 0, 0)
+    return b''.join((b'\x89PNG\r\n\x1a\n', chunk(b'IHDR', head), *chunks,
+                     chunk(b'IDAT', zlib.compress(bytes(10**6))), chunk(b'IEND', b'')))
+
+
+def text_bomb() -> bytes:
+    return png(1, 1, chunk(b'zTXt', b'a\0\0' + zlib.compress(bytes(2**27))))
+
+
+def animated(kind: str) -> bytes:
+    """Many frames of one colour in few bytes."""
+    frames = [Image.new('RGB', (200, 150), (n, 0, 0)) for n in range(5)]
+    content = io.BytesIO()
+    frames[0].save(content, kind, save_all=True, append_images=frames[1:])
+    return content.getvalue()
+
+
+EPS = b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(%pipe%id) (r) file\n'
+FILES = {  # content, what is said
+    'a bomb of PNG': (png(50000, 50000), 'has more than 178,956,970 pixels'),
+    'sizes of PNG that no file has': (png(2**31 - 1, 2**31 - 1), 'has more than 178,956,970'),
+    'text in a PNG': (text_bomb(), 'cannot be decoded: Decompressed data too large'),
+    'SVG': (b'<svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>',
+            'no image that can be read'),
+    'HTML': (b'<html><img src="file:///etc/passwd"></html>', 'no image that can be read'),
+    'EPS': (EPS, 'cannot be decoded: Unable to locate Ghostscript'),
+    'a GIF without frames': (b'GIF89a\xff\xff\xff\xff\0\0\0;', 'cannot be decoded|no image'),
+}
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_images_that_are_refused(name: str, tmp_path: Path) -> None:
+    content, says = FILES[name]
+    assert len(content) < 200_000
+    (tmp_path / 'a.jpg').write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ImageError, match=f'a.jpg.*({says})'):
+        read_image(tmp_path / 'a.jpg')
+    with pytest.raises(UploadError):
+        read_upload(content, Limits())
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
+
+
+@pytest.mark.parametrize('kind', ['GIF', 'PNG', 'WEBP'])
+def test_one_frame_alone_is_decoded(kind: str, tmp_path: Path) -> None:
+    (tmp_path / 'a.img').write_bytes(animated(kind))
+    assert read_image(tmp_path / 'a.img').shape == (150, 200, 3)
+
+
+def test_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of images and of label maps, which mmseg reads by Pillow."""
+    program, marker = tmp_path / 'bin/gs', tmp_path / 'made'
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\ntouch {marker}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{program.parent}:{os.environ["PATH"]}')
+    assert subprocess.run(['gs']).returncode == 0 and marker.exists()
+    marker.unlink()
+    for name in ('a.jpg', 'a.eps', 'a.png'):
+        (tmp_path / name).write_bytes(EPS)
+        with pytest.raises(ImageError, match='Ghostscript'):
+            read_image(tmp_path / name)
+        with pytest.raises(OSError, match='Ghostscript'):
+            mmcv.imfrombytes(EPS, flag='unchanged', backend='pillow')
+        assert cv2.imread(str(tmp_path / name)) is None
+    assert not marker.exists()
+
+
+MEMORY = """
+import resource, sys
+from mmcv.transforms import LoadImageFromFile
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    LoadImageFromFile()(dict(img_path=sys.argv[1]))
+except Exception as error:
+    print(type(error).__name__)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_bomb_in_training(tmp_path: Path) -> None:
+    """OpenCV refuses it by the header."""
+    (tmp_path / 'a.png').write_bytes(png(50000, 50000))
+    done = subprocess.run([sys.executable, '-c', MEMORY, tmp_path / 'a.png'],
+                          capture_output=True,
+                          text=True)
+    *said, growth = done.stdout.split()
+    assert said == ['error'], done.stderr
+    assert int(growth) < 50_000  # KB
+
+
+PLAYLISTS = {
+    'HLS': '#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{}\n#EXT-X-ENDLIST\n',
+    'concatenation': "ffconcat version 1.0\nfile '{}'\n",
+}
+
+
+@pytest.mark.parametrize('kind', PLAYLISTS)
+def test_videos_that_are_lists_of_others(kind: str, tmp_path: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    film = cv2.VideoWriter('secret.avi', cv2.VideoWriter_fourcc(*'MJPG'), 5, (32, 32))
+    film.write(np.zeros((32, 32, 3), np.uint8))
+    film.release()
+    assert open_video(Path('secret.avi'), 1).size == (32, 32)
+    Path('list.mp4').write_text(PLAYLISTS[kind].format('secret.avi'))
+    assert cv2.VideoCapture('list.mp4').read()[0]  # FFmpeg would read it
+    with pytest.raises(ImageError, match='list.mp4 is text, such as a list of other files'):
+        open_video(Path('list.mp4'), 1)
+
+
+@pytest.mark.parametrize('place', ['../secret.bin', '{}/secret.bin', 'link.bin'])
+def test_graphs_whose_weights_lie_elsewhere(place: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / 'exported')
+    (tmp_path / 'secret.bin').write_bytes(bytes(36))
+    (folder / 'link.bin').symlink_to(tmp_path / 'secret.bin')
+    model = onnx.load(folder / 'model.onnx')
+    tensor = model.graph.initializer[0]
+    tensor.ClearField('raw_data')
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key='location', value=place.format(tmp_path))
+    (folder / 'model.onnx').write_bytes(model.SerializeToString())
+    text = (folder / 'model.json').read_text()
+    old = text.partition('"sha256": "')[2][:64]
+    (folder / 'model.json').write_text(text.replace(old, sha256_of(folder / 'model.onnx')))
+    with pytest.raises(ModelError, match='(?i)external data path'):
+        runtime.load(folder)
+
+
+@pytest.mark.slow
+def test_names_with_control_characters(
+        predict: Callable,  # noqa: F811
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str]) -> None:
+    """They neither colour the terminal nor pass for lines of ours."""
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    Image.new('RGB', (64, 64)).save(folder / 'good.png')
+    (folder / 'a\x1b[2J\x1b[31m\nwritten: all is well\u202egnp.png').write_bytes(b'no image')
+    out = predict(SEGMENTER, folder, '--outputs', 'labels', status=3)
+    said = capsys.readouterr()
+    lines = (out / 'errors.txt').read_text().splitlines()
+    for text in (said.out, said.err, *lines):
+        assert '\x1b' not in text and '\u202e' not in text
+    assert len(lines) == 1 and r'a\x1b[2J\x1b[31m\nwritten: all is well\u202egnp.png' in lines[0]
+    assert not any(line.startswith('written: all') for line in said.err.splitlines())

@@ -1,0 +1,248 @@
+"""Files of weights run nothing, by whichever entrance they come in."""
+from __future__ import annotations
+
+import ast
+import io
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from conftest import NO_WORKERS, SHORT, config
+from evil_pickle import Evil, write_evil
+from mmdet.apis import DetInferencer, init_detector
+from mmengine.config import Config
+from mmengine.runner import Runner
+from mmengine.runner.checkpoint import CheckpointLoader
+from mmseg.apis import MMSegInferencer, init_model
+from test_architecture import MODULES
+from test_nothing_runs import SCHEMES
+
+from colonnade import evaluate, load, train
+from colonnade.engine.probing.cache import FeatureCache
+from colonnade.weights import WeightsError
+from colonnade.weights.downloads import fetch
+
+REFUSED = 'contains more than weights'
+HEAD, DETECTOR = config('sem_fpn'), config('mask_rcnn')
+#: tool -> command lines, with @ for the file of weights
+TOOLS: dict[str, list[list[Any]]] = {
+    'convert_checkpoint': [['@', 'out.pth'], ['@', 'out.pth', '--dry-run']],
+    'export': [[HEAD, '@', '--out', 'out'], ['@', '--out', 'out']],
+    'feature_agreement': [[HEAD, '@', '--images', 'images']],
+    'package': [['make', HEAD, '@', '--out', 'out'], ['make', '@', '--out', 'out']],
+    'predict': [[HEAD, '@', 'images', '--out', 'out'], ['@', 'images', '--out', 'out']],
+    'rank_trunks': [['--masks', 'ade', '--trunks', 'xcit_nano_12_p16=@', '--out', 'out']],
+    'serve': [[HEAD, '@', '--port', '0'], ['@', '--port', '0']],
+    'test': [[HEAD, '@', '--data-root', 'ade', '--work-dir', 'out']],
+    'train': [[HEAD, '--data-root', 'ade', '--work-dir', 'out', *where]
+              for where in (['--load-from', '@'], ['--load-from', '@', '--new-classes'],
+                            ['--resume', '@'],
+                            ['--cfg-options', 'model.backbone.init_cfg.type=Pretrained',
+                             'model.backbone.init_cfg.checkpoint=@'])],
+    'visualize': [[HEAD, '@', 'images', '--out', 'out'], ['@', 'images', '--out', 'out']],
+}  # yapf: disable
+
+
+@pytest.fixture
+def evil(tmp_path: Path) -> Iterator[Path]:
+    """A checkpoint that makes a file if its pickle is run, which it must not be."""
+    marker = write_evil(tmp_path / 'evil.pth', 'zip')
+    yield tmp_path / 'evil.pth'
+    assert not marker.exists()
+
+
+def refused(run_tool: Callable, tool: str, *arguments: Any,
+            capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run_tool(tool, *arguments)
+    assert REFUSED in f'{stopped.value}{capsys.readouterr().err}'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('tool', TOOLS)
+def test_every_tool_that_takes_weights(tool: str, evil: Path, shapes: Path, run_tool: Callable,
+                                       monkeypatch: pytest.MonkeyPatch,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(evil.parent)
+    Path('ade').symlink_to(shapes / 'ade')
+    Path('images').symlink_to(shapes / 'ade/images/validation')
+    for arguments in TOOLS[tool]:
+        filled = [str(each).replace('@', str(evil)) for each in arguments]
+        refused(run_tool, tool, *filled, capsys=capsys)
+
+
+def test_no_tool_that_takes_weights_is_left_out() -> None:
+    """Those that could trust them say so."""
+    words = ('--trust', 'add_trust', 'add_model_arguments', 'add_launch_arguments', "'checkpoint'")
+    tools = {name.removeprefix('tools.'): path.read_text()
+             for name, path in MODULES.items() if name.startswith('tools.')}  # yapf: disable
+    found = {name for name, text in tools.items() if any(word in text for word in words)}
+    assert found - {'command_line'} == TOOLS.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('read', [
+    load,
+    lambda path: load(HEAD, path),
+    lambda path: evaluate(HEAD, path, data_root='ade', work_dir='out'),
+    lambda path: train(HEAD, data_root='ade', work_dir='out', load_from=str(path)),
+])
+def test_python_functions(read: Callable, evil: Path, shapes: Path,
+                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(evil.parent)
+    Path('ade').symlink_to(shapes / 'ade')
+    with pytest.raises(WeightsError, match=REFUSED):
+        read(evil)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('make', [
+    lambda path: init_detector(str(DETECTOR), path, device='cpu'),
+    lambda path: DetInferencer(str(DETECTOR), path, device='cpu'),
+    lambda path: init_model(str(HEAD), path, device='cpu'),
+    lambda path: MMSegInferencer(str(HEAD), path, device='cpu'),
+])
+def test_inferencers_of_the_libraries(make: Callable, evil: Path) -> None:
+    with pytest.raises(WeightsError, match=REFUSED):
+        make(str(evil))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('resume', [True, False])
+def test_runners_of_mmengine(resume: bool, evil: Path, shapes: Path) -> None:
+    cfg = Config.fromfile(HEAD)
+    cfg.merge_from_dict(dict(work_dir=str(evil.parent / 'run'), load_from=str(evil), resume=resume))
+    for key in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        cfg[key].dataset.data_root = str(shapes / 'ade')
+    runner = Runner.from_cfg(cfg)
+    with pytest.raises(WeightsError, match=REFUSED):
+        runner.load_or_resume()
+
+
+def test_schemes_that_no_test_walks() -> None:
+    """``test_nothing_runs.py`` fetches by each of the others."""
+    known = {f'{each}//' for each in SCHEMES if each.endswith(':')} | set(SCHEMES)
+    assert {each for each in CheckpointLoader._schemes
+            if not any(each == one or one and one in each for one in known)} \
+        <= {'https://', 'timm://'}  # yapf: disable
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('key', ['optimizer', 'message_hub', 'param_schedulers'])
+def test_states_of_training(key: str, trained: Path, shapes: Path, tmp_path: Path,
+                            run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    """The latest of a work dir, by ``--resume`` alone."""
+    content = torch.load(trained / 'iter_2.pth', weights_only=False)
+    content[key] = [content[key], Evil(tmp_path / 'made')]
+    torch.save(content, trained / 'iter_2.pth')
+    refused(run_tool, 'train', HEAD, '--data-root', shapes / 'ade', '--work-dir', trained,
+            '--resume', *SHORT, *NO_WORKERS, capsys=capsys)  # yapf: disable
+    assert not (tmp_path / 'made').exists()
+
+
+def sharded(folder: Path) -> Path:
+    folder.mkdir()
+    safetensors.torch.save_file({'state_dict/a': torch.ones(2)}, folder / 'shard.safetensors')
+    torch.save(dict(state_dict=dict(a=None), shards={'state_dict/a': [2]}), folder / 'rest.pth')
+    return folder
+
+
+def test_folders_of_shards(evil: Path, tmp_path: Path) -> None:
+    """torch's own metadata is a pickle; ours is not read by pickle."""
+    folder = sharded(tmp_path / 'iter_2.pth')
+    evil.rename(folder / '.metadata')
+    (folder / '__0_0.distcp').write_bytes((folder / '.metadata').read_bytes())
+    assert fetch(folder)['state_dict']['a'].tolist() == [1, 1]
+    (folder / '.metadata').rename(folder / 'rest.pth')
+    with pytest.raises(WeightsError, match=f'rest.pth {REFUSED}'):
+        fetch(folder)
+
+
+def test_the_suffix_tells_nothing(evil: Path) -> None:
+    for suffix in ('.safetensors', '.pt2', '.pt', '.onnx', '.npz', ''):
+        evil = evil.rename(evil.with_suffix(suffix))
+        with pytest.raises(WeightsError, match=REFUSED):
+            fetch(evil)
+
+
+def test_files_of_timms_hub(evil: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pickle under the name of a safetensors file."""
+    repository = tmp_path / 'hub/models--timm--xcit_nano_12_p16_224.fb_in1k'
+    (repository / 'snapshots/1').mkdir(parents=True)
+    (repository / 'refs').mkdir()
+    (repository / 'refs/main').write_text('1')
+    (repository / 'snapshots/1/model.safetensors').write_bytes(evil.read_bytes())
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_CACHE', str(tmp_path / 'hub'))
+    with pytest.raises(WeightsError, match=REFUSED):
+        fetch('timm://xcit_nano_12_p16_224.fb_in1k')
+
+
+def test_features_in_the_cache(tmp_path: Path) -> None:
+    """Even with the right digest."""
+    cache = FeatureCache(tmp_path, dict(trunk='a'))
+    cache.write('b', np.zeros(3))
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([Evil(tmp_path / 'made')], dtype=object), allow_pickle=True)
+    payload = buffer.getvalue()
+    cache.path_of('b').write_bytes(payload + cache._digest('b', payload))
+    with pytest.raises(ValueError, match='allow_pickle=False'):
+        cache.read('b')
+    assert not (tmp_path / 'made').exists()
+
+
+@pytest.mark.parametrize('key', ['ann_file', 'proposal_file'])
+def test_pickled_annotations(key: str, shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    """mmengine unpickles what a config calls so."""
+    name = '../pickled.pkl'
+    root = tmp_path / 'coco'
+    root.symlink_to(shapes / 'coco')
+    write_evil(shapes / 'pickled.pkl', 'pickle')
+    with pytest.raises(SystemExit, match=rf'{key}: .*pickled.pkl is pickled, .* say --trust'):
+        run_tool('train', DETECTOR, '--data-root', root, '--work-dir', tmp_path / 'run',
+                 '--cfg-options', f'train_dataloader.dataset.{key}={name}')
+    assert not list(shapes.glob('*.made'))
+
+
+#: what runs texts or files, and where it may
+RUNS = {
+    'eval': (), 'exec': (), '__import__': (), 'compile': (), 'pickle.load': (), 'pickle.loads': (),
+    'torch.load': ('weights.files', ), 'torch.hub.load': (), 'yaml.load': (), 'yaml.full_load': (),
+    'yaml.unsafe_load': (), 'os.system': (), 'os.popen': (), 'marshal.loads': (), 'joblib.load': (),
+    'tarfile.TarFile.extractall': (), 'shutil.unpack_archive': (), 'torch.jit.load': (),
+    'torch.export.load': ('engine.exporting.verifying', )
+}  # yapf: disable
+
+
+WORDS = re.compile(
+    r'\b(eval|exec|__import__|compile|pickle|marshal|joblib|yaml|popen|system|shell|extract\w*|'
+    r'unpack_archive|torch\.(load|hub|jit|export)|np\.load)\b')
+
+
+def calls(name: str) -> Iterator[tuple[str, ast.Call]]:
+    text = MODULES[name].read_text()
+    for node in ast.walk(ast.parse(text)) if WORDS.search(text) else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+            yield ast.unparse(node.func), node
+
+
+def test_no_code_of_ours_runs_texts() -> None:
+    """In all modules, but where the test says."""
+    found = set()
+    for name in MODULES:
+        for function, node in calls(name):
+            settings = {
+                each.arg: ast.unparse(each.value)
+                for each in node.keywords if each.arg in ('shell', 'allow_pickle')
+            }
+            if name not in RUNS.get(function, (name, )) \
+                    or function.endswith(('.extractall', '.extract')) \
+                    or settings.get('shell') not in (None, 'False') \
+                    or function == 'np.load' and settings.get('allow_pickle') != 'False':
+                found.add(f'{name}: {function}')
+    assert not found
+    assert any(function == 'torch.load' for function, _ in calls('weights.files'))
