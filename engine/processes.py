@@ -1,17 +1,18 @@
-"""Processes on several machines: how they find each other, and what they must agree on."""
+"""Processes on several machines: how they find each other."""
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 
 from mmengine.config import Config
-from mmengine.dist import broadcast_object_list
+from mmengine.dist import all_gather_object
 from mmengine.registry import METRICS
-from mmengine.runner import Runner, find_latest_checkpoint
 from torch import distributed
 
+from .checkpoint_files import CheckpointError
 from .data_sources import evaluators
 from .options import names_of_type
 
@@ -34,10 +35,14 @@ def check_launcher(launcher: str) -> None:
                              f'{STARTERS[launcher]} does: start the processes with it')
 
 
-def join_on_cpus(launcher: str) -> None:
+def join_on_cpus(launcher: str, timeout: float | None = None) -> None:
     """Let the processes of a launcher find each other and talk by gloo, unless they do already.
 
     mmengine takes a GPU for granted.
+
+    Args:
+        launcher: ``'pytorch'`` or ``'slurm'``.
+        timeout: Seconds that processes wait for each other; torch's default if not given.
 
     Raises:
         ValueError: If the launcher starts none without GPUs.
@@ -48,7 +53,7 @@ def join_on_cpus(launcher: str) -> None:
     if launcher == 'slurm':
         os.environ.update(torch_variables(os.environ))
     if not distributed.is_initialized():
-        distributed.init_process_group('gloo')
+        distributed.init_process_group('gloo', timeout=timeout and timedelta(seconds=timeout))
 
 
 def torch_variables(slurm: Mapping[str, str]) -> dict[str, str]:
@@ -110,18 +115,19 @@ def gather_by_messages(cfg: Config) -> None:
             metric.collect_device = 'gpu'  # mmengine's name for it, also without one
 
 
-def check_same_start(runner: Runner) -> None:
-    """Raise a ValueError if processes would go on from different checkpoints.
+@contextmanager
+def failing_together() -> Iterator[None]:
+    """A block that all processes run, and that raises in all if it does so in one.
 
-    That is so where machines have work dirs of their own: the first process writes to its own.
+    The others would wait for it otherwise.
+
+    Raises:
+        CheckpointError: If a checkpoint cannot be written.
     """
-    start = ''
-    if runner._resume:
-        start = Path(runner._load_from or find_latest_checkpoint(runner.work_dir) or '').name
-    first = [start]
-    broadcast_object_list(first)
-    if first[0] != start:
-        raise ValueError(
-            f'this process starts from {start or "no checkpoint"}, and the first one from '
-            f'{first[0] or "no checkpoint"}: --work-dir {runner.work_dir} must be a folder that '
-            'all machines share')
+    failure, said = None, None
+    try:
+        yield
+    except OSError as error:
+        failure, said = error, (error.errno, error.strerror or str(error))
+    for of_another in filter(None, all_gather_object(said)):
+        raise failure or CheckpointError(*of_another)

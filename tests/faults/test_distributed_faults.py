@@ -1,0 +1,189 @@
+"""A process that dies, hangs or lacks memory ends its job, and the log says why."""
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import NO_VAL, NO_WORKERS, SHORT, config, latest_log
+from independent_processes import Ended, run_independently, train
+
+from colonnade.engine.agreement import differences
+from colonnade.engine.watching.judging import (BUSY, DATA, GATHERS, HOOKS, LEFT, STEP, Report,
+                                               hanging)
+
+LIMIT = 4  # seconds; the default is 45
+OPTIONS = [
+    *SHORT[:1], 'train_cfg.max_iters=6', 'default_hooks.checkpoint.interval=100',
+    'default_hooks.logger.interval=1', 'train_dataloader.batch_size=2',
+    'optim_wrapper.clip_grad=None'
+]
+
+
+def faulty(tmp_path: Path, *, hook: dict | None = None, transform: dict | None = None) -> Path:
+    """A short recipe with a fault."""
+    path = tmp_path / 'faulty.py'
+    path.write_text(f'_base_ = {str(config("sem_fpn"))!r}\n'
+                    "custom_imports = dict(imports=['process_faults'])\n"
+                    f'custom_hooks = {[dict(hook, type="ProcessFault")] if hook else []}\n' +
+                    ('train_dataloader = dict(dataset=dict(pipeline=['
+                     f'dict({transform}, type="SampleFault"), '
+                     '*_base_.train_dataloader.dataset.pipeline]))\n' if transform else ''))
+    return path
+
+
+def run_two_of(path: Path,
+               shapes: Path,
+               tmp_path: Path,
+               *options: str,
+               timeout: float = 100) -> list[Ended]:
+    """Train in two processes that nothing but we stop."""
+    command = train(path, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run',
+                    '--hang-limit', LIMIT, '--no-report', *OPTIONS, *options)  # yapf: disable
+    return run_independently(command, command, out=tmp_path, timeout=timeout)
+
+
+def last_line(work_dir: Path) -> str:
+    return latest_log(work_dir).strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('fault, rank, expected', [
+    ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed, without a word'),
+    ('kill', 0, r'process 0 \(pid \d+ on \S+\) was killed or crashed, without a word'),
+    ('fail', 1, r'process 1 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
+    ('fail', 0, r'process 0 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
+    ('memory', 1, r'process 1 \(.*\) ended: RuntimeError: .*can.t allocate memory'),
+])
+def test_a_process_that_dies_ends_all(fault: str, rank: int, expected: str, shapes: Path,
+                                      tmp_path: Path) -> None:
+    """Also where nothing stops the others, as with srun."""
+    ended = run_two_of(
+        faulty(tmp_path, hook=dict(fault=fault, rank=rank)), shapes, tmp_path, *NO_WORKERS, *NO_VAL)
+    statuses = [each.status for each in ended]
+    assert statuses == [-9 if fault == 'kill' and rank == own else 1 for own in (0, 1)]
+    assert re.search(expected, latest_log(tmp_path / 'run'))
+    assert re.search(f'train: {expected}', ended[1 - rank].printed)
+    assert 'Traceback' not in ended[1 - rank].printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_stopped_process_ends_all(rank: int, shapes: Path, tmp_path: Path) -> None:
+    """By SIGSTOP; the others end, what is stopped is left to the launcher."""
+    ended = run_two_of(
+        faulty(tmp_path, hook=dict(fault='stop', rank=rank)),
+        shapes,
+        tmp_path,
+        *NO_WORKERS,
+        *NO_VAL,
+        timeout=60)
+    assert [each.status for each in ended] == [None if rank == own else 1 for own in (0, 1)]
+    assert re.search(
+        rf'the run hangs: process {rank} \(.*\) was not heard of for \d+ s, '
+        'after it was in iteration', last_line(tmp_path / 'run'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('num_workers', [0, 1])
+def test_an_endless_loop_in_a_transform_ends_all(num_workers: int, shapes: Path,
+                                                 tmp_path: Path) -> None:
+    """In a process or in its worker, none of which is left."""
+    options = NO_WORKERS if num_workers == 0 else [
+        'train_dataloader.num_workers=1', 'train_dataloader.persistent_workers=False'
+    ]
+    ended = run_two_of(
+        faulty(tmp_path, transform=dict(fault='loop', count=7, rank=1)), shapes, tmp_path, *options,
+        *NO_VAL)
+    assert [each.status for each in ended] == [1, 1]
+    assert re.search(r'the run hangs: process 1 \(.*\) waits for the data of iteration \d since',
+                     last_line(tmp_path / 'run'))
+    stacks, = (tmp_path / 'run').glob('*/stacks_of_process_1.txt')
+    assert ('in loop' if num_workers == 0 else 'dataloader.py') in stacks.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('rank', [0, 1])
+def test_a_slow_evaluation_is_no_hang(rank: int, shapes: Path, tmp_path: Path) -> None:
+    """It takes twice the limit in one process, and the other waits."""
+    ended = run_two_of(
+        faulty(tmp_path, hook=dict(fault='late', rank=rank, iteration=0)), shapes, tmp_path,
+        'train_cfg.val_interval=3', *NO_WORKERS)
+    assert [each.status for each in ended] == [0, 0], ended
+    assert 'hangs' not in latest_log(tmp_path / 'run')
+
+
+@pytest.mark.slow
+def test_a_slow_disk_is_no_hang(shapes: Path, tmp_path: Path) -> None:
+    """Each image takes two seconds in one process, half of what is allowed."""
+    ended = run_two_of(
+        faulty(tmp_path, transform=dict(fault='slow', count=1, rank=1)), shapes, tmp_path,
+        'train_dataloader.batch_size=1', 'train_cfg.max_iters=4', *NO_WORKERS, *NO_VAL)
+    assert [each.status for each in ended] == [0, 0], ended
+    assert not list((tmp_path / 'run').glob('*/stacks*'))
+
+
+def test_who_holds_up_the_others() -> None:
+    """From what processes say of themselves, as the first of them judges it."""
+
+    def reports(*states: tuple[str, float, float], longest: float = 0.) -> list[Report]:
+        return [Report(rank, 'here', 7, phase, 12, seconds, longest, silence)
+                for rank, (phase, seconds, silence) in enumerate(states)]  # yapf: disable
+
+    for fine in (
+            reports((STEP, 44, 0), (DATA, 44, 0)),
+            reports((STEP, 500, 0), (BUSY, 500, 0)),  # saves, or starts
+            reports((STEP, 500, 0), (BUSY, 0, 500)),  # reads a large file in one call
+            reports((STEP, 500, 0), (HOOKS, 500, 0)),
+            reports((GATHERS, 500, 0), (GATHERS, 0, 500)),
+            reports((STEP, 50, 0), (DATA, 50, 0), longest=6)):
+        assert hanging(fine, 45) == ''
+    for states, expected in (
+        (((STEP, 46, 0), (DATA, 44, 0)), 'process 1 .* waits for the data of iteration 12'),
+        (((STEP, 46, 0), (STEP, 1, 45)), 'process 1 .* was not heard of for 45 s'),
+        (((STEP, 46, 0), (HOOKS, 1, 45)), 'process 1 .* was not heard of'),
+        (((DATA, 46, 0), (GATHERS, 900, 0)), 'process 0 .* waits for the data'),
+        (((STEP, 46, 0), (LEFT, 46, 46)), 'process 1 .* has ended at iteration 12'),
+        (((STEP, 46, 0), (STEP, 46, 0)),
+         'process 0 .* is in iteration 12 since 46 s, as are 2 of 2'),
+    ):
+        assert re.match(expected, hanging(reports(*states), 45))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('option, expected', [
+    ('train_dataloader.batch_size=4',
+     'process 1 .* another config than process 0 .*: train_dataloader.batch_size is 4 there, not 2'
+     ),
+    ('data', 'process 1 .* other data than process 0 .*: 11 images for training, not 12'),
+    ('label map', 'process 1 .* other data .*: the content of .*annotations/training is not that '),
+])
+def test_a_process_with_another_config_or_data_is_refused(option: str, expected: str, shapes: Path,
+                                                          tmp_path: Path) -> None:
+    root = shapes / 'ade'
+    first = train(config('sem_fpn'), '--data-root', root, '--work-dir', tmp_path / 'run',
+                  '--no-report', *OPTIONS, *NO_WORKERS)  # yapf: disable
+    second = [*first, option] if '=' in option else list(first)
+    if '=' not in option:
+        root = shutil.copytree(root, tmp_path / 'ade')
+        label_map = sorted((root / 'annotations/training').iterdir())[0]
+        if option == 'data':
+            label_map.unlink()
+            (root / 'images/training' / label_map.with_suffix('.jpg').name).unlink()
+        else:
+            label_map.write_bytes(label_map.read_bytes() + b'\0')
+        second[second.index('--data-root') + 1] = root
+    ended = run_independently(first, second, out=tmp_path)
+    assert [each.status for each in ended] == [1, 1]
+    for each in ended:
+        assert re.search(f'train: .*{expected}', each.printed), each.printed[-3000:]
+        assert 'Traceback' not in each.printed
+
+
+def test_paths_may_differ_between_machines() -> None:
+    first = dict(data_root="'/data/coco'", lr='0.1', url="'s3://a/b'")
+    assert differences(dict(data_root="'/scratch/7/coco'", lr='0.1', url="'/b'"), first) == ''
+    assert differences(dict(first, lr='0.2', more='1'),
+                       first) == ('lr is 0.2 there, not 0.1, more is 1 there, not not set')
+    assert differences({}, dict(commit='a'), missing=False) == ''

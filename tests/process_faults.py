@@ -1,0 +1,102 @@
+"""A hook and a transform with which a process of several, or a worker, fails for real."""
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmcv.transforms import BaseTransform
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS, TRANSFORMS
+from mmengine.runner import Runner
+from torch.utils.data import get_worker_info
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def fail() -> None:
+    raise RuntimeError('a fault of one process')
+
+
+def exhaust_memory() -> None:
+    """Lower the limit of this process to what it has, and ask for more."""
+    pages = int(Path('/proc/self/statm').read_text().split()[0])
+    size = pages * os.sysconf('SC_PAGE_SIZE') + 2**26
+    resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    torch.ones(2**30)
+
+
+def loop() -> None:
+    while True:
+        pass
+
+
+def be_slow() -> None:
+    time.sleep(2)
+
+
+def be_late() -> None:
+    time.sleep(8)
+
+
+FAULTS = dict(kill=kill, stop=stop, fail=fail, memory=exhaust_memory, loop=loop, slow=be_slow,
+              late=be_late)  # yapf: disable
+
+
+@HOOKS.register_module()
+class ProcessFault(Hook):
+    """Fails in one process before an iteration, or in its evaluation.
+
+    Args:
+        fault: Which of ``FAULTS``.
+        rank: Of the process.
+        iteration: Before which it fails, from 1 on; 0 for while it evaluates.
+    """
+    priority = 'LOW'
+
+    def __init__(self, fault: str, rank: int, iteration: int = 3) -> None:
+        self.fault, self.rank, self.iteration = fault, rank, iteration
+
+    def before_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
+        if runner.rank == self.rank and runner.iter + 1 == self.iteration:
+            FAULTS[self.fault]()
+
+    def after_val_epoch(self, runner: Runner, *_: Any, **__: Any) -> None:
+        if runner.rank == self.rank and self.iteration == 0:
+            FAULTS[self.fault]()
+
+
+@TRANSFORMS.register_module()
+class SampleFault(BaseTransform):
+    """Fails with one sample, once.
+
+    Args:
+        fault: Which of ``FAULTS``.
+        count: With the sample of this number, of those that a process or worker gets.
+        rank: Of the process.
+        done: A file that says it was done; fails again and again if empty.
+    """
+
+    def __init__(self, fault: str, count: int, rank: int = 0, done: str = '') -> None:
+        self.fault, self.count, self.rank, self.done = fault, count, rank, done
+        self.number = 0
+
+    def transform(self, results: dict) -> dict:
+        info = get_worker_info()
+        self.number += 1
+        mine = int(os.environ.get('RANK', 0)) == self.rank and (info is None or info.id == 0)
+        if mine and self.number >= self.count and not (self.done and Path(self.done).exists()):
+            if self.done:
+                Path(self.done).touch()
+            FAULTS[self.fault]()
+        return results
