@@ -1,0 +1,214 @@
+"""Annotation files of COCO and of other forms, changed at random."""
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from drawn_data import CLASSES, HEIGHT, WIDTH, coco_content, draw_image
+from foreign_data import WRITERS, Parts, drawn_parts, options, read
+from fuzzing import attempt, changed_bytes, changed_json, changed_text, fuzz
+from hypothesis import event, given
+from hypothesis import strategies as st
+from mmdet.datasets import CocoDataset
+from mmengine.registry import METRICS, DefaultScope
+from pycocotools import mask as coco_masks
+
+from colonnade.engine.data_validation.coco_files import (Usage, check_instances, headers_in,
+                                                         load_coco)
+from colonnade.engine.data_validation.findings import Report
+from colonnade.engine.launch import import_quietly
+from colonnade.engine.own_data.describe import describe_instances
+
+FILTER = dict(filter_empty_gt=True, min_size=32)
+PIPELINE = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='PackDetInputs'),
+]
+
+
+def content_of_all_kinds() -> dict[str, list]:
+    """Two images whose annotations are polygons, both forms of RLE, and a crowd."""
+    content = coco_content(3)
+    mask = np.zeros((HEIGHT, WIDTH), np.uint8, order='F')
+    mask[4:16, 4:20] = 1
+    packed = coco_masks.encode(mask)
+    counts = [int(np.argmax(mask.T.ravel()))]
+    content['annotations'][1]['segmentation'] = dict(
+        size=[HEIGHT, WIDTH], counts=packed['counts'].decode())
+    counts = [4 * HEIGHT + 4, *[12, HEIGHT - 12] * 15, 12]
+    counts.append(HEIGHT * WIDTH - sum(counts))
+    content['annotations'][2]['segmentation'] = dict(size=[HEIGHT, WIDTH], counts=counts)
+    content['annotations'][2]['iscrowd'] = 1
+    content['annotations'][3]['segmentation'] *= 2
+    for category in content['categories']:
+        category['supercategory'] = 'shape'
+    return content
+
+
+ALL_KINDS = content_of_all_kinds()
+
+
+@pytest.fixture(scope='module')
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the images of a file that is whole, ``whole.json``."""
+    folder = tmp_path_factory.mktemp('images')
+    for image in ALL_KINDS['images']:
+        draw_image(folder / image['file_name'])
+    (folder / 'whole.json').write_text(json.dumps(ALL_KINDS))
+    return folder
+
+
+def described(train: Path, val: Path, images: Path) -> tuple[Any, Report]:
+    """What ``tools/new_config.py`` and ``tools/check_data.py`` say of two files."""
+    report = Report()
+    data = describe_instances([train, val], [images, images],
+                              None,
+                              masks=True,
+                              filter_cfg=FILTER,
+                              report=report)
+    return data, report
+
+
+def dataset_of(file: Path, images: Path, *, test: bool = False) -> CocoDataset:
+    with redirect_stdout(StringIO()), DefaultScope.overwrite_default_scope('mmdet'):
+        return CocoDataset(
+            ann_file=str(file),
+            data_prefix=dict(img=str(images)),
+            metainfo=dict(classes=CLASSES),
+            filter_cfg=FILTER,
+            test_mode=test,
+            pipeline=PIPELINE)
+
+
+@fuzz(few=40)
+@given(content=changed_json(ALL_KINDS))
+def test_annotations_to_train_with(content: bytes, images: Path) -> None:
+    """A file is refused by its name, or mmdet trains with what the report counts."""
+    file = images / 'changed.json'
+    file.write_bytes(content)
+    found = attempt(lambda: described(file, images / 'whole.json', images))
+    assert found is not None
+    data, report = found
+    assert all('changed.json' in fault or 'training' in fault or '.jpg' in fault
+               for fault in report.faults), report.faults  # yapf: disable
+    if report.num_faults or not data.masks:
+        event('faults')
+        return
+    assert data.classes == CLASSES
+    loaded, quiet = load_coco(file, Report()), Report()
+    assert loaded is not None
+    counted = check_instances(file, loaded, quiet, look=headers_in(images))
+    dataset = dataset_of(file, images)
+    assert len(dataset) == data.num_images[0]
+    used = dict.fromkeys(CLASSES, 0)
+    for index in range(len(dataset)):
+        instances = dataset[index]['data_samples'].gt_instances
+        assert len(instances.masks) == len(instances.bboxes)
+        for label in instances.labels:
+            used[CLASSES[label]] += 1
+    small = {i for i, image in counted.images.items() if min(image['width'], image['height']) < 32}
+    if not small:
+        assert used == counted.classes
+
+
+@pytest.fixture(scope='module')
+def metric(images: Path) -> Callable[[Path], dict[str, float]]:
+    """The metrics of predictions that are the annotations of a file."""
+    import_quietly('mmdet.evaluation')
+    kind = METRICS.get('mmdet.FasterCocoMetric') or METRICS.get('mmdet.CocoMetric')
+
+    def measure(file: Path) -> dict[str, float]:
+        dataset = dataset_of(file, images, test=True)
+        with redirect_stdout(StringIO()):
+            evaluator = kind(ann_file=str(file), metric=['bbox', 'segm'])
+        evaluator.dataset_meta = dataset.metainfo
+        for index in range(len(dataset)):
+            sample = dataset[index]['data_samples']
+            truth = sample.gt_instances
+            answer = dict(
+                img_id=sample.img_id,
+                ori_shape=sample.ori_shape,
+                gt_instances=truth,
+                pred_instances=dict(
+                    bboxes=truth.bboxes.tensor,
+                    labels=truth.labels,
+                    scores=truth.labels.float() * 0 + 0.9,
+                    masks=truth.masks.to_tensor(bool, 'cpu')))
+            evaluator.process({}, [answer])
+        return evaluator.evaluate(len(dataset))
+
+    return measure
+
+
+@fuzz(few=10, many=2000)
+@given(content=changed_json(ALL_KINDS))
+def test_annotations_to_evaluate_with(content: bytes, images: Path, metric: Callable) -> None:
+    """A file is refused, or the evaluation gives numbers."""
+    file = images / 'changed.json'
+    file.write_bytes(content)
+    found = attempt(lambda: described(images / 'whole.json', file, images))
+    assert found is not None
+    data, report = found
+    if report.num_faults or not data.masks:
+        event('faults')
+        return
+    with redirect_stdout(StringIO()):
+        values = metric(file)
+    assert -1 <= values['coco/bbox_mAP'] <= 1, values
+
+
+@pytest.fixture(scope='module')
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same drawn data set in each form."""
+    root = tmp_path_factory.mktemp('foreign')
+    parts: Parts = drawn_parts(root / 'drawn')
+    for form, write in WRITERS.items():
+        write(parts, root / form)
+    return {form: root / form for form in WRITERS}
+
+
+SUFFIXES = ('.json', '.txt', '.xml', '.yaml')
+NUMBERS = count()
+
+
+@pytest.mark.parametrize('form', WRITERS)
+@fuzz(few=4, many=1500)
+@given(draw=st.data())
+def test_other_forms(form: str, foreign: dict[str, Path], draw: st.DataObject) -> None:
+    """A data set is refused by the path of a file, or becomes annotations without a fault."""
+    folder = foreign[form]
+    files = [file for file in sorted(folder.rglob('*.*')) if file.suffix in SUFFIXES]
+    file = draw.draw(st.sampled_from(files))
+    source = file.read_bytes()
+    if draw.draw(st.integers(0, 4)):
+        text = draw.draw(changed_text(source.decode()))
+        content = text.encode(errors='surrogatepass')
+    else:
+        content = draw.draw(changed_bytes(source))
+    out = folder.parent / f'{form}_{next(NUMBERS)}.py'
+    file.write_bytes(content)
+    try:
+        found = attempt(lambda: read(options(folder, out=out)), names=str(folder))
+        if found is None:
+            return
+        written, report = found
+        assert all(form in fault for fault in report.faults), report.faults
+        for part, content in zip(('train', 'val'), written, strict=False):
+            (folder.parent / f'{part}.json').write_text(json.dumps(content))
+            quiet = Report()
+            check_instances(folder.parent / f'{part}.json', content, quiet,
+                            look=headers_in(folder), usage=Usage(masks=False))  # yapf: disable
+            wrong = [fault for fault in quiet.faults if 'there is no' not in fault]
+            assert form == 'coco' or not wrong, wrong
+    finally:
+        file.write_bytes(source)
+        shutil.rmtree(out.with_name(f'{out.stem}_data'), ignore_errors=True)

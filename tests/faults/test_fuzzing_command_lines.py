@@ -1,0 +1,96 @@
+"""Command lines of the tools, changed at random. What they name is not there, so none succeeds."""
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from fuzzing import fuzz, limited
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+SEGMENTER = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
+DETECTOR = 'mask_rcnn/xcit_nano_12_p16_slim_shapes'
+#: a command of each tool that reads files, which would be right if its files were there
+COMMANDS = {
+    'train': f'{SEGMENTER} --data-root nowhere --work-dir run --resume --accumulate 2 --tracker '
+             'tensorboard --patience 3 --min-delta 0.1 --cfg-options train_cfg.max_iters=1 '
+             'train_dataloader.batch_size=2',
+    'test': f'{SEGMENTER} missing.pth --data-root nowhere --work-dir run --out m.json --tta',
+    'predict': f'{DETECTOR} missing.pth nowhere --out found --threshold 0.5 --tile 64 --overlap '
+               '0.2 --batch-size 2 --limit 3 --outputs pictures results --first-label 1',
+    'visualize': f'{SEGMENTER} missing.pth nowhere.jpg --out pictures',
+    'export': f'{SEGMENTER} missing.pth --out exported',
+    'package': f'make {SEGMENTER} missing.pth --out packed --license cc-by-4.0',
+    'serve': f'{SEGMENTER} missing.pth --port 0 --batch-size 2 --max-megabytes 3 --timeout 5',
+    'new_config': f'{DETECTOR} --coco a.json b.json --images left right --classes disc square '
+                  '--batch-size 2 --gpus 1 --epochs 3 --out own.py',
+    'browse': f'{DETECTOR} --data-root nowhere --out pages',
+    'make_shards': f'{SEGMENTER} --data-root nowhere --out shards --shard-size 5',
+    'convert_checkpoint': 'missing.pth out.pth --report --dry-run',
+    'report': 'nowhere',
+    'compare': 'nowhere elsewhere --out compare.html',
+}  # yapf: disable
+#: none leads out of the folder that the tests run in
+WORDS = ('', ' ', '-', '--', '-1', '0', '1e400', 'nan', '9' * 400, 'x', '--x', '=', 'a=b', 'a=',
+         'model.x=1', 'model=1', 'train_cfg=', 'train_cfg.max_iters=x', 'model.backbone.arch=tiny',
+         'train_dataloader=None', '[', '(((', '{}', 'ü', '\udcff', 'a\nb', '\x1b[31mred', 'None',
+         '--trust', '--resume', '--load-from', '--amp', '--fsdp', '--launcher', '--plan', '--fuse',
+         '--device', 'cpu', 'cuda:99', '--data', '--masks', '--split', '0.2', '--out', 'folder',
+         'file.json', 'file.pth', SEGMENTER, DETECTOR, 'sem_fpn', '--cfg-options')
+
+
+@st.composite
+def changed_words(draw: st.DrawFn, command: str) -> list[str]:
+    """The words of a command, of which some are others, missing, repeated or elsewhere."""
+    words = command.split()
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(len(words) - 1, 0)))
+        match draw(st.sampled_from(['replace', 'insert', 'remove', 'repeat', 'move'])):
+            case 'replace':
+                words[at:at + 1] = [draw(st.sampled_from(WORDS))]
+            case 'insert':
+                words.insert(at, draw(st.sampled_from(WORDS)))
+            case 'remove':
+                del words[at:at + 1]
+            case 'repeat':
+                words[at:at] = words[at:at + 2]
+            case 'move' if words:
+                words.insert(draw(st.integers(0, len(words))), words.pop(at))
+    return words
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the tools run: with an empty folder, and files that are not what they are called."""
+    (tmp_path / 'folder').mkdir()
+    (tmp_path / 'file.json').write_text('{}')
+    (tmp_path / 'file.pth').write_bytes(b'\x80\x02}q\x00.')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'argv', list(sys.argv))
+    return tmp_path
+
+
+@pytest.mark.parametrize('tool', COMMANDS)
+@fuzz(few=3, many=700)
+@given(draw=st.data())
+def test_command_lines(tool: str, folder: Path, draw: st.DataObject) -> None:
+    """A tool ends with one line that begins with its name, or with its usage; never well."""
+    words = draw.draw(changed_words(COMMANDS[tool]))
+    sys.argv = [tool, *words]
+    said = StringIO()
+    with limited(), redirect_stdout(said), redirect_stderr(said), \
+            pytest.raises(SystemExit) as stopped:
+        import_module(f'colonnade.tools.{tool}').main()
+    code = stopped.value.code
+    if isinstance(code, str):
+        event('refused')
+        assert code.startswith(f'{tool}: ') and len(code) > len(f'{tool}: ')
+    elif code == 2:
+        event('usage')
+        assert f'{tool}: error: ' in said.getvalue() or 'error: ' in said.getvalue()
+    else:
+        assert code == 0 and {'-h', '--help'} & set(words), (code, said.getvalue()[-300:])

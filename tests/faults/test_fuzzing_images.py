@@ -1,0 +1,172 @@
+"""Images and label maps, changed at random."""
+from __future__ import annotations
+
+import io
+import zlib
+from pathlib import Path
+
+import cv2
+import mmcv
+import numpy as np
+import pytest
+from fuzzing import attempt, changed_bytes, fuzz, limited
+from hypothesis import event, given
+from hypothesis import strategies as st
+from mmseg.datasets.transforms import LoadAnnotations
+from PIL import Image
+
+from colonnade.engine.data_validation.image_files import image_size, labels_of
+from colonnade.engine.serving.uploads import Limits, UploadError, read_upload
+from colonnade.runtime.images import ImageError, num_frames, read_image
+
+pytestmark = pytest.mark.filterwarnings('ignore')  # Pillow warns of damaged tags
+WIDTH, HEIGHT = 40, 24
+PIXELS = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+LABELS = np.resize(np.arange(6, dtype=np.uint8), (HEIGHT, WIDTH))
+PICTURE = Image.fromarray(PIXELS)
+
+
+def file_of(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+#: a file of each kind that data sets and uploads have
+FILES = dict(
+    jpeg=file_of(PICTURE, 'JPEG'),
+    turned=file_of(PICTURE, 'JPEG', exif=turned(6)),
+    progressive=file_of(PICTURE, 'JPEG', progressive=True),
+    cmyk=file_of(PICTURE.convert('CMYK'), 'JPEG'),
+    png=file_of(PICTURE, 'PNG'),
+    turned_png=file_of(PICTURE, 'PNG', exif=turned(8)),
+    palette=file_of(PICTURE.quantize(16), 'PNG', transparency=3),
+    deep=file_of(Image.fromarray(LABELS.astype(np.uint16) * 9000), 'PNG'),
+    gif=file_of(PICTURE, 'GIF', save_all=True, append_images=[PICTURE.rotate(180)]),
+    webp=file_of(PICTURE, 'WEBP'),
+    tiff=file_of(PICTURE, 'TIFF', compression='tiff_lzw'),
+    bmp=file_of(PICTURE, 'BMP'),
+    ppm=file_of(PICTURE, 'PPM'))
+KINDS = dict(jpeg='jpg', turned='jpg', progressive='jpg', cmyk='jpg', tiff='tif')
+SUFFIX = {
+    name: KINDS.get(name, 'png' if 'p' in name[:3] or name == 'deep' else name)
+    for name in FILES
+} | dict(
+    ppm='ppm', turned_png='png', bmp='bmp', webp='webp')
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp('images')
+
+
+@st.composite
+def images(draw: st.DrawFn) -> tuple[str, bytes]:
+    """The suffix and the content of a damaged image."""
+    name = draw(st.sampled_from(list(FILES)))
+    content = draw(changed_bytes(FILES[name], draw(st.integers(1, 4))))
+    return SUFFIX[name], with_checksums(content) if draw(st.booleans()) else content
+
+
+def with_checksums(content: bytes) -> bytes:
+    """A PNG whose chunks have the checksums of what they hold; other files as they are."""
+    data, at = bytearray(content), 8
+    while data.startswith(b'\x89PNG') and at + 12 <= len(data):
+        end = at + 8 + int.from_bytes(data[at:at + 4], 'big')
+        if end + 4 > len(data):
+            break
+        data[end:end + 4] = zlib.crc32(data[at + 4:end]).to_bytes(4, 'big')
+        at = end + 4
+    return bytes(data)
+
+
+@fuzz(few=100, many=20000)
+@given(image=images())
+def test_images(image: tuple[str, bytes], folder: Path) -> None:
+    """An image is refused by its name, or is RGB values; a file and its bytes are the same."""
+    suffix, content = image
+    path = folder / f'changed.{suffix}'
+    path.write_bytes(content)
+    pixels = attempt(lambda: read_image(path), ImageError, names=str(path))
+    same = attempt(lambda: read_image(content), ImageError)
+    frames = num_frames(path)
+    assert frames >= 1
+    assert (pixels is None) == (same is None)
+    if pixels is not None and same is not None:
+        assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3
+        np.testing.assert_array_equal(pixels, same)
+
+
+@fuzz(few=60, many=8000)
+@given(image=images())
+def test_uploads(image: tuple[str, bytes]) -> None:
+    """A file of a stranger is refused with a status, or is within the limits."""
+    limits = Limits(max_bytes=10**6, max_pixels=10**6)
+    pixels = attempt(lambda: read_upload(image[1], limits), UploadError)
+    if pixels is not None:
+        assert pixels.shape[0] * pixels.shape[1] <= limits.max_pixels
+
+
+@fuzz(few=100, many=20000)
+@given(image=images())
+def test_sizes_of_images(image: tuple[str, bytes], folder: Path) -> None:
+    """An image is refused, or its size is that of what mmcv decodes for training."""
+    suffix, content = image
+    path = folder / f'changed.{suffix}'
+    path.write_bytes(content)
+    size = attempt(lambda: image_size(path), OSError)
+    if size is None or size[0] * size[1] > 10**7:
+        return
+    try:
+        with limited():
+            decoded = mmcv.imfrombytes(content)
+    except cv2.error:
+        decoded = None
+    if decoded is None:
+        event('header alone is whole')  # training names the file
+    else:
+        assert decoded.shape[1::-1] == size
+
+
+def label_files() -> dict[str, bytes]:
+    """Label maps as programs save them."""
+    gray = Image.fromarray(LABELS)
+    paletted = gray.copy()
+    paletted.putpalette(list(range(256)) * 3)
+    return dict(
+        gray=file_of(gray, 'PNG'),
+        palette=file_of(paletted, 'PNG'),
+        bits=file_of(Image.fromarray(LABELS > 2), 'PNG'),
+        deep=file_of(Image.fromarray(LABELS.astype(np.uint16)), 'PNG'),
+        tiff=file_of(gray, 'TIFF'),
+        floats=file_of(Image.fromarray(LABELS.astype(np.float32)), 'TIFF'),
+        bmp=file_of(gray, 'BMP'),
+        gif=file_of(gray, 'GIF'),
+        webp=file_of(gray, 'WEBP', lossless=True),
+        colours=file_of(PICTURE, 'PNG'))
+
+
+LABEL_FILES = label_files()
+
+
+@fuzz(few=100, many=20000)
+@given(draw=st.data())
+def test_label_maps(draw: st.DataObject, folder: Path) -> None:
+    """A label map is refused, or mmseg loads the labels that are reported."""
+    name = draw.draw(st.sampled_from(list(LABEL_FILES)))
+    path = folder / f'labels.{name}'
+    path.write_bytes(with_checksums(draw.draw(changed_bytes(LABEL_FILES[name]))))
+    labels = attempt(lambda: labels_of(path, (WIDTH, HEIGHT)))
+    if labels is None:
+        return
+    with limited():
+        loaded = LoadAnnotations()(
+            dict(seg_map_path=str(path), seg_fields=[], reduce_zero_label=False))
+    assert loaded['gt_seg_map'].shape == (HEIGHT, WIDTH)
+    assert set(np.unique(loaded['gt_seg_map']).tolist()) == labels
