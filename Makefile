@@ -3,6 +3,7 @@
 #             make test-faults: of these the faults of docs/faults.md)
 # make lint   check the style
 # make docs   build the pages of docs/ into build/docs; warnings are errors
+# make audit  list known vulnerabilities of what make env installs; asks pypi.org
 # make clean  remove the environment and what was built; work_dirs and data stay
 #
 # VENV is where the environment lies, PYTHON what it is made with. COMPILED_MMCV=1, given each time or
@@ -12,8 +13,9 @@ PYTHON ?= python3
 COMPILED_MMCV ?=
 BIN = $(VENV)/bin
 GENERATOR = build/docs-generator
+AUDITOR = build/auditor
 
-.PHONY: demo test test-slow test-faults lint docs env clean
+.PHONY: demo test test-slow test-faults lint docs audit env clean
 
 demo: env
 	@$(BIN)/python tools/demo.py
@@ -25,7 +27,9 @@ test-slow: env
 	$(BIN)/python -m pytest -m slow -s
 
 test-faults: env
-	$(BIN)/python -m pytest -m slow -s tests/faults
+	$(BIN)/python -m pytest -m slow -s tests/faults --ignore-glob='*/test_fuzzing_*.py'
+	HYPOTHESIS_PROFILE=thousands $(BIN)/python -m pytest -m "slow or not slow" -q \
+	    --hypothesis-show-statistics tests/faults/test_fuzzing_*.py
 
 lint: env
 	$(BIN)/python -m flake8
@@ -34,16 +38,26 @@ lint: env
 	$(BIN)/python -m yapf --diff --recursive api backbones configs engine heads necks runtime tests \
 	    tools weights
 
-# The generator stays out of the environment: its packages have a folder of their own.
+# Generator and auditor stay out of the environment: their packages have folders of their own.
 docs: env $(GENERATOR)/installed
 	PYTHONPATH=$(GENERATOR):$$PYTHONPATH $(BIN)/python -m sphinx --fail-on-warning --keep-going \
 	    --nitpicky --quiet docs build/docs
 	@echo build/docs/index.html
 
-$(GENERATOR)/installed: docs/requirements.txt | env
-	rm -rf $(GENERATOR)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	    --target $(GENERATOR) --requirement docs/requirements.txt
+audit: env $(AUDITOR)/installed
+	@$(BIN)/python -c "from urllib.request import urlopen; \
+	    urlopen('https://pypi.org/pypi/pip/25.0/json', timeout=20)" 2>/dev/null \
+	|| { echo 'make audit: pypi.org does not answer, which lists known vulnerabilities: nothing' \
+	    'was audited. Is the network there?' >&2; exit 1; }
+	PYTHONPATH=$(AUDITOR) $(BIN)/python -m pip_audit --strict --require-hashes --disable-pip \
+	    --progress-spinner off --requirement requirements.txt --requirement requirements-setup.txt
+
+$(GENERATOR)/installed: docs/requirements.txt
+$(AUDITOR)/installed: requirements-audit.txt
+$(GENERATOR)/installed $(AUDITOR)/installed: | env
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+	    --target $(@D) --requirement $<
 	touch $@
 
 env:

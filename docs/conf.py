@@ -29,7 +29,7 @@ def link_files(app: Sphinx, docname: str, source: list[str]) -> None:
     text = Path(app.srcdir, outside[1]).read_text() if outside else source[0]
     if outside:  # its links start one folder higher
         text = re.sub(r'\]\((?!\w+:)([^)]+)\)', r'](../\1)', text).replace('](../docs/', '](')
-    for name in ('CONTRIBUTING', 'CHANGELOG'):
+    for name in ('CONTRIBUTING', 'CHANGELOG', 'SECURITY'):
         text = text.replace(f'](../{name}.md)', f']({name.lower()}.md)')
     source[0] = re.sub(r'\[([^]]+)\]\((\.\./[\w/]+\.md)\)', r'{download}`\1 <\2>`', text)
 

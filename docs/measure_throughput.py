@@ -77,7 +77,7 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
         work_dir=folder / ('their_test' if theirs else 'our_test'),
         amp=args.amp)
     if theirs:
-        cfg = testing_config(options)
+        cfg, _ = testing_config(options)
         cfg.test_evaluator.type = cfg.test_evaluator.type.replace('FasterCoco', 'Coco')
         runner = Runner.from_cfg(cfg)
     else:

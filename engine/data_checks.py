@@ -6,18 +6,18 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
-from mmengine.dataset import BaseDataset
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 from mmengine.runner import Runner
 
 from .class_checks import reads_categories, shortened
+from .data_borders import image_paths, naming_deep_files
 from .data_sources import classes_of, find_datasets, paths_of
 from .registries import find_class
 
@@ -25,27 +25,36 @@ EXAMPLES = 3  # of images, in a warning
 NOTHING = 'need at least one array to concatenate'  # what numpy says of a data set without images
 
 
-def check_loaded_data(runner: Runner) -> None:
+def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
     """Load the data sets of a training, and look whether it can learn from them.
 
     A warning says if images of validation are trained on too.
 
+    Args:
+        runner: Of the training.
+        allow_outside: Whether annotations may name files anywhere.
+
     Raises:
-        ValueError: If no annotation can be trained on, with the number of those that cannot.
+        ValueError: If no annotation can be trained on, with the number of those that cannot, or if
+            annotations name files that they may not.
     """
     cfg = runner.cfg
     try:
-        training = list(parts_of(runner.train_dataloader.dataset))
+        with naming_deep_files(cfg, ('train_dataloader', )):
+            training = list(parts_of(runner.train_dataloader.dataset))
     except ValueError as error:
         if NOTHING not in str(error):
             raise
         raise ValueError(nothing_to_learn(cfg)) from error
     if not any(map(has_instances, training)):
         raise ValueError(nothing_to_learn(cfg))
+    images = image_paths(training, allow_outside=allow_outside)
     if cfg.get('val_dataloader'):
-        validation = list(parts_of(runner.val_dataloader.dataset))
+        with naming_deep_files(cfg, ('val_dataloader', )):
+            validation = parts_of(runner.val_dataloader.dataset)
+        validated = image_paths(validation, allow_outside=allow_outside)
         if is_main_process():
-            warn_of_shared_images(list(images_of(training)), list(images_of(validation)))
+            warn_of_shared_images(images, validated)
 
 
 def parts_of(dataset: Any) -> Iterator[Any]:
@@ -129,15 +138,6 @@ def fault_of(annotation: dict[str, Any], images: dict[int, dict[str, Any]], know
     if width < 1 or height < 1 or annotation.get('area', 1) <= 0 or not inside:
         return 'without area in the image'
     return 'usable, if their image is'
-
-
-def images_of(datasets: Iterable[Any]) -> Iterator[str]:
-    """The paths of all images of mmengine's data sets, which say them; others are left out."""
-    for dataset in datasets:
-        for index in range(len(dataset) if isinstance(dataset, BaseDataset) else 0):
-            path = dataset.get_data_info(index).get('img_path')
-            if isinstance(path, str):
-                yield path
 
 
 def warn_of_shared_images(training: list[str], validation: list[str]) -> None:

@@ -173,5 +173,5 @@ def categories_of(ann_file: str | Path) -> list[str] | None:
     try:
         found, _ = json.JSONDecoder().raw_decode(text.partition(':')[2].lstrip())
         return [category['name'] for category in found]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

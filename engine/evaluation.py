@@ -27,7 +27,11 @@ from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
 from .atomic import check_writable, write_json
-from .checks import check_config
+from .config_checks.every import check_config, log_warnings
+from .config_checks.finding import Finding
+from .config_kinds import reading_config
+from .data_borders import check_pickles, image_paths, naming_deep_files
+from .data_checks import parts_of
 from .data_sources import check_data, evaluators
 from .digests import sha256_of
 from .fusing import fuse_if_wanted, is_fused
@@ -37,6 +41,7 @@ from .launch import LaunchOptions, build_runner, check_metrics, load_config
 from .registries import find_class
 from .runner import StrictRunner
 from .sharding import ShardedRunner
+from .terminal import without_steps
 from .tta import augment_tests
 
 Metrics = dict[str, Any]  # numbers, None for those that are undefined; rarely texts, dicts or lists
@@ -87,8 +92,9 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
     return write_metrics(found, runner, settings)
 
 
-def testing_config(options: TestOptions) -> Config:
-    """The config that is asked for, checked as far as it can be without a model.
+@reading_config
+def testing_config(options: TestOptions) -> tuple[Config, list[Finding]]:
+    """The config that is asked for, checked as far as it can be without a model, and warnings.
 
     Raises:
         OSError: If a file or folder is missing.
@@ -97,16 +103,17 @@ def testing_config(options: TestOptions) -> Config:
     cfg = load_config(options)
     check_metrics(cfg, 'test_evaluator')
     drop_averaging(cfg)
+    if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
+        raise FileNotFoundError(f'no checkpoint {options.checkpoint}')
     cfg.load_from, cfg.resume = options.checkpoint, False
     if cfg.get('runner_type') == ShardedRunner.__name__:  # a config that a run dumped
         cfg.pop('runner_type')  # an evaluation has no states to share out
     check_data(cfg, ('test_dataloader', ))
-    check_config(cfg, ('test_dataloader', ))
+    check_pickles(cfg, ('test_dataloader', ), trust=options.trust)
+    warnings = check_config(cfg, ('test_dataloader', ))
     if options.tta:
         augment_tests(cfg)
-    if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
-        raise FileNotFoundError(f'no checkpoint {options.checkpoint}')
-    return cfg
+    return cfg, warnings
 
 
 @contextmanager
@@ -118,12 +125,13 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
     dtype = half_type(options.amp, get_device())
-    cfg = testing_config(options)
+    cfg, warnings = testing_config(options)
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
     if options.out:
         check_writable(Path(options.out))
     with trusting(options.trust):
         runner = build_runner(cfg)
+        log_warnings(warnings)
         if isinstance(runner, StrictRunner):
             runner.prepare = partial(
                 prepare, fuse=options.fuse, labels_alone=reads_labels_alone(cfg), dtype=dtype)
@@ -133,6 +141,9 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
                              f'{type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
+        if not options.allow_outside and runner.test_loop is not None:
+            with without_steps(), naming_deep_files(cfg, ('test_dataloader', )):
+                image_paths(parts_of(runner.test_dataloader.dataset), allow_outside=False)
         yield runner
 
 

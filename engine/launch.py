@@ -1,12 +1,12 @@
 """From a config file and command-line options to a runner, for mmdet and mmseg configs alike."""
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
@@ -16,19 +16,21 @@ from typing import Any
 
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.logging import print_log
 from mmengine.registry import EVALUATOR, METRICS, RUNNERS, DefaultScope
 from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
 
-from .checks import settle_trunk, warn_of_normalisation
+from .config_kinds import check_kinds, reading_config
 from .data_sources import evaluators, redirect_data_root
 from .hooks import drop_absent_hooks
 from .locking import locked
 from .options import merge_options
 from .processes import (VARIABLES, check_launcher, gather_by_messages, join_on_cpus,
                         on_several_machines)
-from .registries import known_types
+from .registries import unknown_type
 from .runner import StrictRunner
+from .trunk_config import settle_trunk
 
 LIBRARIES = ('mmdet', 'mmseg')
 CONFIGS = ('.py', '.json', '.yaml', '.yml')
@@ -47,7 +49,9 @@ class LaunchOptions:
         work_dir: Folder for logs and checkpoints; ``work_dirs/FOLDER/CONFIG`` if not given.
         data_root: Where the data set lies, for all data sets and evaluators.
         launcher: What started the processes: ``'none'``, ``'pytorch'``, ``'slurm'`` or ``'mpi'``.
-        trust: Run what is pickled in weight files; only if you trust who made them.
+        trust: Run what is pickled in files of weights and annotations; only if you trust who made
+            them.
+        allow_outside: Read files that annotations name outside of the folders of their data set.
     """
     config: Path
     cfg_options: dict[str, Any] | None = None
@@ -55,8 +59,10 @@ class LaunchOptions:
     data_root: str | Path | None = None
     launcher: str = 'none'
     trust: bool = False
+    allow_outside: bool = False
 
 
+@reading_config
 def load_config(options: LaunchOptions) -> Config:
     """The config of a run with its options applied.
 
@@ -65,11 +71,13 @@ def load_config(options: LaunchOptions) -> Config:
         ValueError: If the options don't fit the config or this machine.
     """
     cfg = read_config(options.config)
+    check_kinds(cfg)
     use_faster_coco_eval(cfg)
     if options.data_root is not None:
         redirect_data_root(cfg, options.data_root)
     if options.cfg_options is not None:
         merge_options(cfg, options.cfg_options)
+        check_kinds(cfg)
     if options.work_dir is not None:
         cfg.work_dir = str(options.work_dir)
     elif 'work_dir' not in cfg:
@@ -168,7 +176,6 @@ def build_runner(cfg: Config) -> Runner:
     free_visualizer_name(cfg)
     with build_error():
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
-    warn_of_normalisation(cfg.model)
     return runner
 
 
@@ -196,20 +203,16 @@ def build_error() -> Iterator[None]:
         if not re.match(WRONG_SETTING, text):
             raise
         raise ValueError(f'a part of the config cannot be built: {explained(text)}') from error
+    except AssertionError as error:  # how mmdet and mmseg say what does not fit
+        if not str(error):
+            raise
+        raise ValueError(f'a part of the config cannot be built: {error}') from error
 
 
 def explained(text: str) -> str:
     """What a registry says of a type that it does not know, with the one that was meant."""
     name, found, _ = text.partition(' is not in the ')
     return unknown_type(name) if found else text
-
-
-def unknown_type(name: str) -> str:
-    """That a type is not known, and the one that was meant."""
-    types = {known.lower(): known for known in known_types()}
-    near = [types[low] for low in get_close_matches(name.lower(), types, n=3, cutoff=0.7)]
-    meant = f'; did you mean {" or ".join(near)}?' if near else ''
-    return f'the type {name} is not known{meant}'
 
 
 @contextmanager
@@ -225,13 +228,17 @@ def sole_run(cfg: Config) -> Iterator[None]:
         return
     with locked(
             cfg.work_dir, f'another run is training in {cfg.work_dir}: wait for its end, or '
-            'name another --work-dir'):
+            'name another --work-dir') as is_locked:
+        if not is_locked:
+            print_log(
+                f'the file system of {cfg.work_dir} has no locks: let no other run train there',
+                level=logging.WARNING)
         yield
 
 
 def _use_gloo(cfg: Config) -> None:
     """Where mmengine takes a GPU for granted, say what holds for a CPU."""
-    join_on_cpus(cfg.launcher)
+    join_on_cpus(cfg.launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
     cfg.merge_from_dict({
         'env_cfg.dist_cfg.backend': 'gloo',
         'model_wrapper_cfg': {

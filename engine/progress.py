@@ -6,6 +6,8 @@ import time
 from datetime import timedelta
 from types import TracebackType
 
+from colonnade.runtime.printing import one_line
+
 PAUSE = 10.  # seconds between two lines in a log
 FLICKER = 0.2  # the same in a terminal, which one line is written over in
 
@@ -56,4 +58,4 @@ class Progress:
         if self.is_open:
             print(f'\r{"":<70}\r', end='', flush=True)
             self.is_open = False
-        print(text, file=sys.stderr, flush=True)
+        print(one_line(text), file=sys.stderr, flush=True)

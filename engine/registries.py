@@ -1,6 +1,7 @@
 """What a config's ``type`` stands for, without building it."""
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 from mmengine import registry
@@ -22,11 +23,17 @@ def find_class(kind: Any, *registries: Registry) -> Any:
     current = DefaultScope.get_current_instance()
     scope, _, name = kind.rpartition('.')
     scope = scope or (current.scope_name if current else '')
-    for found in registries or REGISTRIES:
-        for candidate in (found.children.get(scope), found):
-            cls = None if candidate is None else candidate.get(name)
-            if cls is not None:
-                return cls
+    candidates = [
+        candidate for found in registries or REGISTRIES
+        for candidate in (found.children.get(scope), found) if candidate is not None
+    ]
+    for candidate in candidates:  # of what a library registers: to look further imports modules
+        candidate.import_from_location()
+        if name in candidate.module_dict:
+            return candidate.module_dict[name]
+    for candidate in candidates:
+        if (cls := candidate.get(name)) is not None:
+            return cls
     return None
 
 
@@ -34,3 +41,16 @@ def known_types() -> set[str]:
     """The names of all that is registered, in mmengine and the libraries that are loaded."""
     every = [child for found in REGISTRIES for child in (found, *found.children.values())]
     return {name for found in every for name in found.module_dict}
+
+
+def loaded_scopes() -> set[str]:
+    """The libraries whose types are registered by now."""
+    return {child for found in REGISTRIES for child in (found.scope, *found.children)}
+
+
+def unknown_type(name: str) -> str:
+    """That a type is not known, and the one that was meant."""
+    types = {known.lower(): known for known in known_types()}
+    near = [types[low] for low in get_close_matches(name.lower(), types, n=3, cutoff=0.7)]
+    meant = f'; did you mean {" or ".join(near)}?' if near else ''
+    return f'the type {name} is not known{meant}'

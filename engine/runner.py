@@ -2,22 +2,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmengine.dist import get_world_size, master_only
+from mmengine.dist import get_world_size
 from mmengine.evaluator import Evaluator
-from mmengine.fileio import join_path
 from mmengine.hooks import EMAHook
 from mmengine.logging import MMLogger
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import RUNNERS
-from mmengine.runner import Runner, find_latest_checkpoint
+from mmengine.runner import BaseLoop, Runner, find_latest_checkpoint
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.necks import Pyramid
@@ -26,10 +25,14 @@ from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.openmmlab import without_code
 from colonnade.weights.state_dicts import State, WeightsError
 
-from .atomic import replacing
+from .checkpoint_files import arguments_of_whole_files
 from .hooks import BatchSizeHook, QuietFilter
+from .loops import seeded_loop
 from .mask_encoding import encode_for
-from .terminal import shorten_start
+from .processes import failing_together
+from .samples import name_samples
+from .terminal import Printable, shorten_start
+from .worker_restarts import restart_workers
 
 #: from a model's tensors, what a file holds, and its tensors under our names, to those to load
 Adapt = Callable[[State, Mapping[str, Any], State], State]
@@ -70,19 +73,6 @@ def require_training_state(checkpoint: Mapping[str, Any], source: str) -> None:
             'a new training from it with --load-from')
 
 
-@contextmanager
-def saving(path: str) -> Iterator[str]:
-    """Where to save a checkpoint that takes the place of ``path`` when it is whole.
-
-    That is ``path`` itself, if it is not on this machine.
-    """
-    if '://' in path:
-        yield path
-        return
-    with replacing(Path(path)) as scratch:
-        yield str(scratch)
-
-
 @RUNNERS.register_module()
 class StrictRunner(Runner):
     """mmengine's runner, loading safely, strictly and any published layout.
@@ -90,9 +80,12 @@ class StrictRunner(Runner):
     Attributes:
         adapt: Changes what is loaded, see :class:`~.new_classes.NewClasses`.
         prepare: Is called with the model when weights are loaded.
+        skipped_samples: File that notes the training samples that are skipped because they break;
+            None stops at the first.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.skipped_samples: Path | None = None
         self.adapt: Adapt | None = None
         self.prepare: Callable[[nn.Module], None] = lambda model: None
         super().__init__(*args, **kwargs)
@@ -102,6 +95,7 @@ class StrictRunner(Runner):
     def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
         """As mmengine's; what a terminal does not show of the start is in the log's file."""
         logger = super().build_logger(*args, **kwargs)
+        logger.addFilter(Printable())
         shorten_start(logger, logger.log_file)
         return logger
 
@@ -130,6 +124,7 @@ class StrictRunner(Runner):
         """Raise a WeightsError if training is to go on from a checkpoint, and cannot."""
         if self._resume:
             require_training_state(checkpoint, source)
+            self._take_seed(checkpoint['meta'].get('seed'), source)
             if 'ema_state_dict' in checkpoint and not any(
                     isinstance(hook, EMAHook) for hook in self.hooks):
                 self.logger.warning(f'{source} holds averaged weights and this run has no EMAHook: '
@@ -137,6 +132,17 @@ class StrictRunner(Runner):
             for hook in self.hooks:
                 if isinstance(hook, BatchSizeHook):
                     hook.compare(checkpoint)
+
+    def _take_seed(self, seed: Any, source: str) -> None:
+        """Go on with the seed of a checkpoint, which the order of the data follows from."""
+        own = self._randomness_cfg.get('seed')
+        if not isinstance(seed, int) or seed == own:
+            return
+        if own is not None:
+            self.logger.warning(f'randomness.seed={own} has no effect: training goes on with the '
+                                f'seed {seed} of {source}')
+        self._randomness_cfg.update(seed=seed)
+        self.set_randomness(**self._randomness_cfg)
 
     def _plan(self, checkpoint: dict[str, Any], source: str) -> Plan:
         model = self._bare_model()
@@ -164,6 +170,20 @@ class StrictRunner(Runner):
     def own_state(self) -> State:
         """The model's tensors, whole."""
         return self._bare_model().state_dict()
+
+    def build_train_loop(self, loop: Any) -> BaseLoop:
+        """As mmengine's; its own two loops then go on from any iteration to the bit."""
+        return super().build_train_loop(seeded_loop(loop))
+
+    def build_dataloader(self, dataloader: Any, *args: Any, **kwargs: Any) -> DataLoader:
+        """As mmengine's; workers that are killed are started again.
+
+        Samples that break name themselves, and those of training may be skipped.
+        """
+        built = restart_workers(Runner.build_dataloader(dataloader, *args, **kwargs))
+        is_training = dataloader is self._train_dataloader
+        name_samples(built.dataset, self.skipped_samples if is_training else None)
+        return built
 
     def build_evaluator(self, evaluator: Any) -> Evaluator:
         """As mmengine's; COCO's metrics get masks that are encoded fast."""
@@ -209,8 +229,12 @@ class StrictRunner(Runner):
             self.logger.info(str(self.adapt))
         return checkpoint
 
-    @master_only
     def save_checkpoint(self, out_dir: str, filename: str, *args: Any, **kwargs: Any) -> None:
-        """As mmengine's; an earlier file of this name stays until the new one is whole."""
-        with saving(join_path(out_dir, filename)) as path:
-            super().save_checkpoint(out_dir, Path(path).name, *args, **kwargs)
+        """As mmengine's, for all processes; an earlier file stays until the new one is whole.
+
+        Raises:
+            CheckpointError: If it cannot be written, in all processes.
+        """
+        kwargs = arguments_of_whole_files(out_dir, *args, **kwargs)
+        with failing_together():
+            super().save_checkpoint(out_dir, filename, *args, **kwargs)

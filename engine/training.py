@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,35 @@ from colonnade.configs import find_config
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
+from .agreement import check_same_data, check_same_start
 from .batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
-from .checks import check_config
+from .collecting import without_collecting
+from .config_checks.every import check_config, log_warnings
+from .config_checks.finding import Finding
+from .config_kinds import reading_config
+from .data_borders import check_pickles
 from .data_checks import check_loaded_data
 from .data_sources import check_data, exists
+from .data_validation.start import check_before_training
+from .divergence import skip_bad_steps
 from .half_precision import Amp, half_type
-from .hooks import BatchSizeHook
+from .hooks import BatchSizeHook, SameBuffers
+from .interruption import Interrupted
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
-from .processes import check_same_start
-from .run_folder import recorded, settle
+from .run_folder import candidates, go_on, noted, recorded, settle
+from .run_folder.attaching import TABLE
+from .run_folder.pending import PendingEvaluation
+from .run_folder.table import MetricsTable
 from .run_report.recording import RunRecord
 from .runner import StrictRunner
+from .samples import SkippedSamples
 from .sharding import shard
 from .terminal import without_steps
+from .watching import HANG_LIMIT, watched
 
 CHECKPOINTS = ('whole', 'sharded')
+ON_BAD_DATA = ('stop', 'skip')
 
 
 @dataclass
@@ -60,6 +72,11 @@ class TrainOptions(LaunchOptions):
         min_delta: By how much an evaluation must exceed the best to be an improvement.
         tracker: What else shows the curves of the run, such as ``'tensorboard'``; several too.
         report: Record the run and write ``WORK_DIR/report.html``.
+        on_bad_data: ``'stop'`` at a training sample that breaks, or ``'skip'`` it for the next one.
+        max_bad_steps: Stop after so many steps in a row that were skipped, because a loss or a
+            gradient was not finite.
+        hang_limit: Seconds after which an iteration that does not end ends a job of several
+            processes, if iterations are not slow; 0 for never.
     """
     resume: str | None = None
     load_from: str | None = None
@@ -74,8 +91,13 @@ class TrainOptions(LaunchOptions):
     min_delta: float | None = None
     tracker: str | Sequence[str] = ()
     report: bool = True
+    on_bad_data: str = 'stop'
+    max_bad_steps: int = 5
+    hang_limit: float = HANG_LIMIT
 
     def __post_init__(self) -> None:
+        if self.max_bad_steps < 1:
+            raise ValueError(f'--max-bad-steps must be at least 1, got {self.max_bad_steps}')
         if isinstance(self.tracker, str):
             self.tracker = (self.tracker, )
 
@@ -93,6 +115,7 @@ def train(config: str | Path, **options: Any) -> Path | None:
     Raises:
         OSError: If a file or folder is missing, or cannot be written, or the work dir has an
             earlier run.
+        FloatingPointError: If too many steps in a row had a loss or gradient that is not finite.
         TypeError: If there is no such option.
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
@@ -105,24 +128,29 @@ def train(config: str | Path, **options: Any) -> Path | None:
     return None
 
 
-def training_config(options: TrainOptions) -> Config:
-    """The config that is asked for, checked as far as it can be without a model.
+@reading_config
+def training_config(options: TrainOptions) -> tuple[Config, list[Finding]]:
+    """The config that is asked for, checked as far as it can be without a model, and warnings.
 
     Raises:
         OSError: If a file or folder is missing.
         ValueError: If the config, the options and the data do not fit each other.
     """
+    if options.on_bad_data not in ON_BAD_DATA:
+        raise ValueError(f'on_bad_data must be {" or ".join(ON_BAD_DATA)}, got '
+                         f'{options.on_bad_data!r}')
     cfg = load_config(options)
     check_metrics(cfg, 'val_evaluator')
     check_data(cfg, ('train_dataloader', 'val_dataloader'))
-    check_config(cfg, ('train_dataloader', 'val_dataloader'))
-    set_total_batch(cfg, options)
+    check_pickles(cfg, ('train_dataloader', 'val_dataloader'), trust=options.trust)
     set_start(cfg, options.resume, options.load_from, options.new_classes)
+    warnings = check_config(cfg, ('train_dataloader', 'val_dataloader'))
+    set_total_batch(cfg, options)
     set_amp(cfg, options.amp)
     set_sharding(cfg, options.fsdp, options.checkpoints)
     set_batch_size(cfg, options.auto_scale_lr, options.accumulate)
     settle(cfg, options.patience, options.min_delta, options.tracker)
-    return cfg
+    return cfg, warnings
 
 
 def set_start(cfg: Config, resume: str | None, load_from: str | None, new_classes: bool) -> None:
@@ -149,24 +177,23 @@ def set_resume(cfg: Config, resume: str | None) -> None:
         FileNotFoundError: If the checkpoint to resume from does not exist.
         FileExistsError: If the work dir has checkpoints and nothing was said about them.
     """
-    latest = Path(cfg.work_dir, 'last_checkpoint')  # written by mmengine's CheckpointHook
     if resume is None:
-        if latest.exists() and not cfg.resume:
+        if not cfg.resume and (noted(cfg.work_dir) or candidates(cfg)):
             raise FileExistsError(
                 f'{cfg.work_dir} has checkpoints of an earlier run: go on from them with --resume, '
                 'or name another --work-dir')
     elif resume == 'auto':
-        cfg.resume, cfg.load_from = True, None
-        if not latest.exists():
-            print_log(
-                f'--resume: no checkpoint in {cfg.work_dir} yet, training starts at iteration 0',
-                level=logging.WARNING)
-            cfg.resume = False
-        elif not (path := latest.read_text().strip()):
-            resume_newest(cfg)
-        elif not exists(path):
-            raise FileNotFoundError(f'--resume: {latest} names {path}, which is not there: name a '
-                                    'checkpoint, --resume FILE')
+        last = noted(cfg.work_dir)
+        cfg.resume, cfg.load_from = True, last if '://' in last and exists(last) else None
+        if cfg.load_from or candidates(cfg):
+            return  # prepared_runner takes the newest whole one
+        if last:
+            raise FileNotFoundError(f'--resume: {cfg.work_dir}/last_checkpoint names {last}, which '
+                                    'is not there: name a checkpoint, --resume FILE')
+        print_log(
+            f'--resume: no checkpoint in {cfg.work_dir} yet, training starts at iteration 0',
+            level=logging.WARNING)
+        cfg.resume = False
     else:
         if not is_checkpoint(resume):
             raise FileNotFoundError(f'--resume: no checkpoint {resume}')
@@ -200,21 +227,6 @@ def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
         print_log(f'--accumulate: a step of the optimizer every {count} iterations of '
                   f'{batch_size(cfg)} images; what the config counts in iterations is {count} '
                   'times as long')
-
-
-def resume_newest(cfg: Config) -> None:
-    """Go on from the newest checkpoint, of a run that was killed while it noted its name.
-
-    Checkpoints themselves are whole or not there.
-    """
-    found = {int(number[1]): path for path in Path(cfg.work_dir).iterdir()
-             if (number := re.fullmatch(r'(?:iter|epoch)_(\d+)\.pth', path.name))}  # yapf: disable
-    cfg.resume = bool(found)
-    cfg.load_from = str(found[max(found)]) if found else None
-    print_log(
-        f'--resume: {cfg.work_dir}/last_checkpoint is empty, training goes on from '
-        f'{cfg.load_from or "the start, as there is no checkpoint"}',
-        level=logging.WARNING)
 
 
 def set_total_batch(cfg: Config, options: TrainOptions) -> None:
@@ -269,6 +281,21 @@ def drop_option(wrapper: ConfigDict, option: str, *same: Any) -> None:
                   level=logging.WARNING)  # yapf: disable
 
 
+def skip_samples(runner: Runner, on_bad_data: str) -> None:
+    """Let training go on without samples that break, if that is wanted.
+
+    Raises:
+        ValueError: If the runner is none of ours.
+    """
+    if on_bad_data == 'skip':
+        if not isinstance(runner, StrictRunner):
+            raise ValueError('--on-bad-data skip needs a runner of colonnade, the config asks for '
+                             f'{type(runner).__name__}')
+        hook = SkippedSamples(Path(runner.work_dir))
+        runner.register_hook(hook)
+        runner.skipped_samples = hook.file
+
+
 @contextmanager
 def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
     """A runner that is ready to train; while open, no other trains in its work dir.
@@ -277,11 +304,16 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
         OSError: If a file or folder is missing, or cannot be written.
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
-    cfg = training_config(options)
+    cfg, warnings = training_config(options)
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
-    with trusting(options.trust), sole_run(cfg):
+    with trusting(options.trust), sole_run(cfg), ExitStack() as stack:
         runner = build_runner(cfg)
+        stack.enter_context(watched(runner, options.hang_limit))
+        go_on(runner)
+        log_warnings(warnings)
         check_same_start(runner)
+        skip_samples(runner, options.on_bad_data)
+        check_before_training(cfg, skip=options.on_bad_data == 'skip')
         if options.new_classes:
             if not isinstance(runner, StrictRunner):
                 raise ValueError('--new-classes needs a runner of colonnade, the config asks for '
@@ -290,16 +322,26 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
         if cfg.train_dataloader.get('batch_size'):
             accumulated = cfg.optim_wrapper.get('accumulative_counts', 1)
             runner.register_hook(BatchSizeHook(cfg.train_dataloader.batch_size, accumulated))
+        runner.register_hook(SameBuffers())
         if isinstance(runner, StrictRunner):
             runner.check_weights()
-        with without_steps():
-            check_loaded_data(runner)
+        with without_steps(), without_collecting():
+            check_loaded_data(runner, allow_outside=options.allow_outside)
+        check_same_data(runner)
+        skip_bad_steps(runner, options.max_bad_steps)
         with recorded(
                 runner,
                 patience=options.patience,
                 min_delta=options.min_delta,
                 trackers=options.tracker):
+            record = RunRecord()
             if options.report:
-                runner.register_hook(RunRecord())
-            yield runner
+                runner.register_hook(record)
+            runner.register_hook(PendingEvaluation(MetricsTable(Path(runner.work_dir, TABLE))))
+            try:
+                yield runner
+            except Interrupted:
+                if options.report:
+                    record.after_train(runner)
+                raise
         barrier()  # none may leave while the first still writes

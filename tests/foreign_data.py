@@ -14,7 +14,7 @@ from globox import AnnotationSet
 from supervision import DetectionDataset
 
 from colonnade.engine.data_doors.doors import opened
-from colonnade.engine.own_data.files import Report
+from colonnade.engine.data_validation.findings import Report
 from colonnade.tools.command_line import add_data_arguments
 
 Parts = Mapping[str, tuple[Path, dict[str, Any]]]  # train, val -> folder of images, COCO's content

@@ -207,7 +207,7 @@ def test_another_set_up_brings_uv_first(tmp_path: Path, monkeypatch: pytest.Monk
     home = tmp_path / 'uv-0.13.8'
 
     def run(step: str, command: list[str | Path], *_: object) -> None:
-        write_program(Path(command[-2], 'bin/uv'), '#!/bin/sh\n# mine\n')
+        write_program(Path(command[-1], 'bin/uv'), '#!/bin/sh\n# mine\n')
         write_program(home / 'bin/uv', '#!/bin/sh\n# theirs\n')
 
     monkeypatch.setattr(tool, 'CACHE', tmp_path)

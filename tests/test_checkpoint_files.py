@@ -110,6 +110,35 @@ def test_other_files_are_named(content: bytes, message: str, tmp_path: Path) -> 
         read_checkpoint(tmp_path / 'a.pth')
 
 
+def test_a_bit_that_changed_is_found(tmp_path: Path) -> None:
+    """torch would load it; files without checksums cannot tell."""
+    tensor = torch.arange(100.)
+    for checksums in (True, False):
+        torch.serialization.set_crc32_options(checksums)
+        torch.save(dict(a=tensor), tmp_path / 'a.pth')
+        torch.serialization.set_crc32_options(True)
+        content = bytearray((tmp_path / 'a.pth').read_bytes())
+        content[content.find(tensor.numpy().tobytes()) + 40] ^= 1
+        (tmp_path / 'b.pth').write_bytes(content)
+        assert read_checkpoint(tmp_path / 'a.pth')['a'].equal(tensor)
+        if checksums:
+            with pytest.raises(
+                    WeightsError, match='b.pth is damaged: .* is not what its CRC-32 says'):
+                read_checkpoint(tmp_path / 'b.pth')
+        else:
+            assert not read_checkpoint(tmp_path / 'b.pth')['a'].equal(tensor)
+
+
+def test_a_safetensors_file_whose_head_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / 'a.safetensors'
+    safetensors.torch.save_file(original_state(), path)
+    content = bytearray(path.read_bytes())
+    content[8] = ord('y')
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match='a.safetensors is damaged'):
+        read_checkpoint(path)
+
+
 @pytest.mark.parametrize('share', [0.01, 0.5, 0.99])
 @pytest.mark.parametrize('form', ['zip', 'legacy', 'safetensors'])
 def test_a_truncated_file_is_named(form: str, share: float, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from colonnade.engine.batch_size import share_out
 from colonnade.engine.launch import read_config
 from colonnade.engine.processes import (check_launcher, gather_by_messages, on_several_machines,
                                         torch_variables)
-from colonnade.engine.training import TrainOptions, set_resume
+from colonnade.engine.training import TrainOptions
 from colonnade.tools.train import parse_args
 
 ELASTIC = ('-m', 'torch.distributed.run', '--nnodes', '1:2', '--nproc-per-node', 2,
@@ -57,19 +57,6 @@ def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: 
     assert iterations[0][:3] == ['1', '2', '3'] and iterations[1] == ['3', '4', '5', '6']
     assert (tmp_path / 'run/last_checkpoint').read_text().endswith('iter_6.pth')
     assert 'no checkpoint in' in printed
-
-
-@pytest.mark.parametrize('names, start', [
-    (['iter_2.pth', 'iter_10.pth', 'best_mIoU_iter_12.pth'], 'iter_10.pth'),
-    ([], None),
-])
-def test_a_run_killed_while_it_noted_its_checkpoint_goes_on(names: list[str], start: str | None,
-                                                            tmp_path: Path) -> None:
-    for name in ['last_checkpoint', *names]:
-        (tmp_path / name).touch()
-    cfg = Config(dict(work_dir=str(tmp_path), load_from='weights.pth', resume=False))
-    set_resume(cfg, 'auto')
-    assert (cfg.resume, cfg.load_from) == (bool(start), start and str(tmp_path / start))
 
 
 def test_images_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

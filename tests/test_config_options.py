@@ -9,7 +9,7 @@ from conftest import ROOT
 from mmengine.config import Config
 
 from colonnade.engine.launch import read_config
-from colonnade.engine.options import is_misspelt, merge_options
+from colonnade.engine.options import is_misspelt, merge_options, value_at
 from colonnade.tools import train
 
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
@@ -151,3 +151,24 @@ def test_what_is_no_setting(option: str, monkeypatch: pytest.MonkeyPatch,
         train.main()
     assert f'--cfg-options takes KEY=VALUE, as in train_cfg.max_epochs=12, got {option}' \
         in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('key, value, path, expected', [
+    ('model.data_preprocessor.mean.0', 120., 'model.data_preprocessor.mean',
+     [120., 116.28, 103.53]),
+    ('model.data_preprocessor.mean.2', None, 'model.data_preprocessor.mean.2', None),
+    ('train_dataloader.dataset.pipeline.0', dict(type='LoadImageFromFile', to_float32=True),
+     'train_dataloader.dataset.pipeline.0.to_float32', True),
+])  # yapf: disable
+def test_items_of_lists_are_set(key: str, value: Any, path: str, expected: Any) -> None:
+    """mmengine sets those alone that are dicts."""
+    assert value_at(merged(DETECTOR, key, value).to_dict(), path) == expected
+
+
+def test_two_settings_of_one_place() -> None:
+    with pytest.raises(ValueError, match='drop_last.x: another setting takes'):
+        merge_options(
+            read_config(DETECTOR), {
+                'test_dataloader.drop_last.x': 'y',
+                'test_dataloader.drop_last': 0.5
+            })

@@ -19,9 +19,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from colonnade.engine.batch_size import accumulate
-from colonnade.engine.checks import check_config
 from colonnade.engine.classes import class_heads, num_classes_of
 from colonnade.engine.complexity import build, count_parameters, parts_of, total_of
+from colonnade.engine.config_checks.every import check_config
 from colonnade.engine.conversion import convert
 from colonnade.engine.data_sources import redirect_data_root
 from colonnade.engine.fusing import fuse as fuse_model

@@ -11,8 +11,8 @@ import pytest
 from drawn_data import assert_said, draw_instances, draw_label_maps, faults_of, leaf
 from PIL import Image
 
+from colonnade.engine.data_validation.image_files import image_size
 from colonnade.engine.image_depths import Depths
-from colonnade.engine.own_data.image_files import image_size
 from colonnade.runtime.images import ImageError, read_image
 
 tifffile = pytest.importorskip('tifffile')  # which supervision and scikit-image bring

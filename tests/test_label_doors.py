@@ -28,8 +28,8 @@ from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
 from colonnade.engine.data_doors.colour_tables import text_rows
+from colonnade.engine.data_validation.findings import Report
 from colonnade.engine.own_data import command
-from colonnade.engine.own_data.files import Report
 
 SPLITS: Splits = {
     'train': draw_samples(['a b', 'ümläut', 'c3', 'c4']),

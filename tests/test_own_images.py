@@ -17,7 +17,7 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from colonnade.engine.own_data.image_files import image_size, labels_of
+from colonnade.engine.data_validation.image_files import image_size, labels_of
 
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'TIFF', 'BMP', 'JPEG2000', 'MPO')
 

@@ -11,8 +11,8 @@ from conftest import ROOT
 from drawn_data import (HEIGHT, WIDTH, assert_said, change, coco_content, draw_image,
                         draw_instances, faults_of, leaf, remove)
 
-from colonnade.engine.own_data.coco_files import check_instances
-from colonnade.engine.own_data.files import Report
+from colonnade.engine.data_validation.coco_files import Usage, check_instances, headers_in
+from colonnade.engine.data_validation.findings import Report
 
 POLYGON = [4, 4, 20, 4, 20, 16]
 
@@ -27,7 +27,8 @@ def report_of(annotation: dict[str, Any], folder: Path, evaluated: bool = False)
     content = coco_content()
     content['annotations'][0].update(annotation)
     report = Report()
-    check_instances(Path('a.json'), content, folder, report, evaluated=evaluated)
+    check_instances(
+        Path('a.json'), content, report, look=headers_in(folder), usage=Usage(evaluated=evaluated))
     return report
 
 

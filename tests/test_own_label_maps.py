@@ -158,7 +158,7 @@ def test_label_maps_that_are_named_by_their_start(image_name: str, mask_name: st
         run_tool('new_config', leaf('sem_fpn'), *arguments)
     fault = capsys.readouterr().err
     assert 'mmseg can replace the end of a name alone. Rename the label maps' in fault
-    commands = [line for line in fault.splitlines() if line.startswith('  (cd')]
+    commands = [line for line in fault.splitlines() if line.startswith('      (cd')]
     subprocess.run('\n'.join(commands), shell=True, check=True)
     run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
 

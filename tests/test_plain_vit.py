@@ -17,7 +17,8 @@ from colonnade.backbones import PlainViT
 from colonnade.backbones.plain_vit.blocks import PlainBlock
 from colonnade.engine import LayerDecayConstructor
 from colonnade.engine.benchmark.contestants import Intermediates
-from colonnade.engine.checks import settle_trunk, warn_of_normalisation
+from colonnade.engine.config_checks.weights import normalisation_problems
+from colonnade.engine.trunk_config import settle_trunk
 from colonnade.weights import WeightsError, load_weights
 
 TINY = dict(embed_dim=48, depth=3, num_heads=2)
@@ -328,15 +329,15 @@ def test_wrong_arguments(make: Callable, message: str) -> None:
     (120., 'timm://vit_base_patch16_224.nonsense', False),
     ((120., ), None, False),
 ])
-def test_images_normalised_for_other_weights(mean: float, checkpoint: str | None, warned: bool,
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    said = []
-    monkeypatch.setattr('colonnade.engine.checks.print_log', lambda text, **_: said.append(text))
+def test_images_normalised_for_other_weights(mean: float, checkpoint: str | None,
+                                             warned: bool) -> None:
     backbone = dict(type='PlainViT', arch='vit_base_patch16_siglip_512')
     if checkpoint:
         backbone['init_cfg'] = dict(type='Pretrained', checkpoint=checkpoint)
     preprocessor = dict(mean=[mean] * 3 if isinstance(mean, float) else mean, std=[127.5] * 3)
-    warn_of_normalisation(ConfigDict(backbone=backbone, data_preprocessor=preprocessor))
+    said = list(
+        normalisation_problems(ConfigDict(backbone=backbone, data_preprocessor=preprocessor)))
     assert bool(said) == warned
     if warned:
-        assert 'set these in model.data_preprocessor' in said[0]
+        assert 'set these in model.data_preprocessor' in str(said[0])
+        assert said[0].severity == 'warning'

@@ -230,7 +230,7 @@ def film(path: Path, *, num_frames: int = 5, size: tuple[int, int] = (32, 48)) -
 
 def test_videos(predict: Predict, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path = film(tmp_path / 'film.avi')
-    (tmp_path / 'broken.mp4').write_bytes(b'no film')
+    (tmp_path / 'broken.mp4').write_bytes(bytes(range(256)))
     out = predict(SEGMENTER, path, tmp_path / 'broken.mp4', '--every', 2, '--outputs', 'pictures',
                   'results', 'labels', status=3)  # yapf: disable
     assert 'broken.mp4 is no video that can be read' in capsys.readouterr().err

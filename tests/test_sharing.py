@@ -17,7 +17,6 @@ from PIL import Image
 from safetensors import safe_open
 from torch import nn
 
-from colonnade.engine.checks import settle_trunk
 from colonnade.engine.digests import sha256_of
 from colonnade.engine.hooks import plain
 from colonnade.engine.launch import read_config
@@ -27,6 +26,7 @@ from colonnade.engine.sharing.making import Words, make_package, read_metrics, s
 from colonnade.engine.sharing.package import as_config
 from colonnade.engine.sharing.plain_config import config_text, parse_config
 from colonnade.engine.sharing.portable import portable
+from colonnade.engine.trunk_config import settle_trunk
 
 FILES = {'README.md', 'config.py', 'model.json', 'model.safetensors'}
 LEAVES = sorted((ROOT / 'configs').glob('*/xcit_nano_12_p16_slim_shapes.py'))

@@ -153,9 +153,9 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
     ('train', ['{config}', '--data-root', '{data}', '--resume', 'no.pth'
                ], '--resume: no checkpoint no.pth'),
     ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no checkpoint no.pth'),
-    ('test', ['{config}', 'no.pth'], 'instances_val2017.json (test_dataloader.dataset)'),
+    ('test', ['{config}', '{config}'], 'instances_val2017.json (test_dataloader.dataset)'),
     ('test', [
-        '{config}', 'no.pth', '--data-root', '{data}', '--tta', '--cfg-options',
+        '{config}', '{config}', '--data-root', '{data}', '--tta', '--cfg-options',
         'test_dataloader.dataset.pipeline.1.type=RandomResize'
     ], '--tta needs one Resize'),
     ('train', ['{config}', '--data-root', '{data}', '--work-dir', '{config}/run'

@@ -15,9 +15,11 @@ from mmengine.config import Config
 from PIL import Image
 from torch.utils.data import ChainDataset, Dataset
 
-from colonnade.engine.checks import check_config
-from colonnade.engine.data_checks import images_of, shared_images
+from colonnade.engine.config_checks.every import check_config
+from colonnade.engine.data_borders import image_paths
+from colonnade.engine.data_checks import shared_images
 from colonnade.engine.data_sources import redirect_data_root
+from colonnade.engine.data_validation.start import check_before_training
 from colonnade.engine.launch import prepare_library, read_config
 
 WITHOUT_OUR_TRUNK = dict(type='ResNet', depth=18)
@@ -105,7 +107,7 @@ def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     with pytest.raises(ValueError, match=f'{path} cannot be read'):
-        check_config(cfg, ('train_dataloader', ))
+        check_before_training(cfg, skip=False)
 
 
 @pytest.mark.parametrize('changes, options, says', [
@@ -173,7 +175,7 @@ def test_frames_of_many_clips_are_soon_compared(tmp_path: Path) -> None:
 
 
 def test_data_sets_of_torch_say_no_images() -> None:
-    assert list(images_of([Dataset(), ChainDataset([])])) == []
+    assert image_paths([Dataset(), ChainDataset([])]) == []
 
 
 def test_configs_of_data_sets_with_other_classes_stay() -> None:
@@ -183,6 +185,8 @@ def test_configs_of_data_sets_with_other_classes_stay() -> None:
         dict(
             default_scope='mmdet',
             model=dict(detector=dict(bbox_head=head)),
-            val_dataloader=dict(dataset=dict(type='MOTChallengeDataset', data_root='x'))))
+            val_dataloader=dict(dataset=dict(type='MOTChallengeDataset', data_root='x')),
+            val_cfg=dict(),
+            val_evaluator=dict(type='MOTChallengeMetric')))
     prepare_library(cfg, 'a.py')
     check_config(cfg, ('val_dataloader', ))

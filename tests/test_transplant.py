@@ -14,8 +14,8 @@ from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS
 
-from colonnade.engine.checks import check_config
 from colonnade.engine.classes import class_heads
+from colonnade.engine.config_checks.every import check_config
 from colonnade.engine.hooks import QuietFilter
 from colonnade.engine.launch import read_config
 from colonnade.engine.transplant.command import transplant

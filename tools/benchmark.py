@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import add_amp, user_errors
+from colonnade.tools.command_line import add_amp, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -60,6 +60,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('benchmark')
 def main() -> None:
     """Measure what the command line names, and print a table."""
     args = parse_args()

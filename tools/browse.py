@@ -50,11 +50,12 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('browse')
 def main() -> None:
     """Write the page, and print what was found."""
     print_any_name()
     args = parse_args()
-    with stoppable('browse'), user_errors('browse'):
+    with user_errors('browse'):
         from colonnade.engine.launch import import_quietly
         import_quietly('colonnade.engine.browsing')  # takes seconds
         from colonnade.engine.browsing import browse

@@ -48,7 +48,8 @@ def user_errors(tool: str, *kinds: type[Exception]) -> Iterator[None]:
     except caught as error:
         if is_from_an_import(error):
             raise
-        sys.exit(f'{tool}: {error}')
+        from colonnade.runtime.printing import printable  # takes a moment
+        sys.exit(f'{tool}: {printable(error)}')
 
 
 @contextmanager
@@ -81,14 +82,19 @@ def print_report(report: Any, tool: str, consequence: str) -> None:
     """Print what a look at a data set found; end the program if there are faults.
 
     Args:
-        report: The :class:`~colonnade.engine.own_data.files.Report`.
+        report: The :class:`~colonnade.engine.data_validation.findings.Report`.
         tool: Name of the tool.
         consequence: What the tool does not do because of faults.
     """
+    from colonnade.runtime.printing import printable  # takes a moment
+
+    def shown(text: str) -> str:
+        return printable(text).replace('\n', '\n    ')  # no name may pass for a line of ours
+
     for remark in report.remarks:
-        print(f'remark: {remark}')
+        print(f'remark: {shown(remark)}')
     for fault in report.faults:
-        print(f'fault: {fault}', file=sys.stderr)
+        print(f'fault: {shown(fault)}', file=sys.stderr)
     if report.num_faults:
         faults = 'fault' if report.num_faults == 1 else 'faults'
         sys.exit(f'{tool}: {report.num_faults} {faults}, {consequence}')
@@ -149,7 +155,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--trust',
         action='store_true',
-        help='run what is pickled in weight files; only if you trust who made them')
+        help='run what is pickled in files of weights; only if you trust who made them')
 
 
 def add_amp(parser: argparse.ArgumentParser) -> None:
@@ -260,4 +266,8 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         choices=['none', 'pytorch', 'slurm', 'mpi'],
         default='none',
         help='what started the processes: pytorch for torchrun')
+    parser.add_argument(
+        '--allow-outside',
+        action='store_true',
+        help='read files that annotations name outside of the folders of their data set')
     add_trust(parser)

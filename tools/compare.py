@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import print_any_name, user_errors
+from colonnade.tools.command_line import print_any_name, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -20,6 +20,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('compare')
 def main() -> None:
     """Write the page, and print what sums it up."""
     print_any_name()

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import user_errors
+from colonnade.tools.command_line import stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -43,6 +43,7 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
+@stoppable('complexity')
 def main() -> None:
     """Count what the command line names."""
     args = parse_args()

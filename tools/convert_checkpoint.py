@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import user_errors
+from colonnade.tools.command_line import stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -22,6 +22,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('convert_checkpoint')
 def main() -> None:
     """Read, convert, report and write as the command line says."""
     args = parse_args()

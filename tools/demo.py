@@ -20,7 +20,7 @@ from collections import deque
 from pathlib import Path
 from shlex import quote
 
-from colonnade.tools.command_line import user_errors
+from colonnade.tools.command_line import stoppable, user_errors
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = {  # folder of the configs -> name, layout of the data set
@@ -203,6 +203,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('demo')
 def main() -> None:
     """Draw, train, evaluate and print."""
     args = parse_args()

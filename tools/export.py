@@ -49,11 +49,12 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('export')
 def main() -> None:
     """Export, verify and say how much results deviate."""
     print_any_name()
     args = parse_args()
-    with stoppable('export'), user_errors('export'):
+    with user_errors('export'):
         from colonnade.engine.launch import import_quietly
         import_quietly('colonnade.engine.exporting.command')  # takes seconds
         from colonnade.engine.exporting import command

@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import user_errors
+from colonnade.tools.command_line import stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -29,6 +29,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('feature_agreement')
 def main() -> None:
     """Print a row of correlations for each way of mixing tokens."""
     args = parse_args()

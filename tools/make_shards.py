@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import CONFIG, Options, user_errors
+from colonnade.tools.command_line import CONFIG, Options, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -39,6 +39,7 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
+@stoppable('make_shards')
 def main() -> None:
     """Write shards, or check them."""
     args = parse_args()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from colonnade.configs import find_config
 from colonnade.tools.command_line import (add_data_arguments, print_any_name, print_report,
-                                          user_errors)
+                                          stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -30,6 +30,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('new_config')
 def main() -> None:
     """Check the data, list all that is wrong, and write the config if nothing is."""
     print_any_name()
@@ -45,7 +46,9 @@ def main() -> None:
     with user_errors('new_config'):
         command.write_config(cfg, args, data)
     print('{} training and {} validation images'.format(*data.num_images))
-    print('\n'.join((f'{len(data.classes)} classes: {", ".join(data.classes)}', *data.reasons)))
+    from colonnade.runtime.printing import one_line
+    found = f'{len(data.classes)} classes: {", ".join(data.classes)}'
+    print('\n'.join(map(one_line, (found, *data.reasons))))
     print(f'written: {args.out}\ntrain with: {command.train_command(args.out, args.gpus)}')
 
 

@@ -57,11 +57,12 @@ def add_make(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--trust', action='store_true', help=TRUST)
 
 
+@stoppable('package')
 def main() -> None:
     """Make, check, push or pull a package."""
     print_any_name()
     args = parse_args()
-    with stoppable('package'), user_errors('package'):
+    with user_errors('package'):
         from colonnade.engine.sharing import command  # takes seconds
         getattr(command, args.action)(args)
 

@@ -8,7 +8,7 @@ import argparse
 import signal
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_config_arguments, user_errors
+from colonnade.tools.command_line import add_config_arguments, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -18,6 +18,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('param_groups')
 def main() -> None:
     """Print a line for each group of parameters, and below it their names."""
     args = parse_args()

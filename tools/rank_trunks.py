@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from colonnade.tools.command_line import (add_data_arguments, print_any_name, print_report,
-                                          user_errors)
+                                          stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -68,6 +68,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('rank_trunks')
 def main() -> None:
     """Check the data, measure each trunk, and end with status 1 if one failed."""
     print_any_name()

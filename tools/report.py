@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import print_any_name, user_errors
+from colonnade.tools.command_line import print_any_name, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -19,6 +19,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('report')
 def main() -> None:
     """Write the page, and print where it is."""
     print_any_name()

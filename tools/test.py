@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_amp, add_launch_arguments, user_errors
+from colonnade.tools.command_line import add_amp, add_launch_arguments, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -28,6 +28,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@stoppable('test')
 def main() -> None:
     """Evaluate, print the metrics and write them."""
     args = parse_args()
@@ -37,10 +38,12 @@ def main() -> None:
             from colonnade.engine import evaluation  # takes seconds
             options = evaluation.TestOptions(**vars(args))
             runner = stack.enter_context(evaluation.prepared_runner(options))
+        from colonnade.engine.samples import SampleError
         from colonnade.weights import WeightsError
 
         # of runners that load only now, and of storage that data are read from
-        with user_errors('test', WeightsError, FileNotFoundError, ConnectionError, PermissionError):
+        with user_errors('test', WeightsError, SampleError, FileNotFoundError, ConnectionError,
+                         PermissionError):
             metrics = runner.test()
     with user_errors('test', OSError):
         evaluation.report(metrics, runner, options)

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from colonnade.configs import find_config
@@ -14,6 +16,7 @@ from colonnade.tools.command_line import add_amp, add_launch_arguments, stoppabl
 TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
 OF_PLANS = ('plan', 'processes', 'plan_memory', 'plan_size')
 DOES_NOT_FIT = 3  # the status of such a plan
+INTERRUPTED = 75  # the status of a training that goes on with --resume: EX_TEMPFAIL of sysexits.h
 
 
 def parse_args() -> argparse.Namespace:
@@ -87,6 +90,26 @@ def parse_args() -> argparse.Namespace:
         dest='report',
         action='store_false',
         help='write no record of the run and no report.html')
+    parser.add_argument(
+        '--on-bad-data',
+        choices=('stop', 'skip'),
+        default='stop',
+        help='what to do with a training sample that breaks: stop and name it (the default), or '
+        'take the next one, with a list at the end')
+    parser.add_argument(
+        '--max-bad-steps',
+        type=int,
+        default=5,
+        metavar='N',
+        help='stop after N steps in a row that were skipped, as a loss or a gradient was NaN or '
+        'infinite (%(default)s)')
+    parser.add_argument(
+        '--hang-limit',
+        type=float,
+        metavar='SECONDS',
+        default=argparse.SUPPRESS,
+        help='end a job of several processes if an iteration takes longer than this and than 10 '
+        'times the longest so far (45); 0 for never')
     add_plan(parser)
     args = parser.parse_args()
     if not args.plan and (args.processes, args.plan_memory, args.plan_size) != (1, None, None):
@@ -133,25 +156,51 @@ def plan_of(args: argparse.Namespace) -> int:
     return 0 if plan.fits else DOES_NOT_FIT
 
 
+def command_to_go_on(words: Sequence[str]) -> str:
+    """The command line of this training as one that goes on from its last checkpoint."""
+    kept, drops = [], False
+    for word in words:
+        if word.startswith(('--res', '--lo', '--new')):  # as short as argparse takes them
+            drops = '=' not in word and not word.startswith('--new')
+        elif drops and not word.startswith('-'):
+            drops = False  # a checkpoint
+        else:
+            drops = False
+            kept.append(word)
+    program, *arguments = kept
+    start = 'python ' * program.endswith('.py')
+    return start + program + ''.join(f' {shlex.quote(word)}' for word in [*arguments, '--resume'])
+
+
+@stoppable('train')
 def main() -> None:
-    """Train as the command line says."""
+    """Train as the command line says, and end with status 75 if a signal interrupts."""
     args = parse_args()
     if args.plan:
-        with stoppable('train'):
-            sys.exit(plan_of(args))
+        sys.exit(plan_of(args))
     for name in OF_PLANS:
         delattr(args, name)
-    with stoppable('train'), ExitStack() as stack:
-        with user_errors('train'):
-            args.config = find_config(args.config)
-            from colonnade.engine.training import TrainOptions, prepared_runner  # takes seconds
-            runner = stack.enter_context(prepared_runner(TrainOptions(**vars(args))))
-        from colonnade.weights import WeightsError
+    with user_errors('train'):
+        args.config = find_config(args.config)
+        from mmengine.dist import is_main_process
 
-        # of runners that load only now, and of storage that data are read from
-        with user_errors('train', WeightsError, FileNotFoundError, ConnectionError,
-                         PermissionError):
-            runner.train()
+        from colonnade.engine.interruption import Interrupted, interruptible  # takes seconds
+        from colonnade.engine.samples import SampleError
+        from colonnade.engine.training import TrainOptions, prepared_runner
+        from colonnade.weights import WeightsError
+    try:
+        with ExitStack() as stack:
+            with user_errors('train'):
+                runner = stack.enter_context(prepared_runner(TrainOptions(**vars(args))))
+            # of runners that load only now, of data, workers and disks, of NaN
+            with interruptible(runner), user_errors('train', WeightsError, SampleError, OSError,
+                                                    FloatingPointError):
+                runner.train()
+    except Interrupted as stop:
+        if is_main_process():
+            again = f'; go on with: {command_to_go_on(sys.argv)}' if stop.saved else ''
+            print(f'\ntrain: {stop}{again}', file=sys.stderr)
+        sys.exit(INTERRUPTED if stop.saved else 128 + stop.signal)
 
 
 if __name__ == '__main__':

@@ -71,11 +71,12 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
         '--nearest', action='store_true', help='show each token as a square (interpolate)')
 
 
+@stoppable('visualize')
 def main() -> None:
     """Draw and write the pictures."""
     print_any_name()
     args = parse_args()
-    with stoppable('visualize'), user_errors('visualize'):
+    with user_errors('visualize'):
         from colonnade.engine.launch import import_quietly
         import_quietly('colonnade.engine.pictures.command')  # takes seconds
         from colonnade.engine.pictures.command import visualize

@@ -9,8 +9,9 @@ from math import sqrt
 import torch
 from mmengine.config import Config
 
-from ..checks import batch_problems, trunk_of
+from ..config_checks.widths import batch_problems
 from ..half_precision import lacks_bfloat16
+from ..trunk_config import trunk_of
 from .estimate import Estimate, Setting
 
 PROCESSES = (2, 4, 8, 16)  # to share over

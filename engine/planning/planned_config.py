@@ -10,7 +10,7 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
-from ..checks import check_config
+from ..config_checks.every import check_config
 from ..half_precision import TYPES, half_type
 from ..hooks import drop_absent_hooks
 from ..launch import load_config

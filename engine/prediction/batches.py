@@ -1,40 +1,11 @@
 """Many images through a model: decoded beside computing, in batches that change no answer."""
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import Any, TypeVar
 
 A = TypeVar('A')
-B = TypeVar('B')
 WINDOW = 4  # batches of images may come between an image and others of its shape
-
-
-def prefetched(function: Callable[[A], B], items: Iterable[A], *, workers: int,
-               ahead: int) -> Iterator[B]:
-    """``map`` whose results are made in threads beforehand, in order.
-
-    Args:
-        function: May raise, which is raised when its result is due.
-        items: Taken one at a time; may be endless.
-        workers: Threads.
-        ahead: How many results may wait.
-    """
-    remaining = iter(items)
-    with ThreadPoolExecutor(workers, thread_name_prefix='colonnade-images') as pool:
-        waiting: deque[Future[B]] = deque()
-        try:
-            while True:
-                for item in islice(remaining, ahead + 1 - len(waiting)):
-                    waiting.append(pool.submit(function, item))
-                if not waiting:
-                    return
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def in_batches(run: Callable[[list[Any]], list[Any]], items: Iterable[A], *,

@@ -15,11 +15,12 @@ import torch
 
 from colonnade.configs import list_configs
 from colonnade.runtime.images import ImageError, num_frames
+from colonnade.runtime.printing import one_line
 
 from ..atomic import replacing
 from ..half_precision import half_type, name_of_type
+from ..prefetching import prefetched
 from ..progress import Progress
-from .batches import prefetched
 from .drawing import check_opacity
 from .inputs import Input, absolute, find_inputs
 from .loading import CHECKPOINTS, check_kinds, device_of, load, make_fast
@@ -262,7 +263,7 @@ def predict_video(model: Model, item: Input, every: int, outputs: Outputs, recor
         with Progress(item.name, len(video)) as progress:
             records.add(predict_frames(model, item, video, outputs, report=progress, **options))
     except ImageError as error:
-        print(f'skipped: {error}', file=sys.stderr, flush=True)
+        print(f'skipped: {one_line(error)}', file=sys.stderr, flush=True)
         return [str(error)]
     return []
 
@@ -281,4 +282,5 @@ def write_errors(path: Path, errors: Sequence[str]) -> None:
         path.unlink(missing_ok=True)
         return
     with replacing(path) as scratch:
-        scratch.write_bytes(os.fsencode('\n'.join([*errors, ''])))  # names in any encoding
+        lines = [f'{one_line(error)}\n' for error in errors]
+        scratch.write_bytes(os.fsencode(''.join(lines)))  # names in any encoding

@@ -22,7 +22,6 @@ from colonnade.weights.openmmlab import is_plain_config, without_code
 from colonnade.weights.sharded_files import is_sharded
 from colonnade.weights.state_dicts import WeightsError
 
-from ..checks import settle_trunk
 from ..classes import OTHER_CLASSES, class_heads, num_classes_of
 from ..data_sources import find_datasets
 from ..fusing import fuse_if_wanted
@@ -31,6 +30,7 @@ from ..launch import build_error, prepare_library, read_config
 from ..options import merge_options
 from ..registries import find_class
 from ..sharing import check_parts, open_package
+from ..trunk_config import settle_trunk
 from .drawing import Colour
 from .model import Model
 from .results import distinct_colours

@@ -19,7 +19,8 @@ from torch import nn
 from colonnade.runtime.images import ImageError, Source, name_of, read_image
 
 from ..complexity import count_parameters
-from .batches import in_batches, prefetched
+from ..prefetching import prefetched
+from .batches import in_batches
 from .drawing import Colour
 from .pipeline import pipeline_for_arrays
 from .results import LabelMap, Result

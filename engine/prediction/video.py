@@ -17,7 +17,7 @@ import numpy as np
 from colonnade.runtime.images import ImageError
 
 from ..atomic import replacing
-from .batches import prefetched
+from ..prefetching import prefetched
 from .films import can_be_named, new_film
 from .inputs import Input
 from .model import WORKERS, Answer, Model
@@ -25,6 +25,7 @@ from .outputs import Outputs
 from .results import LabelMap
 
 DEFAULT_RATE = 25.  # frames a second, of videos that do not say
+HEAD = 512  # bytes of a file, of which every kind of video has some that no text has
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ def open_video(path: Path, every: int) -> Video:
         raise ImageError(f'{path}: there is no such file')
     if not can_be_named(path):
         raise ImageError(f'{path}: OpenCV opens no video whose path is not UTF-8: rename it')
+    if is_text(path):
+        raise ImageError(f'{path} is text, such as a list of other files, and no video')
     capture = cv2.VideoCapture(str(path))
     try:
         whole, frame = capture.read()
@@ -86,6 +89,13 @@ def open_video(path: Path, every: int) -> Video:
     height, width = frame.shape[:2]
     return Video(path, (height, width), rate if math.isfinite(rate) and rate > 0 else DEFAULT_RATE,
                  max(1, int(number)) if math.isfinite(number) else 1, every)
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file begins as text; of a playlist, FFmpeg would read the files that it names."""
+    with path.open('rb') as file:
+        head = file.read(HEAD)
+    return bool(head) and not any(byte < 9 for byte in head)
 
 
 def predict_frames(model: Model, item: Input, video: Video, outputs: Outputs, *,

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from ..atomic import check_writable, write_text
+from ..data_validation.findings import Report, repeated
 from ..own_data.command import check_data_options, complete_data_options, look_at_data
 from ..own_data.describe import OwnData
-from ..own_data.files import Report, repeated
 from .cache import CacheError, default_folder, size_of
 from .data import samples_of, subset
 from .picture import draw

@@ -38,16 +38,24 @@ def data_of(cfg: Config, dataloader: str) -> dict[str, str]:
     Raises:
         OSError: If something cannot be read.
     """
-    found = {}
-    for _, dataset in find_datasets(cfg, (dataloader, )):
-        for path in paths_of(dataset):
-            if '://' in path:
-                found[path] = 'not on this machine'
-            elif os.path.isdir(path):
-                found[path] = f'{FOLDER} {sha256_of_listing(path)}'
-            else:
-                found[path] = sha256_of(Path(path))
-    return found
+    return {
+        path: sha256_of_path(path)
+        for _, dataset in find_datasets(cfg, (dataloader, ))
+        for path in paths_of(dataset)
+    }
+
+
+def sha256_of_path(path: str) -> str:
+    """SHA-256 of a file's content, or of the names and sizes of a folder's files.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    if '://' in path:
+        return 'not on this machine'
+    if os.path.isdir(path):
+        return f'{FOLDER} {sha256_of_listing(path)}'
+    return sha256_of(Path(path))
 
 
 def sha256_of_listing(folder: str) -> str:

@@ -187,7 +187,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         return json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f'{path} is damaged: {error}') from error
 
 
@@ -221,11 +221,12 @@ def curves_of(columns: dict[str, np.ndarray]) -> dict[str, Curve]:
 
 
 def evaluations_of(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """What rows say of evaluations, where nothing else does: those without a loss."""
+    """What rows say of evaluations, where nothing else does: those without loss and rate."""
     if not columns:
         return []
-    found = []
-    for row in np.flatnonzero(np.isnan(columns.get('loss', np.full(len(columns['iter']), np.nan)))):
+    found, none = [], np.full(len(columns['iter']), np.nan)
+    trained = ~np.isnan(columns.get('loss', none)) | ~np.isnan(columns.get('lr', none))
+    for row in np.flatnonzero(~trained):
         metrics = {
             key: float(values[row])
             for key, values in columns.items()

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ..reporting import Section, Table, write_page
+from ..run_folder.table import SKIPPED
 from .class_sections import class_sections
 from .curve_sections import curve_section, metric_section
 from .folder import PAGE, Run, read_run
@@ -96,6 +97,7 @@ def state_rows(run: Run) -> list[tuple[str, str]]:
         ('time', clock(seconds)),
         ('of which for this record and page', f'{about["seconds_of_recording"]:.1f} s'),
         *pace_rows(run),
+        *skipped_rows(run),
         ('images an iteration', str(about['batch'] or 'varies')),
         ('seed', str(about['seed'])),
         ('most memory of the first process', f'{about["peak_memory"]:.2f} GiB'),
@@ -128,6 +130,13 @@ def pace_rows(run: Run) -> list[tuple[str, str]]:
     if last is not None and 'seconds' in last:
         rows.append(('the last evaluation', f'{last["seconds"]:.3g} s'))
     return rows
+
+
+def skipped_rows(run: Run) -> list[tuple[str, str]]:
+    """How many steps were skipped since the latest start, if any."""
+    if SKIPPED not in run.curves:
+        return []
+    return [('steps skipped, as a number was not finite', f'{run.curves[SKIPPED][-1, 1]:.0f}')]
 
 
 def clock(seconds: float) -> str:

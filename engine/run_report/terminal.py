@@ -1,6 +1,8 @@
 """Tables of pages as text."""
 from __future__ import annotations
 
+from colonnade.runtime.printing import printable
+
 from ..reporting import Table
 from ..reporting.page import shown
 
@@ -27,7 +29,7 @@ def text_of(table: Table) -> str:
 
 def cut(text: str, *, front: bool = False) -> str:
     """A text on one line and of bounded length; the front of keys is what they share."""
-    text = ' '.join(text.split())
+    text = printable(' '.join(text.split()))
     if len(text) <= WIDEST:
         return text
     return f'…{text[1 - WIDEST:]}' if front else f'{text[:WIDEST - 1]}…'

@@ -168,7 +168,7 @@ def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
     try:
         content: Any = json.loads(path.read_text(encoding='utf-8'))
         metrics, tested = dict(content['metrics']), str(content['checkpoint'])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PackageError(f'{path} is no metrics.json of tools/test.py') from error
     expected = content.get('checkpoint_sha256')
     if expected is not None and Path(checkpoint).is_file():

@@ -9,9 +9,9 @@ from mmengine.config import Config
 
 from colonnade.weights.pretrained import pretrained_of
 
-from ..checks import settle_trunk
 from ..data_sources import evaluators
 from ..hooks import averages_weights, hooks_of, plain
+from ..trunk_config import settle_trunk
 from .plain_config import PackageError
 
 #: what inference and evaluation read; how the model was trained stands in the card

@@ -8,6 +8,8 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from mmengine.config import Config
 
+from colonnade.runtime.printing import printable
+
 from .card import Card
 
 PIPELINE_TAGS = dict(
@@ -161,7 +163,7 @@ def table(head: tuple[str, str], rows: dict[Any, Any]) -> Iterator[str]:
 
 def escaped(value: Any) -> str:
     """A value as a cell of a table shows it."""
-    return re.sub(r'([\\|<>*_`\[\]])', r'\\\1', shown(value))
+    return re.sub(r'([\\|<>*_`\[\]])', r'\\\1', ' '.join(printable(shown(value)).split()))
 
 
 def shown(value: Any) -> str:

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from colonnade.configs import find_config
 
 from ..atomic import write_text
-from ..checks import check_config
+from ..config_checks.every import check_config
 from ..config_source import base_path, comment_lines, laid_out
 from ..launch import read_config
 from .difference import difference, without_scope

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmengine.registry import MODELS
 
-from ..checks import strides_for_fpn_head
+from ..config_checks.head_widths import strides_for_fpn_head
 from ..options import names_of_type
 from ..registries import find_class
 from .maps import Map, whole
