@@ -202,6 +202,7 @@ def test_time_by_part(head: str) -> None:
     assert float(found['trunk'][0]) > 0 and 'GFLOP/s' in limit
 
 
+@pytest.mark.slow
 def test_models_that_cannot_be_fused_are_timed_as_built() -> None:
     path = ROOT / 'configs/sem_fpn/simplified_vit_nano_12_slim_shapes.py'
     title, *rows, total, _ = part_table(path, (64, 96), rounds=1)

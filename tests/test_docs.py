@@ -185,6 +185,7 @@ def contents(found: re.Match) -> str:
     return Path(found[1]).read_text()
 
 
+@pytest.mark.slow
 def test_the_tutorial(start: Callable, tmp_path: Path) -> None:
     """Every step, on a tiny data set."""
     for block in blocks_of(TUTORIAL):

@@ -74,6 +74,7 @@ def test_trains_resumes_and_evaluates(trunk: str, head: str, real_data: dict[str
     assert all(0 <= metrics[name] <= 100 for name in METRICS[layout])
 
 
+@pytest.mark.slow
 def test_averaged_weights_are_saved_evaluated_and_resumed(shapes: Path, tmp_path: Path,
                                                           run_tool: Callable) -> None:
     """The hook of the _ema leaves, through our loading."""

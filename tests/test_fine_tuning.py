@@ -59,7 +59,9 @@ def fine_tune(run_tool: Callable, head: str, data: Path, work_dir: Path, *option
              *NO_WORKERS[:2])
 
 
-@pytest.mark.parametrize('head', LAYOUTS)
+@pytest.mark.parametrize(
+    'head',
+    ['sem_fpn', *(pytest.param(head, marks=pytest.mark.slow) for head in ('mask_rcnn', 'upernet'))])
 def test_classes_in_common_keep_their_rows(head: str, shapes: Path, tmp_path: Path,
                                            run_tool: Callable) -> None:
     old, new = OLD[LAYOUTS[head]], NEW[LAYOUTS[head]]

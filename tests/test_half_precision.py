@@ -253,6 +253,7 @@ def test_corners_of_regions_are_not_rounded(kind: type, fused: bool, far: bool) 
     assert (found - expected).abs().max() < 0.02 * expected.abs().max()
 
 
+@pytest.mark.slow
 @no_gpu
 def test_training_goes_on_in_either_precision(trained: Path, shapes: Path, tmp_path: Path,
                                               fast_bfloat16: None, run_tool: Callable) -> None:

@@ -68,7 +68,7 @@ def test_instances(five_classes: list, tmp_path: Path, run_tool: Callable,
     assert 0 <= metrics['coco/segm_mAP'] <= 1
 
 
-@pytest.mark.parametrize('head', ['sem_fpn', 'upernet'])
+@pytest.mark.parametrize('head', ['sem_fpn', pytest.param('upernet', marks=pytest.mark.slow)])
 def test_label_maps(head: str, three_classes: Path, tmp_path: Path, run_tool: Callable,
                     capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / 'own.py'

@@ -32,7 +32,7 @@ def state_of(model: str, **kwargs: object) -> State:
 
 SOME = [
     'vit_base_patch16_rope_reg1_gap_256', 'vit_small_patch16_rope_ape_224',
-    'vit_base_patch16_sapiens2', 'eva02_base_patch14_448'
+    'vit_base_patch16_sapiens2'
 ]
 
 

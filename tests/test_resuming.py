@@ -70,6 +70,7 @@ def test_averaged_weights_go_on_and_are_evaluated(averaging: Path, train: Callab
 slowly = pytest.mark.slow  # what others cover in part
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'layout',
     ['published', *(pytest.param(name, marks=slowly) for name in ('ours', 'bare', 'safetensors'))])

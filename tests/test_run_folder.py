@@ -298,6 +298,7 @@ def test_a_table_that_cannot_be_written_ends_no_training(evaluated: Callable) ->
     assert 'metrics.csv cannot be written, and lacks rows from iteration 2 on until' in lines[0]
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_visualizer_write_apart(evaluated: Callable, tmp_path: Path) -> None:
     own = "visualizer = dict(name='the same')"
     first = evaluated([0.5], own=own).rename(tmp_path / 'first')
@@ -337,6 +338,7 @@ def test_stopping_between_epochs(evaluated: Callable) -> None:
     assert len(list(work_dir.rglob('events.*'))) == 1 and not (work_dir / 'tensorboard').exists()
 
 
+@pytest.mark.slow
 def test_a_detector_that_finds_nothing_trains_to_the_end(run_tool: Callable, shapes: Path,
                                                          tmp_path: Path) -> None:
     run_tool('train', config('mask_rcnn'), '--data-root', shapes / 'coco', '--work-dir',

@@ -84,7 +84,7 @@ def samples(head: str, root: str | Path) -> list[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
+@pytest.mark.parametrize('head', ['mask_rcnn', pytest.param('sem_fpn', marks=pytest.mark.slow)])
 def test_samples_are_those_of_folders(head: str, shapes: Path, shards: Path, bucket: str) -> None:
     layout = LAYOUTS[head]
     expected = samples(head, shapes / layout)

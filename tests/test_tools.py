@@ -50,8 +50,8 @@ def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
 
 
 @pytest.mark.parametrize('head, package', [
-    ('mask_rcnn', 'mmdet'),
-    pytest.param('upernet', 'mmseg', marks=pytest.mark.slow),
+    pytest.param('mask_rcnn', 'mmdet', marks=pytest.mark.slow),
+    ('upernet', 'mmseg'),
 ])
 def test_under_the_librarys_own_tools(head: str, package: str, shapes: Path,
                                       tmp_path: Path) -> None:

@@ -172,8 +172,9 @@ def test_wrong_arguments_are_named(trunk: str, out: str, message: str, tmp_path:
 @pytest.mark.usefixtures('untried')
 @pytest.mark.parametrize('name, draw', [
     ('mmdet::fcos/fcos_r50-caffe_fpn_gn-head_1x_coco.py', draw_instances),
-    ('mmseg::pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py', draw_label_maps),
-])
+    pytest.param('mmseg::pspnet/pspnet_r50-d8_4xb4-80k_ade20k-512x512.py', draw_label_maps,
+                 marks=pytest.mark.slow),
+])  # yapf: disable
 def test_then_ones_own_data(name: str, draw: Callable, tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw(tmp_path / 'data')
     run_tool('transplant', name, '--trunk', NANO, '--out', tmp_path / 'theirs.py')

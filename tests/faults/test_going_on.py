@@ -69,6 +69,7 @@ def test_a_signal_saves_and_the_run_goes_on(runs: Runs, run_tool: Callable, tmp_
     assert names == {'iter_4.pth', 'iter_6.pth'}  # 3 is within a step
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_was_stopped_is_made_again(runs: Runs, run_tool: Callable,
                                                       tmp_path: Path) -> None:
     """With averaged weights, which are in the model's place while it is evaluated."""
