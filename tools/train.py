@@ -189,7 +189,7 @@ def main() -> None:
         from colonnade.engine.training import TrainOptions, prepared_runner
         from colonnade.weights import WeightsError
     try:
-        with ExitStack() as stack:
+        with user_errors('train', ConnectionError), ExitStack() as stack:  # to other processes
             with user_errors('train'):
                 runner = stack.enter_context(prepared_runner(TrainOptions(**vars(args))))
             # of runners that load only now, of data, workers and disks, of NaN

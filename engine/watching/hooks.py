@@ -18,7 +18,7 @@ class Progress:
         phase: See :mod:`.judging`.
         iteration: The one that it does, or waits for.
         longest: That a phase of an iteration took so far, in seconds.
-        tell: Is called when a phase begins that the others should hear of at once.
+        tell: Is called when a phase begins or ends that the others should hear of at once.
     """
 
     def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
@@ -34,10 +34,11 @@ class Progress:
         """Begin a phase."""
         if self.phase in (DATA, STEP):
             self.longest = max(self.longest, self.seconds)
+        matters = {BUSY, GATHERS}.intersection((self.phase, phase))
         self.phase, self.since = phase, time.monotonic()
         if iteration is not None:
             self.iteration = iteration
-        if phase in (BUSY, GATHERS):
+        if matters:
             self.tell()
 
 
@@ -63,8 +64,8 @@ class Phases(Hook):
             self.progress.enter(BUSY)
 
     def before_iteration(self, iteration: int) -> None:
-        """The images of an iteration are there."""
-        if not self.is_first and self.is_warm:
+        """The images of an iteration are there; other hooks may wait for other processes."""
+        if self.is_first and self.is_warm:
             self.progress.enter(STEP, iteration)
 
     def after_iteration(self, iteration: int) -> None:
