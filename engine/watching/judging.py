@@ -13,6 +13,7 @@ LEFT = 'left'  # has ended without an error
 
 PATIENCE = 10  # times the longest iteration so far are no reason to worry
 SILENT = 10.  # seconds
+QUIET = 3.  # seconds without a word, of a process that is late
 
 
 @dataclass
@@ -74,7 +75,7 @@ def complaint(reports: Sequence[Report], late: Sequence[Report]) -> str:
         if report.phase == LEFT:
             return f'{report} has ended at iteration {report.iteration}, and others wait for it'
     for report in late:
-        if report.silence > SILENT:
+        if report.silence > QUIET:
             return (f'{report} was not heard of for {report.silence:.0f} s, after it was in '
                     f'iteration {report.iteration}: it is stopped, or its machine is')
     for report in late:

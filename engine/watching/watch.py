@@ -79,14 +79,17 @@ class Watch(Thread):
                 return
 
     def tell(self) -> None:
-        """Report where this process stands; the first one also says if anybody is busy."""
+        """Report where this process stands; the first one also tells each if others are busy."""
         progress = self.progress
         self.own = replace(self.own, phase=progress.phase, iteration=progress.iteration,
                            seconds=progress.seconds, longest=progress.longest)  # yapf: disable
-        told = self.own
-        if self.own.rank == 0 and any(other.is_excused for other in self.others.values()):
-            told = replace(told, phase=BUSY)
-        self.send(report=asdict(told))
+        for rank, link in self.links.items():
+            told = self.own
+            if self.own.rank == 0 and any(other.is_excused
+                                          for other in self.others.values() if other.rank != rank):
+                told = replace(told, phase=BUSY)
+            with self.sending:
+                send(link, dict(report=asdict(told)))
 
     def send(self, **message: Any) -> None:
         """Send a message to all that this process is connected with."""
@@ -104,7 +107,10 @@ class Watch(Thread):
                     if other.phase != LEFT else '')
         self.heard[rank] = time.monotonic()
         if 'report' in message:
-            self.others[rank] = Report(**message['report'])
+            was_excused, self.others[rank] = self.others[rank].is_excused, Report(
+                **message['report'])
+            if self.own.rank == 0 and self.others[rank].is_excused != was_excused:
+                self.tell()  # to those who judge if this process falls silent
         if 'left' in message:
             self.others[rank].phase = LEFT
         self.is_told = 'ended' in message

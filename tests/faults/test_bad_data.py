@@ -367,4 +367,4 @@ def test_all_processes_end_at_bad_data(data: Path, tmp_path: Path) -> None:
                       '--data-root', data / 'ade', '--work-dir', tmp_path / 'run', *SHORT,
                       *NO_WORKERS, fail=True, **TWO_PROCESSES)  # yapf: disable
     assert says.count('train: training would stop at its data:') == 2
-    assert says.count('more.jpg has no label map') == 2
+    assert says.count('more.jpg has no label map') >= 2

@@ -44,10 +44,6 @@ def run_two_of(path: Path,
     return run_independently(command, command, out=tmp_path, timeout=timeout)
 
 
-def last_line(work_dir: Path) -> str:
-    return latest_log(work_dir).strip().splitlines()[-1]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('fault, rank, expected', [
     ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed, without a word'),
@@ -82,7 +78,7 @@ def test_a_stopped_process_ends_all(rank: int, shapes: Path, tmp_path: Path) -> 
     assert [each.status for each in ended] == [None if rank == own else 1 for own in (0, 1)]
     assert re.search(
         rf'the run hangs: process {rank} \(.*\) was not heard of for \d+ s, '
-        'after it was in iteration', last_line(tmp_path / 'run'))
+        'after it was in iteration', latest_log(tmp_path / 'run'))
 
 
 @pytest.mark.slow
@@ -98,7 +94,7 @@ def test_an_endless_loop_in_a_transform_ends_all(num_workers: int, shapes: Path,
         *NO_VAL)
     assert [each.status for each in ended] == [1, 1]
     assert re.search(r'the run hangs: process 1 \(.*\) waits for the data of iteration \d since',
-                     last_line(tmp_path / 'run'))
+                     latest_log(tmp_path / 'run'))
     stacks, = (tmp_path / 'run').glob('*/stacks_of_process_1.txt')
     assert ('in loop' if num_workers == 0 else 'dataloader.py') in stacks.read_text()
 
