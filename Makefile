@@ -27,7 +27,8 @@ test-slow: env
 	$(BIN)/python -m pytest -m slow -s
 
 test-faults: env
-	$(BIN)/python -m pytest -m slow -s tests/faults --ignore-glob='*/test_fuzzing_*.py'
+	$(BIN)/python -m pytest -m slow -s tests/faults tests/test_clusters.py \
+	    tests/test_memory_stays_flat.py --ignore-glob='*/test_fuzzing_*.py'
 	HYPOTHESIS_PROFILE=thousands $(BIN)/python -m pytest -m "slow or not slow" -q \
 	    --hypothesis-show-statistics tests/faults/test_fuzzing_*.py
 
