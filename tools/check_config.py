@@ -46,7 +46,8 @@ def main() -> None:
     errors = sum(finding.severity == 'error' for finding in found)
     warnings = sum(finding.severity == 'warning' for finding in found)
     print(f'{args.config}: {errors} errors, {warnings} warnings')
-    sys.exit(1 if errors else 0)
+    if errors:
+        sys.exit(1)
 
 
 if __name__ == '__main__':
