@@ -320,9 +320,11 @@ def test_a_step_finds_what_rules_do_not(width: int) -> None:
 
 
 def run_check(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments: Any) -> Any:
-    with pytest.raises(SystemExit) as stopped:
+    try:
         run_tool('check_config', *arguments)
-    return stopped.value.code, capsys.readouterr().out
+    except SystemExit as stopped:
+        return stopped.code, capsys.readouterr().out
+    return 0, capsys.readouterr().out
 
 
 def test_the_tool_says_all_at_once(tmp_path: Path, shapes: Path, run_tool: Callable,
