@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from .registries import find_class
-from .seeding import MODEL, Seed, seed_batches
+from .seeding import MODEL, Seed, endless_loader, seed_batches
 
 #: in the message hub, and so in checkpoints
 LENGTH, SEEDS = 'iterations_per_epoch', 'seeds_of_iterations'
@@ -35,9 +35,9 @@ class SeededIterationLoop(IterBasedTrainLoop):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.batches = seed_batches(self.dataloader, endless=True)
+        loader, self.batches = endless_loader(self.dataloader)
         if self.batches is not None:
-            self.dataloader_iterator = Batches(self.dataloader)
+            self.dataloader_iterator = Batches(loader)
 
     def run(self) -> nn.Module:
         """As mmengine's; batches of iterations that are done are skipped, and not loaded."""
@@ -61,7 +61,7 @@ class SeededEpochLoop(EpochBasedTrainLoop):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.batches = seed_batches(self.dataloader, endless=False)
+        self.batches = seed_batches(self.dataloader)
         self.done = 0  # iterations of the epoch that training starts in
 
     def run(self) -> nn.Module:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mmengine.runner import Runner
 from colonnade.runtime.printing import one_line
 
 from .data_checks import parts_of
+from .storage.patience import PASSING
 
 SKIPPED = 'skipped_samples'  # .jsonl in the work dir: a line for each time a sample was skipped
 IN_A_ROW = 100  # samples that may break one after the other
@@ -45,7 +47,7 @@ class NamedSamples:
     """
 
     def __init__(self, dataset: BaseDataset, skipped: Path | None) -> None:
-        self.dataset, self.skipped = dataset, skipped
+        self.dataset, self.skipped, self.has_warned = dataset, skipped, False
         self.name = ' '.join([type(dataset).__name__, *filter(None, [dataset.ann_file])])
         self.prepare: Callable[[int], Any] = dataset.prepare_data
 
@@ -63,34 +65,57 @@ class NamedSamples:
             except MemoryError:
                 raise
             except Exception as error:  # decoders and steps raise of all kinds
-                text = self.describe(at, error)
-                is_sample = not isinstance(error, (ConnectionError, TimeoutError))  # but storage
+                info, must_stop = self.info(at), not self.skipped or of_storage(error)
+                text = self.describe(at, info, error)
             first = first or text
-            if not self.skipped or not is_sample:
+            if must_stop:
                 raise SampleError(text)
-            self.note(at, text)
+            self.note(at, info, text)
         raise SampleError(f'{min(number, IN_A_ROW)} samples in a row break; the first: {first}')
 
-    def describe(self, index: int, error: Exception) -> str:
-        """File, id, index and data set of a sample, and the error in one line."""
+    def info(self, index: int) -> dict[str, Any]:
+        """What the data set knows of a sample; nothing if it is this that breaks."""
         try:
             info = self.dataset.get_data_info(index)
-        except Exception:  # it may be this that broke
-            info = {}
-        files = [str(info[key]) for key in KEYS if isinstance(info, dict) and info.get(key)]
+        except Exception:
+            return {}
+        return info if isinstance(info, dict) else {}
+
+    def describe(self, index: int, info: dict[str, Any], error: Exception) -> str:
+        """File, id, index and data set of a sample, and the error in one line."""
+        files = [str(info[key]) for key in KEYS if info.get(key)]
         about = [f'index {index}', self.name]
-        if isinstance(info, dict) and 'img_id' in info:
+        if 'img_id' in info:
             about.insert(0, f'id {info["img_id"]}')
         reason = ' '.join(str(error).split()) or 'no reason given'
         return one_line(f'sample {" with ".join(files) or index} ({", ".join(about)}) cannot be '
                         f'loaded: {type(error).__name__}: {reason}')
 
-    def note(self, index: int, text: str) -> None:
-        """Add a line to the file of skipped samples."""
+    def note(self, index: int, info: dict[str, Any], text: str) -> None:
+        """Add a line to the file of skipped samples; warn once if it cannot be written."""
         assert self.skipped is not None
-        line = json.dumps(dict(data=self.name, index=index, error=text)) + '\n'
-        with self.skipped.open('ab', buffering=0) as file:  # one write: lines of workers stay whole
-            file.write(line.encode())
+        named = dict(file=next((info[key] for key in KEYS if info.get(key)), None),
+                     id=info.get('img_id'))  # yapf: disable
+        line = json.dumps(dict(data=self.name, index=index, **named, error=text), default=str)
+        try:
+            # one write: lines of workers stay whole
+            with self.skipped.open('ab', buffering=0) as file:
+                file.write(f'{line}\n'.encode())
+        except OSError as error:
+            if not self.has_warned:
+                print_log(
+                    f'{self.skipped} cannot be written ({error.strerror}), and will lack skipped '
+                    f'samples: {text}',
+                    logger='current',
+                    level=logging.WARNING)
+            self.has_warned = True
+
+
+def of_storage(error: Exception) -> bool:
+    """Whether an error is a disk's, a network's or a server's, and says nothing of the sample."""
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return True
+    return isinstance(error, OSError) and error.errno in PASSING
 
 
 def name_samples(dataset: Any, skipped: Path | None) -> None:
@@ -143,7 +168,9 @@ class SkippedSamples(Hook):
                 new = file.read(size - self.read_to)
             whole = new[:new.rfind(b'\n') + 1]
             self.read_to += len(whole)
-            self.counts.update(json.loads(line)['error'] for line in whole.splitlines())
+            for line in whole.splitlines():
+                with suppress(ValueError):  # of a full disk, which cut it off
+                    self.counts[json.loads(line)['error']] += 1
 
     def after_train(self, runner: Runner) -> None:
         """List what all processes skipped."""

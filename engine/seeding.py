@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
 import numpy as np
 import torch
+from mmengine.dataset import InfiniteSampler
 from mmengine.device import get_device
 from mmengine.dist import get_rank
 from torch.utils.data import DataLoader
@@ -78,7 +80,7 @@ class SeededBatches:
         self.seed = self.iteration = self.skipped = 0
 
     def start(self, seed: int, iteration: int, *, skip: int) -> None:
-        """Say where the next pass starts; nothing is loaded of what is skipped.
+        """Say where the next pass starts, and that alone; nothing is loaded of what is skipped.
 
         Args:
             seed: Of the training.
@@ -88,8 +90,8 @@ class SeededBatches:
         self.seed, self.iteration, self.skipped = seed, iteration, skip
 
     def __iter__(self) -> Iterator[SeededBatch]:
-        batches = islice(self.through_epochs() if self.endless else self.batches, self.skipped,
-                         None)  # yapf: disable
+        skipped, self.skipped = self.skipped, 0
+        batches = islice(self.through_epochs() if self.endless else self.batches, skipped, None)
         for iteration, indices in enumerate(batches, self.iteration):
             yield SeededBatch(list(indices), Seed(self.seed, get_rank(), iteration, DATA))
 
@@ -100,10 +102,10 @@ class SeededBatches:
             ValueError: If an epoch has none.
         """
         sampler: Any = getattr(self.batches, 'sampler', None)
-        indices = None
         for epoch in count():
             if hasattr(sampler, 'set_epoch'):
                 sampler.set_epoch(epoch)
+            indices = None
             for indices in self.batches:
                 yield indices
             if indices is None:
@@ -114,18 +116,47 @@ class SeededBatches:
         return len(self.batches)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
+        if name == 'batches' or name.startswith('__'):  # of a copy that has nothing yet
+            raise AttributeError(f'{type(self).__name__} has no attribute {name}')
         return getattr(self.batches, name)
 
 
-def seed_batches(loader: DataLoader, *, endless: bool) -> SeededBatches | None:
+def seed_batches(loader: DataLoader) -> SeededBatches | None:
     """Let a loader draw each batch from its own seed; None if the loader has no batches.
 
     Args:
         loader: Changed in place.
-        endless: See :class:`SeededBatches`.
     """
     if loader.batch_sampler is None:
         return None
-    batches = SeededBatches(loader.batch_sampler, endless=endless)
+    return replace_batches(loader, SeededBatches(loader.batch_sampler, endless=False))
+
+
+def endless_loader(loader: DataLoader) -> tuple[DataLoader, SeededBatches | None]:
+    """A loader of the same samples that begins again after the last, and its seeded batches.
+
+    Hooks may read the loader itself meanwhile. One that has no batches is returned as it is.
+    """
+    if loader.batch_sampler is None:
+        return loader, None
+    endless = copy(loader)
+    return endless, replace_batches(
+        endless, SeededBatches(with_own_state(loader.batch_sampler), endless=True))
+
+
+def replace_batches(loader: DataLoader, batches: SeededBatches) -> SeededBatches:
+    """Give a loader other batches, and return them."""
     object.__setattr__(loader, 'batch_sampler', batches)  # torch forbids it after its checks
     return batches
+
+
+def with_own_state(batches: Any) -> Any:
+    """A batch sampler that a pass through another one of the same samples does not change."""
+    own = copy(batches)
+    for name, value in getattr(own, '__dict__', {}).items():
+        if isinstance(value, list):  # such as AspectRatioBatchSampler's, by height and width
+            vars(own)[name] = [each.copy() if isinstance(each, list) else each for each in value]
+    if isinstance(sampler := getattr(own, 'sampler', None), InfiniteSampler):
+        own.sampler = copy(sampler)
+        own.sampler.indices = own.sampler._indices_of_rank()  # all passes draw from the same
+    return own

@@ -35,15 +35,23 @@ class WithoutStart(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record is shown."""
         function, text = OF_THE_START
-        return record.funcName != function and not record.getMessage().startswith(text)
+        return record.funcName != function and not str(record.msg).startswith(text)
 
 
 class Printable(logging.Filter):
-    """Writes out the control characters of a record, which names of files may hold."""
+    """Writes out the control characters of a record, which names of files may hold.
+
+    A record whose text and values do not fit together is shown with both, and where it comes from.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record; all are shown."""
-        text = record.getMessage()
+        try:
+            text = record.getMessage()
+        except Exception:  # a mistake in a line of the log must not end a training
+            text = (f'{record.msg} {record.args} (this text and these values do not fit together: '
+                    f'{record.pathname}:{record.lineno})')
+            record.msg, record.args = text, ()
         if (plain := printable(text)) != text:
             record.msg, record.args = plain, ()
         return True

@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import torch
@@ -29,8 +28,12 @@ class RestartingLoader(DataLoader):
     """torch's data loader, which starts its workers again if one of them was killed.
 
     Batches that are on their way are read again: none is lost, none comes twice, and their order is
-    that of the sampler.
+    that of the sampler. A pass that begins in the middle of another one has workers of its own.
+
+    Attributes:
+        reading: The pass that the latest workers were started for.
     """
+    reading: Pass | None = None  # a default, as loaders become such in place
 
     def __iter__(self) -> Iterator[Any]:
         """The batches.
@@ -38,9 +41,17 @@ class RestartingLoader(DataLoader):
         Raises:
             WorkersDied: If workers die several times before the same batch.
         """
-        self.pending: deque[Any] = deque()  # what the samplers drew, and has not arrived
-        self.drawn = iter(super()._index_sampler)
-        batches: Any = self.started()
+        own = Pass(super()._index_sampler)
+        try:
+            yield from self.read(own)
+        finally:
+            own.ended = True
+
+    def read(self, own: Pass) -> Iterator[Any]:
+        """The batches of a pass."""
+        if self.reading is not None and not self.reading.ended:
+            self._iterator = None  # persistent workers are busy: the other pass keeps them
+        batches: Any = self.started(own)
         failures = 0
         while True:
             try:
@@ -51,26 +62,27 @@ class RestartingLoader(DataLoader):
                 if not DIED.match(str(error)):
                     raise
                 failures += 1
-                self.report(batches, failures, error)
+                self.report(own, batches, failures, error)
             else:
                 failures = 0
-                self.pending.popleft()
+                own.pending.popleft()
                 yield batch
                 continue
             self._iterator = batches = None  # ends the other workers
-            batches = self.started()
+            batches = self.started(own)
 
     @property
     def _index_sampler(self) -> Any:
         return Drawn(self, super()._index_sampler)
 
-    def started(self) -> Iterator[Any]:
-        """The batches of new workers, from the oldest that has not arrived."""
+    def started(self, own: Pass) -> Iterator[Any]:
+        """The batches of workers, from the oldest of a pass that has not arrived."""
+        self.reading = own
         with only_noticed_when_asked(), torch.random.fork_rng(
-                devices=[], enabled=bool(self.pending)):
+                devices=[], enabled=bool(own.pending)):
             return super().__iter__()
 
-    def report(self, batches: Any, failures: int, error: RuntimeError) -> None:
+    def report(self, own: Pass, batches: Any, failures: int, error: RuntimeError) -> None:
         """Log that workers died, or raise a WorkersDied if that was so too often."""
         died = ' and '.join(
             f'{worker.pid} ({cause_of(worker.exitcode)})' for worker in batches._workers
@@ -78,17 +90,17 @@ class RestartingLoader(DataLoader):
         if failures == ATTEMPTS:
             raise WorkersDied(
                 f'worker {died} died, as did others before, {ATTEMPTS} times among the same '
-                f'samples: {self.waiting()}. If it is memory that they lack, take fewer with '
+                f'samples: {self.waiting(own)}. If it is memory that they lack, take fewer with '
                 '--cfg-options train_dataloader.num_workers=N') from error
         print_log(
             f'worker {died} of the data loader died: all its workers are started again, and their '
-            f'{len(self.pending)} batches are read again',
+            f'{len(own.pending)} batches are read again',
             logger='current',
             level=logging.WARNING)
 
-    def waiting(self) -> str:
+    def waiting(self, own: Pass) -> str:
         """Some images of the batches that are on their way, or their indices."""
-        batches = [each if isinstance(each, Iterable) else [each] for each in self.pending]
+        batches = [each if isinstance(each, Iterable) else [each] for each in own.pending]
         tell: Callable[[int], dict[str, Any]] = getattr(self.dataset, 'get_data_info', lambda _: {})
         return shortened([
             tell(index).get('img_path', f'sample {index}') for batch in batches for index in batch
@@ -99,7 +111,7 @@ class Drawn:
     """The batches of indices that a loader's workers are given.
 
     Args:
-        loader: Whose pending batches come first.
+        loader: Whose latest pass they belong to.
         sampler: What they are drawn from.
     """
 
@@ -107,18 +119,34 @@ class Drawn:
         self.loader, self.sampler = loader, sampler
 
     def __iter__(self) -> Iterator[Any]:
-        pending = self.loader.pending
-        for indices in chain(list(pending), self.remembered()):
-            yield indices
-
-    def remembered(self) -> Iterator[Any]:
-        """What is drawn anew."""
-        for indices in self.loader.drawn:
-            self.loader.pending.append(indices)
-            yield indices
+        reading = self.loader.reading  # workers that stay ask again for each pass
+        return iter(self.sampler) if reading is None else reading.indices()
 
     def __len__(self) -> int:
         return len(self.sampler)
+
+
+class Pass:
+    """What a pass through the data has drawn.
+
+    Args:
+        sampler: What it draws from.
+
+    Attributes:
+        pending: Indices that were drawn, of batches that have not arrived.
+        ended: Whether nothing more is read.
+    """
+
+    def __init__(self, sampler: Iterable[Any]) -> None:
+        self.drawn, self.ended = iter(sampler), False
+        self.pending: deque[Any] = deque()
+
+    def indices(self) -> Iterator[Any]:
+        """Those of batches that have not arrived, then those that are drawn anew."""
+        yield from list(self.pending)
+        for indices in self.drawn:
+            self.pending.append(indices)
+            yield indices
 
 
 def restart_workers(loader: DataLoader) -> DataLoader:

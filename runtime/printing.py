@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import re
 
-#: what moves a terminal's cursor, changes its colours, or turns the order of letters round
-CONTROLS = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]')
+#: what moves a terminal's cursor, changes its colours, turns the order of letters round, or cannot
+#: be written as UTF-8
+CONTROLS = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]')
 
 
 def printable(text: object) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlparse
 from urllib.request import Request, getproxies, urlopen
+from uuid import uuid4
 
 import torch
 from huggingface_hub import constants, try_to_load_from_cache
@@ -86,7 +87,7 @@ def fetch_file(url: str, path: Path) -> None:
         OSError: If it cannot be fetched or written, has too many or too few bytes, or has another
             hash than its name says.
     """
-    scratch = path.with_name(f'.unfinished-{os.getpid()}')
+    scratch = path.with_name(f'.unfinished-{uuid4().hex}')
     request = Request(url, headers={'User-Agent': 'colonnade'})
     try:
         with urlopen(request, timeout=TIMEOUT) as answer, scratch.open('wb') as file:

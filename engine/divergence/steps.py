@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial, update_wrapper
 from itertools import zip_longest
 from typing import Any
 
@@ -49,8 +50,12 @@ class StepGuard:
         self.parameters: list[Tensor] = []
         self.total: Tensor | None = None  # norm of the gradients
         self.begin()
+        self.replaced = {key: vars(wrapper)[key] for key in ('backward', 'step')
+                         if key in vars(wrapper)}  # yapf: disable
         self.take_backward, self.take_step = wrapper.backward, wrapper.step
-        wrapper.backward, wrapper.step = self.backward, self.step
+        wrapper.backward = self.backward
+        # with the mark by which schedulers know the method that counts steps for them
+        wrapper.step = update_wrapper(partial(self.step), wrapper.step)
         self.take_clip = getattr(wrapper, 'clip_func', None)
         if self.take_clip is clip_grad_norm_ and not isinstance(wrapper, AmpOptimWrapper):
             wrapper.clip_func = self.clip
@@ -58,6 +63,7 @@ class StepGuard:
     def release(self) -> None:
         """Give the wrapper its own methods back."""
         del self.wrapper.backward, self.wrapper.step
+        vars(self.wrapper).update(self.replaced)
         if self.take_clip is not None:
             self.wrapper.clip_func = self.take_clip
 

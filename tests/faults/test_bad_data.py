@@ -1,8 +1,11 @@
 """Data that are damaged: found before training, named when they break a sample, or skipped."""
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,11 @@ from colonnade.engine.data_sources import redirect_data_root
 from colonnade.engine.data_validation.listed_files import Depth
 from colonnade.engine.data_validation.sources import Source, check_source, sources_of
 from colonnade.engine.data_validation.start import BadDataError, check_before_training
+from colonnade.engine.hooks import QuietFilter
 from colonnade.engine.launch import read_config
-from colonnade.engine.samples import SampleError, name_samples
+from colonnade.engine.samples import SampleError, name_samples, of_storage
+from colonnade.engine.terminal import Printable, WithoutStart
+from colonnade.runtime.printing import printable
 
 ANN_FILE = 'coco/annotations/instances_train2017.json'
 
@@ -326,7 +332,7 @@ def test_the_next_sample_takes_the_place(data: Path, tmp_path: Path) -> None:
         broken: tuple[int, ...] = (1, 2, 4)
 
         def load_data_list(self) -> list[dict[str, Any]]:
-            return [dict(number=number) for number in range(5)]
+            return [dict(img_path=f'{number}.jpg', img_id=number) for number in range(5)]
 
         def prepare_data(self, idx: int) -> int:
             if idx in self.broken:
@@ -336,10 +342,37 @@ def test_the_next_sample_takes_the_place(data: Path, tmp_path: Path) -> None:
     numbers = Numbers(serialize_data=False)  # which would collect garbage
     name_samples(numbers, tmp_path / 'skipped.jsonl')
     assert [numbers[index] for index in range(5)] == [0, 3, 3, 3, 0]
-    assert len((tmp_path / 'skipped.jsonl').read_text().splitlines()) == 4
+    lines = [json.loads(line) for line in (tmp_path / 'skipped.jsonl').read_text().splitlines()]
+    assert [line['index'] for line in lines] == [1, 2, 2, 4]
+    assert lines[0].items() >= dict(data='Numbers', file='1.jpg', id=1).items()
     numbers.broken = (0, 1, 2, 3, 4)
     with pytest.raises(SampleError, match='5 samples in a row break; the first: sample 0'):
         numbers[0]
+    numbers.prepare_data.skipped = Path('/dev/full')  # type: ignore[attr-defined]
+    with pytest.raises(SampleError, match='5 samples in a row break'):
+        numbers[0]
+
+
+@pytest.mark.parametrize('number', [errno.EIO, errno.ESTALE, errno.ENETDOWN, errno.ETIMEDOUT])
+def test_a_disk_that_fails_is_no_bad_sample(number: int) -> None:
+    assert of_storage(OSError(number, 'no answer'))
+    assert not of_storage(OSError(errno.ENOENT, 'absent')) and not of_storage(ValueError())
+
+
+def test_what_cannot_be_shown_is_written_out() -> None:
+    assert printable('a\udcff\x1b\u202e\n') == 'a\\udcff\\x1b\\u202e\n'
+
+
+def test_a_malformed_line_of_the_log_ends_nothing(capsys: pytest.CaptureFixture) -> None:
+    logger = logging.Logger('malformed')
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(WithoutStart())
+    logger.addHandler(handler)
+    logger.addFilter(Printable())
+    logger.addFilter(QuietFilter())
+    logger.info('epoch', 3)
+    said = capsys.readouterr().err
+    assert said.startswith('epoch (3,) (this text') and 'test_bad_data.py' in said
 
 
 @pytest.mark.slow

@@ -157,6 +157,19 @@ def test_killed_workers_are_started_again(persistent: bool, tmp_path: Path) -> N
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+@pytest.mark.parametrize('persistent', [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_pass_in_the_middle_of_another(persistent: bool) -> None:
+    data: Any = range(8)
+    loader = restart_workers(DataLoader(data, 2, num_workers=1, persistent_workers=persistent))
+    expected, outer = [[0, 1], [2, 3], [4, 5], [6, 7]], []
+    for batch in loader:
+        outer.append(batch.tolist())
+        if len(outer) == 2:
+            assert next(iter(loader)).tolist() == [0, 1]  # left in its middle
+            assert [each.tolist() for each in loader] == expected
+    assert outer == expected and [each.tolist() for each in loader] == expected
+
+
 @pytest.mark.slow
 def test_workers_that_die_again_and_again() -> None:
     loader = restart_workers(DataLoader(Fatal(None), 2, num_workers=1))

@@ -131,7 +131,7 @@ def printed_by_a_failure(*command: Any, out: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize('options', [(), ('--fsdp', '--checkpoints', 'sharded')])
 @pytest.mark.parametrize('evaluating', [False, True])
-def test_two_processes_stop_together(options: tuple[str, ...], evaluating: bool, own: Callable,
+def test_two_processes_stop_together(options: tuple[str, ...], evaluating: bool, runs: Runs,
                                      tmp_path: Path) -> None:
     """One of them gets the signal."""
     both = ('default_hooks.checkpoint.interval=4', *NO_WORKERS)

@@ -5,6 +5,7 @@ import csv
 import random
 import re
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from math import exp, isfinite
 from pathlib import Path
@@ -244,6 +245,16 @@ def test_a_healthy_run_is_the_same_to_the_bit(small: Callable, log: Callable,
     for name, value in guarded.model.state_dict().items():
         assert torch.equal(value, plain.model.state_dict()[name]), name
     assert 'skipped' not in log(guarded)
+
+
+def test_a_healthy_run_with_schedulers_warns_of_nothing(small: Callable) -> None:
+    runner = small(3, train=False)
+    runner.param_schedulers = [dict(type='LinearLR', start_factor=0.1, by_epoch=False)]
+    with warnings.catch_warnings():
+        for text in ('Seems like `optimizer', 'Detected call of `scheduler'):
+            warnings.filterwarnings('error', text)
+        runner.train()
+    assert runner.optim_wrapper._global_step == 2  # of three, from 0
 
 
 def test_too_many_in_a_row_stop(small: Callable, tmp_path: Path) -> None:

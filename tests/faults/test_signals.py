@@ -1,8 +1,10 @@
 """Signals to training and to other tools, their workers and torchrun."""
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import time
@@ -16,11 +18,11 @@ from conftest import LAUNCH, NO_VAL, NO_WORKERS, TWO_PROCESSES, config
 from interrupted_runs import Runs, run, start
 from mmdet.datasets.samplers import AspectRatioBatchSampler
 from mmengine.dataset import DefaultSampler, InfiniteSampler
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, DataLoader
 
 import colonnade
 from colonnade.engine.interruption import SIGNALS, start_worker
-from colonnade.engine.seeding import SeededBatches
+from colonnade.engine.seeding import SeededBatches, endless_loader
 from colonnade.tools.train import command_to_go_on
 
 
@@ -95,6 +97,33 @@ def test_a_training_set_smaller_than_a_batch() -> None:
     empty = SeededBatches(BatchSampler(DefaultSampler([1]), 2, drop_last=True), endless=True)
     with pytest.raises(ValueError, match='fewer images than a batch'):
         next(iter(empty))
+
+
+@pytest.mark.parametrize('sampler', [DefaultSampler, InfiniteSampler])
+@pytest.mark.parametrize('kind', [BatchSampler, AspectRatioBatchSampler])
+def test_a_hook_may_read_the_data_of_an_endless_loader(sampler: type, kind: type) -> None:
+    """It ends where the sampler does, and training draws what it would have drawn."""
+
+    def drawn(hook: bool) -> list[tuple[int, ...]]:
+        data = Sized(range(11))
+        loader = DataLoader(data, batch_sampler=kind(sampler(data, seed=4), 2, drop_last=False))
+        endless, batches = endless_loader(loader)
+        assert batches is not None and len(endless) == len(loader) == 6
+        batches.start(7, 0, skip=0)
+        found, own = [], iter(endless)
+        for step in range(20):
+            found.append(tuple(next(own).tolist()))
+            if hook and step == 3:
+                assert len(list(islice(loader, 9))) == (6 if sampler is DefaultSampler else 9)
+        return found
+
+    assert drawn(True) == drawn(False)
+
+
+def test_seeded_batches_can_be_copied() -> None:
+    batches = SeededBatches(BatchSampler(DefaultSampler(range(4), seed=1), 2, False), endless=False)
+    for made in (copy.deepcopy(batches), pickle.loads(pickle.dumps(batches))):
+        assert list(made) == list(batches) and made.batch_size == 2
 
 
 @pytest.mark.slow

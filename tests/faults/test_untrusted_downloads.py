@@ -4,6 +4,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -73,6 +74,13 @@ FAILURES = {
     'silent/a.pth': 'timed out',
     'whole/a-01234567.pth': f'it has the SHA-256 {DIGEST}, and its name says 01234567',
 }
+
+
+def test_two_threads_fetch_a_file(server: str, tmp_path: Path) -> None:
+    path = tmp_path / 'a.pth'
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda _: downloads.fetch_file(f'{server}/whole/a.pth', path), range(2)))
+    assert path.read_bytes() == WEIGHTS and [*tmp_path.iterdir()] == [path]
 
 
 @pytest.mark.parametrize('path', FAILURES)
