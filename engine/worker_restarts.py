@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -58,8 +59,8 @@ class RestartingLoader(DataLoader):
                 batch = next(batches)
             except StopIteration:
                 return
-            except RuntimeError as error:
-                if not DIED.match(str(error)):
+            except (RuntimeError, ConnectionError, EOFError) as error:
+                if not has_lost_a_worker(batches, error):
                     raise
                 failures += 1
                 self.report(own, batches, failures, error)
@@ -82,7 +83,7 @@ class RestartingLoader(DataLoader):
                 devices=[], enabled=bool(own.pending)):
             return super().__iter__()
 
-    def report(self, own: Pass, batches: Any, failures: int, error: RuntimeError) -> None:
+    def report(self, own: Pass, batches: Any, failures: int, error: Exception) -> None:
         """Log that workers died, or raise a WorkersDied if that was so too often."""
         died = ' and '.join(
             f'{worker.pid} ({cause_of(worker.exitcode)})' for worker in batches._workers
@@ -176,6 +177,19 @@ def only_noticed_when_asked() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
+
+
+def has_lost_a_worker(batches: Any, error: Exception) -> bool:
+    """Whether an error comes of a worker that died, and not of a sample.
+
+    Args:
+        batches: torch's iterator with the workers.
+        error: torch's own, or that of a connection to a worker, by which it sends tensors.
+    """
+    if isinstance(error, RuntimeError):
+        return bool(DIED.match(str(error)))
+    wait([worker.sentinel for worker in batches._workers], timeout=1)
+    return any(worker.exitcode for worker in batches._workers)
 
 
 def cause_of(exitcode: int) -> str:
