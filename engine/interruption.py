@@ -82,9 +82,9 @@ class StopOnSignal(Hook):
         self.signal = self.signal or number
         if is_main_process():
             name = signal.Signals(number).name
-            again = 'press Ctrl-C again' if number == signal.SIGINT else 'Ctrl-C serves'
-            os.write(2, f'\n{name}: training stops when this iteration is saved; {again} to end at '
-                     'once, without saving\n'.encode())  # yapf: disable
+            again = ' again' * (number == signal.SIGINT)
+            os.write(2, f'\n{name}: training stops when this iteration is saved; press Ctrl-C{again} '
+                     'to end at once, without saving\n'.encode())  # yapf: disable
 
     def give_back(self) -> None:
         """Let signals do what they did before."""
