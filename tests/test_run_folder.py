@@ -324,14 +324,12 @@ def test_stopping_saves_the_last_state(evaluated: Callable) -> None:
 
 def test_stopping_between_steps(evaluated: Callable) -> None:
     """Of accumulated gradients, the state of the step behind the evaluation is saved."""
-    work_dir = evaluated([0.5, 0.5, 0.5, 0.5],
-                         '--patience',
-                         '2',
-                         iterations=9,
-                         options=[
-                             'default_hooks.checkpoint.interval=9',
-                             'optim_wrapper.accumulative_counts=2'
-                         ])
+    work_dir = evaluated(
+        [0.5, 0.5, 0.5, 0.5],
+        '--patience',
+        '2',
+        iterations=9,
+        options=['default_hooks.checkpoint.interval=9', 'optim_wrapper.accumulative_counts=2'])
     assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
     assert torch.load(work_dir / 'iter_4.pth', weights_only=False)['meta']['iter'] == 4
 
