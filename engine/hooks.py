@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.dist import broadcast, get_world_size
 from mmengine.hooks import EMAHook, Hook
 from mmengine.logging import print_log
-from mmengine.optim import OptimWrapperDict
+from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
@@ -55,11 +55,16 @@ def averages_weights(hook: Hook | dict[str, Any]) -> bool:
     return isinstance(kind, type) and issubclass(kind, EMAHook)
 
 
+def wrappers_of(optim_wrapper: Any) -> list[OptimWrapper]:
+    """The wrappers of optimizers that take steps; none of kinds that are not mmengine's."""
+    if isinstance(optim_wrapper, OptimWrapperDict):
+        return [each for each in optim_wrapper.values() if isinstance(each, OptimWrapper)]
+    return [optim_wrapper] if isinstance(optim_wrapper, OptimWrapper) else []
+
+
 def is_between_steps(runner: Runner) -> bool:
     """Whether the optimizers of a training have stepped on all gradients that there are."""
-    wrapper = runner.optim_wrapper
-    wrappers = wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]
-    return all(each.should_update() for each in wrappers)
+    return all(each.should_update() for each in wrappers_of(runner.optim_wrapper))
 
 
 def drop_averaging(cfg: Config) -> None:

@@ -1,6 +1,7 @@
 """Signals that end a training: it saves its state, and goes on later from the same iteration."""
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -12,20 +13,21 @@ from types import FrameType
 from typing import Any
 
 import torch
-from mmengine.dist import (all_reduce, barrier, broadcast_object_list, get_world_size,
-                           is_main_process)
-from mmengine.hooks import CheckpointHook, Hook
+from mmengine.dist import all_reduce, barrier, get_world_size, is_main_process
+from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from .atomic import write_text
 from .hooks import averages_weights, is_between_steps
 from .loops import SeededEpochLoop
+from .processes import failing_together
+from .run_folder.last import INTERRUPTED, LastCheckpoints
+from .run_folder.saving import saving_hook
 from .shards import keep_shards
 
 #: of a terminal, of Slurm and torchrun, of ``--signal=USR1@120``, and of a connection that is lost
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-FILE = 'interrupted.pth'
 
 
 class Interrupted(Exception):
@@ -69,7 +71,6 @@ class StopOnSignal(Hook):
         self.signal = 0  # none
         self.process = os.getpid()
         self.before: dict[int, Any] = {}  # handlers
-        self.saved_at = -1  # the iteration of the latest checkpoint with a state of training
         self.in_step = False  # whether processes have equally many batches to validate
 
     def receive(self, number: int, frame: FrameType | None) -> None:
@@ -81,8 +82,9 @@ class StopOnSignal(Hook):
         self.signal = self.signal or number
         if is_main_process():
             name = signal.Signals(number).name
-            os.write(2, f'\n{name}: training stops when this iteration is saved; '
-                     'Ctrl-C ends it at once\n'.encode())  # yapf: disable
+            again = ' again' * (number == signal.SIGINT)
+            os.write(2, f'\n{name}: training stops when this iteration is saved; press '
+                     f'Ctrl-C{again} to end at once, without saving\n'.encode())  # yapf: disable
 
     def give_back(self) -> None:
         """Let signals do what they did before."""
@@ -121,11 +123,6 @@ class StopOnSignal(Hook):
                     hook.after_val_epoch(runner)  # puts trained weights back
             self.stop(runner)
 
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict[str, Any]) -> None:
-        """Note what is saved."""
-        if 'optimizer' in checkpoint:
-            self.saved_at = checkpoint['meta']['iter']
-
     def is_asked(self) -> bool:
         """Whether any process got a signal."""
         if get_world_size() > 1:
@@ -144,22 +141,26 @@ class StopOnSignal(Hook):
             f'{runner.max_iters}, {state}', self.signal, saved)
 
     def save(self, runner: Runner) -> str | None:
-        """Save what training goes on from; None if the config saves nothing, or it would not."""
-        hook = next((each for each in runner.hooks if isinstance(each, CheckpointHook)), None)
+        """Save what training goes on from; None if the config saves nothing, or it would not.
+
+        Raises:
+            OSError: If it cannot be written, in all processes.
+        """
+        hook = saving_hook(runner)
         if hook is None or not goes_on_from_here(runner):
             return None
-        at = [self.saved_at]
-        broadcast_object_list(at)  # the first process may be the only one that saves
-        if at[0] == runner.iter:
+        saved = [each.saved_at for each in runner.hooks if isinstance(each, LastCheckpoints)]
+        if runner.iter in saved and hook.save_optimizer:
             return hook.last_ckpt
-        runner.save_checkpoint(
-            hook.out_dir,
-            FILE,
-            file_client_args=hook.file_client_args,
-            meta=dict(epoch=runner.epoch, iter=runner.iter),
-            by_epoch=False,
-            backend_args=hook.backend_args)
-        path = hook.file_backend.join_path(hook.out_dir, FILE)
+        with failing_together():
+            runner.save_checkpoint(
+                hook.out_dir,
+                INTERRUPTED,
+                file_client_args=hook.file_client_args,
+                meta=dict(epoch=runner.epoch, iter=runner.iter),
+                by_epoch=False,
+                backend_args=hook.backend_args)
+        path = hook.file_backend.join_path(hook.out_dir, INTERRUPTED)
         if is_main_process():
             write_text(Path(runner.work_dir, 'last_checkpoint'), path)
         return path
@@ -187,7 +188,9 @@ def start_worker(before: Callable[[int], None] | None, number: int) -> None:
         signal.signal(each, signal.SIG_IGN)
     if hasattr(signal, 'sigwaitinfo'):  # not on macOS
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=end_with, args=(os.getppid(), ), daemon=True).start()
+        parent = multiprocessing.parent_process()  # not the server that forks it, if there is one
+        number_of_parent = os.getppid() if parent is None else parent.pid
+        threading.Thread(target=end_with, args=(number_of_parent, ), daemon=True).start()
     if before is not None:
         before(number)
 

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -216,8 +216,12 @@ def explained(text: str) -> str:
 
 
 @contextmanager
-def sole_run(cfg: Config) -> Iterator[None]:
+def sole_run(cfg: Config, *others: Path) -> Iterator[None]:
     """While open, no other run trains in this work dir; no file is left behind.
+
+    Args:
+        cfg: Of the run.
+        *others: Folders that it also writes to.
 
     Raises:
         FileExistsError: If another run does.
@@ -226,13 +230,15 @@ def sole_run(cfg: Config) -> Iterator[None]:
     if int(os.environ.get(rank, 0)):  # the first process locks for all
         yield
         return
-    with locked(
-            cfg.work_dir, f'another run is training in {cfg.work_dir}: wait for its end, or '
-            'name another --work-dir') as is_locked:
-        if not is_locked:
-            print_log(
-                f'the file system of {cfg.work_dir} has no locks: let no other run train there',
-                level=logging.WARNING)
+    with ExitStack() as stack:
+        for folder in dict.fromkeys([Path(cfg.work_dir), *others]):
+            folder.mkdir(parents=True, exist_ok=True)
+            complaint = (f'another run is training in {folder}: wait for its end, or name another '
+                         '--work-dir')
+            if not stack.enter_context(locked(folder, complaint)):
+                print_log(
+                    f'the file system of {folder} has no locks: let no other run train there',
+                    level=logging.WARNING)
         yield
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmengine.dist import get_world_size
+from mmengine.dist import get_world_size, master_only
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import EMAHook
 from mmengine.logging import MMLogger
@@ -29,7 +29,6 @@ from .checkpoint_files import arguments_of_whole_files
 from .hooks import BatchSizeHook, QuietFilter
 from .loops import seeded_loop
 from .mask_encoding import encode_for
-from .processes import failing_together
 from .samples import name_samples
 from .terminal import Printable, shorten_start
 from .worker_restarts import restart_workers
@@ -229,12 +228,17 @@ class StrictRunner(Runner):
             self.logger.info(str(self.adapt))
         return checkpoint
 
+    @master_only
     def save_checkpoint(self, out_dir: str, filename: str, *args: Any, **kwargs: Any) -> None:
-        """As mmengine's, for all processes; an earlier file stays until the new one is whole.
+        """As mmengine's, by the first process; an earlier file stays until the new one is whole.
+
+        Hooks with a method ``after_save_checkpoint`` hear when it is done, or has failed.
 
         Raises:
-            CheckpointError: If it cannot be written, in all processes.
+            CheckpointError: If it cannot be written, in the first process alone.
         """
         kwargs = arguments_of_whole_files(out_dir, *args, **kwargs)
-        with failing_together():
+        try:
             super().save_checkpoint(out_dir, filename, *args, **kwargs)
+        finally:
+            self.call_hook('after_save_checkpoint')

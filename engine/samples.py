@@ -144,6 +144,7 @@ class SkippedSamples(Hook):
         self.file = work_dir / f'{SKIPPED}{f"_{rank}" if rank else ""}.jsonl'
         self.read_to = self.file.stat().st_size if self.file.exists() else 0
         self.counts: Counter[str] = Counter()
+        self.is_said = False
 
     def after_train_iter(self,
                          runner: Runner,
@@ -178,6 +179,17 @@ class SkippedSamples(Hook):
         total: Counter[str] = Counter()
         for part in all_gather_object(self.counts):
             total.update(part)
+        self.list(total)
+
+    def say(self, runner: Runner) -> None:
+        """List what this process skipped, unless all was listed: training was stopped."""
+        if not self.is_said:
+            self.read()
+            self.list(self.counts)
+
+    def list(self, total: Counter[str]) -> None:
+        """Write a list to the log of the first process."""
+        self.is_said = True
         if not total or not is_main_process():
             return
         lines = [f'  {number} times: {text}' for text, number in total.most_common(SHOWN)]

@@ -12,9 +12,8 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.dist import barrier
-from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
-from mmengine.runner import Runner, find_latest_checkpoint
+from mmengine.runner import Runner
 
 from colonnade.configs import find_config
 from colonnade.weights.files import trusting
@@ -30,7 +29,7 @@ from .data_borders import check_pickles
 from .data_checks import check_loaded_data
 from .data_sources import check_data, exists
 from .data_validation.start import check_before_training
-from .divergence import skip_bad_steps
+from .divergence import FiniteSteps, skip_bad_steps
 from .half_precision import Amp, half_type
 from .hooks import BatchSizeHook, SameBuffers
 from .interruption import Interrupted
@@ -38,7 +37,9 @@ from .launch import LaunchOptions, build_runner, check_metrics, load_config, sol
 from .new_classes import NewClasses
 from .run_folder import candidates, go_on, noted, recorded, settle
 from .run_folder.attaching import TABLE
+from .run_folder.newest import folder_of
 from .run_folder.pending import PendingEvaluation
+from .run_folder.saving import saving_hook
 from .run_folder.table import MetricsTable
 from .run_report.recording import RunRecord
 from .runner import StrictRunner
@@ -121,11 +122,8 @@ def train(config: str | Path, **options: Any) -> Path | None:
     """
     with prepared_runner(TrainOptions(find_config(config), **options)) as runner:
         runner.train()
-    for hook in runner.hooks:
-        if isinstance(hook, CheckpointHook):
-            latest = find_latest_checkpoint(hook.out_dir)
-            return None if latest is None else Path(latest)
-    return None
+    latest = noted(runner.work_dir) if saving_hook(runner) is not None else ''
+    return Path(latest) if latest else None
 
 
 @reading_config
@@ -306,7 +304,7 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
     """
     cfg, warnings = training_config(options)
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
-    with trusting(options.trust), sole_run(cfg), ExitStack() as stack:
+    with trusting(options.trust), sole_run(cfg, folder_of(cfg)), ExitStack() as stack:
         runner = build_runner(cfg)
         stack.enter_context(watched(runner, options.hang_limit))
         go_on(runner)
@@ -343,5 +341,10 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
             except Interrupted:
                 if options.report:
                     record.after_train(runner)
+                barrier()  # launchers end all processes when one has left
                 raise
+            finally:
+                for hook in runner.hooks:
+                    if isinstance(hook, (FiniteSteps, SkippedSamples)):
+                        hook.say(runner)
         barrier()  # none may leave while the first still writes

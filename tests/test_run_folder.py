@@ -285,8 +285,9 @@ def test_the_last_checkpoint_stays_until_the_next_is_saved(
                   own="custom_hooks = [dict(type='Interrupted')]",
                   iterations=3,
                   options=['default_hooks.checkpoint.max_keep_ckpts=1'])
-    assert stop.value.code == 130 and capsys.readouterr().err.endswith('train: stopped\n')
     last = tmp_path / 'run/iter_1.pth'
+    assert stop.value.code == 130
+    assert f'train: stopped, nothing was saved since {last}\n' in capsys.readouterr().err
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(last) and last.is_file()
 
 
@@ -319,6 +320,18 @@ def test_stopping_saves_the_last_state(evaluated: Callable) -> None:
     assert 'training stops at iteration 2 of 9' in latest_log(work_dir)
     assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'iter_2.pth')
     assert torch.load(work_dir / 'iter_2.pth', weights_only=False)['meta']['iter'] == 2
+
+
+def test_stopping_between_steps(evaluated: Callable) -> None:
+    """Of accumulated gradients, the state of the step behind the evaluation is saved."""
+    work_dir = evaluated(
+        [0.5, 0.5, 0.5, 0.5],
+        '--patience',
+        '2',
+        iterations=9,
+        options=['default_hooks.checkpoint.interval=9', 'optim_wrapper.accumulative_counts=2'])
+    assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
+    assert torch.load(work_dir / 'iter_4.pth', weights_only=False)['meta']['iter'] == 4
 
 
 def test_stopping_between_epochs(evaluated: Callable) -> None:

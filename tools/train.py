@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_amp, add_launch_arguments, stoppable, user_errors
+from colonnade.tools.command_line import (STOPPED, add_amp, add_launch_arguments, stoppable,
+                                          user_errors)
 
 TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
 OF_PLANS = ('plan', 'processes', 'plan_memory', 'plan_size')
@@ -156,6 +157,18 @@ def plan_of(args: argparse.Namespace) -> int:
     return 0 if plan.fits else DOES_NOT_FIT
 
 
+def how_to_go_on(words: Sequence[str], launcher: str) -> str:
+    """What to do to go on from the last checkpoint of this training.
+
+    Args:
+        words: Its command line.
+        launcher: That has started it; its own command line is not known.
+    """
+    if launcher != 'none':
+        return 'to go on, start it again as before, with --resume'
+    return f'go on with: {command_to_go_on(words)}'
+
+
 def command_to_go_on(words: Sequence[str]) -> str:
     """The command line of this training as one that goes on from its last checkpoint."""
     kept, drops = [], False
@@ -168,8 +181,8 @@ def command_to_go_on(words: Sequence[str]) -> str:
             drops = False
             kept.append(word)
     program, *arguments = kept
-    start = 'python ' * program.endswith('.py')
-    return start + program + ''.join(f' {shlex.quote(word)}' for word in [*arguments, '--resume'])
+    start = f'python {shlex.quote(program)}' if program.endswith('.py') else program
+    return start + ''.join(f' {shlex.quote(word)}' for word in [*arguments, '--resume'])
 
 
 @stoppable('train')
@@ -185,6 +198,7 @@ def main() -> None:
         from mmengine.dist import is_main_process
 
         from colonnade.engine.interruption import Interrupted, interruptible  # takes seconds
+        from colonnade.engine.run_folder import noted
         from colonnade.engine.samples import SampleError
         from colonnade.engine.training import TrainOptions, prepared_runner
         from colonnade.weights import WeightsError
@@ -195,11 +209,20 @@ def main() -> None:
             # of runners that load only now, of data, workers and disks, of NaN
             with interruptible(runner), user_errors('train', WeightsError, SampleError, OSError,
                                                     FloatingPointError):
-                runner.train()
+                try:
+                    runner.train()
+                except Interrupted as stop:  # said now: launchers end all when a process has left
+                    if is_main_process():
+                        again = f'; {how_to_go_on(sys.argv, args.launcher)}' if stop.saved else ''
+                        print(f'\ntrain: {stop}{again}', file=sys.stderr, flush=True)
+                    raise
+                except KeyboardInterrupt:
+                    if is_main_process():
+                        last = noted(runner.work_dir)
+                        lost = f'nothing was saved since {last}' if last else 'nothing was saved'
+                        print(f'\ntrain: stopped, {lost}', file=sys.stderr)
+                    sys.exit(STOPPED)
     except Interrupted as stop:
-        if is_main_process():
-            again = f'; go on with: {command_to_go_on(sys.argv)}' if stop.saved else ''
-            print(f'\ntrain: {stop}{again}', file=sys.stderr)
         sys.exit(INTERRUPTED if stop.saved else 128 + stop.signal)
 
 

@@ -1,15 +1,13 @@
 """Checkpoints without NaN and infinity, and the last one that is known to be good."""
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from typing import Any
-
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 from torch.distributed.tensor import DTensor
 
+from ..run_folder.newest import noted
+from ..run_folder.saving import saving_hook
+from ..run_folder.whole_steps import SaveBetweenSteps
 from .finite import gathered, not_finite, shortened, tensors_in
 from .search import bare
 
@@ -22,8 +20,8 @@ class GoodCheckpoint:
     """The last checkpoint whose weights gave a finite loss.
 
     A step may make weights so large that the next loss is infinite. The checkpoint of that step is
-    of no use, although its weights are finite. While steps are skipped, none is saved, so that none
-    takes the place of a good one; at the end of training there always is one.
+    of no use, although its weights are finite. While steps are skipped, checkpoints wait, so that
+    none takes the place of a good one; at the end of training there always is one.
 
     Attributes:
         path: Of that checkpoint; empty if there is none.
@@ -38,20 +36,13 @@ class GoodCheckpoint:
 
     def watch(self, runner: Runner) -> None:
         """Begin a training."""
-        self.saving = next((h for h in runner.hooks if isinstance(h, CheckpointHook)), None)
+        self.saving = saving_hook(runner)
         if self.saving is None:
             return
-        noted = Path(str(self.saving.out_dir), 'last_checkpoint')
-        self.path = self.candidate = noted.read_text().strip() if noted.is_file() else ''
-        for name in ('after_train_iter', 'after_train_epoch'):
-            save = getattr(self.saving, name)
-            setattr(self.saving, name, partial(self.save_unless_suspect, save))
-
-    def save_unless_suspect(self, save: Callable[..., None], runner: Runner, *args: Any,
-                            **kwargs: Any) -> None:
-        """Save a checkpoint, if it is due and the latest step was taken."""
-        if not self.suspect or runner.iter + 1 >= runner.max_iters:
-            save(runner, *args, **kwargs)
+        self.path = self.candidate = noted(runner.work_dir)
+        for hook in runner.hooks:
+            if isinstance(hook, SaveBetweenSteps):
+                hook.is_suspect = lambda: self.suspect
 
     def begin_iteration(self) -> None:
         """Note the checkpoint that this iteration starts with or behind."""

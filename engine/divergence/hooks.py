@@ -12,13 +12,14 @@ from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import Runner
 
+from ..hooks import wrappers_of
 from ..run_folder.table import SKIPPED
 from .buffers import Buffers
 from .checkpoints import FiniteCheckpoints, GoodCheckpoint
 from .explosion import LossWatch
 from .finite import boxes_on_cpu, gathered, not_finite, number, shortened
 from .search import Findings, bare, described, images_of, search, weights_of
-from .steps import StepGuard, wrappers_of
+from .steps import StepGuard
 
 #: errors that NaN leads to, as where costs are matched
 OF_NAN = (ArithmeticError, AssertionError, IndexError, RuntimeError, ValueError)
@@ -64,6 +65,7 @@ class FiniteSteps(Hook):
     def __init__(self, max_bad_steps: int, good: GoodCheckpoint) -> None:
         self.max_bad_steps, self.good = max_bad_steps, good
         self.num_skipped = self.in_a_row = 0
+        self.is_said = False
         self.images: Counter[str] = Counter()
         self.guards: list[StepGuard] = []
         self.seen: list[str] = []  # images since the last step
@@ -89,11 +91,16 @@ class FiniteSteps(Hook):
         runner.model.train_step = Attempt(self, runner)
 
     def after_train(self, runner: Runner) -> None:
-        """Say how many steps were skipped."""
+        """Give the optimizers their methods back, and say how many steps were skipped."""
         for guard in self.guards:
             guard.release()
         del runner.model.train_step
-        if self.num_skipped:
+        self.say(runner)
+
+    def say(self, runner: Runner) -> None:
+        """Say how many steps were skipped, if any were and that was not done."""
+        if self.num_skipped and not self.is_said:
+            self.is_said = True
             were = 'step was' if self.num_skipped == 1 else 'steps were'
             most = [f'{name} ({times})' for name, times in self.images.most_common(5)]
             runner.logger.warning(

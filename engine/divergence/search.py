@@ -13,9 +13,9 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from ..hooks import wrappers_of
 from ..shards import keep_shards, keep_whole
 from .finite import is_finite, not_finite, shortened, tensors_in
-from .steps import wrappers_of
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from mmengine.dist import all_reduce, get_world_size
-from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
@@ -17,13 +17,6 @@ from .finite import is_finite, norm
 
 OF_LOSS = 'the loss is not finite'
 OF_GRADIENT = 'the gradient is not finite'
-
-
-def wrappers_of(optim_wrapper: Any) -> list[OptimWrapper]:
-    """The wrappers of optimizers that take steps; none of kinds that are not mmengine's."""
-    if isinstance(optim_wrapper, OptimWrapperDict):
-        return [each for each in optim_wrapper.values() if isinstance(each, OptimWrapper)]
-    return [optim_wrapper] if isinstance(optim_wrapper, OptimWrapper) else []
 
 
 class StepGuard:

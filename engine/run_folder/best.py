@@ -10,6 +10,7 @@ from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
 from ..atomic import write_text
+from ..processes import failing_together
 from .saving import unless_it_fails
 
 FILE = 'best_checkpoint'
@@ -56,15 +57,25 @@ class BestCheckpoint(Hook):
             self.saving.best_ckpt_path_dict = dict(zip(self.names, paths, strict=True))
 
     def save(self, runner: Runner, metrics: dict[str, float]) -> None:
-        """Save a checkpoint that is the best; if it cannot be written, it counts for nothing."""
-        paths = self.paths
+        """Save a checkpoint that is the best; if it cannot be written, it counts for nothing.
+
+        Then the last checkpoint is saved again, with what is noted of the best.
+        """
+        hook, paths = self.saving, self.paths
+        last, hook.last_ckpt = hook.last_ckpt, None  # mmengine's hook saves the best alone then
         try:
-            with unless_it_fails(runner):
+            with unless_it_fails(runner), failing_together():
                 self._save(runner, metrics)
         except OSError as error:
             self.paths = paths
             runner.logger.error(f'{error}. Training goes on, and the best checkpoint stays the one '
                                 'before. The next evaluation that exceeds it is saved')
+        finally:
+            hook.last_ckpt = last
+        if last is not None and self.paths != paths:
+            step = runner.epoch if hook.by_epoch else runner.iter
+            meta = dict(epoch=runner.epoch, iter=runner.iter)
+            hook._save_checkpoint_with_step(runner, step, meta)
 
     def before_val_epoch(self, runner: Runner) -> None:
         """Keep mmengine from deleting the best checkpoint before a better one is saved."""

@@ -11,9 +11,11 @@ from mmengine.runner import Runner
 
 from ..atomic import write_text
 from ..checkpoint_files import NAME, CheckpointError, is_local
+from ..processes import failing_together
 from .saving import saving_hook, unless_it_fails
 
 FILE = 'last_checkpoint'  # mmengine's
+INTERRUPTED = 'interrupted.pth'  # of a run that a signal has stopped
 
 
 class LastCheckpoints(Hook):
@@ -26,6 +28,9 @@ class LastCheckpoints(Hook):
 
     Args:
         saving: mmengine's hook, which says when to save. It is changed in place.
+
+    Attributes:
+        saved_at: The iteration of the latest checkpoint that was saved; -1 if there is none.
     """
 
     priority = 'LOWEST'  # behind what saves checkpoints
@@ -33,6 +38,7 @@ class LastCheckpoints(Hook):
     def __init__(self, saving: CheckpointHook) -> None:
         self.saving = saving
         self.is_missing = False  # the state that should have been saved last
+        self.saved_at = -1
         self._write = saving._save_checkpoint_with_step
         #: subclasses of other libraries write in their own way
         self.is_plain = type(saving)._save_checkpoint_with_step is \
@@ -50,6 +56,10 @@ class LastCheckpoints(Hook):
         try:
             self.write(runner, step, meta)
         except OSError as error:
+            if self.saved_at == meta['iter']:
+                runner.logger.warning(f'{error}. {self.saving.last_ckpt} is on the disk, without '
+                                      'what is noted of the best checkpoint since')
+                return
             self.is_missing = True
             runner.logger.error(f'{error}. Training goes on, and saves again when the next '
                                 f'checkpoint is due. {self.newest(runner)}')
@@ -57,19 +67,27 @@ class LastCheckpoints(Hook):
             self.is_missing = False
 
     def write(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
-        """Save a checkpoint, then delete those that are too many.
+        """Save a checkpoint, then delete those that are too many; all processes call it.
 
         Raises:
-            OSError: If it cannot be written. Nothing has changed then.
+            OSError: If it cannot be written, in all processes. Nothing has changed then.
         """
-        if not self.is_plain:
-            self._write(runner, step, meta)
-            return
+        if self.is_plain:
+            self.write_plain(runner, step, meta)
+        else:
+            with failing_together():
+                self._write(runner, step, meta)
+        self.saved_at = meta['iter']
+        if is_main_process():
+            self.delete(runner, INTERRUPTED)
+
+    def write_plain(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
+        """As :meth:`write`, in the place of mmengine's own hook."""
         hook, limit = self.saving, self.saving.max_keep_ckpts
         name = hook.filename_tmpl.format(step)
         path = str(hook.file_backend.join_path(hook.out_dir, name))
         kept = [other for other in getattr(hook, 'keep_ckpt_ids', ()) if other != step] + [step]
-        with unless_it_fails(runner):
+        with unless_it_fails(runner), failing_together():
             runner.message_hub.update_info('last_ckpt', path)
             if limit > 0:
                 runner.message_hub.update_info('keep_ckpt_ids', kept[-limit:])
@@ -134,18 +152,17 @@ class LastCheckpoints(Hook):
         runner.logger.info(f'the last state is saved: {self.saving.last_ckpt}')
 
 
-def save_last(runner: Runner) -> bool:
+def save_last(runner: Runner, epoch: int, iteration: int) -> None:
     """Save the state of training, unless that was done or the config saves none at the end.
 
-    Returns:
-        Whether a checkpoint has it; the log says why not.
+    Args:
+        runner: Between two iterations.
+        epoch: How many are done.
+        iteration: How many are done.
     """
     hook = saving_hook(runner)
     if hook is None or not (hook.save_last or hook.interval > 0):
-        return False
-    step = runner.epoch if hook.by_epoch else runner.iter
-    name = hook.filename_tmpl.format(step)
-    if not hook.last_ckpt or Path(hook.last_ckpt).name != name:
-        hook._save_checkpoint_with_step(
-            runner, step, meta=dict(epoch=runner.epoch, iter=runner.iter))
-    return bool(hook.last_ckpt) and Path(hook.last_ckpt).name == name
+        return
+    step = epoch if hook.by_epoch else iteration
+    if not hook.last_ckpt or Path(hook.last_ckpt).name != hook.filename_tmpl.format(step):
+        hook._save_checkpoint_with_step(runner, step, meta=dict(epoch=epoch, iter=iteration))

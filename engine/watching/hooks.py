@@ -55,6 +55,7 @@ class Phases(Hook):
 
     def __init__(self, progress: Progress, *, is_first: bool) -> None:
         self.progress, self.is_first, self.is_warm = progress, is_first, False
+        self.interrupted = ''  # the phase that a checkpoint is saved in
         self.priority = 'HIGHEST' if is_first else 'LOWEST'
 
     def begin(self) -> None:
@@ -92,7 +93,15 @@ class Phases(Hook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Writing may take long."""
         if self.is_first:
+            self.interrupted = self.progress.phase
             self.progress.enter(BUSY)
+
+    def after_save_checkpoint(self, runner: Runner) -> None:
+        """Go on with what writing interrupted; a runner of mmengine does not say when it is done.
+        """
+        if self.is_first and self.interrupted:
+            self.progress.enter(self.interrupted)
+            self.interrupted = ''
 
     def after_train(self, runner: Runner) -> None:
         """The rest is no iteration."""

@@ -20,6 +20,7 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
+from ..interruption import Interrupted
 from ..processes import on_several_machines
 from .hooks import Phases, Progress
 from .judging import BUSY, LEFT, SILENT, Report, hanging
@@ -27,6 +28,7 @@ from .links import close, connect, receive, send
 
 HANG_LIMIT = 45.  # seconds
 BEAT = 1.  # seconds between two reports
+LATE = 5.  # seconds without a report, after which this process was suspended itself
 GRACE = 6.  # seconds that the main thread has to end by itself
 #: what torch's backends say if the other end of a connection has gone
 LOST = re.compile(r'gloo|nccl|c10d|connection (closed|reset)|broken pipe', re.IGNORECASE)
@@ -70,13 +72,20 @@ class Watch(Thread):
             ready = wait([self.bell, *present], max(0., told + BEAT - time.monotonic()))
             heard = [self.hear(present[link]) for link in ready if link in present]
             reason = next(filter(None, heard), '')
-            if time.monotonic() - told >= BEAT:
+            if (passed := time.monotonic() - told) >= BEAT:
+                if passed > LATE:
+                    self.forgive()
                 self.tell()
                 told = time.monotonic()
-                reason = reason or self.judge()
+                reason = reason or (self.judge() if passed <= LATE else '')
             if reason and not self.closed.is_set():
                 self.end(reason)
                 return
+
+    def forgive(self) -> None:
+        """Start to measure anew: this process was suspended, perhaps with the whole job."""
+        self.progress.since = time.monotonic()
+        self.heard = dict.fromkeys(self.heard, self.progress.since)
 
     def tell(self) -> None:
         """Report where this process stands; the first one also tells each if others are busy."""
@@ -157,8 +166,8 @@ class Watch(Thread):
         Raises:
             ProcessLost: If the error follows from the end of another process.
         """
-        failed = isinstance(error, Exception) or (isinstance(error, SystemExit)
-                                                  and isinstance(error.code, str))
+        failed = (isinstance(error, Exception) and not isinstance(error, Interrupted)) or \
+            (isinstance(error, SystemExit) and isinstance(error.code, str))
         follows = isinstance(error, RuntimeError) and bool(LOST.search(str(error)))
         if follows:
             self.known.wait(GRACE / 2)

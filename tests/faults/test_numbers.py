@@ -32,6 +32,8 @@ from colonnade.engine.divergence.explosion import LossLevel
 from colonnade.engine.divergence.finite import not_finite, tensors_in
 from colonnade.engine.divergence.hooks import FiniteSteps
 from colonnade.engine.launch import read_config
+from colonnade.engine.run_folder.saving import saving_hook
+from colonnade.engine.run_folder.whole_steps import SaveBetweenSteps
 from colonnade.engine.run_report.folder import read_run
 from colonnade.engine.run_report.page import skipped_rows
 from colonnade.engine.shards import whole
@@ -153,6 +155,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_layout: None,
             custom_hooks=list(hooks), log_processor=dict(by_epoch=False),
             experiment_name=f'{time.time_ns()}')  # yapf: disable
         skip_bad_steps(runner, max_bad_steps)
+        saving = saving_hook(runner)
+        assert saving is not None
+        runner.register_hook(SaveBetweenSteps(saving))
         if train:
             runner.train()
         return runner

@@ -36,8 +36,7 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
     (['colonnade train', 'a.py', '--resume'], 'colonnade train a.py --resume'),
     (['t.py', 'a.py', '--res', 'x.pth', '--fsdp'], 'python t.py a.py --fsdp --resume'),
     (['t.py', '--load-from', 'x.pth', '--new-classes', 'a.py'], 'python t.py a.py --resume'),
-    (['t.py', '--load-from=x', 'a.py', '--launcher', 'slurm'
-      ], 'python t.py a.py --launcher slurm --resume'),
+    (['a b/t.py', '--load-from=x', 'a.py'], "python 'a b/t.py' a.py --resume"),
 ])
 def test_the_command_that_goes_on(words: list[str], expected: str) -> None:
     assert command_to_go_on(words) == expected
