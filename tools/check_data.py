@@ -49,7 +49,8 @@ def main() -> None:
     for source in sources:
         print('\n'.join(command.lines_of(source)))
     if number := command.stops_training(sources):
-        sys.exit(f'check_data: {number} findings stop training or evaluation')
+        found = '1 finding stops' if number == 1 else f'{number} findings stop'
+        sys.exit(f'check_data: {found} training or evaluation')
     print('check_data: nothing stops training or evaluation')
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -30,7 +31,9 @@ def building_problems(cfg: Config, *, step: bool) -> list[Finding]:
         cfg: Of a detector or segmenter, in which nothing else is wrong.
         step: Also take a step of training; see :func:`step_problem`.
     """
-    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')), \
+            warnings.catch_warnings():
+        warnings.filterwarnings('ignore', message='.*avg_non_ignore', category=UserWarning)
         return list(problems_when_built(cfg, step=step))
 
 

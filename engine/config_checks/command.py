@@ -43,9 +43,10 @@ def examine(config: str | Path,
             redirect_data_root(cfg, data_root)
         except (OSError, ValueError) as error:
             found.append(Finding(str(error), ('--data-root', )))
-    for key, says in apply_options(cfg, cfg_options or {}).items():
-        found.append(Finding(says, (key, )))
-    found += findings(cfg, tuple(key for key in DATALOADERS if cfg.get(key)))
+    wrong = apply_options(cfg, cfg_options or {})
+    found += [Finding(says, (key, )) for key, says in wrong.items()]
+    found += [each for each in findings(cfg, tuple(key for key in DATALOADERS if cfg.get(key)))
+              if not wrong.keys() & set(each.places)]  # yapf: disable
     found += missing_data(cfg, must_be_there=data_root is not None)
     found += work_dir_problem(cfg)
     if not errors_of(found):

@@ -8,8 +8,10 @@ from typing import Any
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, METRICS, TRANSFORMS
 
+from ..class_checks import reads_categories
 from ..classes import class_heads
 from ..data_sources import classes_of, evaluators, find_datasets, paths_of
+from ..pipeline_steps import kind_of_step, loads_annotations, name_of
 from ..registries import find_class
 from .finding import Finding
 from .settings import value_of
@@ -57,11 +59,20 @@ def metric_against_data(key: str, metric: ConfigDict, name: str, dataset: Config
             f'{key} is {metric.type}, for {tasks[of_metric]} of {of_metric}, and {name} is '
             f'{dataset.type}, of {tasks[of_data]}', (f'{key}.type', f'{name}.type'))
         return
+    if not reads_categories_as(dataset, metric):
+        return
     ann_file = metric.get('ann_file')
     own = dataset.get('ann_file') and next(iter(paths_of(dataset)), None)
     if isinstance(ann_file, str) and own and number == 1 and ann_file != own:
         yield Finding(f'{key}.ann_file is {ann_file}, and {name} reads {own}',
                       (f'{key}.ann_file', f'{name}.ann_file'), 'name the same file', 'warning')
+
+
+def reads_categories_as(dataset: ConfigDict, metric: ConfigDict) -> bool:
+    """Whether a metric reads the annotations that a data set reads: panoptic ones, or none."""
+    cls, coco = (find_class(kind, DATASETS) for kind in (dataset.type, 'mmdet.CocoDataset'))
+    is_panoptic = getattr(cls, 'COCOAPI', None) is not getattr(coco, 'COCOAPI', None)
+    return reads_categories(dataset) and is_panoptic == ('Panoptic' in name_of(metric.get('type')))
 
 
 def masks_problem(cfg: Config, key: str, metric: ConfigDict) -> Iterator[Finding]:
@@ -82,7 +93,7 @@ def gives_masks(model: Any) -> bool:
         return any(map(gives_masks, model))
     if not isinstance(model, dict):
         return False
-    kind = str(model.get('type', ''))
+    kind = name_of(model.get('type'))
     return any(map(model.get, MASKS)) or any(
         word in kind for word in ('Ins', 'Mask', 'SOLO', 'YOLACT')) or any(
             gives_masks(value) for key, value in model.items() if key.endswith('head'))
@@ -96,30 +107,30 @@ def pipeline_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Fin
         where = f'{name}.pipeline'
         if not library or not steps or not all(isinstance(step, dict) for step in steps):
             continue
-        kinds = [str(step.get('type')).rpartition('.')[2] for step in steps]
-        if wrapped := is_wrapped(name, cfg):
-            kinds += wrapped
+        wrapping = steps_around(name, cfg)
+        kinds = [kind_of_step(step) for step in (*steps, *wrapping)]
         is_training = name.startswith('train_dataloader')
         if not any('Load' in kind for kind in kinds):
             continue  # of a data set that gives what is loaded
-        yield from missing_steps(cfg, where, kinds, library, is_training)
+        are_loaded = any(map(loads_annotations, (*steps, *wrapping)))
+        yield from missing_steps(cfg, where, kinds, library, is_training, are_loaded)
         if library == 'mmdet':
             yield from detector_problems(cfg, where, steps, is_training)
         yield from step_problems(where, steps)
 
 
-def is_wrapped(name: str, cfg: Config) -> list[str]:
+def steps_around(name: str, cfg: Config) -> list[dict[str, Any]]:
     """The steps of the pipelines of the data sets that wrap one."""
     found, value = [], cfg
     for part in name.replace('[', '.').replace(']', '').split('.'):
         value = value[int(part)] if part.isdecimal() else value[part]
         if isinstance(value, dict) and isinstance(value.get('pipeline'), list):
-            found += [str(step.get('type')).rpartition('.')[2] for step in value['pipeline']]
+            found += [step for step in value['pipeline'] if isinstance(step, dict)]
     return found
 
 
-def missing_steps(cfg: Config, where: str, kinds: list[str], library: str,
-                  is_training: bool) -> Iterator[Finding]:
+def missing_steps(cfg: Config, where: str, kinds: list[str], library: str, is_training: bool,
+                  are_loaded: bool) -> Iterator[Finding]:
     """Steps without which a pipeline, or the metric behind it, breaks."""
     pack = dict(mmdet='PackDetInputs', mmseg='PackSegInputs')[library]
     if not any(word in kind for kind in kinds for word in PACKING):
@@ -128,8 +139,8 @@ def missing_steps(cfg: Config, where: str, kinds: list[str], library: str,
     key = where.partition('_')[0] + '_evaluator'
     needs = 'training' if is_training else next(
         (f'{metric.type} ({key})' for metric in evaluators(cfg, (key, ))
-         if metric.get('type') == 'IoUMetric' and not metric.get('format_only')), '')
-    if needs and not any('Annotations' in kind or 'LoadPanoptic' in kind for kind in kinds):
+         if name_of(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
+    if needs and not are_loaded:
         yield Finding(f'{where} loads no annotations, and {needs} needs them',
                       (where, 'train_cfg' if is_training else key),
                       "add dict(type='LoadAnnotations')")
@@ -139,9 +150,8 @@ def detector_problems(cfg: Config, where: str, steps: list[ConfigDict],
                       is_training: bool) -> Iterator[Finding]:
     """What a detector's pipeline does not load, or does not hand on."""
     for index, step in enumerate(steps):
-        kind = str(step.get('type')).rpartition('.')[2]
-        place = f'{where}[{index}]'
-        if kind == 'LoadAnnotations' and is_training and not step.get('with_mask') and \
+        kind, place = kind_of_step(step), f'{where}[{index}]'
+        if loads_annotations(step) and is_training and value_of(step, 'with_mask') is False and \
                 (part := mask_head_of(cfg.model)):
             yield Finding(f'{place}.with_mask is False, and {part} learns from masks',
                           (f'{place}.with_mask', part), f'set {place}.with_mask=True')
@@ -153,8 +163,8 @@ def meta_key_problem(cfg: Config, place: str, step: ConfigDict,
                      steps: list[ConfigDict]) -> Iterator[Finding]:
     """What predictions, or their metric, look up in samples, and samples do not have."""
     evaluator = place.partition('_')[0] + '_evaluator'
-    needed = ['scale_factor'] if any('Resize' in str(each.get('type')) for each in steps) else []
-    if any('Coco' in str(metric.get('type')) for metric in evaluators(cfg, (evaluator, ))):
+    needed = ['scale_factor'] if any('Resize' in kind_of_step(each) for each in steps) else []
+    if any('Coco' in name_of(metric.get('type')) for metric in evaluators(cfg, (evaluator, ))):
         needed.append('img_id')
     keys = value_of(step, 'meta_keys') or ()
     if missing := [key for key in needed if key not in keys]:
@@ -165,10 +175,14 @@ def meta_key_problem(cfg: Config, place: str, step: ConfigDict,
 
 def mask_head_of(model: ConfigDict) -> str:
     """The part of a detector that learns from masks of instances, or nothing."""
-    if (model.get('roi_head') or {}).get('mask_head'):
-        return 'model.roi_head.mask_head'
-    names = ('panoptic_head', 'mask_head')
-    return next((f'model.{name}' for name in names if model.get(name)), '')
+    parts = {'model.roi_head.mask_head': (model.get('roi_head') or {}).get('mask_head')}
+    parts |= {f'model.{name}': model.get(name) for name in ('panoptic_head', 'mask_head')}
+    return next((name for name, head in parts.items() if head and not learns_from_boxes(head)), '')
+
+
+def learns_from_boxes(head: Any) -> bool:
+    """Whether a head of masks is BoxInst's, which needs none to learn from."""
+    return isinstance(head, dict) and 'BoxInst' in name_of(head.get('type'))
 
 
 def step_problems(where: str, steps: list[ConfigDict]) -> Iterator[Finding]:
@@ -194,7 +208,7 @@ def label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterato
         reduce = value_of(dataset, 'reduce_zero_label')
         for index, step in enumerate(dataset.get('pipeline') or []):
             said = step.get('reduce_zero_label') if isinstance(step, dict) else None
-            if said is not None and 'LoadAnnotations' in str(step.get('type')) and said != reduce:
+            if said is not None and loads_annotations(step) and said != reduce:
                 place = f'{name}.pipeline[{index}].reduce_zero_label'
                 yield Finding(f'{place} is {said}, and {name}.reduce_zero_label is {reduce}',
                               (place, f'{name}.reduce_zero_label'), f'remove {place}')

@@ -22,23 +22,27 @@ from .widths import batch_problems, width_problems
 ADVICE = 'If the data are right, tools/new_config.py writes a config like this for their classes'
 
 
-def findings(cfg: Config, dataloaders: tuple[str, ...]) -> list[Finding]:
+def findings(cfg: Config, dataloaders: tuple[str, ...], *, labels: bool = True) -> list[Finding]:
     """What does not fit in a config, of which nothing is built.
 
     Args:
         cfg: Of a detector or segmenter; widths only of those on a trunk of ours.
-        dataloaders: Those that will be read. Some of their label maps are looked at.
+        dataloaders: Those that will be read.
+        labels: Whether to look at some of their label maps.
     """
     found: list[Finding] = []
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         for check in checks(cfg, dataloaders):
             found += guarded(check)
-        if not errors_of(found):
-            found += [
-                Finding(f'{name}: {fault}', (name, f'{name}.metainfo.classes'))
-                for name, fault in label_problems(cfg, dataloaders)
-            ]
+        if labels and not errors_of(found):
+            found += guarded(partial(label_findings, cfg, dataloaders))
     return list(dict.fromkeys(found))
+
+
+def label_findings(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Labels beyond the classes, as findings."""
+    for name, fault in label_problems(cfg, dataloaders):
+        yield Finding(f'{name}: {fault}', (name, f'{name}.metainfo.classes'))
 
 
 def checks(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Callable[[], Iterable[Finding]]]:
@@ -76,11 +80,13 @@ def guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
 def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> list[Finding]:
     """Raise a ValueError that lists what does not fit in a config; returns warnings.
 
+    Before a training, label maps are left to the look at its data, which keeps what it found.
+
     Args:
         cfg: See :func:`findings`.
         dataloaders: Those that will be read.
     """
-    found = findings(cfg, dataloaders)
+    found = findings(cfg, dataloaders, labels='train_dataloader' not in dataloaders)
     if errors := errors_of(found):
         lines = [f'  {each}' for each in errors]
         lines += [ADVICE] * any('classes' in place for each in errors for place in each.places)

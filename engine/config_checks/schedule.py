@@ -93,19 +93,21 @@ def checkpoint_problems(cfg: Config, length: Length) -> Iterator[Finding]:
     by_epoch = hook.get('by_epoch', True)
     if not isinstance(interval, int):
         return
+    saves_last = hook.get('save_last', True)
+    if not saves_last and hook.get('save_best') and cfg.get('val_dataloader'):
+        return  # the best alone is wanted
+    saved = 'a checkpoint is saved at its end alone' if saves_last else 'no checkpoint is saved'
     if by_epoch and length.unit == 'iterations':
         yield Finding(
-            f'{place}.by_epoch is True, and training counts iterations ({length.place}): a '
-            'checkpoint is saved at its end alone', (f'{place}.by_epoch', length.place),
-            f'set {place}.by_epoch=False', 'warning')
+            f'{place}.by_epoch is True, and training counts iterations ({length.place}): {saved}',
+            (f'{place}.by_epoch', length.place), f'set {place}.by_epoch=False', 'warning')
         return
     comparable = by_epoch == (length.unit == 'epochs')
     if interval < 1 or comparable and interval > length.number:
-        saved = 'at its end alone' if hook.get('save_last', True) else 'never'
         yield Finding(
             f'{place}.interval is {interval}, and training has {length.number} {length.unit} '
-            f'({length.place}): a checkpoint is saved {saved}', (f'{place}.interval', length.place),
-            severity='warning' if hook.get('save_last', True) else 'error')
+            f'({length.place}): {saved}', (f'{place}.interval', length.place),
+            severity='warning')
 
 
 def scheduler_problems(where: str, scheduler: Any, length: Length) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from mmengine.config import Config, ConfigDict
 from colonnade.backbones import ColumnarBackbone
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 
+from ..pipeline_steps import name_of
 from ..trunk_config import pyramid_of, trunk_of
 from .finding import Finding
 from .head_widths import Levels, head_problems
@@ -190,5 +191,5 @@ def batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
 def pools_to_one(head: ConfigDict) -> bool:
     """Whether a head of mmseg normalises maps of one pixel over the batch."""
     norm = (head.get('norm_cfg') or {}).get('type', '')
-    pools = 1 in (head.get('pool_scales') or ()) or 'ASPP' in str(head.get('type'))
+    pools = 1 in (head.get('pool_scales') or ()) or 'ASPP' in name_of(head.get('type'))
     return pools and norm in ('BN', 'SyncBN')

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +13,14 @@ from ..collecting import without_collecting
 from ..image_depths import Depths
 from .findings import Report, json_layout, other_format, repeated, shown
 from .image_files import MOST_PIXELS, header_fault
-from .kinds import Effect, Fault
-from .segmentations import is_number, is_polygon, segmentation_fault
+from .kinds import EFFECTS, Effect, Fault
+from .segmentations import has_other_size, is_number, is_polygon, segmentation_fault
 
 CONVERTED_FROM = 'converted_from'  # key of entries that a conversion made: file and place
 LARGEST_ID = 2**53  # beyond, programs that read numbers as floats confuse ids
+
+#: what training does with an entry of which a key is missing or its value is wrong
+EffectOf = Callable[[dict, str], Effect]
 
 
 class Field(NamedTuple):
@@ -114,11 +119,22 @@ class Usage:
         polygons_alone: Whether an RLE is left out of training.
         evaluated: Whether it is the file to evaluate with.
         classes: Names of the categories that are used; None for all.
+        scores_masks: Whether an evaluation with it also compares masks.
     """
     masks: bool = True
     polygons_alone: bool = False
     evaluated: bool = False
     classes: tuple[str, ...] | None = None
+    scores_masks: bool = True
+
+    @property
+    def scores_polygons(self) -> bool:
+        """Whether pycocotools compares with its masks."""
+        return self.evaluated and self.scores_masks
+
+    def uses(self, name: Any) -> bool:
+        """Whether a category is used."""
+        return not self.classes or name in self.classes
 
 
 #: looks at the images of a file: each entry that has a fault, and what is wrong
@@ -156,14 +172,19 @@ def check_instances(ann_file: Path,
         look: At images; ``None`` leaves them out.
         usage: What the file is used for; ``None`` for training with masks.
     """
-    usage, whole, known = usage or Usage(), {}, {}
+    usage = usage or Usage()
+    whole: dict[str, list[dict]] = {}
+    known: dict[str, set[int]] = {}
     for kind, fields in FIELDS.items():
-        whole[kind], known[kind] = whole_entries(content[kind], kind, fields, ann_file, report)
+        whole[kind], known[kind] = whole_entries(
+            content[kind], kind, fields, ann_file, report,
+            partial(_effect, kind=kind, known=known, usage=usage))
     for name in repeated(category['name'] for category in whole['categories']):
         report.fault(
             f'{ann_file}: categories: more than one is named {name!r}',
             'repeated-category',
-            file=ann_file)
+            file=ann_file,
+            effect=None if usage.uses(name) else 'none')
     for name in repeated(image['file_name'] for image in whole['images']):
         report.remark(
             f'{ann_file}: images: {name} stands there more than once', 'repeated-file', file=name)
@@ -176,13 +197,14 @@ def check_instances(ann_file: Path,
             effect=effect)
 
     images = {image['id']: image for image in whole['images']}
+    fitting = _sizes_of_masks(whole['annotations'], images, look) if usage.masks else {}
     names = {category['id']: category['name'] for category in whole['categories']}
     counts = dict.fromkeys(names.values(), 0)
     annotated: dict[int, set[str]] = {}
     for annotation in whole['annotations']:
         image = images.get(annotation['image_id'])
         name = names.get(annotation['category_id'])
-        faults = list(_annotation_faults(annotation, image, name, known, usage))
+        faults = list(_annotation_faults(annotation, image, name, known, usage, fitting))
         for kind, text, effect in faults:
             report.fault(
                 f'{place(ann_file, "annotations", annotation)}: {text}',
@@ -210,9 +232,14 @@ def place(ann_file: Path, kind: str, entry: dict[str, Any]) -> str:
     return source if isinstance(source, str) else f'{ann_file}: {SINGULAR[kind]} {entry["id"]}'
 
 
-def whole_entries(entries: list, kind: str, fields: dict[str, Field], ann_file: Path,
-                  report: Report) -> tuple[list[dict], set[int]]:
+def whole_entries(entries: list,
+                  kind: str,
+                  fields: dict[str, Field],
+                  ann_file: Path,
+                  report: Report,
+                  effect_of: EffectOf | None = None) -> tuple[list[dict], set[int]]:
     """The entries whose fields are as they must be, and the ids of all."""
+    effect_of = effect_of or partial(_effect, kind=kind, known={'images': set()}, usage=Usage())
     whole, ids = [], []
     tests = [(key, field.holds) for key, field in fields.items()]
     for index, entry in enumerate(entries):
@@ -224,8 +251,8 @@ def whole_entries(entries: list, kind: str, fields: dict[str, Field], ann_file: 
             whole.append(entry)
             ids.append(entry['id'])
         else:
-            _report_entry(entry, index, kind, fields, ann_file, report)
-            if isinstance(entry, dict) and WHOLE.holds(entry.get('id')):
+            _report_entry(entry, index, kind, fields, ann_file, report, effect_of)
+            if isinstance(entry, dict) and isinstance(entry.get('id'), (int, float, str)):
                 ids.append(entry['id'])
     for number in repeated(ids):
         report.fault(
@@ -238,7 +265,7 @@ def whole_entries(entries: list, kind: str, fields: dict[str, Field], ann_file: 
 
 
 def _report_entry(entry: Any, index: int, kind: str, fields: dict[str, Field], ann_file: Path,
-                  report: Report) -> None:
+                  report: Report, effect_of: EffectOf) -> None:
     """Report what an entry lacks, and what is none of the values that it must be."""
     has_id = isinstance(entry, dict) and WHOLE.holds(entry.get('id'))
     where = f'{SINGULAR[kind]} {entry["id"]}' if has_id else f'{kind}[{index}]'
@@ -250,27 +277,71 @@ def _report_entry(entry: Any, index: int, kind: str, fields: dict[str, Field], a
     missing = [key for key in fields if key not in entry]
     if missing:
         fault = 'no-iscrowd' if missing == ['iscrowd'] else 'incomplete-entry'
-        report.fault(f'{ann_file}: {where} has no {", ".join(missing)}', fault, **about)
+        effects = {effect_of(entry, key) for key in missing}
+        report.fault(
+            f'{ann_file}: {where} has no {", ".join(missing)}',
+            fault,
+            **about,
+            effect=next(effect for effect in EFFECTS if effect in effects))
     for key, field in fields.items():
         if key in entry and not field.holds(entry[key]):
             report.fault(
                 f'{ann_file}: {where}: {key} must be {field.wanted}, got {shown(entry[key])}',
                 'wrong-value',
                 **about,
-                effect=_effect_of_value(key, entry[key]))
+                effect=effect_of(entry, key))
+
+
+def _effect(entry: dict, key: str, kind: str, known: dict[str, set[int]], usage: Usage) -> Effect:
+    """What training does with an entry that lacks a key, or whose value is not as it must be."""
+    if kind == 'annotations' and key in ('bbox', 'area', 'iscrowd'):
+        image = entry.get('image_id')
+        if is_number(image, math.inf) and image not in known['images']:
+            return 'none'  # mmdet reads annotations by their image
+        if entry.get('ignore') and not usage.evaluated:  # which mmdet asks first
+            return 'none'
+    if key == 'iscrowd' and key not in entry:
+        return 'meaning' if usage.evaluated else 'none'
+    if key not in entry:
+        return 'loading'
+    if kind == 'categories' and key == 'name' and not usage.uses(entry[key]):
+        return 'none'
+    return _effect_of_value(key, entry[key])
 
 
 def _effect_of_value(key: str, value: Any) -> Effect:
     """What training does with a value that is not as it must be."""
-    if key.endswith('id') and isinstance(value, str) or key == 'iscrowd':
+    is_id = key.endswith('id') and (isinstance(value, str) or is_whole(value))
+    if is_id or key == 'iscrowd':
         return 'meaning'
     if key in ('width', 'height') and is_number(value) and value > 0:
         return 'none'
     return 'loading'
 
 
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number, of any size and also as a float."""
+    return type(value) is int or type(value) is float and value.is_integer()
+
+
+def _sizes_of_masks(annotations: list[dict], images: dict[int, dict],
+                    look: Look | None) -> dict[int, list[int]]:
+    """Height and width by the ids of images that have the size of their RLEs, not the file's."""
+    found = {}
+    for annotation in annotations:
+        image, mask = images.get(annotation['image_id']), annotation.get('segmentation')
+        if image and isinstance(mask, dict) and has_other_size(mask,
+                                                               [image['height'], image['width']]):
+            found[image['id']] = mask['size']
+    entries = [dict(images[i], height=size[0], width=size[1]) for i, size in found.items()]
+    for entry, _ in look(entries) if look and entries else ():
+        found.pop(entry['id'], None)
+    return found
+
+
 def _annotation_faults(annotation: dict, image: dict | None, name: str | None,
-                       known: dict[str, set[int]], usage: Usage) -> Iterator[Fault]:
+                       known: dict[str, set[int]], usage: Usage,
+                       fitting: dict[int, list[int]]) -> Iterator[Fault]:
     """Kind, text and effect of what is wrong with an annotation; no effect is that of the kind."""
     for kind, key, found in (('images', 'image', image), ('categories', 'category', name)):
         if found is None and annotation[f'{key}_id'] not in known[kind]:
@@ -281,14 +352,17 @@ def _annotation_faults(annotation: dict, image: dict | None, name: str | None,
                'renumbers them', None)
     if not usage.masks:
         return
-    used = image is not None and name is not None and (not usage.classes or name in usage.classes)
+    used = image is not None and name is not None and usage.uses(name)
     effect: Effect | None = None if used and not _left_out(annotation, image) else 'none'
     mask = annotation.get('segmentation')
     if not mask:
         yield 'no-segmentation', 'has no segmentation (--boxes trains boxes alone)', effect
     else:
         size = [image['height'], image['width']] if image else None
-        if fault := segmentation_fault(mask, size, usage.evaluated):
+        if fault := segmentation_fault(mask, size, usage.scores_polygons):
+            real = fitting.get(image['id']) if image else None
+            if real and isinstance(mask, dict) and not segmentation_fault(mask, real, False):
+                effect = effect or 'meaning'
             yield 'wrong-segmentation', fault, effect
 
 

@@ -85,9 +85,9 @@ def are_masks(annotations: Sequence[dict[str, Any]], images: dict[int, Any], usa
     sizes = [[images[each['image_id']][side] for side in ('height', 'width')] for each, _ in codes]
     return (all(masks) and set(map(type, masks)) <= {list, dict}
             and set(map(type, polygons)) <= {list}
-            and not (usage.evaluated and any(n < 6 or n % 2 for n in set(map(len, polygons))))
+            and not (usage.scores_polygons and any(n < 6 or n % 2 for n in set(map(len, polygons))))
             and all(map(are_numbers, polygons[::STEP]))
             and all(mask['size'] == size
                     for (_, mask), size in zip(codes, sizes, strict=True)) and not any(
-                        segmentation_fault(mask, size, usage.evaluated)
+                        segmentation_fault(mask, size, usage.scores_polygons)
                         for (_, mask), size in list(zip(codes, sizes, strict=True))[::STEP]))

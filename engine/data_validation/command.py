@@ -101,17 +101,24 @@ def stops_training(sources: Sequence[Source]) -> int:
     return sum(source.report.number(*STOPPING) for source in sources)
 
 
+def counted(number: int, name: str) -> str:
+    """A number of things, in the singular or plural."""
+    return f'{number} {name}' + 's' * (number != 1)
+
+
 def lines_of(source: Source) -> Iterator[str]:
     """What was found in a data set, for a terminal: the first of each kind, and what to do."""
-    number = f', {source.num_annotations} annotations' if source.num_annotations else ''
+    number = source.num_annotations
+    annotations = f', {counted(number, "annotation")}' if number else ''
     total = sum(source.report.counts.values())
-    yield f'{source.name}: {source.num_images} images{number}, {total or "no"} findings'
+    yield f'{source.name}: {counted(source.num_images, "image")}{annotations}, ' \
+          f'{counted(total, "finding") if total else "no findings"}'
     of_kind = defaultdict(list)
     for finding in source.report.findings:
         of_kind[finding.kind, finding.effect].append(finding)
     for key in sorted(of_kind, key=lambda key: list(CONSEQUENCES).index(key[1])):
         kind, count = KINDS.get(key[0], NO_KIND), source.report.counts[key]
-        yield f'  {count} {kind.title}: {CONSEQUENCES[key[1]]}. To do: {kind.advice}'
+        yield f'  {kind.title} ({count}): {CONSEQUENCES[key[1]]}. To do: {kind.advice}'
         for finding in of_kind[key][:SHOWN_OF_A_KIND]:
             yield f'    {one_line(finding.text)}'
         if count > SHOWN_OF_A_KIND:

@@ -24,6 +24,13 @@ ORIENTATION = 0x0112  # EXIF tag; cameras' 5 to 8 are on their side
 KNOWN_TAGS = (b'Exif\0\0', b'http://ns.adobe.com/')  # EXIF, XMP
 MOST_PIXELS = 2**30  # that OpenCV decodes
 MOST_DECODED = 2**28  # pixels of an image that is decoded to be checked: 0.8 GB
+SIGNATURES = (b'\xff\xd8\xff', b'\x89PNG')  # of JPEG and PNG
+#: with these color_types of mmcv, OpenCV does not turn images as their EXIF data say
+NOT_TURNED = ('color_ignore_orientation', 'grayscale_ignore_orientation', 'unchanged')
+
+
+class NotDecodedError(OSError):
+    """An image is whole, and OpenCV does not decode it, or decodes it to something else."""
 
 
 class OtherLabelsError(ValueError):
@@ -71,12 +78,16 @@ def opened(source: Path | BytesIO) -> Iterator[Image.Image]:
             raise OSError(f'{type(error).__name__}: {error}') from error
 
 
-def image_size(path: Path, depths: Depths | None = None) -> tuple[int, int]:
+def image_size(path: Path,
+               depths: Depths | None = None,
+               *,
+               color_type: str = 'color') -> tuple[int, int]:
     """Width and height as OpenCV will decode the image, from its header where that is enough.
 
     Args:
         path: Of the image.
         depths: Takes what it has beyond three channels of 8 bits.
+        color_type: As mmcv loads it.
 
     Raises:
         FileNotFoundError: If there is none.
@@ -86,18 +97,20 @@ def image_size(path: Path, depths: Depths | None = None) -> tuple[int, int]:
         with opened(path) as image:
             size, kind, exif = image.size, image.format, image.info.get('exif')
             if fault := depth_fault(image):
-                raise OSError(fault)
+                raise NotDecodedError(fault)
             if depths is not None:
                 depths.look(path, image)
     except UnidentifiedImageError as error:
         with path.open('rb') as file:
-            raise OSError(tiff_fault(file) or str(error)) from error
+            raise OSError(tiff_fault(file) or 'its content is no image') from error
     if any('\ud800' <= letter <= '\udfff' for letter in str(path)):  # at which OpenCV crashes
-        raise OSError('its name is not in UTF-8: rename it')
+        raise NotDecodedError('its name is not in UTF-8: rename it')
     if not cv2.haveImageReader(str(path)):
-        raise OSError(f'OpenCV, which loads images, does not decode {kind}')
+        raise NotDecodedError(f'OpenCV, which loads images, does not decode {kind}')
     if size[0] * size[1] > MOST_PIXELS:
-        raise OSError(f'it has {size[0]} x {size[1]} pixels, OpenCV decodes {MOST_PIXELS}')
+        raise NotDecodedError(f'it has {size[0]} x {size[1]} pixels, OpenCV decodes {MOST_PIXELS}')
+    if color_type in NOT_TURNED:
+        return size
     if kind == 'PNG':  # EXIF data may stand behind the pixels
         return decoded_size(path) if b'eXIf' in path.read_bytes() else size
     segments: list[tuple[str, bytes]] = getattr(image, 'applist', [])  # of a JPEG
@@ -110,21 +123,29 @@ def image_size(path: Path, depths: Depths | None = None) -> tuple[int, int]:
     return size[::-1] if kind in ('JPEG', 'MPO') else decoded_size(path)
 
 
-def header_fault(path: Path, said: tuple[int, int], depths: Depths | None = None) -> Fault | None:
+def header_fault(path: Path,
+                 said: tuple[int, int],
+                 depths: Depths | None = None,
+                 *,
+                 color_type: str = 'color') -> Fault | None:
     """What is wrong with an image as far as its header tells.
 
     Args:
         path: Of the image.
         said: Width and height that its annotations are for.
-        depths: See :func:`image_size`.
+        depths, color_type: See :func:`image_size`.
     """
     try:
-        return size_fault(path, image_size(path, depths), said)
+        return size_fault(path, image_size(path, depths, color_type=color_type), said)
     except OSError as error:
         return reading_fault(path, error)
 
 
-def decoded_fault(path: str, content: bytes, said: tuple[int, int] | None) -> Fault | None:
+def decoded_fault(path: str,
+                  content: bytes,
+                  said: tuple[int, int] | None,
+                  *,
+                  color_type: str = 'color') -> Fault | None:
     """What is wrong with an image, all of it decoded.
 
     OpenCV decodes for training. Pillow also notices damage that OpenCV decodes to wrong colours.
@@ -133,6 +154,7 @@ def decoded_fault(path: str, content: bytes, said: tuple[int, int] | None) -> Fa
         path: For the message.
         content: Of the file.
         said: Width and height that its annotations are for, if they say so.
+        color_type: As mmcv loads it.
     """
     complaint = ''
     try:
@@ -150,8 +172,11 @@ def decoded_fault(path: str, content: bytes, said: tuple[int, int] | None) -> Fa
     except OSError as error:
         if not content:
             return 'empty-file', f'{path} is empty: 0 bytes', None
+        if content.startswith(SIGNATURES):
+            return 'damaged-image', f'{path} is cut off or damaged: {_without_object(error)}', None
         return 'not-an-image', f'{path} cannot be read: {_without_object(error)}', None
-    pixels = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION * (color_type in NOT_TURNED)
+    pixels = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
     if pixels is None:
         why = complaint or 'OpenCV cannot decode it'
         return 'damaged-image', f'{path} is cut off or damaged: {why}', None
@@ -162,8 +187,10 @@ def decoded_fault(path: str, content: bytes, said: tuple[int, int] | None) -> Fa
 
 
 def _without_object(error: OSError) -> str:
-    """An error without the address of what was read."""
-    return 'its content is no image' if isinstance(error, UnidentifiedImageError) else str(error)
+    """An error without the address or path of what was read."""
+    if isinstance(error, UnidentifiedImageError):
+        return 'its content is no image'
+    return error.strerror or str(error)
 
 
 def size_fault(path: Path | str, found: tuple[int, int], said: tuple[int, int]) -> Fault | None:
@@ -181,14 +208,18 @@ def reading_fault(path: Path | str, error: OSError) -> Fault:
         if os.path.islink(path):
             return 'broken-link', f'{path} is a link to {os.readlink(path)}: there is none', None
         return 'missing-file', f'there is no {path}', None
-    text = f'{path} cannot be read: {error}'
+    text = f'{path} cannot be read: {_without_object(error)}'
     if error.errno is not None:
         return 'unreadable-file', text, None
     try:
-        if not os.path.getsize(path):
-            return 'empty-file', f'{text}; it is empty: 0 bytes', None
+        with open(path, 'rb') as file:
+            start = file.read(8)
     except (OSError, ValueError):
-        pass
+        return 'not-an-image', text, None
+    if not start:
+        return 'empty-file', f'{text}; it is empty: 0 bytes', None
+    if start.startswith(SIGNATURES) and not isinstance(error, NotDecodedError):
+        return 'damaged-image', f'{path} is cut off or damaged: {_without_object(error)}', None
     return 'not-an-image', text, None
 
 

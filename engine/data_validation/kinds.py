@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 #: what training does: ``loading`` of the data set fails; a ``sample`` fails; it goes on with other
 #: data than meant (``meaning``); it goes on as it should (``none``)
 Effect = Literal['loading', 'sample', 'meaning', 'none']
+EFFECTS: tuple[Effect, ...] = ('loading', 'sample', 'meaning', 'none')
 STOPPING: tuple[Effect, ...] = ('loading', 'sample')
 
 #: kind, text, and effect if it is not that of the kind
@@ -72,6 +73,9 @@ KINDS = {
     Kind('polygons of less than three points', 'none', 'delete them: they are not trained on'),
     'not-trained':
     Kind('annotations that are left out of training', 'none', 'leave them if that is meant'),
+    'missing-data':
+    Kind('files and folders of data sets that are not there', 'loading',
+         '--data-root DIR says where your copy lies'),
     'missing-file':
     Kind('files that are not there', 'sample', 'restore the file, or delete its entry'),
     'broken-link':
@@ -85,7 +89,7 @@ KINDS = {
     'damaged-image':
     Kind('images that are cut off or damaged', 'sample', 'copy or download the file again'),
     'other-size':
-    Kind('images of another size than their annotations', 'sample',
+    Kind('images of another size than their annotations', 'meaning',
          'annotate the image anew, or restore the one that was annotated'),
     'large-image':
     Kind('images that are too large to be decoded here', 'none',

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mmcv.transforms import LoadAnnotations
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS
 
 from ..classes import class_heads
 from ..data_sources import classes_of, find_datasets, paths_of
+from ..pipeline_steps import loads_annotations
 from ..registries import find_class
 from ..storage import content as content_of
 from ..storage import exists, is_readable
@@ -34,12 +36,14 @@ class Labels:
         ignored: Labels that are not learnt from.
         settings: ``backend_args`` of the data set.
         as_they_are: Whether the step is mmseg's own, which takes gray pixels for labels.
+        color_type: As mmcv's step loads the images.
     """
     load: Callable[[dict[str, Any]], dict[str, Any]]
     classes: tuple[str, ...]
     ignored: Collection[int]
     settings: dict[str, Any] | None
     as_they_are: bool
+    color_type: str = 'color'
 
 
 def labels_of_dataset(cfg: Config, dataset: ConfigDict) -> Labels | None:
@@ -53,7 +57,8 @@ def labels_of_dataset(cfg: Config, dataset: ConfigDict) -> Labels | None:
     load = TRANSFORMS.build(dict(step))
     own = find_class('mmseg.LoadAnnotations', TRANSFORMS)
     return Labels(load, classes, {dataset.get('ignore_index', IGNORED), *ignored_labels(cfg)},
-                  dataset.get('backend_args'), type(load) is own)  # yapf: disable
+                  dataset.get('backend_args'), type(load) is own,
+                  dataset.pipeline[0].get('color_type', 'color'))  # yapf: disable
 
 
 def label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -92,7 +97,7 @@ def label_map_fault(info: dict[str, Any],
         if labels.as_they_are:
             source = content_of(path, labels.settings)
             labels_of(source if isinstance(source, BytesIO) else Path(source), size)
-        found = labels.load(dict(info))['gt_seg_map']
+        found = labels.load(dict(info)).get('gt_seg_map')
     except OSError as error:
         kind, text, effect = reading_fault(path, error)
         if kind == 'missing-file':
@@ -103,7 +108,9 @@ def label_map_fault(info: dict[str, Any],
         return 'wrong-label-map', f'{path} cannot be used: {error}', 'meaning' if is_read else None
     except Exception as error:  # decoders and steps of others raise whatever damage leads them to
         return 'wrong-label-map', f'{path} cannot be read: {type(error).__name__}: {error}', None
-    if found.ndim != 2:
+    if found is None:  # of a step that loads something else, depth for instance
+        return None
+    if found.ndim != 2 and isinstance(labels.load, LoadAnnotations):
         return ('wrong-label-map', f'{path} has {found.shape[-1]} channels, a label map has one',
                 None)
     return fault_of_values(path, found, labels, info)
@@ -112,8 +119,12 @@ def label_map_fault(info: dict[str, Any],
 def fault_of_values(path: str, found: np.ndarray, labels: Labels, info: dict[str,
                                                                              Any]) -> Fault | None:
     """What is wrong with labels ``(H, W)`` as training gets them."""
-    values = np.flatnonzero(np.bincount(found.ravel()))
-    beyond = sorted(set(values[values >= len(labels.classes)].tolist()) - set(labels.ignored))
+    if found.dtype == np.uint8:
+        values = np.flatnonzero(np.bincount(found.ravel()))
+    else:
+        values = np.unique(found.astype(np.int64))  # as mmseg packs them
+    wrong = values[(values < 0) | (values >= len(labels.classes))]
+    beyond = sorted(set(wrong.tolist()) - set(labels.ignored))
     if beyond:
         names = listed(list(labels.classes), 8)
         return ('unknown-label', f'{path} has label {listed(list(map(str, beyond)), 8)}, and the '
@@ -149,7 +160,7 @@ def ignored_labels(cfg: Config) -> set[int]:
 def step_of_labels(dataset: ConfigDict) -> dict[str, Any] | None:
     """The step of a data set's pipeline that loads annotations; None if there is none."""
     steps = dataset.get('pipeline') or []
-    return next((step for step in steps if 'LoadAnnotations' in str(step.get('type'))), None)
+    return next((step for step in steps if loads_annotations(step)), None)
 
 
 def shifted(info: dict[str, Any]) -> str:

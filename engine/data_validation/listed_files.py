@@ -41,36 +41,51 @@ class Depth:
     seen: set[str] = field(default_factory=set)
 
 
-def image_faults(paths: Sequence[str], sizes: Sequence[Size | None], settings: Any,
+@dataclass(frozen=True)
+class Loading:
+    """How a data set loads its images.
+
+    Attributes:
+        settings: Its ``backend_args``.
+        color_type: As mmcv's step has it.
+        is_own: Whether a step of another kind loads them; then they are not decoded here.
+    """
+    settings: Any = None
+    color_type: str = 'color'
+    is_own: bool = False
+
+
+def image_faults(paths: Sequence[str], sizes: Sequence[Size | None], loading: Loading,
                  depth: Depth) -> Iterator[tuple[int, Fault]]:
     """What is wrong with images, with their indices.
 
     Args:
         paths: Of the images.
         sizes: What their annotations say.
-        settings: ``backend_args`` of their data set.
+        loading: How their data set loads them.
         depth: How closely to look.
     """
+    settings = loading.settings
     if depth.whole:
-        yield from in_threads(lambda i: whole_image_fault(paths[i], sizes[i], settings),
+        yield from in_threads(lambda i: whole_image_fault(paths[i], sizes[i], loading),
                               len(paths), 'images', depth)  # yapf: disable
         return
     if paths and is_remote(paths[0]) and not paths[0].startswith(SCHEME):
         return  # object storage lists a thousand files at a time
-    is_listed = listing(settings, depth)
+    absence = listing(settings, depth)
     there = []
     for index, path in enumerate(paths):
-        if is_listed(path):
-            there.append(index)
+        if fault := absence(path):
+            yield index, fault
         else:
-            yield index, reading_fault(path, FileNotFoundError())
+            there.append(index)
     for index in spread(there, SAMPLE):
         size = sizes[index]
         depth.seen.add(paths[index])
-        if is_remote(paths[index]) or settings or size is None:
+        if is_remote(paths[index]) or settings or size is None or loading.is_own:
             fault = readable_fault(paths[index], settings)
         else:
-            fault = header_fault(Path(paths[index]), size)
+            fault = header_fault(Path(paths[index]), size, color_type=loading.color_type)
         if fault:
             yield index, fault
 
@@ -87,10 +102,12 @@ def in_threads(look: Callable[[int], Fault | None], number: int, what: str,
                 yield index, fault
 
 
-def whole_image_fault(path: str, size: Size | None, settings: Any) -> Fault | None:
+def whole_image_fault(path: str, size: Size | None, loading: Loading) -> Fault | None:
     """What is wrong with an image wherever it lies, all of it decoded."""
+    if loading.is_own:
+        return readable_fault(path, loading.settings)
     try:
-        return decoded_fault(path, get(path, settings), size)
+        return decoded_fault(path, get(path, loading.settings), size, color_type=loading.color_type)
     except OSError as error:
         return reading_fault(path, error)
     except ValueError as error:  # of paths that are none
@@ -108,32 +125,38 @@ def readable_fault(path: str, settings: Any) -> Fault | None:
     return ('empty-file', f'{path} is empty: 0 bytes', None) if empty else None
 
 
-def listing(settings: Any, depth: Depth) -> Callable[[str], bool]:
-    """Tells whether a file is there, and lists each folder once."""
+def listing(settings: Any, depth: Depth) -> Callable[[str], Fault | None]:
+    """Tells why a file cannot be found, if so, and lists each folder once."""
 
     @cache
-    def names(folder: str) -> frozenset[str]:
+    def names(folder: str) -> frozenset[str] | OSError:
         depth.seen.add(folder or '.')
         try:
             if is_remote(folder) or settings:
                 return frozenset(list_dir_or_file(folder, list_dir=False, backend_args=settings))
             return frozenset(os.listdir(folder or '.'))
-        except (OSError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return frozenset()
+        except OSError as error:
+            return error
 
-    def is_there(path: str) -> bool:
+    def absence(path: str) -> Fault | None:
         folder, name = os.path.split(path)
-        return name in names(folder) if name not in ('', '.', '..') else os.path.exists(path)
+        found = names(folder) if name not in ('', '.', '..') else frozenset()
+        if not isinstance(found, OSError) and name in found or os.path.exists(path):
+            return None
+        return reading_fault(folder, found) if isinstance(found, OSError) else \
+            reading_fault(path, FileNotFoundError())
 
-    return is_there
+    return absence
 
 
-def images_of_entries(folder: str, settings: Any, depth: Depth, used: set[Any] | None) -> Look:
+def images_of_entries(folder: str, loading: Loading, depth: Depth, used: set[Any] | None) -> Look:
     """Looks at the images of a COCO file, see :func:`image_faults`.
 
     Args:
         folder: What their names start from.
-        settings: ``backend_args`` of the data set.
+        loading: How the data set loads them.
         depth: How closely to look.
         used: Ids of the images that are not left out; others stop nothing. None for all.
     """
@@ -143,7 +166,7 @@ def images_of_entries(folder: str, settings: Any, depth: Depth, used: set[Any] |
             entries = [entry for entry in entries if entry['id'] in used]
         paths = [os.path.join(folder, entry['file_name']) for entry in entries]
         sizes = list(map(sides_of, entries))
-        for index, (kind, text, effect) in image_faults(paths, sizes, settings, depth):
+        for index, (kind, text, effect) in image_faults(paths, sizes, loading, depth):
             is_used = used is None or entries[index]['id'] in used
             yield entries[index], (kind, text, effect if is_used else 'none')
 
@@ -164,12 +187,16 @@ def label_map_faults(infos: Sequence[dict[str, Any]], labels: Labels,
     paths = [info['seg_map_path'] for info in infos]
     if paths and is_remote(paths[0]) and not paths[0].startswith(SCHEME):
         return
-    is_listed = listing(labels.settings, depth)
+    absence, there = listing(labels.settings, depth), []
     for index, path in enumerate(paths):
-        if not is_listed(path):
+        fault = absence(path)
+        if fault is None:
+            there.append(index)
+        elif fault[0] == 'unreadable-file':
+            yield index, fault
+        else:
             yield index, ('no-label-map', f'{infos[index]["img_path"]} has no label map {path}',
                           None)
-    there = [index for index, path in enumerate(paths) if is_listed(path)]
     for index in spread(there, SAMPLE // 2):
         depth.seen.add(paths[index])
         if fault := label_map_fault(infos[index], labels, size_of(infos[index], labels)):
@@ -183,6 +210,6 @@ def size_of(info: dict[str, Any], labels: Labels) -> Size | None:
         if isinstance(source, BytesIO):
             with opened(source) as image:
                 return image.size
-        return image_size(Path(source))
+        return image_size(Path(source), color_type=labels.color_type)
     except OSError:  # the look at images reports it
         return None

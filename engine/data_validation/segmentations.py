@@ -29,6 +29,18 @@ def are_numbers(values: list[Any], largest: float = LARGEST) -> bool:
         return False
 
 
+def has_other_size(mask: Any, size: list[int]) -> bool:
+    """Whether it is an RLE with a height and width that are others."""
+    said = mask.get('size') if isinstance(mask, dict) else None
+    return is_size(said) and said != size
+
+
+def is_size(value: Any) -> bool:
+    """Whether it is a height and width."""
+    return isinstance(value, list) and len(value) == 2 and all(
+        type(side) is int and 0 < side <= MOST_PIXELS for side in value)
+
+
 def segmentation_fault(mask: Any, size: list[int] | None, evaluated: bool) -> str | None:
     """What is wrong with a segmentation, if anything.
 

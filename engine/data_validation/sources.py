@@ -14,13 +14,14 @@ from mmengine.registry import DATASETS
 from ..class_checks import reads_categories
 from ..collecting import without_collecting
 from ..data_sources import classes_of, evaluators, find_datasets, paths_of
+from ..pipeline_steps import loading_step
 from ..registries import find_class
 from ..storage import exists, is_readable, local_copy
 from .coco_files import Usage, check_instances, load_coco
 from .columns import is_sound
 from .findings import Report
 from .label_map_files import infos_of, labels_of_dataset, step_of_labels
-from .listed_files import Depth, image_faults, images_of_entries, label_map_faults
+from .listed_files import Depth, Loading, image_faults, images_of_entries, label_map_faults
 
 SPLITS = ('train', 'val', 'test')
 
@@ -62,7 +63,15 @@ class Source:
     def key(self) -> str:
         """The same for data sets that read the same files in the same way."""
         settings = {key: value for key, value in self.dataset.items() if key != 'pipeline'}
-        return repr((settings, step_of_labels(self.dataset), self.usage))
+        return repr((settings, step_of_labels(self.dataset), self.loading,
+                     loading_step(self.dataset.get('pipeline')), self.usage))
+
+    @property
+    def loading(self) -> Loading:
+        """How it loads images."""
+        steps = self.dataset.get('pipeline') or [{}]
+        return Loading(self.settings, steps[0].get('color_type', 'color'),
+                       loading_step(steps) is not None)
 
 
 def sources_of(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
@@ -76,6 +85,7 @@ def sources_of(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
             steps = dataset.get('pipeline') or []
             usage = Usage(
                 masks=of_masks or any(step.get('with_mask') for step in steps),
+                scores_masks=of_masks,
                 polygons_alone=any(step.get('poly2mask') is False for step in steps),
                 evaluated=split != 'train',
                 classes=classes_of(dataset))
@@ -96,7 +106,7 @@ def check_source(cfg: Config, source: Source, depth: Depth) -> None:
     depth.seen.update(paths_of(source.dataset))
     for path in paths_of(source.dataset):
         if is_readable(path, source.settings) and not exists(path, source.settings):
-            source.report.fault(f'there is no {path}', 'missing-file', file=path, effect='loading')
+            source.report.fault(f'there is no {path}', 'missing-data', file=path)
     if source.report.num_faults:
         return
     if source.is_coco:
@@ -124,7 +134,9 @@ def add_images(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) ->
     sizes = [(info['width'], info['height']) if info.get('width') and info.get('height') else None
              for info in infos]  # yapf: disable
     paths = [info['img_path'] for info in infos]
-    for index, (kind, text, effect) in image_faults(paths, sizes, source.settings, depth):
+    for index, (kind, text, effect) in image_faults(paths, sizes, source.loading, depth):
+        if kind == 'other-size':  # of panoptic maps, at which masks of one size are wanted
+            effect = 'sample'
         source.report.fault(text, kind, file=paths[index], id=index, effect=effect)
 
 
@@ -142,7 +154,7 @@ def check_coco(source: Source, depth: Depth) -> None:
         return
     source.num_images, source.num_annotations = len(content['images']), len(content['annotations'])
     look = images_of_entries(
-        image_folder(dataset), source.settings, depth, used_images(content, source))
+        image_folder(dataset), source.loading, depth, used_images(content, source))
     with without_collecting():
         if not depth.whole and is_sound(content, source.usage):
             content = dict(content, annotations=[])

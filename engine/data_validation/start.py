@@ -19,12 +19,12 @@ from ..processes import VARIABLES
 from ..storage.cache import cache_folder
 from ..storage.files import is_remote
 from .findings import Report
-from .kinds import KINDS
+from .kinds import KINDS, STOPPING
 from .label_map_files import ignored_labels
 from .listed_files import Depth
 from .sources import Source, check_source, sources_of
 
-FORMAT = 1  # of what is kept; another one is looked at anew
+FORMAT = 2  # of what is kept; another one is looked at anew
 SHOWN = 10  # findings of a kind that are kept
 ADVICE = 'tools/check_data.py CONFIG looks at every file and lists all'
 
@@ -45,17 +45,22 @@ def check_before_training(cfg: Config, *, skip: bool) -> None:
     """
     local_rank = VARIABLES.get(cfg.get('launcher', 'none'), ('', '', ''))[2]
     found = [] if int(os.environ.get(local_rank, 0)) else looked_at(cfg)
-    stop, warn = [], []
+    stop, warn, skippable = [], [], True
     for each in unique(each for part in all_gather_object(found) for each in part):
         report = Report.from_json(each['report'])
         may_skip = skip and each['split'] == 'train'
         stop += lines_of(report, each['name'], 'loading', *(() if may_skip else ('sample', )))
         warn += lines_of(report, each['name'], 'meaning', *(('sample', ) if may_skip else ()))
-    for line in warn:
-        print_log(f'{line} ({ADVICE})', logger='current', level=logging.WARNING)
+        skippable &= not report.number('loading', *(() if each['split'] == 'train' else
+                                                    ('sample', )))  # yapf: disable
+    for found_line, to_do in warn:
+        print_log(f'{found_line}. {to_do}', logger='current', level=logging.WARNING)
     if stop:
-        hint = '' if skip else '; --on-bad-data skip trains without samples that break'
-        raise BadDataError('\n'.join(['training would stop at its data:', *stop, ADVICE + hint]))
+        hint = '; --on-bad-data skip trains without samples that break' if skippable else ''
+        lines = [f'  {found_line}\n    {to_do}' for found_line, to_do in stop]
+        raise BadDataError('\n'.join(['training would stop at its data:', *lines, ADVICE + hint]))
+    if warn:
+        print_log(ADVICE, logger='current', level=logging.WARNING)
 
 
 def unique(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -63,15 +68,16 @@ def unique(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({repr(item): item for item in items}.values())
 
 
-def lines_of(report: Report, name: str, *effects: Any) -> list[str]:
-    """A line for each kind of finding of some effects, with the first of them."""
+def lines_of(report: Report, name: str, *effects: Any) -> list[tuple[str, str]]:
+    """The first of each kind of finding of some effects, and what to do."""
     lines = []
     for (kind, effect), number in report.counts.items():
         if effect in effects:
             first = next(each for each in report.findings
                          if (each.kind, each.effect) == (kind, effect))  # yapf: disable
             title = KINDS[kind].title if kind in KINDS else 'faults'
-            lines.append(f'  {name}: {number} {title}: {one_line(first.text)}: {first.advice}')
+            lines.append(
+                (f'{name}: {title} ({number}): {one_line(first.text)}', f'To do: {first.advice}'))
     return lines
 
 
@@ -93,7 +99,8 @@ def looked_at(cfg: Config) -> list[dict[str, Any]]:
 def kept_report(cfg: Config, source: Source) -> dict[str, Any]:
     """The report of a data set, from the cache if nothing has changed since.
 
-    The cache is left out where the data are not all on this machine, or it cannot be written.
+    The cache is left out where the data are not all on this machine, or it cannot be written. What
+    stops training is never kept: permissions and disks are repaired without a change of files.
     """
     about = f'{FORMAT} {source.key} {sorted(ignored_labels(cfg))}'
     key = hashlib.sha256(about.encode(errors='replace')).hexdigest()[:32]
@@ -109,7 +116,8 @@ def kept_report(cfg: Config, source: Source) -> dict[str, Any]:
     depth = Depth()
     check_source(cfg, source, depth)
     report = source.report.as_json(SHOWN)
-    if not source.settings and not any(map(is_remote, depth.seen)):
+    stops = source.report.number(*STOPPING)
+    if not stops and not source.settings and not any(map(is_remote, depth.seen)):
         try:
             write_json(path, dict(states={each: state_of(each) for each in depth.seen},
                                   report=report))  # yapf: disable
@@ -119,9 +127,9 @@ def kept_report(cfg: Config, source: Source) -> dict[str, Any]:
 
 
 def state_of(path: str) -> list[int] | None:
-    """Size and time of the latest change of a file or folder; None if it is not there."""
+    """What changes with a file or folder: size, times, inode; None if it is not there."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
-    return [found.st_size, found.st_mtime_ns]
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]

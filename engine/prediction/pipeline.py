@@ -8,6 +8,10 @@ from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import DefaultScope
 
+from ..pipeline_steps import kind_of_step, loads_annotations
+
+__all__ = ['kind_of_step', 'loads_annotations', 'pipeline_for_arrays', 'steps_for_arrays']
+
 
 def pipeline_for_arrays(cfg: Config) -> Compose:
     """The test pipeline of a config, for images that are decoded already.
@@ -47,14 +51,3 @@ def steps_of(cfg: Config) -> list[dict[str, Any]]:
     while 'pipeline' not in dataset and {'dataset', 'datasets'} & dataset.keys():  # wrapped
         dataset = dataset.get('dataset') or dataset['datasets'][0]
     return deepcopy(dataset.get('pipeline') or cfg.get('test_pipeline') or [])
-
-
-def loads_annotations(step: dict[str, Any]) -> bool:
-    kind = kind_of_step(step)
-    return kind.startswith('Load') and kind.endswith('Annotations')
-
-
-def kind_of_step(step: dict[str, Any]) -> str:
-    """The name of a step of a pipeline, without its library."""
-    kind = step['type']
-    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]

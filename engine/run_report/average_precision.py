@@ -97,6 +97,8 @@ def truth_of(metrics: Iterable[BaseMetric], dataset: Any) -> CocoTruth | None:
     if metric is not None and metric._coco_api is not None and metric.cat_ids is not None:
         # pycocotools averages over 100 detections, faster_coco_eval over the most there are
         most = MOST if type(metric).__name__ == 'CocoMetric' else max(metric.proposal_nums)
+        for annotation in metric._coco_api.anns.values():
+            annotation.setdefault('iscrowd', 0)
         places = [classes.index(metric._coco_api.cats[each]['name']) for each in metric.cat_ids]
         return CocoTruth(metric._coco_api, metric.img_ids, metric.cat_ids, places, len(classes),
                          np.asarray(metric.iou_thrs), most, False)

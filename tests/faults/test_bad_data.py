@@ -18,7 +18,10 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from PIL import Image
 
+from colonnade.engine.config_checks.every import check_config
 from colonnade.engine.data_sources import redirect_data_root
+from colonnade.engine.data_validation.image_files import reading_fault
+from colonnade.engine.data_validation.label_map_files import label_map_fault
 from colonnade.engine.data_validation.listed_files import Depth
 from colonnade.engine.data_validation.sources import Source, check_source, sources_of
 from colonnade.engine.data_validation.start import BadDataError, check_before_training
@@ -93,6 +96,10 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
 
 
+def cut_in_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+
+
 def empty(path: Path) -> None:
     path.write_bytes(b'')
 
@@ -120,7 +127,8 @@ DAMAGES = [(Path.unlink, 'missing-file', 'there is no'), (empty, 'empty-file', '
            (replace_by_text, 'not-an-image', 'its content is no image'),
            (replace_by_folder, 'unreadable-file', 'Is a directory'),
            (break_link, 'broken-link', 'is a link to /nowhere/a.jpg: there is none'),
-           (turn, 'other-size', '32 x 64 pixels, the file says 64 x 64')]  # yapf: disable
+           (turn, 'other-size', '32 x 64 pixels, the file says 64 x 64'),
+           (cut_in_header, 'damaged-image', 'cut off or damaged: ')]  # yapf: disable
 
 
 def test_damaged_images_are_listed(check: Callable, data: Path) -> None:
@@ -191,7 +199,7 @@ def test_damaged_label_maps_are_listed(check: Callable, data: Path) -> None:
                (save_rgb, 'wrong-label-map', 'a label map has one channel, this has 3'),
                (turn, 'wrong-label-map', '32 x 64 pixels, the image 64 x 64'),
                (save_16_bits, 'wrong-label-map', 'labels must be in 0 ... 255, got 700 to 700'),
-               (cut, 'wrong-label-map', 'cannot be read'), (empty, 'empty-file', '0 bytes'),
+               (cut, 'damaged-image', 'cut off or damaged'), (empty, 'empty-file', '0 bytes'),
                (save_label, 'unknown-label', 'has label 76, and the config has 4 classes')]
     maps = sorted((data / 'ade/annotations/training').iterdir())
     for path, (damage, *_) in zip(maps, damages, strict=False):
@@ -235,9 +243,10 @@ def test_training_refuses_missing_images(train: Callable, data: Path) -> None:
     gone = images_of(data, 'coco')[3]
     gone.unlink()
     says = train('mask_rcnn')
-    assert says.startswith('train: training would stop at its data:\n  train_dataloader.dataset: 1 '
-                           'files that are not there: ')
-    assert str(gone) in says and '--on-bad-data skip' in says
+    assert says.startswith('train: training would stop at its data:\n  train_dataloader.dataset: '
+                           'files that are not there (1): ')
+    assert says.count(str(gone)) == 1 and '\n    To do: restore the file' in says
+    assert '--on-bad-data skip' in says
 
 
 def test_images_that_training_leaves_out_may_be_missing(data: Path) -> None:
@@ -267,6 +276,14 @@ def test_a_second_start_reads_nothing(data: Path, cache: Path,
         read.append(source.name)
         check_source(cfg, source, depth)
 
+    def look_at_labels(*arguments: Any) -> Any:
+        labels.append(arguments[0])
+        return label_map_fault(*arguments)
+
+    labels: list[Any] = []
+    for module in ('label_map_files', 'listed_files'):
+        monkeypatch.setattr(f'colonnade.engine.data_validation.{module}.label_map_fault',
+                            look_at_labels)
     monkeypatch.setattr('colonnade.engine.data_validation.start.check_source', look)
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
@@ -276,7 +293,10 @@ def test_a_second_start_reads_nothing(data: Path, cache: Path,
         check_before_training(cfg, skip=False)
         return len(read)
 
-    assert [number_read(), number_read()] == [2, 0]
+    assert number_read() == 2 and labels
+    labels.clear()
+    check_config(cfg, ('train_dataloader', 'val_dataloader'))
+    assert number_read() == 0 and not labels
     for path in cache.rglob('*.json'):
         path.write_text('{"states": 3')
     assert [number_read(), number_read()] == [2, 0]
@@ -284,12 +304,47 @@ def test_a_second_start_reads_nothing(data: Path, cache: Path,
     path.write_bytes(path.read_bytes() + b'x')
     assert number_read() == 1
     (path.parent / 'new.jpg').write_bytes(path.read_bytes())
-    with pytest.raises(BadDataError, match='1 images without a label map: .*new.jpg has no label'):
+    with pytest.raises(
+            BadDataError, match=r'images without a label map \(1\): .*new.jpg has no label'):
         number_read()
     (path.parent / 'new.jpg').unlink()
     shutil.rmtree(cache)
     cache.write_text('a file')
     assert [number_read(), number_read()] == [2, 2]
+
+
+def test_what_stops_training_is_looked_at_again(data: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that answers again, or permissions, change no file."""
+    cfg = read_config(config('mask_rcnn'))
+    redirect_data_root(cfg, data / 'coco')
+    with monkeypatch.context() as patch:
+        patch.setattr('colonnade.engine.data_validation.listed_files.header_fault',
+                      lambda path, *_, **__: reading_fault(path, OSError(5, 'no answer')))
+        with pytest.raises(BadDataError, match='cannot be read: no answer'):
+            check_before_training(cfg, skip=False)
+    check_before_training(cfg, skip=False)
+
+
+def test_what_mmdet_reads_without_trouble_stops_nothing(data: Path) -> None:
+    """Large ids, sizes that only the file has wrong, and what no class and no image uses."""
+    content = json.loads((data / ANN_FILE).read_text())
+    for entry in content['images']:
+        entry.update(id=entry['id'] + 2**60, width=entry['width'] + 1)
+    for entry in content['annotations']:
+        entry.update(image_id=entry['image_id'] + 2**60)
+    content['annotations'][0].update(ignore=1, area=None)
+    content['annotations'][1].update(image_id=99, area=None)
+    content['categories'] += [dict(id=97, name='')] + [dict(id=n, name='z') for n in (98, 99)]
+    (data / ANN_FILE).write_text(json.dumps(content))
+    cfg = read_config(config('mask_rcnn'))
+    redirect_data_root(cfg, data / 'coco')
+    cfg.val_evaluator.metric = 'bbox'
+    file = Path(cfg.val_evaluator.ann_file)
+    content = json.loads(file.read_text())
+    content['annotations'][0]['segmentation'] = [[1, 1, 5, 5]]
+    file.write_text(json.dumps(content))
+    check_before_training(cfg, skip=False)
 
 
 def cut_late(train: Callable, data: Path, *options: str, more: tuple[str, ...] = ()) -> str:

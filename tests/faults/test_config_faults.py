@@ -132,9 +132,6 @@ def test_an_arch_that_there_is_not(kind: str, arch: str, meant: str) -> None:
         ('mask_rcnn', 'val_dataloader.dataset.pipeline.3.meta_keys',
          ('ori_shape', 'img_shape'), 'val_evaluator'),
         # lengths
-        ('sem_fpn', 'default_hooks.checkpoint',
-         dict(type='CheckpointHook', by_epoch=False, interval=900,
-              save_last=False), 'train_cfg.max_iters'),
         ('upernet', 'train_dataloader.batch_size', 1, 'model.decode_head'),
         ('sem_fpn', 'val_evaluator', None, 'val_dataloader'),
     ])
@@ -151,6 +148,8 @@ def test_two_parts_that_do_not_agree(head: str, key: str, value: Any, other: str
     ('train_cfg.val_begin', 501, 'train_cfg.val_begin', 'it is never evaluated'),
     ('default_hooks.checkpoint.interval', 501, 'default_hooks.checkpoint.interval',
      'a checkpoint is saved at its end alone'),
+    ('default_hooks.checkpoint', dict(save_last=False, save_best=None, interval=900),
+     'default_hooks.checkpoint.interval', 'no checkpoint is saved'),
     ('default_hooks.checkpoint.by_epoch', True, 'default_hooks.checkpoint.by_epoch',
      'at its end alone'),
     ('train_cfg.max_iters', 300, 'param_scheduler[1].end', 'the learning rate stops on its way'),
@@ -165,7 +164,7 @@ def test_two_parts_that_do_not_agree(head: str, key: str, value: Any, other: str
 ])
 def test_what_a_training_survives_is_a_warning(key: str, value: Any, place: str, says: str) -> None:
     cfg = changed('sem_fpn')
-    if isinstance(value, dict):
+    if key == 'param_scheduler.1':
         cfg.param_scheduler[1] = value
     else:
         cfg.merge_from_dict({key: value})
