@@ -78,9 +78,9 @@ def wrong_record(path: Path) -> str | None:
 
     torch does not look at it when it loads. Where torch was told to write none, it is 0.
     """
-    if not zipfile.is_zipfile(path):
-        return None
     try:
+        if not zipfile.is_zipfile(path):
+            return None
         with zipfile.ZipFile(path) as file:
             for record in file.infolist():
                 if record.CRC and record.compress_type == zipfile.ZIP_STORED and \
