@@ -150,10 +150,9 @@ class Watch(Thread):
             elif not self.is_told:
                 append_once(self.log_file, reason)
             self.closed.wait(GRACE - 1)
-            if not self.closed.is_set():
-                for child in multiprocessing.active_children():
+            while not self.closed.wait(0.1):  # which this process may not live to see
+                for child in multiprocessing.active_children():  # loaders may start others
                     child.kill()
-                self.closed.wait(2 * GRACE)  # which this process does not live to see
             faulthandler.cancel_dump_traceback_later()
         self.stacks.unlink()
 
