@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -258,8 +257,8 @@ def test_names_in_other_encodings(predict: Predict, tmp_path: Path, photos: Path
     (folder / 'bad\udce9.png').touch()
     out = predict(SEGMENTER, folder, status=3)
     assert files_in(out / 'labels') == {'caf\udce9.jpg.png'}
-    errors = os.fsdecode((out / 'errors.txt').read_bytes())
-    assert 'bad\udce9.png is no image' in errors and 'caf\udce9.avi: OpenCV opens no' in errors
+    errors = (out / 'errors.txt').read_text()
+    assert r'bad\udce9.png is no image' in errors and r'caf\udce9.avi: OpenCV opens no' in errors
 
 
 def test_videos_of_a_detector(predict: Predict, tmp_path: Path) -> None:

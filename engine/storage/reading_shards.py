@@ -170,7 +170,8 @@ def read_place(folder: str, place: Place, name: str, settings: Settings = None) 
         found = storage.get_range(shard, place.offset, end) if place.length else b''
     else:
         try:
-            found = os.pread(opened(shard).fileno(), place.length, place.offset)
+            file = opened(shard)  # held while it is read: another thread may make it be forgotten
+            found = os.pread(file.fileno(), place.length, place.offset)
         except (ValueError, OverflowError, MemoryError):  # of numbers that no file has
             found = b''
     if len(found) != place.length or zlib.crc32(found) != place.checksum:
