@@ -30,6 +30,8 @@ NO_WORKERS = [
 NO_VAL = ['val_dataloader=None', 'val_evaluator=None', 'val_cfg=None']
 for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # where configs find data
     os.environ.pop(variable, None)
+# forks of this process have none of its OpenMP threads, and would wait for them for ever
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
