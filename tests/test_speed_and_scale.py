@@ -96,7 +96,8 @@ def test_maps_of_a_gpu(cls: type, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize('head, options', [
-    ('mask_rcnn', []),
+    ('sem_fpn', []),
+    pytest.param('mask_rcnn', [], marks=pytest.mark.slow),
     pytest.param('upernet', ['--fsdp', '--checkpoints', 'sharded'], marks=pytest.mark.slow),
 ])
 def test_two_processes(head: str, options: list[str], shapes: Path, tmp_path: Path,
