@@ -347,6 +347,21 @@ def test_what_mmdet_reads_without_trouble_stops_nothing(data: Path) -> None:
     check_before_training(cfg, skip=False)
 
 
+@pytest.mark.parametrize('kind, stops', [('CocoMetric', True), ('FasterCocoMetric', False)])
+def test_pycocotools_needs_iscrowd(kind: str, stops: bool, data: Path) -> None:
+    """faster-coco-eval takes 0 for it."""
+    cfg = read_config(config('mask_rcnn'))
+    redirect_data_root(cfg, data / 'coco')
+    cfg.val_evaluator.type = kind
+    file = Path(cfg.val_evaluator.ann_file)
+    content = json.loads(file.read_text())
+    del content['annotations'][0]['iscrowd']
+    file.write_text(json.dumps(content))
+    source, = sources_of(cfg, ('val', ))
+    check_source(cfg, source, Depth())
+    assert dict(source.report.counts) == {('no-iscrowd', 'loading' if stops else 'meaning'): 1}
+
+
 def cut_late(train: Callable, data: Path, *options: str, more: tuple[str, ...] = ()) -> str:
     """Train with an image that breaks behind its header, which the look before does not see."""
     cut(images_of(data, 'ade')[3])
