@@ -19,6 +19,7 @@ from colonnade.engine.config_checks.every import findings
 from colonnade.engine.config_checks.finding import Finding
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.loading import load
+from colonnade.engine.registries import find_class
 
 ALL = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 HEADS = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'dino', 'mask2former',
@@ -233,6 +234,29 @@ def test_a_part_that_nothing_reads() -> None:
     cfg.optim_wraper = dict(clip_grad=None)
     assert one(found_in(cfg), 'optim_wraper', severity='warning').fix == \
         'did you mean optim_wrapper?'
+
+
+@pytest.mark.parametrize(
+    'spelt', [str, 'mmdet.{}'.format, lambda name: find_class(f'mmdet.{name}')],
+    ids=['name', 'library', 'class'])
+def test_types_are_known_however_they_are_spelt(spelt: Callable[[str], Any]) -> None:
+    """Python's own configs have classes."""
+    cfg = changed('mask_rcnn', {'default_hooks.checkpoint.by_epoch': True})
+    cfg.model.neck.fpn.update(type=spelt('FPN'), out_channels=99)
+    cfg.default_hooks.checkpoint.type = spelt('CheckpointHook')
+    found = found_in(cfg)
+    one(found, 'model.neck.fpn.out_channels', 'model.rpn_head.in_channels')
+    one(found, 'default_hooks.checkpoint.by_epoch', severity='warning')
+
+
+def test_masks_and_annotations_that_nothing_needs() -> None:
+    """BoxInst learns masks from boxes; a metric of panoptic maps has a file of its own."""
+    cfg = changed('mask_rcnn', {'model.roi_head.mask_head.type': 'BoxInstMaskHead'})
+    cfg.train_dataloader.dataset.pipeline[1].with_mask = False
+    assert not any(each.places[0].endswith('with_mask') for each in found_in(cfg))
+    cfg = changed('mask_rcnn', {'val_evaluator.type': 'CocoPanopticMetric',
+                                'val_evaluator.ann_file': 'panoptic.json'})  # yapf: disable
+    assert not any('val_evaluator.ann_file' in each.places for each in found_in(cfg))
 
 
 def test_pipelines_without_what_the_next_one_needs() -> None:
