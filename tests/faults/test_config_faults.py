@@ -15,7 +15,7 @@ from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
 from mmengine.config import Config
 
 from colonnade.engine.config_checks import building
-from colonnade.engine.config_checks.every import findings
+from colonnade.engine.config_checks.every import check_model, findings
 from colonnade.engine.config_checks.finding import Finding
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.loading import load
@@ -301,8 +301,9 @@ def test_images_that_are_normalised_for_other_weights() -> None:
     cfg = changed('sem_fpn', {'model.data_preprocessor.mean': [127.5] * 3})
     cfg.model.backbone.init_cfg = dict(
         type='Pretrained', checkpoint='timm://xcit_nano_12_p16_384.fb_dist_in1k')
-    one(found_in(cfg), 'model.data_preprocessor.mean', 'model.backbone.init_cfg',
-        severity='warning')  # yapf: disable
+    warning = one(found_in(cfg), 'model.data_preprocessor.mean', 'model.backbone.init_cfg',
+                  severity='warning')  # yapf: disable
+    assert check_model(cfg) == [warning]
 
 
 # what building tells
@@ -411,9 +412,16 @@ def test_trainings_log_warnings(shapes: Path, tmp_path: Path, run_tool: Callable
             'ends at 2 (train_cfg.max_iters)') in latest_log(tmp_path / 'run')
 
 
-def test_predictions_name_an_arch_that_there_is_not(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no arch 'nano_12'"):
-        load(config('sem_fpn'), tmp_path / 'a.pth', cfg_options={'model.backbone.arch': 'nano_12'})
+@pytest.mark.parametrize('key, value, says', [
+    ('model.backbone.arch', 'nano_12', "no arch 'nano_12'"),
+    ('model.neck.in_channels', 7, 'set model.neck.in_channels=128'),
+    ('model.roi_head.bbox_roi_extractor.featmap_strides', [8, 16, 32, 64],
+     r'bbox_roi_extractor.featmap_strides=\[4, 8, 16, 32\]'),
+])
+def test_predictions_name_what_does_not_fit(key: str, value: Any, says: str,
+                                            tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        load(config('mask_rcnn'), tmp_path / 'a.pth', cfg_options={key: value})
 
 
 @pytest.mark.slow
