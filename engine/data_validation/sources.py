@@ -69,9 +69,11 @@ class Source:
     @property
     def loading(self) -> Loading:
         """How it loads images."""
-        steps = self.dataset.get('pipeline') or [{}]
-        return Loading(self.settings, steps[0].get('color_type', 'color'),
-                       loading_step(steps) is not None)
+        steps = self.dataset.get('pipeline') or []
+        first = steps[0] if steps else {}
+        color_type = first.get('color_type', 'color')
+        any_depth = color_type == 'unchanged' or first.get('imdecode_backend') == 'tifffile'
+        return Loading(self.settings, color_type, any_depth or loading_step(steps) is not None)
 
 
 def sources_of(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
