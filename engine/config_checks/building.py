@@ -17,6 +17,7 @@ from colonnade.weights.loading import plan_loading
 from colonnade.weights.pretrained import pretrained_of
 from colonnade.weights.state_dicts import WeightsError
 
+from ..pipeline_steps import name_of
 from ..transplant.trial import trial_fault
 from ..trunk_config import trunk_of
 from ..without_memory import build_without_memory
@@ -47,7 +48,7 @@ def problems_when_built(cfg: Config, *, step: bool) -> Iterator[Finding]:
         return
     yield from unmatched_keys(cfg, model)
     if trunk_of(cfg.model) is None:
-        kind = (cfg.model.get('backbone') or cfg.model).get('type')
+        kind = name_of((cfg.model.get('backbone') or cfg.model).get('type'))
         yield Finding(f'{kind} is of others: its width was not compared with those of neck and '
                       'heads, and no step is taken', ('model', ), severity='note')  # yapf: disable
         return

@@ -56,8 +56,9 @@ def metric_against_data(key: str, metric: ConfigDict, name: str, dataset: Config
     if of_metric and of_data and of_metric != of_data:
         tasks = dict(mmdet='instances', mmseg='label maps')
         yield Finding(
-            f'{key} is {metric.type}, for {tasks[of_metric]} of {of_metric}, and {name} is '
-            f'{dataset.type}, of {tasks[of_data]}', (f'{key}.type', f'{name}.type'))
+            f'{key} is {name_of(metric.type)}, for {tasks[of_metric]} of {of_metric}, and '
+            f'{name} is {name_of(dataset.type)}, of {tasks[of_data]}',
+            (f'{key}.type', f'{name}.type'))
         return
     if not reads_categories_as(dataset, metric):
         return
@@ -84,7 +85,8 @@ def masks_problem(cfg: Config, key: str, metric: ConfigDict) -> Iterator[Finding
             not gives_masks(cfg.model):
         yield Finding(
             f"{key}.metric has 'segm', and model.{head} predicts no masks "
-            f'({cfg.model.type})', (f'{key}.metric', f'model.{head}'), f"set {key}.metric='bbox'")
+            f'({name_of(cfg.model.type)})', (f'{key}.metric', f'model.{head}'),
+            f"set {key}.metric='bbox'")
 
 
 def gives_masks(model: Any) -> bool:
@@ -138,7 +140,7 @@ def missing_steps(cfg: Config, where: str, kinds: list[str], library: str, is_tr
                       f'end it with dict(type={pack!r})')
     key = where.partition('_')[0] + '_evaluator'
     needs = 'training' if is_training else next(
-        (f'{metric.type} ({key})' for metric in evaluators(cfg, (key, ))
+        (f'{name_of(metric.type)} ({key})' for metric in evaluators(cfg, (key, ))
          if name_of(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
     if needs and not are_loaded:
         yield Finding(f'{where} loads no annotations, and {needs} needs them',
@@ -194,7 +196,7 @@ def step_problems(where: str, steps: list[ConfigDict]) -> Iterator[Finding]:
             TRANSFORMS.build(dict(step))
         except Exception as error:  # of classes of others
             if 'unexpected keyword' not in str(error):  # the settings' own check says so
-                yield Finding(f'{where}[{index}] ({step["type"]}) cannot be built: {error}',
+                yield Finding(f'{where}[{index}] ({kind_of_step(step)}) cannot be built: {error}',
                               (f'{where}[{index}]', ))
 
 

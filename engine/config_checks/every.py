@@ -86,7 +86,23 @@ def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> list[Finding]:
         cfg: See :func:`findings`.
         dataloaders: Those that will be read.
     """
-    found = findings(cfg, dataloaders, labels='train_dataloader' not in dataloaders)
+    return without_errors(findings(cfg, dataloaders, labels='train_dataloader' not in dataloaders))
+
+
+def check_model(cfg: Config) -> list[Finding]:
+    """As :func:`check_config`, of what predictions depend on: arch, widths, strides, mean and std.
+
+    Weights fit a model of which a stride or the mean is wrong, and what it predicts is wrong.
+    """
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        return without_errors([
+            each for check in (width_problems, normalisation_problems)
+            for each in guarded(partial(check, cfg.model))
+        ])
+
+
+def without_errors(found: list[Finding]) -> list[Finding]:
+    """Raise a ValueError that lists errors; returns warnings."""
     if errors := errors_of(found):
         lines = [f'  {each}' for each in errors]
         lines += [ADVICE] * any('classes' in place for each in errors for place in each.places)

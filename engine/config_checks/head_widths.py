@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from mmengine.config import ConfigDict
 
+from ..pipeline_steps import name_of
 from .finding import Finding
 from .settings import value_of
 
@@ -81,7 +82,7 @@ def head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
         yield from levels.strides_differ(f'{name}.strides', panoptic.get('strides'), levels.strides)
     if isinstance(roi_head := model.get('roi_head'), dict):
         yield from region_problems(roi_head, levels)
-    if model.get('type') in DETECTION_TRANSFORMERS:
+    if name_of(model.get('type')) in DETECTION_TRANSFORMERS:
         yield from transformer_problems(model, levels)
 
 

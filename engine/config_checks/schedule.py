@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from mmengine.config import Config, ConfigDict
 
+from ..pipeline_steps import name_of
 from .finding import Finding
 
 #: what mmengine wants together, or not at all
@@ -87,7 +88,8 @@ def interval_problems(cfg: Config, loop: ConfigDict, length: Length) -> Iterator
 def checkpoint_problems(cfg: Config, length: Length) -> Iterator[Finding]:
     """Checkpoints that are never saved, or only at the end."""
     hook = (cfg.get('default_hooks') or {}).get('checkpoint')
-    if not isinstance(hook, dict) or hook.get('type', 'CheckpointHook') != 'CheckpointHook':
+    if not isinstance(hook, dict) or name_of(hook.get('type', 'CheckpointHook')) != \
+            'CheckpointHook':
         return
     place, interval = 'default_hooks.checkpoint', hook.get('interval', -1)
     by_epoch = hook.get('by_epoch', True)

@@ -7,18 +7,21 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from mmengine.config import Config, ConfigDict
+from mmengine.registry import MODELS
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 
 from ..pipeline_steps import name_of
 from ..trunk_config import pyramid_of, trunk_of
+from .data import library_of
 from .finding import Finding
 from .head_widths import Levels, head_problems
 
 NUM_TAPS = 4  # of a trunk, unless its out_indices say otherwise
 #: necks on top of a pyramid that give ``num_outs`` levels of ``out_channels``, or one each
 NECKS_OF_ONE_WIDTH = ('FPN', 'PAFPN', 'ChannelMapper', 'CSPNeXtPAFPN', 'YOLOXPAFPN')
+BATCH_NORMS = ('BN', 'BN2d', 'SyncBN', 'BatchNorm2d', 'SyncBatchNorm')  # mmcv's names, torch's
 
 
 class Trunk(NamedTuple):
@@ -107,7 +110,7 @@ def pyramid_problems(model: ConfigDict, trunk: Trunk) -> Iterator[Finding]:
     """What a pyramid of ours, or a head on it, expects otherwise than it gets."""
     backbone, neck, pyramid = model.backbone, model.neck, pyramid_of(model)
     assert pyramid is not None
-    kind = f'{backbone.type} {backbone.arch}'
+    kind = f'{name_of(backbone.type)} {backbone.arch}'
     expectations = (('in_channels', trunk.width, 'embed_dim'), ('stride', trunk.stride,
                                                                 'patch_size'))
     for key, expected, of_trunk in expectations:
@@ -122,7 +125,7 @@ def pyramid_problems(model: ConfigDict, trunk: Trunk) -> Iterator[Finding]:
     strides = list(settings['out_strides'] or SimplePyramid.default_strides(trunk.stride))
     if backbone.get('return_prefix_tokens'):
         yield Finding(
-            f'model.backbone.return_prefix_tokens is True, and {neck.type} takes maps alone',
+            f'model.backbone.return_prefix_tokens is True, and {pyramid.__name__} takes maps alone',
             ('model.backbone.return_prefix_tokens', 'model.neck'), 'set it to False')
     taps = backbone.get('out_indices')
     if pyramid is ColumnarPyramid and taps is not None and len(taps) != len(strides):
@@ -142,7 +145,7 @@ def levels_of(pyramid: type, settings: dict[str, Any], strides: list[float]) -> 
     fpn = settings if pyramid is SimplePyramid else settings.get('fpn')
     number, number_place = len(strides), 'model.neck.out_strides'
     if fpn is not None:
-        if fpn is not settings and fpn.get('type') not in NECKS_OF_ONE_WIDTH:
+        if fpn is not settings and not gives_one_width(fpn):
             number = 0
         else:
             inner = 'model.neck' if fpn is settings else 'model.neck.fpn'
@@ -156,11 +159,17 @@ def levels_of(pyramid: type, settings: dict[str, Any], strides: list[float]) -> 
                   'model.neck.out_strides', number_place)
 
 
+def gives_one_width(neck: dict[str, Any]) -> bool:
+    """Whether a neck is one of mmdet or mmseg whose levels have ``out_channels`` each."""
+    kind = neck.get('type')
+    return name_of(kind) in NECKS_OF_ONE_WIDTH and bool(library_of(kind, MODELS))
+
+
 def foreign_neck_problems(model: ConfigDict, trunk: Trunk) -> Iterator[Finding]:
     """What a neck of others expects otherwise than it gets."""
     neck = model.neck
     widths = neck.get('in_channels')
-    if neck.get('type') not in NECKS_OF_ONE_WIDTH or not isinstance(widths, (list, tuple)):
+    if not gives_one_width(neck) or not isinstance(widths, (list, tuple)):
         return
     expected = [trunk.width] * trunk.num_maps
     if list(widths) != expected:
@@ -180,16 +189,16 @@ def batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
     for name in ('decode_head', 'auxiliary_head'):
         heads = cfg.model.get(name) or []
         for head in heads if isinstance(heads, list) else [heads]:
-            if pools_to_one(head) and not (several and 'Sync' in head.norm_cfg.type):
+            if pools_to_one(head) and not (several and 'Sync' in name_of(head.norm_cfg.type)):
                 yield Finding(
-                    f'train_dataloader.batch_size is 1, and {head["type"]} (model.{name}) '
-                    'normalises one value per image and channel',
+                    f'train_dataloader.batch_size is 1, and {name_of(head["type"])} '
+                    f'(model.{name}) normalises one value per image and channel',
                     ('train_dataloader.batch_size', f'model.{name}'),
                     'set train_dataloader.batch_size=2 or more')
 
 
 def pools_to_one(head: ConfigDict) -> bool:
     """Whether a head of mmseg normalises maps of one pixel over the batch."""
-    norm = (head.get('norm_cfg') or {}).get('type', '')
+    norm = name_of((head.get('norm_cfg') or {}).get('type'))
     pools = 1 in (head.get('pool_scales') or ()) or 'ASPP' in name_of(head.get('type'))
-    return pools and norm in ('BN', 'SyncBN')
+    return pools and norm in BATCH_NORMS

@@ -118,12 +118,14 @@ class Usage:
         masks: Whether segmentations are used.
         polygons_alone: Whether an RLE is left out of training.
         evaluated: Whether it is the file to evaluate with.
+        needs_iscrowd: Whether that evaluation stops at annotations without ``iscrowd``.
         classes: Names of the categories that are used; None for all.
         scores_masks: Whether an evaluation with it also compares masks.
     """
     masks: bool = True
     polygons_alone: bool = False
     evaluated: bool = False
+    needs_iscrowd: bool = False
     classes: tuple[str, ...] | None = None
     scores_masks: bool = True
 
@@ -301,7 +303,7 @@ def _effect(entry: dict, key: str, kind: str, known: dict[str, set[int]], usage:
         if entry.get('ignore') and not usage.evaluated:  # which mmdet asks first
             return 'none'
     if key == 'iscrowd' and key not in entry:
-        return 'meaning' if usage.evaluated else 'none'
+        return 'loading' if usage.needs_iscrowd else 'meaning' if usage.evaluated else 'none'
     if key not in entry:
         return 'loading'
     if kind == 'categories' and key == 'name' and not usage.uses(entry[key]):

@@ -14,6 +14,7 @@ from colonnade.runtime.printing import one_line
 
 from ..atomic import check_writable, write_json
 from ..launch import LaunchOptions, load_config
+from ..pipeline_steps import name_of
 from .findings import SHOWN_OF_A_KIND
 from .kinds import KINDS, NO_KIND, STOPPING
 from .listed_files import Depth
@@ -77,7 +78,7 @@ def as_json(sources: Sequence[Source]) -> dict[str, Any]:
         data_sets=[
             dict(
                 name=source.name,
-                type=str(source.dataset.type),
+                type=name_of(source.dataset.type),
                 images=source.num_images,
                 annotations=source.num_annotations,
                 counts=[

@@ -48,7 +48,8 @@ class Loading:
     Attributes:
         settings: Its ``backend_args``.
         color_type: As mmcv's step has it.
-        is_own: Whether a step of another kind loads them; then they are not decoded here.
+        is_own: Whether a step of another kind loads them, or as they are, of any depth and number
+            of channels; then they are not decoded here.
     """
     settings: Any = None
     color_type: str = 'color'

@@ -14,7 +14,7 @@ from mmengine.registry import DATASETS
 from ..class_checks import reads_categories
 from ..collecting import without_collecting
 from ..data_sources import classes_of, evaluators, find_datasets, paths_of
-from ..pipeline_steps import loading_step
+from ..pipeline_steps import loading_step, name_of
 from ..registries import find_class
 from ..storage import exists, is_readable, local_copy
 from .coco_files import Usage, check_instances, load_coco
@@ -69,9 +69,11 @@ class Source:
     @property
     def loading(self) -> Loading:
         """How it loads images."""
-        steps = self.dataset.get('pipeline') or [{}]
-        return Loading(self.settings, steps[0].get('color_type', 'color'),
-                       loading_step(steps) is not None)
+        steps = self.dataset.get('pipeline') or []
+        first = steps[0] if steps else {}
+        color_type = first.get('color_type', 'color')
+        any_depth = color_type == 'unchanged' or first.get('imdecode_backend') == 'tifffile'
+        return Loading(self.settings, color_type, any_depth or loading_step(steps) is not None)
 
 
 def sources_of(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
@@ -79,8 +81,8 @@ def sources_of(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
     seen = set()
     for split in splits:
         scored = evaluators(cfg, (f'{split}_evaluator', )) if split != 'train' else ()
-        metrics = [metric.get('metric') for metric in scored if isinstance(metric, dict)]
-        of_masks = any('segm' in (metric or ()) for metric in metrics)
+        metrics = [metric for metric in scored if isinstance(metric, dict)]
+        of_masks = any('segm' in (metric.get('metric') or ()) for metric in metrics)
         for name, dataset in find_datasets(cfg, (f'{split}_dataloader', )):
             steps = dataset.get('pipeline') or []
             usage = Usage(
@@ -88,11 +90,17 @@ def sources_of(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
                 scores_masks=of_masks,
                 polygons_alone=any(step.get('poly2mask') is False for step in steps),
                 evaluated=split != 'train',
+                needs_iscrowd=any(map(is_pycocotools, metrics)),
                 classes=classes_of(dataset))
             source = Source(name, split, dataset, usage)
             if source.key not in seen:
                 seen.add(source.key)
                 yield source
+
+
+def is_pycocotools(metric: ConfigDict) -> bool:
+    """Whether a metric reads a file with pycocotools, not with faster-coco-eval."""
+    return name_of(metric.get('type')) == 'CocoMetric' and bool(metric.get('ann_file'))
 
 
 def check_source(cfg: Config, source: Source, depth: Depth) -> None:
@@ -124,8 +132,9 @@ def check_source(cfg: Config, source: Source, depth: Depth) -> None:
         with redirect_stdout(StringIO()):  # pycocotools prints its progress
             infos = [info for info in infos_of(source.dataset) if isinstance(info, dict)]
         add_images(source, [info for info in infos if 'img_path' in info], depth)
-        source.report.remark(f'{source.dataset.type}: files alone were looked at, not annotations',
-                             'nothing-to-check')
+        source.report.remark(
+            f'{name_of(source.dataset.type)}: files alone were looked at, not annotations',
+            'nothing-to-check')
 
 
 def add_images(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) -> None:

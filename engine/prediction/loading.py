@@ -23,6 +23,7 @@ from colonnade.weights.sharded_files import is_sharded
 from colonnade.weights.state_dicts import WeightsError
 
 from ..classes import OTHER_CLASSES, class_heads, num_classes_of
+from ..config_checks.every import check_model, log_warnings
 from ..data_sources import find_datasets
 from ..fusing import fuse_if_wanted
 from ..half_precision import Amp, compute_in, half_type
@@ -84,6 +85,7 @@ def load(config: str | Path | Config,
         if cfg_options:
             merge_options(cfg, cfg_options)
         with DefaultScope.overwrite_default_scope(cfg.default_scope):
+            log_warnings(check_model(cfg))
             settle_trunk(cfg.model)
             with build_error():
                 module = revert_sync_batchnorm(MODELS.build(deepcopy(cfg.model)))

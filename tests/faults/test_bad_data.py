@@ -347,6 +347,40 @@ def test_what_mmdet_reads_without_trouble_stops_nothing(data: Path) -> None:
     check_before_training(cfg, skip=False)
 
 
+@pytest.mark.parametrize('step, stops', [
+    (dict(type='LoadImageFromFile'), True),
+    (dict(type='LoadImageFromFile', color_type='unchanged'), False),
+    (dict(type='LoadImageFromFile', imdecode_backend='tifffile'), False),
+    (dict(type='LoadImageFromNDArray'), False),
+])  # yapf: disable
+def test_images_that_no_colours_are_made_of(step: dict[str, Any], stops: bool, data: Path) -> None:
+    """Floating-point numbers are refused only where OpenCV would make 8 bits of them."""
+    for path in images_of(data, 'coco'):
+        Image.open(path).convert('F').save(path, format='TIFF')
+    cfg = read_config(config('mask_rcnn'))
+    redirect_data_root(cfg, data / 'coco')
+    cfg.train_dataloader.dataset.pipeline[0] = step
+    for whole in (False, True):
+        source, = sources_of(cfg, ('train', ))
+        check_source(cfg, source, Depth(whole))
+        assert source.report.number('sample') == stops * len(images_of(data, 'coco'))
+
+
+@pytest.mark.parametrize('kind, stops', [('CocoMetric', True), ('FasterCocoMetric', False)])
+def test_pycocotools_needs_iscrowd(kind: str, stops: bool, data: Path) -> None:
+    """faster-coco-eval takes 0 for it."""
+    cfg = read_config(config('mask_rcnn'))
+    redirect_data_root(cfg, data / 'coco')
+    cfg.val_evaluator.type = kind
+    file = Path(cfg.val_evaluator.ann_file)
+    content = json.loads(file.read_text())
+    del content['annotations'][0]['iscrowd']
+    file.write_text(json.dumps(content))
+    source, = sources_of(cfg, ('val', ))
+    check_source(cfg, source, Depth())
+    assert dict(source.report.counts) == {('no-iscrowd', 'loading' if stops else 'meaning'): 1}
+
+
 def cut_late(train: Callable, data: Path, *options: str, more: tuple[str, ...] = ()) -> str:
     """Train with an image that breaks behind its header, which the look before does not see."""
     cut(images_of(data, 'ade')[3])

@@ -15,10 +15,11 @@ from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
 from mmengine.config import Config
 
 from colonnade.engine.config_checks import building
-from colonnade.engine.config_checks.every import findings
+from colonnade.engine.config_checks.every import check_model, findings
 from colonnade.engine.config_checks.finding import Finding
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.loading import load
+from colonnade.engine.registries import find_class
 
 ALL = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 HEADS = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'dino', 'mask2former',
@@ -235,6 +236,29 @@ def test_a_part_that_nothing_reads() -> None:
         'did you mean optim_wrapper?'
 
 
+@pytest.mark.parametrize(
+    'spelt', [str, 'mmdet.{}'.format, lambda name: find_class(f'mmdet.{name}')],
+    ids=['name', 'library', 'class'])
+def test_types_are_known_however_they_are_spelt(spelt: Callable[[str], Any]) -> None:
+    """Python's own configs have classes."""
+    cfg = changed('mask_rcnn', {'default_hooks.checkpoint.by_epoch': True})
+    cfg.model.neck.fpn.update(type=spelt('FPN'), out_channels=99)
+    cfg.default_hooks.checkpoint.type = spelt('CheckpointHook')
+    found = found_in(cfg)
+    one(found, 'model.neck.fpn.out_channels', 'model.rpn_head.in_channels')
+    one(found, 'default_hooks.checkpoint.by_epoch', severity='warning')
+
+
+def test_masks_and_annotations_that_nothing_needs() -> None:
+    """BoxInst learns masks from boxes; a metric of panoptic maps has a file of its own."""
+    cfg = changed('mask_rcnn', {'model.roi_head.mask_head.type': 'BoxInstMaskHead'})
+    cfg.train_dataloader.dataset.pipeline[1].with_mask = False
+    assert not any(each.places[0].endswith('with_mask') for each in found_in(cfg))
+    cfg = changed('mask_rcnn', {'val_evaluator.type': 'CocoPanopticMetric',
+                                'val_evaluator.ann_file': 'panoptic.json'})  # yapf: disable
+    assert not any('val_evaluator.ann_file' in each.places for each in found_in(cfg))
+
+
 def test_pipelines_without_what_the_next_one_needs() -> None:
     cfg = changed('sem_fpn')
     steps = cfg.val_dataloader.dataset.pipeline
@@ -277,8 +301,9 @@ def test_images_that_are_normalised_for_other_weights() -> None:
     cfg = changed('sem_fpn', {'model.data_preprocessor.mean': [127.5] * 3})
     cfg.model.backbone.init_cfg = dict(
         type='Pretrained', checkpoint='timm://xcit_nano_12_p16_384.fb_dist_in1k')
-    one(found_in(cfg), 'model.data_preprocessor.mean', 'model.backbone.init_cfg',
-        severity='warning')  # yapf: disable
+    warning = one(found_in(cfg), 'model.data_preprocessor.mean', 'model.backbone.init_cfg',
+                  severity='warning')  # yapf: disable
+    assert check_model(cfg) == [warning]
 
 
 # what building tells
@@ -387,9 +412,16 @@ def test_trainings_log_warnings(shapes: Path, tmp_path: Path, run_tool: Callable
             'ends at 2 (train_cfg.max_iters)') in latest_log(tmp_path / 'run')
 
 
-def test_predictions_name_an_arch_that_there_is_not(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no arch 'nano_12'"):
-        load(config('sem_fpn'), tmp_path / 'a.pth', cfg_options={'model.backbone.arch': 'nano_12'})
+@pytest.mark.parametrize('key, value, says', [
+    ('model.backbone.arch', 'nano_12', "no arch 'nano_12'"),
+    ('model.neck.in_channels', 7, 'set model.neck.in_channels=128'),
+    ('model.roi_head.bbox_roi_extractor.featmap_strides', [8, 16, 32, 64],
+     r'bbox_roi_extractor.featmap_strides=\[4, 8, 16, 32\]'),
+])
+def test_predictions_name_what_does_not_fit(key: str, value: Any, says: str,
+                                            tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        load(config('mask_rcnn'), tmp_path / 'a.pth', cfg_options={key: value})
 
 
 @pytest.mark.slow
