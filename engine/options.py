@@ -4,8 +4,9 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 from mmengine.config import Config
@@ -103,7 +104,7 @@ def add_option(options: dict[str, Any], cfg: dict[str, Any], key: str, value: An
         value: What it leads to then.
     """
     parent, _, last = key.rpartition('.')
-    items = options.get(parent, value_at(cfg, parent) if exists(cfg, parent) else None)
+    items = value_then(options, cfg, parent)
     if isinstance(items, (list, tuple)) and last.isdecimal() and int(last) < len(items):
         at = int(last)
         if not (isinstance(value, dict) and isinstance(items[at], dict)):
@@ -111,6 +112,15 @@ def add_option(options: dict[str, Any], cfg: dict[str, Any], key: str, value: An
             add_option(options, cfg, parent, type(items)(changed))
             return
     options[key] = value
+
+
+def value_then(options: dict[str, Any], cfg: dict[str, Any], key: str) -> Any:
+    """What a path leads to once settings are applied; None if it does not exist."""
+    parts = key.split('.')
+    for end in range(len(parts), 0, -1):
+        with suppress(KeyError):  # an earlier setting of it, or of what it is in
+            return reduce(step_into, parts[end:], options['.'.join(parts[:end])])
+    return value_at(cfg, key) if exists(cfg, key) else None
 
 
 def step_into(value: Any, part: str) -> Any:

@@ -1,6 +1,7 @@
 """Processes on several machines: how they find each other."""
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,7 @@ from datetime import timedelta
 
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
+from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import distributed
 
@@ -24,15 +26,26 @@ VARIABLES = {
             'OMPI_COMM_WORLD_LOCAL_SIZE'),
 }  # yapf: disable
 STARTERS = {'pytorch': 'torchrun', 'slurm': 'srun', 'mpi': 'mpirun'}
+OWN_STORE = 'TORCH_DISABLE_SHARE_RDZV_TCP_STORE'  # for each start of torchrun
 PORT = '29500'  # torch's own, where MASTER_PORT names no other
 
 
 def check_launcher(launcher: str) -> None:
-    """Raise a ValueError if a launcher did not start this process."""
+    """Raise a ValueError if a launcher did not start this process.
+
+    A torchrun that would start processes again, but may let them look for those that died, is
+    warned of.
+    """
     for variable in VARIABLES.get(launcher, ())[:3]:
         if variable not in os.environ:
             raise ValueError(f'--launcher {launcher}: the variable {variable} is not set, as '
                              f'{STARTERS[launcher]} does: start the processes with it')
+    may_restart = os.environ.get('TORCHELASTIC_MAX_RESTARTS', '0') != '0'
+    if launcher == 'pytorch' and may_restart and os.environ.get(OWN_STORE) != '1':
+        print_log(
+            f'torchrun --max-restarts: set {OWN_STORE}=1 in front of it, or processes that it '
+            'starts again may look for those that died',
+            level=logging.WARNING)
 
 
 def join_on_cpus(launcher: str, timeout: float | None = None) -> None:

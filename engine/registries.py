@@ -1,6 +1,7 @@
 """What a config's ``type`` stands for, without building it."""
 from __future__ import annotations
 
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -32,8 +33,9 @@ def find_class(kind: Any, *registries: Registry) -> Any:
         if name in candidate.module_dict:
             return candidate.module_dict[name]
     for candidate in candidates:
-        if (cls := candidate.get(name)) is not None:
-            return cls
+        with suppress(RuntimeError):  # of what can be no name, such as ''
+            if (cls := candidate.get(name)) is not None:
+                return cls
     return None
 
 

@@ -76,7 +76,8 @@ class Model:
             *inputs: In the order of its inputs.
 
         Raises:
-            ModelError: If there is no such graph, or it takes another number of inputs.
+            ModelError: If there is no such graph, it takes another number of inputs, or cannot be
+                computed.
         """
         if name not in self.graphs:
             raise ModelError(f'there is no graph {name!r}: there are {", ".join(self.graphs)}')
@@ -86,7 +87,10 @@ class Model:
         feeds = dict(zip(self.graphs[name].inputs, inputs, strict=True))
         if self.observe is not None:
             self.observe(name, feeds)
-        return self._sessions[name].run(list(self.graphs[name].outputs), feeds)
+        try:
+            return self._sessions[name].run(list(self.graphs[name].outputs), feeds)
+        except Exception as error:  # their own, of several kinds
+            raise ModelError(f'{self.graphs[name].path} cannot be computed: {error}') from error
 
     def run_image(self, name: str, images: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
         """The outputs of a graph for images ``(B, 3, H, W)``, padded to the sizes that it takes.

@@ -47,14 +47,14 @@ def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: 
         'default_hooks.logger.interval=1', 'optim_wrapper.clip_grad=None', *NO_VAL
     ]
     environ = dict(
-        TWO_PROCESSES,
-        TORCH_DISABLE_SHARE_RDZV_TCP_STORE='1',
-        PYTHONPATH=f'{ROOT / "tests"}:{os.environ["PYTHONPATH"]}')
+        TWO_PROCESSES, TORCH_DISABLE_SHARE_RDZV_TCP_STORE='1', PYTHONPATH=str(ROOT / 'tests'))
     printed = run_python(*command, **environ)
     assert (tmp_path / 'done').exists()
     logs = sorted((tmp_path / 'run').glob('*/*.log'))
     iterations = [re.findall(r'Iter\(train\) \[(\d)/6\]', log.read_text()) for log in logs]
-    assert iterations[0][:3] == ['1', '2', '3'] and iterations[1] == ['3', '4', '5', '6']
+    assert iterations[0][:3] == ['1', '2', '3']
+    assert iterations[1] in (['3', '4', '5', '6'], ['5',
+                                                    '6'])  # the other may have saved the fourth
     assert (tmp_path / 'run/last_checkpoint').read_text().endswith('iter_6.pth')
     assert 'no checkpoint in' in printed
 

@@ -175,8 +175,19 @@ def recorded_evaluations(record: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: If a file is damaged.
     """
-    found = [read_json(path) for path in record.glob(f'iter_*/{EVALUATION}')]
+    found = []
+    for path in record.glob(f'iter_*/{EVALUATION}'):
+        content = read_json(path)
+        if type(content.get('iteration')) is not int or not is_measured(content.get('metrics')):
+            raise ValueError(f'{path} is damaged: it needs an iteration and metrics, by numbers')
+        found.append(content)
     return sorted(found, key=lambda each: each['iteration'])
+
+
+def is_measured(metrics: Any) -> bool:
+    """Whether these are metrics as a record holds them: numbers, or null, by names."""
+    return isinstance(metrics, dict) and all(
+        value is None or isinstance(value, (int, float)) for value in metrics.values())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -186,9 +197,12 @@ def read_json(path: Path) -> dict[str, Any]:
         ValueError: If it is damaged.
     """
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
         raise ValueError(f'{path} is damaged: {error}') from error
+    if not isinstance(content, dict):
+        raise ValueError(f'{path} is damaged: it holds no object')
+    return content
 
 
 def read_columns(path: Path) -> dict[str, np.ndarray]:

@@ -116,7 +116,10 @@ class Guard:
             raise HTTPException(404, 'not found')
         if path == UPLOAD and stored_bytes(self.folder) > MOST_STORED:
             raise HTTPException(503, 'too many images at once: try again in a few minutes')
-        if int(headers.get('content-length') or 0) > self.most(path):
+        length = headers.get('content-length') or '0'
+        if not length.isdecimal():
+            raise HTTPException(400, f'content-length must be a number, got {length!r}')
+        if int(length[:20]) > self.most(path):
             raise self.too_large(path)
 
     def holds(self, path: str) -> bool:

@@ -41,6 +41,7 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
             if name in values or name in RESERVED_KEYS or name.startswith('_'):
                 raise _refused(statement, text, source)
             values[name] = _value(value, text, source)
+        compile(tree, source, 'exec')  # runs nothing, and finds keywords that are given twice
     except PackageError:
         raise
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:

@@ -190,7 +190,14 @@ def test_torchrun_starts_again_what_a_signal_stopped(runs: Runs, tmp_path: Path)
     runs.config('sem_fpn', name='SIGTERM', iteration=3, rank=1)
     resuming = ('--launcher', 'pytorch', '--resume')
     words = runs.words('run', *NO_VAL, *NO_WORKERS[:2], iters=6, start=resuming)
-    status, printed = run(*LAUNCH, '--max-restarts', 1, 'tools/train.py', *words, **TWO_PROCESSES)
+    status, printed = run(
+        *LAUNCH,
+        '--max-restarts',
+        1,
+        'tools/train.py',
+        *words,
+        TORCH_DISABLE_SHARE_RDZV_TCP_STORE='1',
+        **TWO_PROCESSES)
     assert not status and 'stopped by SIGTERM at iteration 3 of 6' in printed, printed[-3000:]
     assert printed.count('Iter(train) [4/6]') == 1
     assert (tmp_path / 'run/iter_6.pth').is_file()

@@ -25,6 +25,7 @@ from test_nothing_runs import SCHEMES
 from colonnade import evaluate, load, train
 from colonnade.engine.probing.cache import FeatureCache
 from colonnade.weights import WeightsError
+from colonnade.weights.checksums import SUMS
 from colonnade.weights.downloads import fetch
 
 REFUSED = 'contains more than weights'
@@ -140,6 +141,7 @@ def test_states_of_training(key: str, trained: Path, shapes: Path, tmp_path: Pat
     content = torch.load(trained / 'iter_2.pth', weights_only=False)
     content[key] = [content[key], Evil(tmp_path / 'made')]
     torch.save(content, trained / 'iter_2.pth')
+    (trained / SUMS).unlink()  # a file with another SHA-256 is taken for damaged
     refused(run_tool, 'train', HEAD, '--data-root', shapes / 'ade', '--work-dir', trained,
             '--resume', *SHORT, *NO_WORKERS, capsys=capsys)  # yapf: disable
     assert not (tmp_path / 'made').exists()
