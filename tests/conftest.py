@@ -46,11 +46,11 @@ def pytest_collection_finish() -> None:
     """Keep the collector of garbage, which mmengine calls for every data set, off all imports."""
     gc.collect()
     gc.freeze()
-    gc.callbacks.append(partial(freeze_what_stays, []))
+    gc.callbacks.append(freeze_what_stays)
 
 
-def freeze_what_stays(started: list[float], phase: str, info: dict[str, int]) -> None:
-    """Keep it off what stays from earlier tests too, such as graphs of compilers, once it is slow."""
+def freeze_what_stays(phase: str, info: dict[str, int], started: list[float] = []) -> None:
+    """Keep it off what stays from tests too, such as graphs of compilers, once it gets slow."""
     if phase == 'start':
         started[:] = [time.perf_counter()]
     elif info['generation'] == 2 and time.perf_counter() - started[0] > 0.15:
@@ -59,6 +59,8 @@ def freeze_what_stays(started: list[float], phase: str, info: dict[str, int]) ->
 
 def pytest_unconfigure() -> None:
     """Let the libraries end in order: some report what is frozen as leaks."""
+    if freeze_what_stays in gc.callbacks:
+        gc.callbacks.remove(freeze_what_stays)
     gc.unfreeze()
 
 

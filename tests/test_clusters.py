@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import socket
 from pathlib import Path

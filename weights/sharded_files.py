@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from os.path import expanduser, isfile, join
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,12 @@ SHAPES = 'shards'  # in the rest: whole shapes of the shards by their paths
 
 def is_sharded(path: str | Path) -> bool:
     """Whether a checkpoint is a folder of shards."""
-    return Path(path).expanduser().joinpath(REST).is_file()
+    return isfile(join(expanduser(path), REST))
 
 
 def is_checkpoint(path: str | Path) -> bool:
-    """Whether there is a file, or a folder of shards."""
-    return Path(path).expanduser().is_file() or is_sharded(path)
+    """Whether there is a file, or a folder of shards; not so where the path can be none."""
+    return isfile(expanduser(path)) or is_sharded(path)
 
 
 def mapped(value: Any, change: Callable[[str, Any], Any], path: str = '') -> Any:

@@ -87,8 +87,17 @@ class MetricsTable:
         return next(reversed(self.values(column)), 0.)
 
     def values(self, column: str) -> list[float]:
-        """The values of a column, without rows that have none."""
-        return [float(row[column]) for row in self.rows() if row.get(column)]
+        """The values of a column, without rows that have none.
+
+        Raises:
+            ValueError: If one is no number.
+        """
+        texts = [row[column] for row in self.rows() if row.get(column)]
+        try:
+            return list(map(float, texts))
+        except ValueError as error:
+            raise ValueError(f'{self.path} is no table of a training, its column {column}: '
+                             f'{error}: move it elsewhere') from error
 
     def _replace(self, rows: Iterable[Mapping[str, str]]) -> None:
         head = {column: column for column in self.columns}

@@ -116,7 +116,9 @@ def gpu_memory(run: Run) -> float:
 def pace_of(run: Run) -> float | None:
     """Seconds of an iteration of training, without evaluations; None before the first."""
     iteration, seconds = run.reached
-    evaluating = sum(each.get('seconds', 0.) for each in run.evaluations)
+    is_recorded = seconds == run.about.get('seconds')  # not so of a table, which ends before them
+    evaluating = sum(each.get('seconds', 0.) for each in run.evaluations
+                     if is_recorded or each['iteration'] < iteration)  # yapf: disable
     return max(0., seconds - evaluating) / iteration if iteration else None
 
 
