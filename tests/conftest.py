@@ -34,6 +34,9 @@ for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # wher
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
+COLLECTION = {'started': 0.}  # of garbage, when
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that need a GPU where there is none."""
     if not torch.cuda.is_available():
@@ -49,11 +52,11 @@ def pytest_collection_finish() -> None:
     gc.callbacks.append(freeze_what_stays)
 
 
-def freeze_what_stays(phase: str, info: dict[str, int], started: list[float] = []) -> None:
+def freeze_what_stays(phase: str, info: dict[str, int]) -> None:
     """Keep it off what stays from tests too, such as graphs of compilers, once it gets slow."""
     if phase == 'start':
-        started[:] = [time.perf_counter()]
-    elif info['generation'] == 2 and time.perf_counter() - started[0] > 0.15:
+        COLLECTION['started'] = time.perf_counter()
+    elif info['generation'] == 2 and time.perf_counter() - COLLECTION['started'] > 0.15:
         gc.freeze()
 
 
