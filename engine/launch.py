@@ -28,7 +28,7 @@ from .locking import locked
 from .options import merge_options
 from .processes import (VARIABLES, check_launcher, gather_by_messages, join_on_cpus,
                         on_several_machines)
-from .registries import unknown_type
+from .registries import is_known, unknown_type
 from .runner import StrictRunner
 from .trunk_config import settle_trunk
 
@@ -155,7 +155,7 @@ def check_metrics(cfg: Config, key: str) -> None:
     for known, part in parts:
         kind = part.get('type')
         with known.switch_scope_and_registry(part.get('_scope_')) as registry:
-            if isinstance(kind, str) and registry.get(kind) is None:
+            if isinstance(kind, str) and not is_known(kind, registry):
                 raise ValueError(f'{key} cannot be built: {unknown_type(kind)}')
 
 

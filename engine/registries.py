@@ -1,7 +1,6 @@
 """What a config's ``type`` stands for, without building it."""
 from __future__ import annotations
 
-from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -32,11 +31,16 @@ def find_class(kind: Any, *registries: Registry) -> Any:
         candidate.import_from_location()
         if name in candidate.module_dict:
             return candidate.module_dict[name]
-    for candidate in candidates:
-        with suppress(RuntimeError):  # of what can be no name, such as ''
-            if (cls := candidate.get(name)) is not None:
-                return cls
-    return None
+    return next((candidate.get(name) for candidate in candidates if is_known(name, candidate)),
+                None)
+
+
+def is_known(kind: str, registry: Registry) -> bool:
+    """Whether a registry finds a type, also of its parents."""
+    try:
+        return registry.get(kind) is not None
+    except RuntimeError:  # of what can be no name, such as ''
+        return False
 
 
 def known_types() -> set[str]:
