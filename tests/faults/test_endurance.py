@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,30 @@ def test_workers_that_die_again_and_again() -> None:
     with pytest.raises(WorkersDied, match=r'worker \d+ \(SIGKILL, as for lack of memory\) died, as '
                        r'did .* 3 times among the same samples: .*9.jpg'):  # yapf: disable
         list(loader)
+
+
+class Large(Dataset):
+    """Samples that are larger than a pipe holds, with the worker that reads them."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[int, int, bytes]:
+        return os.getpid(), index, bytes(1_000_000)
+
+
+@pytest.mark.parametrize('at', [2, 7])
+def test_a_worker_is_killed_in_a_step(at: int) -> None:
+    """While it sends a batch, or between two passes, where it stays for the next."""
+    loader = restart_workers(
+        DataLoader(Large(), num_workers=1, collate_fn=list, persistent_workers=True))
+    found = []
+    for step, [(worker, index, _)] in enumerate(chain(loader, loader)):
+        found.append(index)
+        if step == at:
+            time.sleep(0.2)  # it fills its pipe meanwhile
+            os.kill(worker, signal.SIGKILL)
+    assert found == 2 * list(range(8))
 
 
 @pytest.mark.slow
