@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ from conftest import LAUNCH, NO_VAL, NO_WORKERS, TWO_PROCESSES, config
 from interrupted_runs import Runs, run, start
 from mmdet.datasets.samplers import AspectRatioBatchSampler
 from mmengine.dataset import DefaultSampler, InfiniteSampler
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 import colonnade
-from colonnade.engine.interruption import SIGNALS, start_worker
+from colonnade.engine.interruption import SIGNALS, StopOnSignal, start_worker
+from colonnade.engine.loops import SeededIterationLoop
 from colonnade.engine.seeding import SeededBatches, endless_loader
 from colonnade.tools.train import command_to_go_on
 
@@ -62,6 +64,29 @@ def test_a_worker_ends_by_its_parent_alone() -> None:
     worker.terminate()
     worker.join(60)
     assert worker.exitcode == 0
+
+
+class OfWorkers(Dataset):
+    """Samples that are the process that reads them."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpid()
+
+
+def test_workers_of_an_iteration_loop_outlive_signals() -> None:
+    loader, runner = DataLoader(OfWorkers(), num_workers=1), SimpleNamespace(visualizer=None)
+    runner.train_loop, runner.val_loop = SeededIterationLoop(runner, loader, max_iters=9), None
+    hook = StopOnSignal()
+    hook.before_train(runner)
+    hook.give_back()
+    runner.train_loop.batches.start(7, 0, skip=0)
+    batches = runner.train_loop.dataloader_iterator
+    worker = int(next(batches))
+    subprocess.run(['kill', str(worker)], check=True)
+    assert [int(next(batches)) for _ in range(8)] == [worker] * 8
 
 
 class Sized(list):
