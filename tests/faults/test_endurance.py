@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -25,6 +26,8 @@ from test_memory_stays_flat import SIDES, held
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from colonnade.engine.storage import patience
+from colonnade.engine.storage.reading_shards import read_place
+from colonnade.engine.storage.shard_index import Place
 from colonnade.engine.worker_restarts import RestartingLoader, WorkersDied, restart_workers
 
 GROWTH = 8  # MiB that a part of a run may hold more than the part before
@@ -238,14 +241,21 @@ def failing(tmp_path: Path) -> Iterator[Path]:
     yield path
 
 
-def test_a_disk_that_fails_for_a_while(failing: Path, short_pauses: None) -> None:
+def read_in_shard(path: str) -> bytes:
+    folder, name = os.path.split(path)
+    return read_place(folder, Place(name, 0, 7, zlib.crc32(b'content')), 'image.png')
+
+
+@pytest.mark.parametrize('read', [get, read_in_shard])
+def test_a_disk_that_fails_for_a_while(read: Callable[[str], bytes], failing: Path,
+                                       short_pauses: None) -> None:
 
     def mend() -> None:
         (failing.parent / 'mended').write_bytes(b'content')
         os.replace(failing.parent / 'mended', failing)
 
     threading.Timer(0.15, mend).start()
-    assert get(str(failing)) == b'content'
+    assert read(str(failing)) == b'content'
 
 
 def test_a_disk_that_fails_for_good(failing: Path, short_pauses: None) -> None:
