@@ -5,16 +5,19 @@ import copy
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from conftest import LAUNCH, NO_VAL, NO_WORKERS, TWO_PROCESSES, config
 from interrupted_runs import Runs, run, start
 from mmdet.datasets.samplers import AspectRatioBatchSampler
@@ -24,7 +27,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 import colonnade
 from colonnade.engine.interruption import SIGNALS, StopOnSignal, start_worker
 from colonnade.engine.loops import SeededIterationLoop
-from colonnade.engine.seeding import SeededBatches, endless_loader
+from colonnade.engine.seeding import MODEL, Seed, SeededBatches, endless_loader
 from colonnade.tools.train import command_to_go_on
 
 
@@ -115,6 +118,29 @@ def test_batches_go_on_in_their_order(endless: bool, sampler: type, kind: type) 
     for at in (1, 4) if not endless else (1, 4, 6, 13):
         rest = batches(at, at)
         assert rest == whole[at:at + 5] and rest
+
+
+class Global:
+    """A sampler that draws from generators of the whole program."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(100):
+            yield int(np.random.choice(50)) + 50 * int(torch.randint(50, ())) + random.randrange(50)
+
+
+def test_samplers_of_global_generators_go_on_in_their_order() -> None:
+    """Whatever the model draws in between."""
+
+    def batches(at: int) -> list[tuple[Any, ...]]:
+        made, found = SeededBatches(BatchSampler(Global(), 2, False), endless=True), []
+        made.start(7, at, skip=at)
+        for batch in islice(made, 8 - at):
+            found.append((batch.indices, batch.seed))
+            Seed(7, 0, batch.seed.iteration, MODEL).plant()
+        return found
+
+    whole = batches(0)
+    assert batches(3) == whole[3:] and len({str(indices) for indices, _ in whole}) == 8
 
 
 def test_a_training_set_smaller_than_a_batch() -> None:
