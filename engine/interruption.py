@@ -96,8 +96,7 @@ class StopOnSignal(Hook):
         """Take over the signals, unless they are ignored, as SIGHUP is under nohup."""
         if threading.current_thread() is not threading.main_thread():
             return
-        loops = [runner.train_loop, runner.val_loop]
-        for loader in [loop.dataloader for loop in loops if loop is not None]:
+        for loader in loaders_of(runner):
             outlive_signals(loader)
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -171,6 +170,13 @@ def goes_on_from_here(runner: Runner) -> bool:
     loop = runner.train_loop
     return isinstance(loop, SeededEpochLoop) or not isinstance(loop, EpochBasedTrainLoop) or \
         runner.iter == runner.epoch * len(loop.dataloader)
+
+
+def loaders_of(runner: Runner) -> set[DataLoader]:
+    """The loaders that training and validation read, which hooks may read too."""
+    loops = [loop for loop in (runner.train_loop, runner.val_loop) if loop is not None]
+    return {getattr(loop, name) for loop in loops for name in ('dataloader', 'endless')
+            if hasattr(loop, name)}  # yapf: disable
 
 
 def outlive_signals(loader: DataLoader) -> None:

@@ -31,13 +31,17 @@ def seeded_loop(loop: BaseLoop | dict[str, Any]) -> BaseLoop | dict[str, Any]:
 
 
 class SeededIterationLoop(IterBasedTrainLoop):
-    """mmengine's loop, in which each iteration draws from a seed of its own."""
+    """mmengine's loop, in which each iteration draws from a seed of its own.
+
+    Attributes:
+        endless: The loader that training reads.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        loader, self.batches = endless_loader(self.dataloader)
+        self.endless, self.batches = endless_loader(self.dataloader)
         if self.batches is not None:
-            self.dataloader_iterator = Batches(loader)
+            self.dataloader_iterator = Batches(self.endless)
 
     def run(self) -> nn.Module:
         """As mmengine's; batches of iterations that are done are skipped, and not loaded."""

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dataset import InfiniteSampler
+from mmengine.dataset import DefaultSampler, InfiniteSampler
 from mmengine.device import get_device
 from mmengine.dist import get_rank
 from torch.utils.data import DataLoader
 
-DATA, MODEL = range(2)  # what draws: the two have generators of their own
+DATA, MODEL, ORDER = range(3)  # what draws: each has generators of its own
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Seed:
         run: Of the whole training.
         rank: Of the process.
         iteration: Counted from the start of the training.
-        purpose: ``DATA`` or ``MODEL``.
+        purpose: ``DATA``, ``MODEL`` or ``ORDER``.
     """
     run: int
     rank: int
@@ -91,9 +91,19 @@ class SeededBatches:
 
     def __iter__(self) -> Iterator[SeededBatch]:
         skipped, self.skipped = self.skipped, 0
-        batches = islice(self.through_epochs() if self.endless else self.batches, skipped, None)
-        for iteration, indices in enumerate(batches, self.iteration):
+        drawn = self.through_epochs() if self.endless else self.batches
+        batches = zip(self.planted(self.iteration - skipped), drawn, strict=False)
+        for iteration, indices in islice(batches, skipped, None):
             yield SeededBatch(list(indices), Seed(self.seed, get_rank(), iteration, DATA))
+
+    def planted(self, iteration: int) -> Iterator[int]:
+        """Numbers of iterations; before each one's batch is drawn, its seed is planted."""
+        draws_alone = isinstance(getattr(self.batches, 'sampler', None),
+                                 (DefaultSampler, InfiniteSampler))  # yapf: disable
+        for number in count(iteration):
+            if not draws_alone:
+                Seed(self.seed, get_rank(), number, ORDER).plant()
+            yield number
 
     def through_epochs(self) -> Iterator[list[Any]]:
         """The batches of all epochs.

@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import select
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -19,6 +22,7 @@ from .class_checks import shortened
 
 ATTEMPTS = 3  # without a batch in between
 DIED = re.compile(r'DataLoader worker \(pid')  # what torch's errors of workers that died begin with
+NOT_PINNED = 'Pin memory thread exited unexpectedly'  # torch's error, as after a lost connection
 
 
 class WorkersDied(ChildProcessError):
@@ -52,25 +56,30 @@ class RestartingLoader(DataLoader):
         """The batches of a pass."""
         if self.reading is not None and not self.reading.ended:
             self._iterator = None  # persistent workers are busy: the other pass keeps them
-        batches: Any = self.started(own)
+        elif self._iterator is not None and have_ended(self._iterator._workers):
+            self.report(own, self._iterator)
+            self._iterator = None
+        batches: Any = None
         failures = 0
         while True:
             try:
+                if batches is None:
+                    batches = self.started(own)
                 batch = next(batches)
             except StopIteration:
                 return
             except (RuntimeError, ConnectionError, EOFError) as error:
-                if not has_lost_a_worker(batches, error):
+                lost = self._iterator if batches is None else batches
+                if lost is None or not has_lost_a_worker(lost, error):
                     raise
                 failures += 1
-                self.report(own, batches, failures, error)
+                self.report(own, lost, failures, error)
             else:
                 failures = 0
                 own.pending.popleft()
                 yield batch
                 continue
-            self._iterator = batches = None  # ends the other workers
-            batches = self.started(own)
+            self._iterator = batches = lost = None  # ends the other workers
 
     @property
     def _index_sampler(self) -> Any:
@@ -81,13 +90,19 @@ class RestartingLoader(DataLoader):
         self.reading = own
         with only_noticed_when_asked(), torch.random.fork_rng(
                 devices=[], enabled=bool(own.pending)):
-            return super().__iter__()
+            batches = super().__iter__()
+        read_while_workers_live(batches)
+        return batches
 
-    def report(self, own: Pass, batches: Any, failures: int, error: Exception) -> None:
+    def report(self,
+               own: Pass,
+               batches: Any,
+               failures: int = 0,
+               error: Exception | None = None) -> None:
         """Log that workers died, or raise a WorkersDied if that was so too often."""
         died = ' and '.join(
             f'{worker.pid} ({cause_of(worker.exitcode)})' for worker in batches._workers
-            if worker.exitcode not in (None, 0)) or 'of a data loader'  # yapf: disable
+            if worker.exitcode is not None) or '(unknown)'  # yapf: disable
         if failures == ATTEMPTS:
             raise WorkersDied(
                 f'worker {died} died, as did others before, {ATTEMPTS} times among the same '
@@ -186,10 +201,43 @@ def has_lost_a_worker(batches: Any, error: Exception) -> bool:
         batches: torch's iterator with the workers.
         error: torch's own, or that of a connection to a worker, by which it sends tensors.
     """
-    if isinstance(error, RuntimeError):
+    if isinstance(error, RuntimeError) and str(error) != NOT_PINNED:
         return bool(DIED.match(str(error)))
-    wait([worker.sentinel for worker in batches._workers], timeout=1)
-    return any(worker.exitcode for worker in batches._workers)
+    return have_ended(batches._workers, timeout=1)
+
+
+def have_ended(workers: list[Any], timeout: float = 0) -> bool:
+    """Whether any worker has ended, or does so within some seconds."""
+    ended = wait([worker.sentinel for worker in workers], timeout)
+    for worker in workers:
+        if worker.sentinel in ended:
+            worker.join(1)  # its exit code comes a moment later
+    return bool(ended)
+
+
+def read_while_workers_live(batches: Any) -> None:
+    """Let a read from workers fail as soon as one has ended, also in the middle of a message.
+
+    The rest of a message would be waited for without end: other processes hold the pipe open.
+
+    Args:
+        batches: torch's iterator with the workers.
+    """
+    workers, reader = batches._workers, batches._worker_result_queue._reader
+    ready = select.poll()
+    for handle in (reader.fileno(), *(worker.sentinel for worker in workers)):
+        ready.register(handle, select.POLLIN)
+
+    def poll(seconds: float) -> bool:
+        return bool(ready.poll(max(seconds, 0) * 1000))
+
+    def read(handle: int, size: int) -> bytes:
+        if handle in [each for each, _ in ready.poll()]:
+            return os.read(handle, size)
+        have_ended(workers)
+        raise ConnectionError('a worker of a data loader died before it sent its batch')
+
+    reader._poll, reader._recv = poll, partial(type(reader)._recv, reader, read=read)
 
 
 def cause_of(exitcode: int) -> str:

@@ -11,8 +11,9 @@ import posixpath
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import FileIO
+from os import PathLike
 from typing import Any
 
 from mmengine.fileio import register_backend
@@ -20,6 +21,7 @@ from mmengine.fileio.backends import BaseStorageBackend
 
 from .files import Settings, backend_of, exists, local_copy
 from .object_storage import PROTOCOLS, joined
+from .patience import patiently
 from .shard_index import Place, ShardIndex, is_sharded
 
 SCHEME = 'shards'
@@ -160,7 +162,7 @@ def read_place(folder: str, place: Place, name: str, settings: Settings = None) 
         settings: Of fsspec.
 
     Raises:
-        OSError: If it cannot be read, or is not what was written.
+        OSError: If it cannot be read, in several attempts, or is not what was written.
     """
     shard, end = f'{folder}/{place.shard}', place.offset + place.length
     if place.offset < 0 or place.length < 0:
@@ -169,15 +171,27 @@ def read_place(folder: str, place: Place, name: str, settings: Settings = None) 
         storage = backend_of(shard, settings)
         found = storage.get_range(shard, place.offset, end) if place.length else b''
     else:
-        try:
-            file = opened(shard)  # held while it is read: another thread may make it be forgotten
-            found = os.pread(file.fileno(), place.length, place.offset)
-        except (ValueError, OverflowError, MemoryError):  # of numbers that no file has
-            found = b''
+        found = patiently(partial(read_range, place), shard)
     if len(found) != place.length or zlib.crc32(found) != place.checksum:
         raise OSError(f'{shard} is damaged: {name} is not what was written there (bytes '
                       f'{place.offset} to {end}). Copy or make the shards again')
     return found
+
+
+def read_range(place: Place, shard: str | PathLike[str]) -> bytes:
+    """Bytes of a shard on this machine; none if no file can have them.
+
+    Raises:
+        OSError: If they cannot be read; then the next attempt opens the shard again.
+    """
+    try:
+        file = opened(str(shard))  # held while read: another thread may make it be forgotten
+        return os.pread(file.fileno(), place.length, place.offset)
+    except (ValueError, OverflowError, MemoryError):  # of numbers that no file has
+        return b''
+    except OSError:
+        opened.cache_clear()  # a file of a network disk stays stale
+        raise
 
 
 @lru_cache(MOST_OPEN)

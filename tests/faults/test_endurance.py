@@ -8,8 +8,10 @@ import random
 import signal
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from test_memory_stays_flat import SIDES, held
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from colonnade.engine.storage import patience
+from colonnade.engine.storage.reading_shards import read_place
+from colonnade.engine.storage.shard_index import Place
 from colonnade.engine.worker_restarts import RestartingLoader, WorkersDied, restart_workers
 
 GROWTH = 8  # MiB that a part of a run may hold more than the part before
@@ -179,6 +183,30 @@ def test_workers_that_die_again_and_again() -> None:
         list(loader)
 
 
+class Large(Dataset):
+    """Samples that are larger than a pipe holds, with the worker that reads them."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[int, int, bytes]:
+        return os.getpid(), index, bytes(1_000_000)
+
+
+@pytest.mark.parametrize('at', [2, 7])
+def test_a_worker_is_killed_in_a_step(at: int) -> None:
+    """While it sends a batch, or between two passes, where it stays for the next."""
+    loader = restart_workers(
+        DataLoader(Large(), num_workers=1, collate_fn=list, persistent_workers=True))
+    found = []
+    for step, [(worker, index, _)] in enumerate(chain(loader, loader)):
+        found.append(index)
+        if step == at:
+            time.sleep(0.2)  # it fills its pipe meanwhile
+            os.kill(worker, signal.SIGKILL)
+    assert found == 2 * list(range(8))
+
+
 @pytest.mark.slow
 def test_a_training_goes_on_without_a_killed_worker(run_tool: Callable, shapes: Path,
                                                     tmp_path: Path) -> None:
@@ -213,14 +241,21 @@ def failing(tmp_path: Path) -> Iterator[Path]:
     yield path
 
 
-def test_a_disk_that_fails_for_a_while(failing: Path, short_pauses: None) -> None:
+def read_in_shard(path: str) -> bytes:
+    folder, name = os.path.split(path)
+    return read_place(folder, Place(name, 0, 7, zlib.crc32(b'content')), 'image.png')
+
+
+@pytest.mark.parametrize('read', [get, read_in_shard])
+def test_a_disk_that_fails_for_a_while(read: Callable[[str], bytes], failing: Path,
+                                       short_pauses: None) -> None:
 
     def mend() -> None:
         (failing.parent / 'mended').write_bytes(b'content')
         os.replace(failing.parent / 'mended', failing)
 
     threading.Timer(0.15, mend).start()
-    assert get(str(failing)) == b'content'
+    assert read(str(failing)) == b'content'
 
 
 def test_a_disk_that_fails_for_good(failing: Path, short_pauses: None) -> None:

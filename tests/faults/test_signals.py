@@ -5,24 +5,29 @@ import copy
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from conftest import LAUNCH, NO_VAL, NO_WORKERS, TWO_PROCESSES, config
 from interrupted_runs import Runs, run, start
 from mmdet.datasets.samplers import AspectRatioBatchSampler
 from mmengine.dataset import DefaultSampler, InfiniteSampler
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 import colonnade
-from colonnade.engine.interruption import SIGNALS, start_worker
-from colonnade.engine.seeding import SeededBatches, endless_loader
+from colonnade.engine.interruption import SIGNALS, StopOnSignal, start_worker
+from colonnade.engine.loops import SeededIterationLoop
+from colonnade.engine.seeding import MODEL, Seed, SeededBatches, endless_loader
 from colonnade.tools.train import command_to_go_on
 
 
@@ -64,6 +69,29 @@ def test_a_worker_ends_by_its_parent_alone() -> None:
     assert worker.exitcode == 0
 
 
+class OfWorkers(Dataset):
+    """Samples that are the process that reads them."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpid()
+
+
+def test_workers_of_an_iteration_loop_outlive_signals() -> None:
+    loader, runner = DataLoader(OfWorkers(), num_workers=1), SimpleNamespace(visualizer=None)
+    runner.train_loop, runner.val_loop = SeededIterationLoop(runner, loader, max_iters=9), None
+    hook = StopOnSignal()
+    hook.before_train(runner)
+    hook.give_back()
+    runner.train_loop.batches.start(7, 0, skip=0)
+    batches = runner.train_loop.dataloader_iterator
+    worker = int(next(batches))
+    subprocess.run(['kill', str(worker)], check=True)
+    assert [int(next(batches)) for _ in range(8)] == [worker] * 8
+
+
 class Sized(list):
     """A data set of images that are high or wide."""
 
@@ -90,6 +118,29 @@ def test_batches_go_on_in_their_order(endless: bool, sampler: type, kind: type) 
     for at in (1, 4) if not endless else (1, 4, 6, 13):
         rest = batches(at, at)
         assert rest == whole[at:at + 5] and rest
+
+
+class Global:
+    """A sampler that draws from generators of the whole program."""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(100):
+            yield int(np.random.choice(50)) + 50 * int(torch.randint(50, ())) + random.randrange(50)
+
+
+def test_samplers_of_global_generators_go_on_in_their_order() -> None:
+    """Whatever the model draws in between."""
+
+    def batches(at: int) -> list[tuple[Any, ...]]:
+        made, found = SeededBatches(BatchSampler(Global(), 2, False), endless=True), []
+        made.start(7, at, skip=at)
+        for batch in islice(made, 8 - at):
+            found.append((batch.indices, batch.seed))
+            Seed(7, 0, batch.seed.iteration, MODEL).plant()
+        return found
+
+    whole = batches(0)
+    assert batches(3) == whole[3:] and len({str(indices) for indices, _ in whole}) == 8
 
 
 def test_a_training_set_smaller_than_a_batch() -> None:
