@@ -11,17 +11,22 @@ import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from conftest import LAUNCH, NO_VAL, NO_WORKERS, TWO_PROCESSES, config
 from interrupted_runs import Runs, run, start
 from mmdet.datasets.samplers import AspectRatioBatchSampler
 from mmengine.dataset import DefaultSampler, InfiniteSampler
+from mmengine.optim import OptimWrapper
+from torch import nn
+from torch.optim import SGD
 from torch.utils.data import BatchSampler, DataLoader
 
 import colonnade
-from colonnade.engine.interruption import SIGNALS, start_worker
+from colonnade.engine.interruption import SIGNALS, StopOnSignal, start_worker
 from colonnade.engine.seeding import SeededBatches, endless_loader
 from colonnade.tools.train import command_to_go_on
 
@@ -62,6 +67,19 @@ def test_a_worker_ends_by_its_parent_alone() -> None:
     worker.terminate()
     worker.join(60)
     assert worker.exitcode == 0
+
+
+def test_an_evaluation_within_a_step_is_not_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checkpoint holds the gradients that are summed."""
+    model, hook, stopped = nn.Linear(1, 1), StopOnSignal(), []
+    wrapper = OptimWrapper(SGD(model.parameters(), lr=0.1), accumulative_counts=2)
+    runner = SimpleNamespace(optim_wrapper=wrapper, model=model, hooks=[])
+    monkeypatch.setattr(hook, 'stop', stopped.append)
+    hook.in_step, hook.signal = True, signal.SIGTERM
+    for expected in ([], [runner]):
+        wrapper.update_params(model(torch.ones(1)))
+        hook.after_val_iter(runner)
+        assert stopped == expected
 
 
 class Sized(list):
