@@ -352,6 +352,15 @@ def test_stopping_between_steps(evaluated: Callable) -> None:
     assert torch.load(work_dir / 'iter_4.pth', weights_only=False)['meta']['iter'] == 4
 
 
+def test_a_hook_that_stops_within_a_step_loses_no_checkpoint(evaluated: Callable) -> None:
+    own = ("custom_hooks = [dict(type='EarlyStoppingHook', monitor='score', patience=1, "
+           "rule='greater')]")
+    options = ['optim_wrapper.accumulative_counts=2', 'default_hooks.checkpoint.interval=3']
+    work_dir = evaluated([0.5, 0.75, 0.25], own=own, iterations=9, options=options)
+    assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'iter_3.pth')
+    assert torch.load(work_dir / 'iter_3.pth', weights_only=False)['meta']['iter'] == 3
+
+
 def test_stopping_between_epochs(evaluated: Callable) -> None:
     """With a tracker that the config has already."""
     work_dir = evaluated(
