@@ -114,8 +114,11 @@ class StopOnSignal(Hook):
         self.in_step = bool(batches.sum() == 0)
 
     def after_val_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
-        """Stop if a signal came; this validation is made again when training goes on."""
-        if self.in_step and self.is_asked():
+        """Stop if a signal came, and no gradients wait for a step.
+
+        This validation is made again when training goes on.
+        """
+        if self.in_step and is_between_steps(runner) and self.is_asked():
             keep_shards(runner.model)
             for hook in runner.hooks:
                 if averages_weights(hook):

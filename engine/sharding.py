@@ -187,23 +187,31 @@ class ShardedRunner(StrictRunner):
                         **kwargs: Any) -> None:
         """As mmengine's, by all processes; whole if it holds no state of training.
 
+        Hooks with a method ``after_save_checkpoint`` hear when it is done, or has failed.
+
         Raises:
             CheckpointError: If it cannot be written, in all processes.
         """
-        path = join_path(out_dir, filename)
         kwargs['save_optimizer'] = save_optimizer
-        if self.cfg.get('sharded_checkpoints') and save_optimizer:
-            try:
-                with shared_folder(Path(path)) as self.folder:
-                    self._write(str(self.folder / REST), **kwargs)
-            except OSError as error:
-                text = reason(Path(path), self.num_bytes, error)
-                raise CheckpointError(error.errno, text) from error
-            finally:
-                self.folder = None
+        try:
+            self._save(join_path(out_dir, filename), *args, **kwargs)
+        finally:
+            self.call_hook('after_save_checkpoint')
+
+    def _save(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Write a file, or a folder of shards."""
+        if not self.cfg.get('sharded_checkpoints') or not kwargs['save_optimizer']:
+            with failing_together():
+                self._write(path, *args, **kwargs)
             return
-        with failing_together():
-            self._write(path, *args, **kwargs)
+        try:
+            with shared_folder(Path(path)) as self.folder:
+                self._write(str(self.folder / REST), **kwargs)
+        except OSError as error:
+            text = reason(Path(path), self.num_bytes, error)
+            raise CheckpointError(error.errno, text) from error
+        finally:
+            self.folder = None
 
     def _write(self, path: str, *args: Any, **kwargs: Any) -> None:
         """mmengine's, which is of the first process alone: the others take part, and write nothing.

@@ -58,7 +58,8 @@ class TrainOptions(LaunchOptions):
 
     Attributes:
         resume: A checkpoint to go on from, or ``'auto'`` for the latest in the work dir.
-        load_from: A whole model to start from: file, URL or published detector or segmenter.
+        load_from: A whole model to start from: file, URL or published detector or segmenter. With
+            ``resume='auto'`` it counts while the work dir has no checkpoint.
         amp: Mixed precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16 on a CPU
             and float16 on a GPU.
         fsdp: Share out parameters, gradients and optimizer states over the processes.
@@ -68,6 +69,7 @@ class TrainOptions(LaunchOptions):
         accumulate: Sum the gradients of so many iterations per step; 0 for as many as make up the
             config's batch size.
         new_classes: ``load_from`` is of other classes; layers that depend on them start untrained.
+            It counts when ``load_from`` does.
         total_batch: Images of all processes in an iteration, in place of the config's per process.
         patience: Stop after so many evaluations without improvement.
         min_delta: By how much an evaluation must exceed the best to be an improvement.
@@ -157,19 +159,24 @@ def set_start(cfg: Config, resume: str | None, load_from: str | None, new_classe
     Raises:
         FileNotFoundError: If there is no such file.
         FileExistsError: As :func:`set_resume`.
-        ValueError: If ``new_classes`` has no effect.
+        ValueError: If ``new_classes`` or ``load_from`` never has an effect.
     """
     if load_from is not None:
+        if resume not in (None, 'auto'):
+            raise ValueError(f'--load-from {load_from} has no effect with --resume {resume}: leave '
+                             'one of them out')
         if '://' not in load_from and not is_checkpoint(load_from):
             raise FileNotFoundError(f'--load-from: no weights file {load_from}')
         cfg.load_from = load_from
-    set_resume(cfg, resume)
-    if new_classes and (cfg.resume or not cfg.load_from):
+    if new_classes and (resume not in (None, 'auto') or cfg.resume or not cfg.load_from):
         raise ValueError('--new-classes needs --load-from FILE, a model to start from')
+    set_resume(cfg, resume)
 
 
 def set_resume(cfg: Config, resume: str | None) -> None:
     """Say where training starts, and keep it from overwriting checkpoints.
+
+    With ``'auto'``, ``cfg.load_from`` is what the first start begins with.
 
     Raises:
         FileNotFoundError: If the checkpoint to resume from does not exist.
@@ -182,16 +189,21 @@ def set_resume(cfg: Config, resume: str | None) -> None:
                 'or name another --work-dir')
     elif resume == 'auto':
         last = noted(cfg.work_dir)
-        cfg.resume, cfg.load_from = True, last if '://' in last and exists(last) else None
-        if cfg.load_from or candidates(cfg):
-            return  # prepared_runner takes the newest whole one
-        if last:
+        cfg.resume = True
+        if '://' in last and exists(last):
+            cfg.load_from = last
+        elif candidates(cfg):
+            cfg.load_from = None  # prepared_runner takes the newest whole one
+        elif last:
             raise FileNotFoundError(f'--resume: {cfg.work_dir}/last_checkpoint names {last}, which '
                                     'is not there: name a checkpoint, --resume FILE')
-        print_log(
-            f'--resume: no checkpoint in {cfg.work_dir} yet, training starts at iteration 0',
-            level=logging.WARNING)
-        cfg.resume = False
+        else:
+            weights = f' with the weights of {cfg.load_from}' if cfg.load_from else ''
+            print_log(
+                f'--resume: no checkpoint in {cfg.work_dir} yet, training starts at iteration 0'
+                f'{weights}',
+                level=logging.WARNING)
+            cfg.resume = False
     else:
         if not is_checkpoint(resume):
             raise FileNotFoundError(f'--resume: no checkpoint {resume}')
@@ -312,7 +324,7 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
         check_same_start(runner)
         skip_samples(runner, options.on_bad_data)
         check_before_training(cfg, skip=options.on_bad_data == 'skip')
-        if options.new_classes:
+        if options.new_classes and not cfg.resume:
             if not isinstance(runner, StrictRunner):
                 raise ValueError('--new-classes needs a runner of colonnade, the config asks for '
                                  f'{type(runner).__name__}')

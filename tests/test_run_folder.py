@@ -75,11 +75,14 @@ class Written(BaseMetric):
 
 @HOOKS.register_module(force=True)
 class Interrupted(Hook):
-    """Ctrl-C while the second checkpoint is saved."""
+    """Ctrl-C while the second checkpoint is saved, the last or the best."""
+
+    def __init__(self, *, best: bool = False) -> None:
+        self.best = best
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Press it."""
-        if checkpoint['meta']['iter'] == 2:
+        if checkpoint['meta']['iter'] == 2 and ('optimizer' not in checkpoint) == self.best:
             raise KeyboardInterrupt
 
 
@@ -291,6 +294,21 @@ def test_the_last_checkpoint_stays_until_the_next_is_saved(
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(last) and last.is_file()
 
 
+def test_a_best_that_was_not_saved_is_evaluated_again(evaluated: Callable, tmp_path: Path) -> None:
+    """And the checkpoint that the run went on from notes it."""
+    with pytest.raises(SystemExit):
+        evaluated([0.5, 0.75], own="custom_hooks = [dict(type='Interrupted', best=True)]")
+    assert torch.load(
+        tmp_path / 'run/iter_2.pth',
+        weights_only=False)['message_hub']['runtime_info']['best_score'] == 0.5
+    work_dir = evaluated([0.5, 0.75, 0.75], '--resume', iterations=2)
+    assert 'the evaluation of iteration 2 is missing, and made' in latest_log(work_dir)
+    assert [row['iter'] for row in rows(work_dir)] == list('1122')
+    infos = torch.load(work_dir / 'iter_2.pth', weights_only=False)['message_hub']['runtime_info']
+    assert infos['best_score'] == 0.75
+    assert infos['best_ckpt'] == (work_dir / 'best_checkpoint').read_text()
+
+
 def test_a_table_that_cannot_be_written_ends_no_training(evaluated: Callable) -> None:
     work_dir = evaluated([0.5, 0.75, 0.25], own="custom_hooks = [dict(type='WithoutTable')]")
     assert [row['iter'] for row in rows(work_dir)] == list('1133')
@@ -332,6 +350,15 @@ def test_stopping_between_steps(evaluated: Callable) -> None:
         options=['default_hooks.checkpoint.interval=9', 'optim_wrapper.accumulative_counts=2'])
     assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
     assert torch.load(work_dir / 'iter_4.pth', weights_only=False)['meta']['iter'] == 4
+
+
+def test_a_hook_that_stops_within_a_step_loses_no_checkpoint(evaluated: Callable) -> None:
+    own = ("custom_hooks = [dict(type='EarlyStoppingHook', monitor='score', patience=1, "
+           "rule='greater')]")
+    options = ['optim_wrapper.accumulative_counts=2', 'default_hooks.checkpoint.interval=3']
+    work_dir = evaluated([0.5, 0.75, 0.25], own=own, iterations=9, options=options)
+    assert (work_dir / 'last_checkpoint').read_text() == str(work_dir / 'iter_3.pth')
+    assert torch.load(work_dir / 'iter_3.pth', weights_only=False)['meta']['iter'] == 3
 
 
 def test_stopping_between_epochs(evaluated: Callable) -> None:

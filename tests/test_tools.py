@@ -20,7 +20,7 @@ from colonnade.backbones import ColumnarBackbone
 from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
 from colonnade.engine.instance_tta import InstanceTTAModel
 from colonnade.engine.launch import LaunchOptions, load_config, read_config
-from colonnade.engine.training import set_resume
+from colonnade.engine.training import set_resume, set_start
 from colonnade.engine.tta import augment_tests
 
 
@@ -87,6 +87,22 @@ def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
     (tmp_path / 'iter_2.pth').touch()
     set_resume(cfg, 'auto')
     assert cfg.resume
+
+
+def test_a_model_to_start_from_is_for_the_first_start(tmp_path: Path) -> None:
+    work_dir, file = str(tmp_path / 'run'), tmp_path / 'model.pth'
+    cfg = Config(dict(work_dir=work_dir, resume=False, load_from='of the config'))
+    set_start(cfg, 'auto', None, new_classes=True)
+    assert not cfg.resume and cfg.load_from == 'of the config'
+    file.touch()
+    set_start(cfg, 'auto', str(file), new_classes=True)
+    assert not cfg.resume and cfg.load_from == str(file)
+    with pytest.raises(ValueError, match=f'--load-from {file} has no effect with --resume'):
+        set_start(cfg, str(file), str(file), new_classes=False)
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'run/iter_2.pth').touch()
+    set_start(cfg, 'auto', str(file), new_classes=True)
+    assert cfg.resume and cfg.load_from is None
 
 
 def test_data_root_moves_every_data_set_and_evaluator(shapes: Path) -> None:

@@ -82,13 +82,14 @@ def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
         names = list(dict.fromkeys([*names, monitor]))
     if is_validated(cfg):
         runner.register_hook(CompleteMetrics(names))
-    runner.register_hook(recorder)
     add_backend(runner, LoggedSteps.__name__, LoggedSteps(runner, recorder))
     add_trackers(runner, trackers)
     if saving is not None:
-        runner.register_hook(LastCheckpoints(saving))
+        last = LastCheckpoints(saving)
         runner.register_hook(SaveBetweenSteps(saving))
+        runner.register_hook(last)  # tries again at the end what the one above could not save
         runner.register_hook(BestCheckpoint(saving))
+    runner.register_hook(recorder)
     if patience is not None:
         runner.register_hook(
             Patience(table, monitor, rule=rule, patience=patience, min_delta=min_delta or 0.))

@@ -51,6 +51,11 @@ class LastCheckpoints(Hook):
         if is_local(hook.out_dir or runner.work_dir, hook.file_client_args, hook.backend_args):
             hook.backend_args = dict(backend=NAME)
 
+    def before_train(self, runner: Runner) -> None:
+        """Take the checkpoint that training goes on from for the last one."""
+        if runner.iter:
+            self.saving.last_ckpt = runner._load_from
+
     def save(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
         """Save a checkpoint, or log why there is none."""
         try:

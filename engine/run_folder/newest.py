@@ -42,13 +42,13 @@ def candidates(cfg: Config) -> list[Path]:
     """The checkpoints of a run with the state of training, whole or not, the newest first.
 
     Newest means saved last. The list of SHA-256 has the order. Others, as of mmengine's own runner,
-    have the number in their name, and come behind the one that the run noted as its last.
+    have the number in their name, and come behind the one that the run noted as its last. The note
+    of a run that was moved or copied has the path of its old folder.
     """
-    folder, last = folder_of(cfg), Path(noted(cfg.work_dir) or '.')
-    if is_checkpoint(last):
-        folder = last.parent
-    else:
-        last = folder / last.name  # of a run that was moved
+    folder, note = folder_of(cfg), Path(noted(cfg.work_dir) or '.')
+    last = folder / note.name
+    if not is_checkpoint(last) and is_checkpoint(note):
+        folder, last = note.parent, note
     saved = [name for name, _ in sums_of(folder) if not name.startswith(BEST)]
     order = {name: place for place, name in enumerate(saved)}
     found = {path: number(path) for path in listed(folder) if path.name in order or number(path)}
@@ -116,6 +116,13 @@ def newest_whole(cfg: Config) -> Path | None:
         for text in damaged:
             print_log(f'--resume: {text}. Training goes on from the one before, {path}',
                       logger='current', level=logging.WARNING)  # yapf: disable
+        folder = folder_of(cfg)
+        if path.parent.resolve() != folder.resolve():
+            print_log(
+                f'--resume: training goes on from {path}: {cfg.work_dir}/{FILE} names a checkpoint '
+                f'in that folder, and {folder} has none of its name',
+                logger='current',
+                level=logging.WARNING)
         return path
     if damaged:
         raise DamagedError('--resume: no checkpoint is whole: ' + '; '.join(damaged))

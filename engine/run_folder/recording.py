@@ -46,10 +46,12 @@ class CompleteMetrics(Hook):
 class Recorder(Hook):
     """Writes a row of a table per logged step of training, and one per evaluation.
 
-    Times are seconds since training began. They go on from the last row when it is resumed.
+    Times are seconds since training began. They go on from the last row when it is resumed. The row
+    of an evaluation says that its best checkpoint is saved: without it, the evaluation is made
+    again.
     """
 
-    priority = 'LOW'  # behind the logger, before checkpoints are saved
+    priority = 'LOWEST'  # behind what saves checkpoints
 
     def __init__(self, table: MetricsTable) -> None:
         self.table = table

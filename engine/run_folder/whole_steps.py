@@ -15,6 +15,7 @@ class SaveBetweenSteps(Hook):
 
     With accumulation, gradients may be summed that it has not stepped on. No checkpoint holds them.
     Nor does one take the place of a good one while steps are skipped, but at the end of training.
+    What waits when a hook ends training is saved as it is.
 
     Args:
         saving: mmengine's hook, changed in place.
@@ -53,3 +54,10 @@ class SaveBetweenSteps(Hook):
         if self.waiting is not None and self.is_good(runner, done):
             step = self.waiting if self.saving.by_epoch else done
             self.save_or_wait(runner, step, dict(epoch=runner.epoch, iter=done))
+
+    def after_train(self, runner: Runner) -> None:
+        """Save what still waits where a hook has ended training within a step."""
+        if self.waiting is not None:
+            step = runner.epoch if self.saving.by_epoch else runner.iter
+            self.save(runner, step, dict(epoch=runner.epoch, iter=runner.iter))
+            self.waiting = None

@@ -70,10 +70,15 @@ def test_a_signal_saves_and_the_run_goes_on(runs: Runs, run_tool: Callable, tmp_
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_was_stopped_is_made_again(runs: Runs, run_tool: Callable,
-                                                      tmp_path: Path) -> None:
-    """With averaged weights, which are in the model's place while it is evaluated."""
-    options = (*NO_WORKERS, 'default_hooks.checkpoint.interval=4')
+@pytest.mark.parametrize('accumulate', [1, 3])
+def test_an_evaluation_that_was_stopped_is_made_again(accumulate: int, runs: Runs,
+                                                      run_tool: Callable, tmp_path: Path) -> None:
+    """With averaged weights, which are in the model's place while it is evaluated.
+
+    Within a step of accumulated gradients, it is finished, and the step is made.
+    """
+    options = (*NO_WORKERS, 'default_hooks.checkpoint.interval=4',
+               f'optim_wrapper.accumulative_counts={accumulate}')
     runs.config('sem_fpn')
     run_tool('train', *runs.words('whole', *options))
     runs.config('sem_fpn', name='SIGUSR1', iteration=2, evaluating=True)

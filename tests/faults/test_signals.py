@@ -22,6 +22,9 @@ from conftest import LAUNCH, NO_VAL, NO_WORKERS, TWO_PROCESSES, config
 from interrupted_runs import Runs, run, start
 from mmdet.datasets.samplers import AspectRatioBatchSampler
 from mmengine.dataset import DefaultSampler, InfiniteSampler
+from mmengine.optim import OptimWrapper
+from torch import nn
+from torch.optim import SGD
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 import colonnade
@@ -90,6 +93,19 @@ def test_workers_of_an_iteration_loop_outlive_signals() -> None:
     worker = int(next(batches))
     subprocess.run(['kill', str(worker)], check=True)
     assert [int(next(batches)) for _ in range(8)] == [worker] * 8
+
+
+def test_an_evaluation_within_a_step_is_not_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checkpoint holds the gradients that are summed."""
+    model, hook, stopped = nn.Linear(1, 1), StopOnSignal(), []
+    wrapper = OptimWrapper(SGD(model.parameters(), lr=0.1), accumulative_counts=2)
+    runner = SimpleNamespace(optim_wrapper=wrapper, model=model, hooks=[])
+    monkeypatch.setattr(hook, 'stop', stopped.append)
+    hook.in_step, hook.signal = True, signal.SIGTERM
+    for expected in ([], [runner]):
+        wrapper.update_params(model(torch.ones(1)))
+        hook.after_val_iter(runner)
+        assert stopped == expected
 
 
 class Sized(list):

@@ -129,6 +129,23 @@ def test_the_name_of_the_last_may_be_lost(text: str | None, tmp_path: Path) -> N
     assert newest_whole(settings(tmp_path)) == path
 
 
+def test_a_copied_run_goes_on_from_its_own_checkpoint(tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr('colonnade.engine.run_folder.newest.print_log',
+                        lambda text, **_: said.append(text))
+    first, copied = tmp_path / 'first', tmp_path / 'copied'
+    first.mkdir()
+    save(first, 2)
+    shutil.copytree(first, copied)
+    assert (copied / 'last_checkpoint').read_text() == str(first / 'iter_2.pth')
+    assert candidates(settings(copied)) == [copied / 'iter_2.pth']
+    assert newest_whole(settings(copied)) == copied / 'iter_2.pth' and not said
+    (copied / 'iter_2.pth').unlink()
+    assert newest_whole(settings(copied)) == first / 'iter_2.pth'
+    assert f'goes on from {first}/iter_2.pth: {copied}/last_checkpoint names a' in said[0]
+
+
 def test_the_newest_is_the_one_that_was_saved_last(tmp_path: Path) -> None:
     """Not the one of the highest number: a run went back to iteration 2, and saved 3."""
     for step in (2, 4, 3):
