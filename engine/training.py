@@ -173,6 +173,18 @@ def set_start(cfg: Config, resume: str | None, load_from: str | None, new_classe
     set_resume(cfg, resume)
 
 
+def is_there(url: str, work_dir: str) -> bool:
+    """Whether the last checkpoint of a run is where its work dir says.
+
+    Raises:
+        ValueError: If nothing reads such a URL.
+    """
+    try:
+        return exists(url)
+    except ValueError as error:
+        raise ValueError(f'{work_dir}/last_checkpoint: {error}') from error
+
+
 def set_resume(cfg: Config, resume: str | None) -> None:
     """Say where training starts, and keep it from overwriting checkpoints.
 
@@ -190,7 +202,7 @@ def set_resume(cfg: Config, resume: str | None) -> None:
     elif resume == 'auto':
         last = noted(cfg.work_dir)
         cfg.resume = True
-        if '://' in last and exists(last):
+        if '://' in last and is_there(last, cfg.work_dir):
             cfg.load_from = last
         elif candidates(cfg):
             cfg.load_from = None  # prepared_runner takes the newest whole one

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -21,6 +22,8 @@ from ..image_depths import Depths
 from .kinds import Fault
 
 ORIENTATION = 0x0112  # EXIF tag; cameras' 5 to 8 are on their side
+UPRIGHT = 1
+BYTE_ORDERS: tuple[Literal['little', 'big'], ...] = ('little', 'big')
 KNOWN_TAGS = (b'Exif\0\0', b'http://ns.adobe.com/')  # EXIF, XMP
 MOST_PIXELS = 2**30  # that OpenCV decodes
 MOST_DECODED = 2**28  # pixels of an image that is decoded to be checked: 0.8 GB
@@ -117,10 +120,11 @@ def image_size(path: Path,
     if not exif and any(name == 'APP1' and not content.startswith(KNOWN_TAGS)
                         for name, content in segments):
         return decoded_size(path)  # OpenCV takes it for EXIF data
-    if not exif or not _is_sideways(exif):
-        return size
+    orientation = _orientation(exif) if exif else UPRIGHT
     # OpenCV turns images of some formats and not of others
-    return size[::-1] if kind in ('JPEG', 'MPO') else decoded_size(path)
+    if orientation is None or orientation >= 5 and kind not in ('JPEG', 'MPO'):
+        return decoded_size(path)
+    return size[::-1] if orientation >= 5 else size
 
 
 def header_fault(path: Path,
@@ -223,13 +227,15 @@ def reading_fault(path: Path | str, error: OSError) -> Fault:
     return 'not-an-image', text, None
 
 
-def _is_sideways(exif: bytes) -> bool:
+def _orientation(exif: bytes) -> int | None:
+    """That of EXIF data, 1 to 8; None if they are damaged where OpenCV may find it all the same."""
     tags = Image.Exif()
-    try:
+    with suppress(Exception):  # Pillow raises whatever damaged tags lead it to
         tags.load(exif)
-        return tags.get(ORIENTATION) in (5, 6, 7, 8)
-    except Exception:  # Pillow raises whatever damaged tags lead it to; OpenCV passes over them
-        return False
+        if (found := tags.get(ORIENTATION)) in range(1, 9):
+            return found
+    may_hold_it = any(ORIENTATION.to_bytes(2, order) in exif[:1000] for order in BYTE_ORDERS)
+    return None if may_hold_it else UPRIGHT
 
 
 def decoded_size(path: Path) -> tuple[int, int]:

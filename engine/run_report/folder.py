@@ -211,13 +211,16 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
     Raises:
         ValueError: If it is damaged.
     """
-    with path.open(newline='') as file:
-        rows = csv.reader(file)
-        names = next(rows, [])
-        cells = [array('d') for _ in names]  # a long run has more rows than texts fit in memory
-        for row in filter(None, rows):
-            for column, text in zip_longest(cells, row[:len(cells)]):
-                column.append(number_of(text))
+    try:
+        with path.open(newline='') as file:
+            rows = csv.reader(file)
+            names = next(rows, [])
+            cells = [array('d') for _ in names]  # a long run has more rows than texts fit in memory
+            for row in filter(None, rows):
+                for column, text in zip_longest(cells, row[:len(cells)]):
+                    column.append(number_of(text))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f'{path} is damaged: {error}') from error
     columns = {name: np.array(column) for name, column in zip(names, cells, strict=True)}
     if names and not np.isfinite(columns.get('iter', np.array([np.nan]))).all():
         raise ValueError(f'{path} is damaged: a row has no number in its column iter')
