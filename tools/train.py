@@ -24,17 +24,17 @@ def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_launch_arguments(parser)
-    start = parser.add_mutually_exclusive_group()
-    start.add_argument(
+    parser.add_argument(
         '--resume',
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
         help='go on from this checkpoint, or from the latest in the work dir')
-    start.add_argument(
+    parser.add_argument(
         '--load-from',
         metavar='CHECKPOINT',
-        help='start from this whole model: a file, a URL or a published detector or segmenter')
+        help='start from this whole model: a file, a URL or a published detector or segmenter; '
+        'beside --resume, as long as there is no checkpoint to go on from')
     add_amp(parser)
     parser.add_argument(
         '--fsdp',
