@@ -41,7 +41,6 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
             if name in values or name in RESERVED_KEYS or name.startswith('_'):
                 raise _refused(statement, text, source)
             values[name] = _value(value, text, source)
-        compile(tree, source, 'exec')  # runs nothing, and finds keywords that are given twice
     except PackageError:
         raise
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
@@ -77,7 +76,7 @@ def _value(node: ast.expr, text: str, source: str) -> Any:
                 return {of(key): item for key, item in pairs if key is not None}
         case ast.Call(func=ast.Name(id='dict'), args=[], keywords=arguments):
             named = {argument.arg: of(argument.value) for argument in arguments}
-            if None not in named:
+            if None not in named and len(named) == len(arguments):
                 return named
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)):
             if isinstance(value, (int, float)) and not isinstance(value, bool):
