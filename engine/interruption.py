@@ -83,7 +83,7 @@ class StopOnSignal(Hook):
         if is_main_process():
             name = signal.Signals(number).name
             again = ' again' * (number == signal.SIGINT)
-            os.write(2, f'\n{name}: training stops when this iteration is saved; press '
+            os.write(2, f'\n{name}: training stops once its state is saved; press '
                      f'Ctrl-C{again} to end at once, without saving\n'.encode())  # yapf: disable
 
     def give_back(self) -> None:

@@ -102,7 +102,7 @@ class SeededBatches:
                                  (DefaultSampler, InfiniteSampler))  # yapf: disable
         for number in count(iteration):
             if not draws_alone:
-                Seed(self.seed, get_rank(), number, ORDER).plant()
+                Seed(self.seed, 0, number, ORDER).plant()  # processes share out one order
             yield number
 
     def through_epochs(self) -> Iterator[list[Any]]:

@@ -7,6 +7,7 @@ import re
 import select
 import signal
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -237,7 +238,8 @@ def read_while_workers_live(batches: Any) -> None:
         have_ended(workers)
         raise ConnectionError('a worker of a data loader died before it sent its batch')
 
-    reader._poll, reader._recv = poll, partial(type(reader)._recv, reader, read=read)
+    own = weakref.proxy(reader)  # a cycle would keep its pipes open
+    reader._poll, reader._recv = poll, partial(type(reader)._recv, own, read=read)
 
 
 def cause_of(exitcode: int) -> str:

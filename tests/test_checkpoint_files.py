@@ -102,7 +102,7 @@ def test_what_torch_does_not_read_is_not_called_damaged(tmp_path: Path) -> None:
     (b'version https://git-lfs.github.com/spec/v1\noid sha256:1', 'pointer of Git LFS'),
     (b'some text', 'is damaged or no weights file'),
     ((100).to_bytes(8, 'little') + b'{"a": 3', 'damaged safetensors'),
-    (pickle.dumps([1, 2], protocol=5), 'no weights file'),
+    (pickle.dumps([1, 2], protocol=5), 'pickle of protocol 5'),
 ])
 def test_other_files_are_named(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / 'a.pth').write_bytes(content)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,13 +21,15 @@ import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, SHORT, config, latest_log
 from mmdet.evaluation import CocoMetric
 from mmengine.evaluator import BaseMetric
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.logging import MessageHub
 from mmengine.registry import HOOKS, METRICS
 from mmengine.runner import Runner
 
 from colonnade.engine.evaluation import complete
 from colonnade.engine.launch import read_config
 from colonnade.engine.run_folder import settle
+from colonnade.engine.run_folder.best import BestCheckpoint
 from colonnade.engine.run_folder.choice import best_metric, keep_best
 from colonnade.engine.run_folder.table import MetricsTable
 from colonnade.engine.run_folder.trackers import TRACKERS
@@ -279,6 +282,21 @@ def test_the_best_of_another_folder_stays(evaluated: Callable, tmp_path: Path) -
     work_dir = evaluated([0.5, 0.75], '--resume', first / 'iter_1.pth')
     assert Path(infos['best_ckpt']).is_file()
     assert (work_dir / 'best_checkpoint').read_text() == str(work_dir / 'best_score_iter_2.pth')
+
+
+@pytest.mark.parametrize('metrics', [['mIoU'], ['mIoU', 'mAcc']])
+def test_the_best_of_a_run_that_was_moved(metrics: list[str], tmp_path: Path) -> None:
+    """It is taken from the run's own folder; one that is not there stays where it was."""
+    hub = MessageHub.get_instance(f'moved_{len(metrics)}')
+    saving = CheckpointHook(save_best=metrics, rule='greater')
+    saving.out_dir, was = str(tmp_path), [f'/gone/best_{name}_iter_2.pth' for name in metrics]
+    hook = BestCheckpoint(saving)
+    hook.paths = [*was]
+    (tmp_path / 'best_mIoU_iter_2.pth').touch()
+    hook.before_train(SimpleNamespace(message_hub=hub, work_dir=str(tmp_path)))
+    own = str(tmp_path / 'best_mIoU_iter_2.pth')
+    assert hook.paths == [own, *was[1:]]
+    assert hub.get_info(hook.key_of('mIoU')) == own == (tmp_path / 'best_checkpoint').read_text()
 
 
 def test_the_last_checkpoint_stays_until_the_next_is_saved(

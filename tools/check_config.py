@@ -37,6 +37,7 @@ def main() -> None:
     with user_errors('check_config'):
         args.config = find_config(args.config)
         from colonnade.engine.config_checks.command import examine, write  # takes seconds
+        from colonnade.engine.data_validation.command import counted
         found = examine(
             args.config, data_root=args.data_root, cfg_options=args.cfg_options, step=args.step)
         if args.json:
@@ -45,7 +46,7 @@ def main() -> None:
         print(f'{finding.severity}: {finding}')
     errors = sum(finding.severity == 'error' for finding in found)
     warnings = sum(finding.severity == 'warning' for finding in found)
-    print(f'{args.config}: {errors} errors, {warnings} warnings')
+    print(f'{args.config}: {counted(errors, "error")}, {counted(warnings, "warning")}')
     if errors:
         sys.exit(1)
 

@@ -24,6 +24,7 @@ from .state_dicts import DamagedError, WeightsError
 #: in the metadata of safetensors: classes and palette in JSON, as checkpoints of mmengine have them
 DATASET_META = 'dataset_meta'
 ARCHIVE = b'PK\3\4'  # how files begin that torch writes
+FRAMED = rb'\x80[\4\5]\x95'  # and pickles of protocols that it does not read without trust
 _TRUST = ContextVar('trust', default=False)
 
 
@@ -80,7 +81,7 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     with open(path, 'rb') as file:
         head = file.read(64)
     if not head.strip(b'\0'):
-        raise DamagedError(f'{path} is empty')
+        raise DamagedError(f'{path} is empty, or begins with zeros alone')
     if head.lstrip().startswith(b'<'):
         raise WeightsError(f'{path} is a web page, not weights: the download went wrong')
     if head.startswith(b'version https://git-lfs'):
@@ -90,6 +91,11 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
         return read_safetensors(path)
     is_archive = head.startswith(ARCHIVE)
     trust = trust or _TRUST.get()
+    if re.match(FRAMED, head) and not trust:
+        raise WeightsError(
+            f'{path} is a pickle of protocol {head[1]}, which could run any code, and '
+            'not what torch.save writes: it is not loaded. If you trust who made '
+            'it, say --trust')
     with torch.serialization.safe_globals(HARMLESS):
         try:
             with open(path, 'rb') as file:  # by a path, torch would believe the suffix

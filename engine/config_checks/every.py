@@ -14,6 +14,7 @@ from ..data_validation.label_map_files import label_problems
 from .data import (label_setting_problems, metric_problems, palette_problems, pipeline_problems,
                    window_problems)
 from .finding import Finding, errors_of, warnings_of
+from .numbers import number_problems
 from .schedule import completeness_problems, schedule_problems
 from .settings import setting_problems
 from .weights import normalisation_problems, start_problems, weight_problems
@@ -47,8 +48,8 @@ def label_findings(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
 
 def checks(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Callable[[], Iterable[Finding]]]:
     """All that can be asked without a look at data."""
-    of_data = (class_problems, batch_problems, completeness_problems, metric_problems,
-               pipeline_problems, label_setting_problems, palette_problems)
+    of_data = (class_problems, batch_problems, number_problems, completeness_problems,
+               metric_problems, pipeline_problems, label_setting_problems, palette_problems)
     yield from (partial(check, cfg, dataloaders) for check in of_data)
     yield from (partial(check, cfg.model) for check in (width_problems, normalisation_problems))
     yield from (partial(check, cfg) for check in (setting_problems, window_problems))

@@ -9,6 +9,8 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
+from colonnade.weights.sharded_files import is_checkpoint
+
 from ..atomic import write_text
 from ..processes import failing_together
 from .saving import unless_it_fails
@@ -55,6 +57,25 @@ class BestCheckpoint(Hook):
             self.saving.best_ckpt_path, = paths
         elif self.names:
             self.saving.best_ckpt_path_dict = dict(zip(self.names, paths, strict=True))
+
+    def before_train(self, runner: Runner) -> None:
+        """Take the best checkpoints in this run's own folder, if it was moved or copied."""
+        folder = str(self.saving.out_dir)
+        own = [path and os.path.join(folder, os.path.basename(path)) for path in self.paths]
+        paths = [there if there and is_checkpoint(there) else path
+                 for there, path in zip(own, self.paths, strict=True)]  # yapf: disable
+        if paths == self.paths:
+            return
+        self.paths = paths
+        for name, path in zip(self.names, paths, strict=True):
+            if path:
+                runner.message_hub.update_info(self.key_of(name), path)
+        if (best := next(filter(None, paths), None)) and is_main_process():
+            self.note(runner, best)
+
+    def key_of(self, name: str, of: str = 'ckpt') -> str:
+        """Under which mmengine's message hub has the best checkpoint of a metric."""
+        return f'best_{of}' if len(self.names) == 1 else f'best_{of}_{name}'
 
     def save(self, runner: Runner, metrics: dict[str, float]) -> None:
         """Save a checkpoint that is the best; if it cannot be written, it counts for nothing.
@@ -117,12 +138,10 @@ class BestCheckpoint(Hook):
 
     def found(self, runner: Runner) -> dict[str, tuple[str, float]]:
         """The path and score of the best checkpoint of each metric that has one."""
-        names, infos = self.names, runner.message_hub.runtime_info
-        found = {}
-        for name in names:
-            end = '' if len(names) == 1 else f'_{name}'
-            if infos.get(f'best_ckpt{end}'):
-                found[name] = (infos[f'best_ckpt{end}'], infos[f'best_score{end}'])
+        infos, found = runner.message_hub.runtime_info, {}
+        for name in self.names:
+            if path := infos.get(self.key_of(name)):
+                found[name] = (path, infos[self.key_of(name, 'score')])
         return found
 
 

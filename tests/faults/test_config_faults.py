@@ -17,6 +17,7 @@ from mmengine.config import Config
 from colonnade.engine.config_checks import building
 from colonnade.engine.config_checks.every import check_model, findings
 from colonnade.engine.config_checks.finding import Finding
+from colonnade.engine.config_checks.numbers import number_problems
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.loading import load
 from colonnade.engine.registries import find_class
@@ -338,6 +339,22 @@ def test_a_step_finds_what_rules_do_not(width: int) -> None:
     assert not found_in(cfg)
     found = building.building_problems(cfg, step=True)
     assert [each.severity for each in found] == ['error'] * (width != 64)
+
+
+@pytest.mark.parametrize('setting, says', [
+    (dict(train_dataloader=dict(batch_size=0)),
+     'train_dataloader.batch_size is 0: it is at least 1'),
+    (dict(train_dataloader=dict(num_workers=-1)), 'train_dataloader.num_workers is -1: it is at l'),
+    (dict(randomness=dict(seed=-1)), 'randomness.seed is -1: it is at least 0'),
+    (dict(randomness=dict(seed=2**32)), 'randomness.seed is 4294967296: it is below 4294967296'),
+    (dict(optim_wrapper=dict(optimizer=dict(lr=-1.))),
+     'optim_wrapper.optimizer.lr is -1.0: it is '),
+])
+def test_numbers_that_nothing_takes(setting: dict[str, Any], says: str) -> None:
+    cfg = read_config(config('sem_fpn'))
+    cfg.merge_from_dict(setting)
+    finding, = number_problems(cfg, ('train_dataloader', ))
+    assert str(finding).startswith(says)
 
 
 # the tools

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import random
@@ -205,6 +206,19 @@ def test_a_worker_is_killed_in_a_step(at: int) -> None:
             time.sleep(0.2)  # it fills its pipe meanwhile
             os.kill(worker, signal.SIGKILL)
     assert found == 2 * list(range(8))
+
+
+def test_passes_leave_no_file_open() -> None:
+    """Also where the collector of garbage is off."""
+    loader, numbers = restart_workers(DataLoader(Large(), num_workers=1, collate_fn=list)), []
+    gc.disable()
+    try:
+        for _ in range(6):
+            assert len(list(loader)) == 8
+            numbers.append(len(os.listdir('/proc/self/fd')))
+    finally:
+        gc.enable()
+    assert numbers[-1] <= numbers[1]
 
 
 @pytest.mark.slow

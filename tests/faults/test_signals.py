@@ -25,9 +25,10 @@ from mmengine.dataset import DefaultSampler, InfiniteSampler
 from mmengine.optim import OptimWrapper
 from torch import nn
 from torch.optim import SGD
-from torch.utils.data import BatchSampler, DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
 import colonnade
+from colonnade.engine import seeding
 from colonnade.engine.interruption import SIGNALS, StopOnSignal, start_worker
 from colonnade.engine.loops import SeededIterationLoop
 from colonnade.engine.seeding import MODEL, Seed, SeededBatches, endless_loader
@@ -157,6 +158,31 @@ def test_samplers_of_global_generators_go_on_in_their_order() -> None:
 
     whole = batches(0)
     assert batches(3) == whole[3:] and len({str(indices) for indices, _ in whole}) == 8
+
+
+def test_processes_share_out_an_order_of_global_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are seeded alike, each takes its part of the same permutation."""
+
+    class Shuffled(Sampler):
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def __iter__(self) -> Iterator[int]:
+            order = list(range(12))
+            random.shuffle(order)
+            yield from order[self.rank::2]
+
+        def __len__(self) -> int:
+            return 6
+
+    shown = []
+    for rank in range(2):
+        monkeypatch.setattr(seeding, 'get_rank', lambda rank=rank: rank)
+        batches = SeededBatches(BatchSampler(Shuffled(rank), 2, False), endless=False)
+        batches.start(7, 0, skip=0)
+        shown += [index for batch in batches for index in batch.indices]
+    assert sorted(shown) == list(range(12))
 
 
 def test_a_training_set_smaller_than_a_batch() -> None:
