@@ -33,7 +33,6 @@ for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # wher
 # forks of this process have none of its OpenMP threads, and would wait for them for ever
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
-
 COLLECTION = {'started': 0.}  # of garbage, when
 
 
