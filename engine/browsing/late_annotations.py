@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmengine.structures import PixelData
 
 from ..data_sources import find_datasets
-from ..prediction.pipeline import kind_of_step, loads_annotations
+from ..pipeline_steps import kind_of_step, loads_annotations
 
 
 def loads_late(cfg: Config, split: str) -> bool:

@@ -22,8 +22,8 @@ from ..class_checks import shortened
 from ..data_sources import find_datasets
 from ..launch import build_error
 from ..own_data.label_maps import IGNORED
+from ..pipeline_steps import loads_annotations
 from ..prediction.drawing import Colour
-from ..prediction.pipeline import loads_annotations
 from ..prediction.results import distinct_colours
 from .objects import Objects, joined, objects_of_coco, objects_of_infos
 

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from mmengine.config import Config
 
+from ..options import value_at
 from .finding import Finding
 
 SEEDS = 2**32  # numpy's
@@ -33,8 +33,9 @@ def below(cfg: Config, key: str, least: int) -> Iterator[Finding]:
 
 def value_of(cfg: Config, key: str) -> float | None:
     """The number that a path leads to; None if there is none."""
-    found: Any = cfg
-    for part in key.split('.'):
-        found = found.get(part) if isinstance(found, (Config, dict)) else None
+    try:
+        found = value_at(cfg._cfg_dict, key)
+    except KeyError:
+        return None
     is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
     return found if is_number else None

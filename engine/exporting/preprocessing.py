@@ -7,8 +7,9 @@ from typing import Any
 from mmdet.models import DetDataPreprocessor
 from torch import nn
 
+from ..pipeline_steps import kind_of_step, loads_annotations
 from ..prediction import Model
-from ..prediction.pipeline import kind_of_step, loads_annotations, steps_for_arrays
+from ..prediction.pipeline import steps_for_arrays
 from .graphs import ExportError, ImageSides
 
 Values = dict[str, Any]

@@ -10,8 +10,6 @@ from mmengine.registry import DefaultScope
 
 from ..pipeline_steps import kind_of_step, loads_annotations
 
-__all__ = ['kind_of_step', 'loads_annotations', 'pipeline_for_arrays', 'steps_for_arrays']
-
 
 def pipeline_for_arrays(cfg: Config) -> Compose:
     """The test pipeline of a config, for images that are decoded already.
