@@ -93,9 +93,9 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     trust = trust or _TRUST.get()
     if re.match(FRAMED, head) and not trust:
         raise WeightsError(
-            f'{path} is a pickle of protocol {head[1]}, which could run any code: it is not loaded. '
-            'Ask who made it for a file of torch.save or safetensors; if torch.save wrote it so, and '
-            'you trust them, say --trust')
+            f'{path} is a pickle of protocol {head[1]}, which could run any code: it is not '
+            'loaded. Ask who made it for a file of torch.save or safetensors; if torch.save wrote '
+            'it so, and you trust them, say --trust')
     with torch.serialization.safe_globals(HARMLESS):
         try:
             with open(path, 'rb') as file:  # by a path, torch would believe the suffix
