@@ -40,6 +40,8 @@ def model_of(head: str, backbone: torch.nn.Module | None = None, **options: obje
     torch.manual_seed(0)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         module = MODELS.build(deepcopy(cfg.model)).eval()
+    if head == 'dino':
+        module.init_weights()  # its embedding of levels holds anything before
     if backbone is not None:
         module.backbone = backbone.eval()
     classes = ('background', 'disc', 'square', 'triangle')
