@@ -18,7 +18,7 @@ from ..complexity import blank_sample, build, default_size, multiply_adds
 from ..fusing import fuse_if_wanted
 from ..launch import read_config
 from .machine import product_limit
-from .whole_models import random_model
+from .whole_models import model_of
 
 PARTS = (  # module of a detector or segmenter, its method, name of the part
     ('backbone', 'forward', 'trunk'),
@@ -129,8 +129,7 @@ def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -
         FileNotFoundError: If there is no such file.
         ValueError: If it is no config of a detector or segmenter.
     """
-    model, image = random_model(config), torch.randn(1, 3, *size
-                                                     or default_size(read_config(config)))
+    model, image = model_of(config), torch.randn(1, 3, *size or default_size(read_config(config)))
     find_objects(model)
     operations = operations_of(config, model, image)
     models = {'as built': model}

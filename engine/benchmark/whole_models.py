@@ -1,7 +1,6 @@
 """Seconds and peak memory of whole detectors and segmenters on one image."""
 from __future__ import annotations
 
-import logging
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -10,12 +9,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
-from mmengine.logging import MMLogger
-from mmengine.registry import MODELS
 from torch import nn
 
 from ..complexity import blank_sample, default_size
 from ..launch import read_config
+from ..random_weights import random_model
 from .measuring import MIB, freed_memory_given_back, peak_while
 
 
@@ -61,7 +59,7 @@ def cost_here(config: Path, size: tuple[int, int], rounds: int, threads: int) ->
     """As :func:`cost_of`, in this process."""
     if threads:
         torch.set_num_threads(threads)
-    model = random_model(config)
+    model = model_of(config)
     image = torch.randn(1, 3, *size)
     seconds: list[float] = []
 
@@ -78,7 +76,7 @@ def cost_here(config: Path, size: tuple[int, int], rounds: int, threads: int) ->
     return Cost(statistics.median(timed), (max(timed) - min(timed)) / 2, memory / MIB)
 
 
-def random_model(config: Path) -> nn.Module:
+def model_of(config: Path) -> nn.Module:
     """The model of a config with random weights, which are the same each time, for evaluation.
 
     Raises:
@@ -86,13 +84,4 @@ def random_model(config: Path) -> nn.Module:
         ValueError: If it is no config of a detector or segmenter.
     """
     torch.manual_seed(0)
-    cfg = read_config(config)
-    for part in (cfg.model, cfg.model.backbone):  # nothing is downloaded
-        part.update({key: None for key in ('init_cfg', 'pretrained') if key in part})
-    logger = MMLogger.get_current_instance()
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it would say of each tensor how it was filled
-    model: nn.Module = MODELS.build(cfg.model).eval()
-    model.init_weights()  # some parameters hold anything before
-    logger.setLevel(level)
-    return model
+    return random_model(read_config(config).model).eval()

@@ -16,11 +16,11 @@ from mmengine.config import Config, ConfigDict
 from mmengine.logging import MessageHub, MMLogger
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import OptimWrapper, OptimWrapperDict, build_optim_wrapper
-from mmengine.registry import MODELS
 from mmengine.structures import PixelData
 from torch import nn
 
 from ..half_precision import keep_answers_float32
+from ..random_weights import random_model
 from ..terminal import errors_alone
 from ..transplant.trial import loads_masks, values_of
 from .image_sizes import Size
@@ -59,8 +59,8 @@ class Trial:
         self.cfg, self.device, self.images, self.objects = cfg, device, images, objects
         self.half = torch.bfloat16 if half and device == 'cpu' else half
         torch.manual_seed(0)
-        with errors_alone(MMLogger.get_current_instance()):  # not how each tensor is filled
-            self.model = random_model(cfg).to(device)
+        self.model = trained_model(cfg).to(device)
+        with errors_alone(MMLogger.get_current_instance()):  # not the rate of each parameter
             self.optimizer: OptimWrapper = build_optim_wrapper(self.model, plain_wrapper(cfg))
             if isinstance(self.optimizer, OptimWrapperDict):
                 raise ValueError('--plan handles one optimizer, and optim_wrapper makes '
@@ -129,17 +129,13 @@ class Trial:
             yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
 
-def random_model(cfg: Config) -> nn.Module:
+def trained_model(cfg: Config) -> nn.Module:
     """The model of a config in training, with random weights."""
     settings = copy.deepcopy(cfg.model)
-    for part in (settings, settings.get('backbone') or {}):
-        part.update({key: None for key in ('init_cfg', 'pretrained') if key in part})
     if settings.get('data_preprocessor'):
         settings.data_preprocessor.pop('batch_augments', None)  # the size is behind them
     find_objects(settings)
-    model: nn.Module = revert_sync_batchnorm(MODELS.build(settings)).train()
-    model.init_weights()
-    return model
+    return revert_sync_batchnorm(random_model(settings)).train()
 
 
 def find_objects(model: ConfigDict) -> None:

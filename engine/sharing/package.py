@@ -13,10 +13,10 @@ from safetensors import SafetensorError, safe_open
 from ..digests import sha256_of
 from ..hooks import plain
 from ..launch import LIBRARIES, prepare_library
+from ..random_weights import without_pretrained
 from .card import CARD, CONFIG, WEIGHTS, Card, read_card
 from .permitted import check_imports, check_names
 from .plain_config import PackageError, parse_config
-from .portable import without_pretrained
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from colonnade.weights.pretrained import pretrained_of
 
 from ..data_sources import evaluators
 from ..hooks import averages_weights, hooks_of, plain
+from ..random_weights import without_pretrained
 from ..trunk_config import settle_trunk
 from .plain_config import PackageError
 
@@ -65,30 +66,6 @@ def portable(cfg: Config, classes: tuple[str, ...],
         if key in values:
             values[key] = _moved(values[key], key, roots, changes)
     return values, [*changes, f'only {", ".join((*KEPT, "visualizer"))} are kept']
-
-
-def without_pretrained(value: Any, name: str, changes: list[str]) -> Any:
-    """``value`` without the weights that training began from; ``changes`` gets remarks."""
-
-    def keeps(item: Any, name: str) -> bool:
-        """Whether an item names no weights."""
-        is_init = isinstance(item, dict) and (item.get('type') == 'Pretrained' or
-                                              (name.endswith('init_cfg') and 'checkpoint' in item))
-        if is_init or (name.endswith('.pretrained') and isinstance(item, str)):
-            changes.append(f'{name} is left out: the package has all weights')
-            return False
-        return True
-
-    if isinstance(value, dict):
-        named = {key: f'{name}.{key}' for key in value}
-        return {
-            key: without_pretrained(item, named[key], changes)
-            for key, item in value.items() if keeps(item, named[key])
-        }
-    if isinstance(value, (list, tuple)):
-        return type(value)(
-            without_pretrained(item, name, changes) for item in value if keeps(item, name))
-    return value
 
 
 def _visualizer(cfg: Config) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import MessageHub
 from mmengine.model import revert_sync_batchnorm
-from mmengine.registry import MODELS
 from mmengine.structures import PixelData
 from torch import Tensor, nn
+
+from ..random_weights import random_model
 
 #: of the images in pixels; the second for heads that choose among more pixels than the first has
 SIDES = (128, 512)
@@ -38,12 +39,12 @@ def trial_fault(cfg: Config) -> str | None:
 
 def trial_model(cfg: Config, side: int) -> nn.Module:
     """The model of a config, for square images on a CPU."""
-    model = deepcopy(cfg.model)
-    preprocessor = model.get('data_preprocessor') or {}
+    settings = deepcopy(cfg.model)
+    preprocessor = settings.get('data_preprocessor') or {}
     preprocessor.pop('batch_augments', None)
     if preprocessor.get('size'):
         preprocessor['size'] = (side, side)
-    return revert_sync_batchnorm(MODELS.build(model)).train()
+    return revert_sync_batchnorm(random_model(settings)).train()
 
 
 def trial_loss(model: nn.Module, cfg: Config, side: int) -> Tensor:
