@@ -160,7 +160,7 @@ class StrictRunner(Runner):
             FileNotFoundError: If there is no such file.
             WeightsError: If it cannot be fetched or read.
         """
-        return without_code(fetch(filename), str(filename))
+        return without_code(fetch(filename))
 
     def place(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint as model, hooks and optimizer take it."""

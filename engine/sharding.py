@@ -157,7 +157,7 @@ class ShardedRunner(StrictRunner):
         """As without shards; of a folder, each process reads its part alone."""
         if self.adapt is not None or not is_sharded(filename):
             return super().read(filename)
-        return without_code(read_folder(filename, place_of=self.shard_of), str(filename))
+        return without_code(read_folder(filename, place_of=self.shard_of))
 
     def place(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint with this process' part of what is sharded."""

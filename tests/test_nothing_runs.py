@@ -146,8 +146,8 @@ def test_configs_of_values_stay() -> None:
         text = Config.fromfile(path).pretty_text
         checkpoint = dict(
             meta=dict(cfg=text, epoch=3), message_hub=dict(runtime_info=dict(cfg=text)))
-        assert without_code(checkpoint, 'a.pth') == checkpoint
-    assert without_code(dict(a=1), 'a.pth') == dict(a=1)
+        assert without_code(checkpoint) == checkpoint
+    assert without_code(dict(a=1)) == dict(a=1)
 
 
 @pytest.mark.parametrize('text', [
@@ -159,10 +159,16 @@ def test_configs_of_values_stay() -> None:
     "a = dict(type='antigravity')", "model = dict(tracker=dict(warp_mode='f(1)'))",
     "a = dict(nms=dict(type='f(1)'))", 'a = [x for x in ()]', 'a = b.c', 'a = (', '\0', None, 7
 ])
-def test_configs_of_more_than_values_are_left_out(text: Any) -> None:
+def test_configs_of_more_than_values_are_left_out(text: Any,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr('colonnade.weights.openmmlab.print_log',
+                        lambda text, **_: said.append(text))
     assert not is_plain_config(text)
     checkpoint = dict(meta=dict(cfg=text, config=text, epoch=3))
+    assert without_code(checkpoint) == dict(meta=dict(epoch=3)) and not said
     assert without_code(checkpoint, 'a.pth') == dict(meta=dict(epoch=3))
+    assert [text[:38] for text in said] == 2 * ['a.pth: the config in it is left out, s']
     assert checkpoint['meta']['cfg'] == text
 
 

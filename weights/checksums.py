@@ -16,6 +16,7 @@ from .state_dicts import DamagedError
 SUMS = 'checkpoints.sha256'
 LINE = re.compile(r'([0-9a-f]{64}) [ *](.+)')
 BLOCK = 2**20  # bytes that are read at once
+CHANGED = '. If you changed the file, delete its line there'  # for one that is not what was saved
 
 
 def sha256_of(path: Path) -> str:
@@ -60,9 +61,8 @@ def check_content(path: Path) -> None:
     if kept:
         status = path.stat()
         if _sum_of_version(path, status.st_size, status.st_mtime_ns, status.st_ino) not in kept:
-            raise DamagedError(
-                f'{path} is damaged or was altered: its SHA-256 is not the one in '
-                f'{path.parent / SUMS}. If you changed the file, delete its line there')
+            raise DamagedError(f'{path} is damaged or was altered: its SHA-256 is not the one in '
+                               f'{path.parent / SUMS}{CHANGED}')
     elif record := wrong_record(path):
         raise DamagedError(f'{path} is damaged: {record} in it is not what its CRC-32 says')
 

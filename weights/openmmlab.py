@@ -68,8 +68,13 @@ def prepared(checkpoint: dict[str, Any], source: str) -> dict[str, Any]:
     return checkpoint
 
 
-def without_code(checkpoint: dict[str, Any], source: str) -> dict[str, Any]:
-    """A copy without those of its configs that are more than values."""
+def without_code(checkpoint: dict[str, Any], source: str | None = None) -> dict[str, Any]:
+    """A copy without those of its configs that are more than values.
+
+    Args:
+        checkpoint: Stays as it is.
+        source: Whose configs are wanted: what is left out is said.
+    """
     checkpoint = dict(checkpoint)
     for *parents, key in CONFIGS:
         holder: Any = checkpoint
@@ -81,6 +86,8 @@ def without_code(checkpoint: dict[str, Any], source: str) -> dict[str, Any]:
         else:
             if key in holder and not is_plain_config(holder[key]):
                 del holder[key]
+                if source is None:
+                    continue
                 print_log(
                     f'{source}: the config in it is left out, since it holds more than values and '
                     'would be run as Python: name a config file instead',

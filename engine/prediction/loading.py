@@ -195,7 +195,7 @@ def config_within(checkpoint: str | Path, *, trust: bool) -> Config:
         PackageError: If its model names more than registered classes, and is not trusted.
         WeightsError: If it holds none, or one that is more than values.
     """
-    meta = without_code(fetch(checkpoint, trust=trust), str(checkpoint)).get('meta') or {}
+    meta = without_code(fetch(checkpoint, trust=trust)).get('meta') or {}
     text = meta.get('cfg')
     if not text or not is_plain_config(text):
         raise WeightsError(f'{checkpoint} holds no config that can be used: name a config before '

@@ -11,7 +11,7 @@ from mmengine.dist import all_gather_object, broadcast_object_list, is_main_proc
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from colonnade.weights.checksums import check_content, has_sum, sums_of
+from colonnade.weights.checksums import CHANGED, check_content, has_sum, sums_of
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.sharded_files import check_folder, is_checkpoint, is_sharded
 from colonnade.weights.state_dicts import DamagedError
@@ -125,7 +125,8 @@ def newest_whole(cfg: Config) -> Path | None:
                 level=logging.WARNING)
         return path
     if damaged:
-        raise DamagedError('--resume: no checkpoint is whole: ' + '; '.join(damaged))
+        faults = [text.removesuffix(CHANGED) for text in damaged[:-1]]
+        raise DamagedError('--resume: no checkpoint is whole: ' + '; '.join([*faults, damaged[-1]]))
     return None
 
 

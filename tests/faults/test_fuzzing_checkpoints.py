@@ -139,7 +139,7 @@ def test_contents_of_checkpoints(content: Shown, folder: Path, trunk: XCiT) -> N
     if found is None:
         return
     with limited():
-        clean = without_code(found, str(path))
+        clean = without_code(found)
     assert clean.keys() == found.keys()
     before = deepcopy(trunk.state_dict())
     plan = attempt(lambda: load_weights(trunk, path), WeightsError, names=str(path))
