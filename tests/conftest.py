@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch.distributed import TCPStore
 from torch.multiprocessing import ProcessExitedException, start_processes
 
@@ -30,8 +31,15 @@ NO_WORKERS = [
 NO_VAL = ['val_dataloader=None', 'val_evaluator=None', 'val_cfg=None']
 for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # where configs find data
     os.environ.pop(variable, None)
+# processes that are compared to the bit would each measure which products are faster
+os.environ.setdefault('COLONNADE_PRODUCTS', 'blas')
 # forks of this process have none of its OpenMP threads, and would wait for them for ever
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+# the same cases each time, however busy the machine is
+settings.register_profile('steady', derandomize=True, database=None, deadline=None,
+                          suppress_health_check=[HealthCheck.too_slow])  # yapf: disable
+settings.load_profile('steady')
 
 COLLECTION = {'started': 0.}  # of garbage, when
 
@@ -55,7 +63,7 @@ def freeze_what_stays(phase: str, info: dict[str, int]) -> None:
     """Keep it off what stays from tests too, such as graphs of compilers, once it gets slow."""
     if phase == 'start':
         COLLECTION['started'] = time.perf_counter()
-    elif info['generation'] == 2 and time.perf_counter() - COLLECTION['started'] > 0.15:
+    elif info['generation'] == 2 and time.perf_counter() - COLLECTION['started'] > 0.05:
         gc.freeze()
 
 
@@ -166,7 +174,12 @@ def writes_pages() -> bool:
 
 @pytest.fixture
 def no_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of configs stay without yapf's layout; mmengine makes it six times a run."""
+    """See :func:`lay_nothing_out`."""
+    lay_nothing_out(monkeypatch)
+
+
+def lay_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave texts of configs without yapf's layout; mmengine makes it six times a run."""
     monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
 
 
@@ -228,6 +241,7 @@ def trained_once(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The work dir of a segmenter after two iterations; see ``trained``."""
     work_dir = tmp_path_factory.mktemp('trained') / 'run'
     with pytest.MonkeyPatch.context() as monkeypatch:
+        lay_nothing_out(monkeypatch)
         tool_runner(monkeypatch)('train', config('sem_fpn'), '--data-root', shapes / 'ade',
                                  '--work-dir', work_dir, *SHORT, *NO_WORKERS)
     return work_dir

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, event, settings
 from hypothesis import strategies as st
 
 THOUSANDS = os.environ.get('HYPOTHESIS_PROFILE') == 'thousands'
-SECONDS = 60  # of a case that hangs
+SECONDS = 180  # of a case that hangs
 MEMORY = 6 * 2**30  # bytes that a case may ask for on top of what the process has
 Answer = TypeVar('Answer')
 #: values that files hold where something else is expected

@@ -24,6 +24,7 @@ from colonnade.engine.serving.service import Service
 from colonnade.engine.serving.uploads import Limits
 
 LIMITS = Limits(max_bytes=10**6, max_pixels=10**6)
+PATIENCE = 60  # seconds that a busy machine may take for anything
 LOOPBACK = ('127.0.0.1', '::1', 'localhost')
 
 
@@ -91,7 +92,7 @@ def live_server(model: CountingModel, **settings: Any) -> Iterator[Live]:
             yield Live(f'http://127.0.0.1:{socket.getsockname()[1]}', model, folder, reached)
         finally:
             server.should_exit = True
-            thread.join(10)
+            thread.join(PATIENCE)
             watching = False
             assert not thread.is_alive(), 'the server does not end'
 

@@ -12,7 +12,7 @@ from typing import Literal
 import httpx
 import numpy as np
 import pytest
-from live_server import LOOPBACK, Live, file_of, live_server, random_model, shapes_image
+from live_server import LOOPBACK, PATIENCE, Live, file_of, live_server, random_model, shapes_image
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
@@ -25,6 +25,7 @@ ARGUMENTS = [
     '--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1'
 ]
 FEWER = 0.6  # a threshold
+expect.set_options(timeout=PATIENCE * 1000)
 CONTRASTS = """() => {  // of visible texts with what is behind them, as WCAG defines it
     const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
     const linear = v => v <= 10.3 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4;
@@ -96,7 +97,7 @@ def listen(page: Page, heard: Heard) -> None:
 
 def opened(page: Page, live: Live) -> Page:
     """The page once it can be used."""
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(PATIENCE * 1000)
     page.goto(live.url)
     page.locator('#upload input[type=file]').wait_for(state='attached')
     return page
@@ -122,7 +123,7 @@ def expected_rows(live: Live, image: Image.Image, threshold: float) -> list[list
 def drawing(page: Page) -> np.ndarray:
     """The pixels that the page shows as what was found."""
     url = page.locator('#drawing img').get_attribute('src')
-    return np.asarray(Image.open(BytesIO(httpx.get(url).content)))
+    return np.asarray(Image.open(BytesIO(httpx.get(url, timeout=PATIENCE).content)))
 
 
 def test_an_image_and_other_settings(page: Page, live: Live, heard: Heard) -> None:

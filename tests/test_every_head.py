@@ -180,7 +180,8 @@ def accumulation(head: SimpleNamespace) -> None:
         loss, _ = model.parse_losses(losses)
         assert loss.isfinite()
         wrapper.update_params(loss)
-        changed = [name for name in trained if not model.state_dict()[name].equal(before[name])]
+        after = model.state_dict()
+        changed = [name for name in trained if not after[name].equal(before[name])]
         assert (len(changed) > 0.9 * len(trained)) if moved else not changed
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, run_python
-from live_server import LIMITS, file_of, random_model
+from live_server import LIMITS, PATIENCE, file_of, random_model
 from PIL import Image
 from random_models import random_checkpoint
 
@@ -46,7 +46,7 @@ class StandIn:
         return dict(inputs=image)
 
     def run(self, batch: list[dict[str, Any]]) -> list[int]:
-        self.gate.wait(10)
+        self.gate.wait(PATIENCE)
         means = [int(item['inputs'].mean()) for item in batch]
         self.batches.append(means)
         if 0 in means:
@@ -70,7 +70,7 @@ def test_the_worker_takes_what_is_alike() -> None:
     gate, batches = Event(), []
 
     def run(items: list[str]) -> list[str]:
-        gate.wait(10)
+        gate.wait(PATIENCE)
         batches.append(''.join(items))
         return [item.upper() for item in items]
 
@@ -80,8 +80,8 @@ def test_the_worker_takes_what_is_alike() -> None:
         dropped = worker.submit(run, 'a', 'a')
         assert dropped.cancel()
         gate.set()
-        assert [future.result(5) for future in (first, *futures)] == list('XABAAB')
-        assert worker.call(sum, [1, 2]).result(5) == 3
+        assert [future.result(PATIENCE) for future in (first, *futures)] == list('XABAAB')
+        assert worker.call(sum, [1, 2]).result(PATIENCE) == 3
     assert batches == ['x', 'aa', 'bb', 'a']
     with pytest.raises(RuntimeError, match='the server ends'):
         worker.call(sum, [])
@@ -95,29 +95,32 @@ def test_answers_are_those_of_the_users(stand_in: StandIn) -> None:
         stand_in.gate.set()
         for value, future in zip(values, futures, strict=True):
             if value:
-                assert future.result(5).result.labels[0, 0] == value
+                assert future.result(PATIENCE).result.labels[0, 0] == value
             else:
                 with pytest.raises(ModelError, match='FloatingPointError: black'):
-                    future.result(5)
+                    future.result(PATIENCE)
         assert service.predict(grey(60)).result.labels[0, 0] == 60
 
 
 def test_too_many_users_and_too_long(stand_in: StandIn) -> None:
-    service = Service(stand_in, LIMITS, capacity=1, timeout=0.2)
-    with closing(service), ThreadPoolExecutor(1) as users:
-        waiting = users.submit(service.predict, grey(10))
-        while service._places._value:
+    service = Service(stand_in, LIMITS, capacity=2, timeout=PATIENCE)
+    with closing(service), ThreadPoolExecutor(2) as users:
+        first = users.submit(service.predict, grey(10))
+        while service._places._value > 1 and not first.done():
+            sleep(0.01)
+        service.timeout = 0.2
+        with pytest.raises(TimedOut, match='within 0.2 seconds'):  # is not computed
+            service.predict(grey(20))
+        service.timeout = PATIENCE
+        last = users.submit(service.predict, grey(30, 9))
+        while service._places._value and not last.done():
             sleep(0.01)
         with pytest.raises(Busy, match='too many requests at once'):
-            service.predict(grey(20))
-        with pytest.raises(TimedOut, match='within 0.2 seconds'):
-            waiting.result(5)
-        with pytest.raises(TimedOut):  # behind the first; is not computed
-            service.predict(grey(30))
+            service.predict(grey(40))
         stand_in.gate.set()
-        service.timeout = 5
-        assert service.call(lambda: 1) == 1
-    assert stand_in.batches == [[10]]
+        for future, value in ((first, 10), (last, 30)):
+            assert future.result(PATIENCE).result.labels[0, 0] == value
+    assert stand_in.batches == [[10], [30]]
 
 
 def test_what_is_kept_fits_in_memory() -> None:

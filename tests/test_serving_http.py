@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from io import BytesIO
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from live_server import LIMITS, Live, file_of, live_server, random_model, shapes_image
+from live_server import LIMITS, PATIENCE, Live, file_of, live_server, random_model, shapes_image
 from PIL import Image
 from pycocotools import mask as coco_masks
 from starlette.datastructures import Headers
@@ -74,7 +76,7 @@ def live() -> Iterator[Live]:
 
 
 def post(live: Live, content: bytes, **query: Any) -> httpx.Response:
-    return httpx.post(f'{live.url}/api/predict', content=content, params=query, timeout=30)
+    return httpx.post(f'{live.url}/api/predict', content=content, params=query, timeout=PATIENCE)
 
 
 def test_pixels_are_limited_before_they_are_decoded() -> None:
@@ -97,11 +99,11 @@ def test_unusual_images_are_taken(name: str, live: Live) -> None:
 
 
 def test_the_api_says_what_the_model_is(live: Live) -> None:
-    assert httpx.get(f'{live.url}/health').json() == dict(status='ok')
-    about = httpx.get(f'{live.url}/api/model').json()
+    assert httpx.get(f'{live.url}/health', timeout=PATIENCE).json() == dict(status='ok')
+    about = httpx.get(f'{live.url}/api/model', timeout=PATIENCE).json()
     assert (about['model'], about['trunk'], about['arch']) == ('MaskRCNN', 'XCiT', 'nano_12_p16')
     assert about['weights'] == 'weights.pth' and about['max_pixels'] == LIMITS.max_pixels
-    described = httpx.get(f'{live.url}/api/openapi.json').json()
+    described = httpx.get(f'{live.url}/api/openapi.json', timeout=PATIENCE).json()
     assert set(described['paths']) == {'/health', '/api/model', '/api/predict'}
 
 
@@ -122,14 +124,15 @@ def test_the_api_answers_as_the_model(live: Live) -> None:
 
 def test_forms_and_drawings(live: Live) -> None:
     form = dict(image=('any.png', file_of(PICTURE)))
-    drawn = httpx.post(f'{live.url}/api/predict?format=png&threshold=0.6', files=form, timeout=30)
+    drawn = httpx.post(
+        f'{live.url}/api/predict?format=png&threshold=0.6', files=form, timeout=PATIENCE)
     assert drawn.headers['content-type'] == 'image/png'
     expected = live.model.predict(PICTURE).draw(PICTURE, threshold=0.6)
     np.testing.assert_array_equal(Image.open(BytesIO(drawn.content)), expected)
-    empty = httpx.post(f'{live.url}/api/predict', files=dict(x=(None, 'text')))
+    empty = httpx.post(f'{live.url}/api/predict', files=dict(x=(None, 'text')), timeout=PATIENCE)
     assert empty.status_code == 400 and '-F image=@FILE' in empty.json()['detail']
     form['opacity'] = (None, '0.2')  # type: ignore[assignment]
-    refused = httpx.post(f'{live.url}/api/predict', files=form)
+    refused = httpx.post(f'{live.url}/api/predict', files=form, timeout=PATIENCE)
     assert refused.status_code == 422 and 'part of the URL' in refused.json()['detail']
 
 
@@ -159,16 +162,26 @@ def test_segmenters_have_no_threshold() -> None:
                                                    ('POST', '/api/model', 'GET'),
                                                    ('DELETE', '/health', 'GET')])
 def test_other_methods_are_refused(method: str, path: str, allowed: str, live: Live) -> None:
-    answer = httpx.request(method, live.url + path)
+    answer = httpx.request(method, live.url + path, timeout=PATIENCE)
     assert (answer.status_code, answer.headers['allow']) == (405, allowed)
     assert answer.json()['detail'] == f'{path} takes {allowed}, got {method}'
 
 
-def test_many_users_at_once(live: Live) -> None:
+def test_many_users_at_once(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gets the answer to the own image, of whatever shape, as if alone."""
     images = [shapes_image(seed, (96, 64) if seed % 3 else (64, 96)) for seed in range(6)]
     alone = [live.model.predict(image).above(0.6) for image in images]
-    start = len(live.model.batches)
+    start, arrived, all_arrived = len(live.model.batches), count(1), Event()
+    prepare, run = live.model.prepare, live.model.run
+
+    def arrive(image: np.ndarray) -> Any:
+        prepared = prepare(image)
+        if next(arrived) == len(images):
+            all_arrived.set()
+        return prepared
+
+    monkeypatch.setattr(live.model, 'prepare', arrive)
+    monkeypatch.setattr(live.model, 'run', lambda batch: all_arrived.wait(PATIENCE) and run(batch))
     with ThreadPoolExecutor(6) as users:
         answers = list(
             users.map(lambda image: post(live, file_of(image), threshold=0.6).json(), images))
@@ -200,7 +213,7 @@ def test_routes_that_nobody_needs_are_closed(path: str, live: Live) -> None:
                                              ({'Origin': 'http://['}, 403),
                                              ({'Origin': 'null'}, 403)])  # yapf: disable
 def test_other_sites_are_refused(headers: dict[str, str], status: int, live: Live) -> None:
-    answer = httpx.get(f'{live.url}/api/model', headers=headers)
+    answer = httpx.get(f'{live.url}/api/model', headers=headers, timeout=PATIENCE)
     assert answer.status_code == status, answer.text
     assert "default-src 'self'" in answer.headers['content-security-policy']
 
@@ -209,7 +222,7 @@ def test_other_sites_are_refused(headers: dict[str, str], status: int, live: Liv
 def test_the_page_takes_uploaded_files_alone(file: str | None, live: Live) -> None:
     """Gradio would fetch the URL."""
     event = dict(fn_index=0, session_hash='x', data=[dict(path=file), 0.3, 0.5, None])
-    answer = httpx.post(f'{live.url}/gradio_api/queue/join', json=event)
+    answer = httpx.post(f'{live.url}/gradio_api/queue/join', json=event, timeout=PATIENCE)
     assert (answer.status_code,
             answer.json()['detail']) == (400, 'only files that were uploaded can be used')
 
@@ -220,12 +233,12 @@ def test_large_requests_are_refused_whatever_they_announce(live: Live) -> None:
         for _ in range(30):
             yield b'\0' * 10**5
 
-    answer = httpx.post(f'{live.url}/api/predict', content=endless())
+    answer = httpx.post(f'{live.url}/api/predict', content=endless(), timeout=PATIENCE)
     assert (answer.status_code,
             answer.json()['detail']) == (413, 'the file has more than the 1 MB that are accepted')
     events = f'{live.url}/gradio_api/queue/join'
-    assert httpx.post(events, content=b'[' * 300_000).status_code == 413
-    assert httpx.post(events, content=b'[' * 100_000).status_code == 400
+    assert httpx.post(events, content=b'[' * 300_000, timeout=PATIENCE).status_code == 413
+    assert httpx.post(events, content=b'[' * 100_000, timeout=PATIENCE).status_code == 400
 
 
 def test_a_server_for_all_is_not_bound_to_a_name() -> None:
