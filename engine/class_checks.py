@@ -8,7 +8,7 @@ from typing import Any
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS
 
-from .classes import OTHER_CLASSES, class_heads, key_of_classes, num_classes_of
+from .classes import heads_of_all_classes, key_of_classes, num_classes_of
 from .config_checks.finding import Finding
 from .data_sources import categories_of, classes_of, find_datasets, paths_of
 from .registries import find_class
@@ -25,8 +25,7 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
         cfg: Of a detector or segmenter, on any trunk.
         dataloaders: Those that will be read.
     """
-    heads = [(name, head) for name, head in class_heads(cfg.model)
-             if not head.get('class_agnostic') and head.get('type') not in OTHER_CLASSES]
+    heads = list(heads_of_all_classes(cfg.model))
     differing: dict[tuple[str, int, str, int], list[str]] = {}
     for name, dataset in find_datasets(cfg, dataloaders):
         classes, kind = classes_of(dataset), str(dataset.type)

@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .pipeline_steps import name_of
+
 #: heads whose classes are not the data set's: borders, words
 OTHER_CLASSES = ('STDCHead', 'GroundingDINOHead', 'ATSSVLFusionHead', 'SideAdapterCLIPHead')
 #: parts of a model whose classes are the data set's
@@ -22,6 +24,13 @@ def class_heads(value: Any, name: str = 'model') -> Iterator[tuple[str, dict[str
             yield name, value
         for key, item in value.items():
             yield from class_heads(item, f'{name}.{key}')
+
+
+def heads_of_all_classes(model: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Those of :func:`class_heads` whose classes are all that the data set has."""
+    for name, head in class_heads(model):
+        if not head.get('class_agnostic') and name_of(head.get('type')) not in OTHER_CLASSES:
+            yield name, head
 
 
 def key_of_classes(part: dict[str, Any]) -> str:

@@ -145,6 +145,7 @@ def test_trunks_of_others_are_left_alone(changes: dict) -> None:
     dict(type='Mask2FormerHead', in_channels=[128] * 4, num_classes=4),
     dict(type='UPerHead', in_channels=[128] * 4, num_classes=4, channels=64, in_index=[0, 1, 2, 3]),
     dict(type='STDCHead', in_channels=128, in_index=0, num_classes=2),
+    dict(type='mmseg.STDCHead', in_channels=128, in_index=0, num_classes=2),
 ])
 def test_heads_that_take_levels_otherwise(head: dict) -> None:
     cfg = read_config(config('upernet'))

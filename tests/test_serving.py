@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from logging import FileHandler
 from pathlib import Path
 from threading import Event
 from time import sleep
@@ -27,7 +28,7 @@ from colonnade.engine.prediction.results import LabelMap
 from colonnade.engine.serving import ServeOptions, serve
 from colonnade.engine.serving.answers import name_of_weights
 from colonnade.engine.serving.look import table_of
-from colonnade.engine.serving.server import listen, load_models
+from colonnade.engine.serving.server import listen, load_models, server_of
 from colonnade.engine.serving.service import (Busy, Kept, ModelError, Served, Service, TimedOut,
                                               affordable_pixels)
 from colonnade.engine.serving.worker import Worker
@@ -39,13 +40,14 @@ class StandIn:
     kind, classes, palette, default_batch_size = 'labels', ('a', 'b'), ((0, 0, 0), ) * 2, 2
 
     def __init__(self) -> None:
-        self.gate = Event()
+        self.gate, self.started = Event(), Event()
         self.batches: list[list[int]] = []
 
     def prepare(self, image: np.ndarray) -> dict[str, Any]:
         return dict(inputs=image)
 
     def run(self, batch: list[dict[str, Any]]) -> list[int]:
+        self.started.set()
         self.gate.wait(PATIENCE)
         means = [int(item['inputs'].mean()) for item in batch]
         self.batches.append(means)
@@ -106,8 +108,7 @@ def test_too_many_users_and_too_long(stand_in: StandIn) -> None:
     service = Service(stand_in, LIMITS, capacity=2, timeout=PATIENCE)
     with closing(service), ThreadPoolExecutor(2) as users:
         first = users.submit(service.predict, grey(10))
-        while service._places._value > 1 and not first.done():
-            sleep(0.01)
+        assert stand_in.started.wait(PATIENCE)
         service.timeout = 0.2
         with pytest.raises(TimedOut, match='within 0.2 seconds'):  # is not computed
             service.predict(grey(20))
@@ -159,6 +160,12 @@ def test_fused_models_take_larger_images_and_are_loaded_for_pictures(tmp_path: P
 def test_names_of_classes_are_text() -> None:
     result = LabelMap((1, 1), ('<script>', ), ((1, 2, 3), ), np.zeros((1, 1), np.uint8))
     assert '&lt;script&gt;' in table_of(result, 0) and '<script>' not in table_of(result, 0)
+
+
+def test_logs_of_others_stay_open(tmp_path: Path) -> None:
+    with closing(FileHandler(tmp_path / 'run.log')) as log:
+        server_of(None)
+        assert log.stream
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import httpx
 import pytest
 from conftest import LAYOUTS, METRICS, NO_WORKERS, SHORT, config
 from mmengine.config import Config
@@ -52,6 +53,7 @@ def bucket(shapes: Path, shards: Path, tmp_path_factory: pytest.TempPathFactory)
     server = ThreadedMotoServer('127.0.0.1', 0, verbose=False)
     server.start()
     endpoint = 'http://{}:{}'.format(*server.get_host_and_port())
+    httpx.post(f'{endpoint}/moto-api/reset', timeout=60)  # what a server of this process had before
     with pytest.MonkeyPatch.context() as patch:
         settings = dict(
             AWS_ENDPOINT_URL=endpoint,

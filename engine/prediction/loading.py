@@ -22,7 +22,7 @@ from colonnade.weights.openmmlab import is_plain_config, without_code
 from colonnade.weights.sharded_files import is_sharded
 from colonnade.weights.state_dicts import WeightsError
 
-from ..classes import OTHER_CLASSES, class_heads, num_classes_of
+from ..classes import heads_of_all_classes, num_classes_of
 from ..config_checks.every import check_model, log_warnings
 from ..data_sources import find_datasets
 from ..fusing import fuse_if_wanted
@@ -227,13 +227,8 @@ def classes_of(cfg: Config, meta: dict[str, Any],
     if isinstance(classes, str):  # the name of a file, in mmengine's way
         classes = list_from_file(classes) if Path(classes).is_file() else (classes, )
     classes = tuple(classes)
-    heads = {
-        name: num_classes_of(head)
-        for name, head in class_heads(cfg.model)
-        if not head.get('class_agnostic') and head.get('type') not in OTHER_CLASSES
-    }
-    for name, number in heads.items():
-        if number != len(classes):
+    for name, head in heads_of_all_classes(cfg.model):
+        if (number := num_classes_of(head)) != len(classes):
             raise ValueError(f'{origin} names {len(classes)} classes, and {name} knows {number}')
     palette = known.get('palette')
     if not isinstance(palette, (list, tuple)) or len(palette) < len(classes):

@@ -212,6 +212,7 @@ def server_of(app: Any) -> Any:
 
     config = uvicorn.Config(
         app,
+        log_config=None,  # which would close the files that all loggers of the process write to
         log_level='warning',
         access_log=False,
         server_header=False,
