@@ -92,14 +92,20 @@ def paths_in(dataset: BaseDataset) -> tuple[list[str], list[str]]:
 
 def check_inside(dataset: BaseDataset, paths: list[str], prefixes: tuple[str, ...]) -> None:
     """Raise a ValueError if paths lead out of the folders of a data set."""
-    folders = folders_of(dataset, prefixes)
-    found = [path for path in paths if folders and not f'{plain(path)}/'.startswith(folders)]
+    found = outside_of(dataset, paths, prefixes)
     if found:
         more = f' and {len(found) - EXAMPLES} more' if len(found) > EXAMPLES else ''
+        number = '1 file' if len(found) == 1 else f'{len(found)} files'
         raise ValueError(
-            f'{dataset.ann_file or "the data set"} names {len(found)} files outside of '
+            f'{dataset.ann_file or "the data set"} names {number} outside of '
             f'{dataset.data_root or "its folders"}: {", ".join(found[:EXAMPLES])}{more}. If they '
             'are meant, say --allow-outside')
+
+
+def outside_of(dataset: BaseDataset, paths: Iterable[str], prefixes: tuple[str, ...]) -> list[str]:
+    """Those of the paths that lead out of the folders of a data set."""
+    folders = folders_of(dataset, prefixes)
+    return [path for path in paths if folders and not f'{plain(path)}/'.startswith(folders)]
 
 
 def folders_of(dataset: BaseDataset, prefixes: tuple[str, ...]) -> tuple[str, ...]:

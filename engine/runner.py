@@ -29,7 +29,7 @@ from .checkpoint_files import arguments_of_whole_files
 from .hooks import BatchSizeHook, QuietFilter
 from .loops import seeded_loop
 from .mask_encoding import encode_for
-from .samples import name_samples
+from .samples import ADVICE, name_samples
 from .terminal import Printable, shorten_start
 from .worker_restarts import restart_workers
 
@@ -181,7 +181,9 @@ class StrictRunner(Runner):
         """
         built = restart_workers(Runner.build_dataloader(dataloader, *args, **kwargs))
         is_training = dataloader is self._train_dataloader
-        name_samples(built.dataset, self.skipped_samples if is_training else None)
+        advice = f'{ADVICE}; --on-bad-data skip takes others in their place' if is_training else \
+            ADVICE
+        name_samples(built.dataset, self.skipped_samples if is_training else None, advice)
         return built
 
     def build_evaluator(self, evaluator: Any) -> Evaluator:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from mmcv.transforms import LoadAnnotations
 from mmengine.dataset import BaseDataset
 from mmengine.dist import all_gather_object, get_rank, is_main_process
 from mmengine.hooks import Hook
@@ -24,6 +26,7 @@ from .storage.patience import PASSING
 SKIPPED = 'skipped_samples'  # .jsonl in the work dir: a line for each time a sample was skipped
 IN_A_ROW = 100  # samples that may break one after the other
 SHOWN = 10  # skipped samples that the log names
+ADVICE = 'tools/check_data.py CONFIG lists all that break'
 KEYS = ('img_path', 'seg_map_path')  # what data sets call files
 
 
@@ -44,10 +47,12 @@ class NamedSamples:
     Args:
         dataset: Of mmengine.
         skipped: File that notes the samples that are skipped; None stops at the first that breaks.
+        advice: What to do if it stops.
     """
 
-    def __init__(self, dataset: BaseDataset, skipped: Path | None) -> None:
+    def __init__(self, dataset: BaseDataset, skipped: Path | None, advice: str) -> None:
         self.dataset, self.skipped, self.has_warned = dataset, skipped, False
+        self.advice = advice
         self.name = ' '.join([type(dataset).__name__, *filter(None, [dataset.ann_file])])
         self.prepare: Callable[[int], Any] = dataset.prepare_data
 
@@ -65,11 +70,13 @@ class NamedSamples:
             except MemoryError:
                 raise
             except Exception as error:  # decoders and steps raise of all kinds
-                info, must_stop = self.info(at), not self.skipped or of_storage(error)
+                info, is_of_storage = self.info(at), of_storage(error)
                 text = self.describe(at, info, error)
             first = first or text
-            if must_stop:
+            if is_of_storage:
                 raise SampleError(text)
+            if not self.skipped:
+                raise SampleError(f'{text}. {self.advice}')
             self.note(at, info, text)
         raise SampleError(f'{min(number, IN_A_ROW)} samples in a row break; the first: {first}')
 
@@ -87,9 +94,11 @@ class NamedSamples:
         about = [f'index {index}', self.name]
         if 'img_id' in info:
             about.insert(0, f'id {info["img_id"]}')
-        reason = ' '.join(str(error).split()) or 'no reason given'
+        reason = next(filter(is_empty, files), '')
+        reason = f'{reason} is empty: 0 bytes' if reason else \
+            f'{type(error).__name__}: {" ".join(str(error).split()) or "no reason given"}'
         return one_line(f'sample {" with ".join(files) or index} ({", ".join(about)}) cannot be '
-                        f'loaded: {type(error).__name__}: {reason}')
+                        f'loaded: {reason}')
 
     def note(self, index: int, info: dict[str, Any], text: str) -> None:
         """Add a line to the file of skipped samples; warn once if it cannot be written."""
@@ -118,16 +127,52 @@ def of_storage(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in PASSING
 
 
-def name_samples(dataset: Any, skipped: Path | None) -> None:
+def is_empty(path: str) -> bool:
+    """Whether a file of this machine is there, and has no content."""
+    try:
+        return not os.stat(path).st_size
+    except (OSError, ValueError):
+        return False
+
+
+def check_label_map(data: dict[str, Any]) -> dict[str, Any]:
+    """A step behind mmdet's or mmseg's own that loads label maps.
+
+    Others would crop or pad one of another size with its image, or stop at a batch of several.
+
+    Raises:
+        ValueError: If the label map ``(H, W)`` is not of its image's size.
+    """
+    found, size = data.get('gt_seg_map'), data.get('ori_shape')
+    if isinstance(found, np.ndarray) and size is not None:
+        if found.ndim != 2:
+            raise ValueError(f'a label map has one channel, this has {found.shape[-1]}')
+        if found.shape != tuple(size[:2]):
+            raise ValueError('the label map has {1} x {0} pixels, the image {3} x {2}'.format(
+                *found.shape, *size))
+    return data
+
+
+def name_samples(dataset: Any, skipped: Path | None, advice: str = '') -> None:
     """Let samples that break name themselves, in all data sets of mmengine that one holds.
 
     Args:
         dataset: Changed in place, before workers get it.
-        skipped: See :class:`NamedSamples`.
+        skipped, advice: See :class:`NamedSamples`.
     """
     for part in parts_of(dataset):
         if isinstance(part, BaseDataset) and not isinstance(part.prepare_data, NamedSamples):
-            vars(part)['prepare_data'] = NamedSamples(part, skipped)
+            vars(part)['prepare_data'] = NamedSamples(part, skipped, advice)
+            steps = part.pipeline.transforms
+            for place in reversed(range(len(steps))):
+                if is_loader_of_libraries(steps[place]):
+                    steps.insert(place + 1, check_label_map)
+
+
+def is_loader_of_libraries(step: Any) -> bool:
+    """Whether a step is mmdet's or mmseg's own that loads label maps as they are."""
+    return isinstance(step, LoadAnnotations) and type(step).__module__.startswith(
+        ('mmdet.', 'mmseg.'))
 
 
 class SkippedSamples(Hook):
@@ -192,7 +237,10 @@ class SkippedSamples(Hook):
         self.is_said = True
         if not total or not is_main_process():
             return
-        lines = [f'  {number} times: {text}' for text, number in total.most_common(SHOWN)]
+        lines = [
+            f'  {number} {"time" if number == 1 else "times"}: {text}'
+            for text, number in total.most_common(SHOWN)
+        ]
         if len(total) > SHOWN:
             lines.append(f'  and {len(total) - SHOWN} more')
         print_log(

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import (add_config_arguments, print_any_name, stoppable,
-                                          user_errors)
+from colonnade.tools.command_line import (add_allow_outside, add_config_arguments, print_any_name,
+                                          stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -31,6 +31,7 @@ def parse_args() -> argparse.Namespace:
         help='whose files are looked at (all)')
     parser.add_argument(
         '--json', type=Path, metavar='FILE', help='write the whole report to this file too')
+    add_allow_outside(parser)
     parser.add_argument(
         '--workers', type=int, metavar='N', help='threads that decode (one a core, at most 8)')
     return parser.parse_args()

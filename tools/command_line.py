@@ -266,8 +266,13 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         choices=['none', 'pytorch', 'slurm', 'mpi'],
         default='none',
         help='what started the processes: pytorch for torchrun')
+    add_allow_outside(parser)
+    add_trust(parser)
+
+
+def add_allow_outside(parser: argparse.ArgumentParser) -> None:
+    """The argument of tools that read the images of data sets."""
     parser.add_argument(
         '--allow-outside',
         action='store_true',
         help='read files that annotations name outside of the folders of their data set')
-    add_trust(parser)

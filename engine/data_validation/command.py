@@ -64,8 +64,9 @@ def check_data_sets(options: CheckOptions) -> list[Source]:
     workers = options.workers or min(os.cpu_count() or 1, MOST_WORKERS)
     cv2.setLogLevel(0)  # of each damaged image
     for source in sources:
+        depth = Depth(True, workers, True, allow_outside=options.allow_outside)
         print(f'{source.name}: reading annotations and all files ...', flush=True)
-        check_source(cfg, source, Depth(True, workers, True))
+        check_source(cfg, source, depth)
     if options.json:
         write_json(Path(options.json), as_json(sources))
     return sources

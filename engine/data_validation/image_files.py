@@ -36,6 +36,10 @@ class NotDecodedError(OSError):
     """An image is whole, and OpenCV does not decode it, or decodes it to something else."""
 
 
+class OtherSizeError(ValueError):
+    """A label map is not of its image's size."""
+
+
 class OtherLabelsError(ValueError):
     """A label map is read, with other labels than it was saved with."""
 
@@ -128,7 +132,7 @@ def image_size(path: Path,
 
 
 def header_fault(path: Path,
-                 said: tuple[int, int],
+                 said: tuple[int, int] | None,
                  depths: Depths | None = None,
                  *,
                  color_type: str = 'color') -> Fault | None:
@@ -136,11 +140,12 @@ def header_fault(path: Path,
 
     Args:
         path: Of the image.
-        said: Width and height that its annotations are for.
+        said: Width and height that its annotations are for, if they say so.
         depths, color_type: See :func:`image_size`.
     """
     try:
-        return size_fault(path, image_size(path, depths, color_type=color_type), said)
+        found = image_size(path, depths, color_type=color_type)
+        return said and size_fault(path, found, said)
     except OSError as error:
         return reading_fault(path, error)
 
@@ -259,7 +264,8 @@ def labels_of(mask: Path | BytesIO, size: tuple[int, int] | None) -> frozenset[i
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it is no label map of that size.
+        OtherSizeError: If it is of another size.
+        ValueError: If it is no label map.
     """
     with opened(mask) as image:
         kind, (width, height) = image.format, image.size
@@ -279,8 +285,8 @@ def labels_of(mask: Path | BytesIO, size: tuple[int, int] | None) -> frozenset[i
     height, width = label_map.shape
     if size not in (None, (width, height)):
         assert size is not None
-        raise ValueError(f'the label map has {width} x {height} pixels, the image {size[0]} x '
-                         f'{size[1]}')
+        raise OtherSizeError(f'the label map has {width} x {height} pixels, the image {size[0]} x '
+                             f'{size[1]}')
     values = np.unique(label_map)
     if not ((values >= 0) & (values <= 255)).all():
         raise OtherLabelsError(

@@ -87,7 +87,7 @@ KINDS = {
     'not-an-image':
     Kind('files that are no image that can be read', 'sample', 'save it as PNG or JPEG'),
     'damaged-image':
-    Kind('images that are cut off or damaged', 'sample', 'copy or download the file again'),
+    Kind('files that are cut off or damaged', 'sample', 'copy or download the file again'),
     'other-size':
     Kind('images of another size than their annotations', 'meaning',
          'annotate the image anew, or restore the one that was annotated'),
@@ -96,6 +96,15 @@ KINDS = {
          'cut it up: decoding takes gigabytes'),
     'no-label-map':
     Kind('images without a label map', 'sample', 'add the label map, or move the image away'),
+    'other-label-map':
+    Kind('label maps of another size than their images', 'sample',
+         'annotate the image anew, or restore the one that was annotated'),
+    'no-image':
+    Kind('label maps without an image', 'meaning',
+         'restore the image, or move the label map away: it is not trained on'),
+    'outside':
+    Kind('files outside of the folders of their data set', 'loading',
+         'look which they are; if they are meant, say --allow-outside'),
     'wrong-label-map':
     Kind('label maps that cannot be used', 'sample', 'save it as PNG of one channel and 8 bits'),
     'unknown-label':

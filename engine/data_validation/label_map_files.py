@@ -19,7 +19,7 @@ from ..registries import find_class
 from ..storage import content as content_of
 from ..storage import exists, is_readable
 from .findings import listed
-from .image_files import OtherLabelsError, labels_of, reading_fault
+from .image_files import OtherLabelsError, OtherSizeError, labels_of, reading_fault
 from .kinds import Fault
 
 SAMPLE = 50  # label maps of a data set that are read before each training
@@ -103,6 +103,8 @@ def label_map_fault(info: dict[str, Any],
         if kind == 'missing-file':
             return 'no-label-map', f'{info["img_path"]} has no label map {path}', None
         return 'wrong-label-map' if kind == 'not-an-image' else kind, text, effect
+    except OtherSizeError as error:
+        return 'other-label-map', f'{path} cannot be used: {error}', None
     except ValueError as error:
         is_read = isinstance(error, OtherLabelsError)
         return 'wrong-label-map', f'{path} cannot be used: {error}', 'meaning' if is_read else None
@@ -143,7 +145,12 @@ def are_there(dataset: ConfigDict) -> bool:
 
 def infos_of(dataset: ConfigDict) -> list[dict[str, Any]]:
     """What a data set knows of each image, also of those that training leaves out."""
-    return DATASETS.build(dict(dataset, lazy_init=True, pipeline=[])).load_data_list()
+    return unread(dataset).load_data_list()
+
+
+def unread(dataset: ConfigDict) -> Any:
+    """A data set that has read no file, and knows its folders."""
+    return DATASETS.build(dict(dataset, lazy_init=True, pipeline=[]))
 
 
 def spread(items: list[Any], most: int) -> list[Any]:

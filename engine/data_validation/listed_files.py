@@ -34,11 +34,13 @@ class Depth:
         workers: Threads that decode.
         shows_progress: Whether a line of progress is printed.
         seen: Takes the files and folders that were looked at; none if all files were decoded.
+        allow_outside: Whether annotations may name files anywhere.
     """
     whole: bool = False
     workers: int = 2
     shows_progress: bool = False
     seen: set[str] = field(default_factory=set)
+    allow_outside: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,11 @@ def image_faults(paths: Sequence[str], sizes: Sequence[Size | None], loading: Lo
         else:
             there.append(index)
     for index in spread(there, SAMPLE):
-        size = sizes[index]
         depth.seen.add(paths[index])
-        if is_remote(paths[index]) or settings or size is None or loading.is_own:
+        if is_remote(paths[index]) or settings or loading.is_own:
             fault = readable_fault(paths[index], settings)
         else:
-            fault = header_fault(Path(paths[index]), size, color_type=loading.color_type)
+            fault = header_fault(Path(paths[index]), sizes[index], color_type=loading.color_type)
         if fault:
             yield index, fault
 

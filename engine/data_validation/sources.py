@@ -1,6 +1,8 @@
 """The data sets of a config: what of their files there is to look at, and a report of each."""
 from __future__ import annotations
 
+import os
+import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
@@ -9,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
+from mmengine.fileio import list_dir_or_file
 from mmengine.registry import DATASETS
 
 from ..class_checks import reads_categories
 from ..collecting import without_collecting
+from ..data_borders import IMAGES, LABEL_MAPS, outside_of
 from ..data_sources import classes_of, evaluators, find_datasets, paths_of
 from ..pipeline_steps import loading_step, name_of
 from ..registries import find_class
@@ -20,7 +24,7 @@ from ..storage import exists, is_readable, local_copy
 from .coco_files import Usage, check_instances, load_coco
 from .columns import is_sound
 from .findings import Report
-from .label_map_files import infos_of, labels_of_dataset, step_of_labels
+from .label_map_files import infos_of, labels_of_dataset, step_of_labels, unread
 from .listed_files import Depth, Loading, image_faults, images_of_entries, label_map_faults
 
 SPLITS = ('train', 'val', 'test')
@@ -124,6 +128,9 @@ def check_source(cfg: Config, source: Source, depth: Depth) -> None:
     if labels is not None:
         infos = subset(infos_of(source.dataset), source.dataset.get('indices'))
         add_images(source, infos, depth)
+        add_outside(source, infos, depth)
+        if depth.whole and not source.dataset.get('ann_file'):
+            add_label_maps_alone(source, infos)
         if infos and 'seg_map_path' in infos[0]:
             for index, (kind, text, effect) in label_map_faults(infos, labels, depth):
                 source.report.fault(
@@ -135,6 +142,44 @@ def check_source(cfg: Config, source: Source, depth: Depth) -> None:
         source.report.remark(
             f'{name_of(source.dataset.type)}: files alone were looked at, not annotations',
             'nothing-to-check')
+
+
+def add_outside(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) -> None:
+    """Look whether a data set names files outside of its folders.
+
+    Args:
+        source: Its report takes them.
+        infos: With ``img_path``, ``seg_map_path`` and the ``id`` of images; by default their place.
+        depth: How closely to look.
+    """
+    if depth.allow_outside:
+        return
+    dataset = unread(source.dataset)
+    for key, prefixes in (('img_path', IMAGES), ('seg_map_path', LABEL_MAPS)):
+        places = {info[key]: info.get('id', place) for place, info in enumerate(infos)
+                  if isinstance(info.get(key), str)}  # yapf: disable
+        for path in outside_of(dataset, places, prefixes):
+            source.report.fault(
+                f'{path} is outside of {dataset.data_root or "the folders of the data set"}',
+                'outside',
+                file=path,
+                id=places[path])
+
+
+def add_label_maps_alone(source: Source, infos: Sequence[dict[str, Any]]) -> None:
+    """Look for label maps of which no image is there, where mmseg pairs them by their names."""
+    dataset: Any = unread(source.dataset)
+    folder = dataset.data_prefix.get('seg_map_path')
+    pairs = find_class('mmseg.BaseSegDataset', DATASETS).load_data_list
+    if not folder or source.dataset.get('indices') is not None or \
+            type(dataset).load_data_list is not pairs:
+        return
+    known = {info.get('seg_map_path') for info in infos}
+    names = list_dir_or_file(
+        folder, False, True, dataset.seg_map_suffix, True, backend_args=source.settings)
+    for path in sorted(posixpath.join(folder, name) for name in names):
+        if path not in known:
+            source.report.fault(f'{path} has no image', 'no-image', file=path)
 
 
 def add_images(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) -> None:
@@ -162,8 +207,13 @@ def check_coco(source: Source, depth: Depth) -> None:
     if content is None:
         return
     source.num_images, source.num_annotations = len(content['images']), len(content['annotations'])
-    look = images_of_entries(
-        image_folder(dataset), source.loading, depth, used_images(content, source))
+    used = used_images(content, source)
+    add_outside(source, [
+        dict(img_path=os.path.join(image_folder(dataset), entry['file_name']), id=entry.get('id'))
+        for entry in content['images']
+        if isinstance(entry.get('file_name'), str) and (used is None or entry.get('id') in used)
+    ], depth)
+    look = images_of_entries(image_folder(dataset), source.loading, depth, used)
     with without_collecting():
         if not depth.whole and is_sound(content, source.usage):
             content = dict(content, annotations=[])

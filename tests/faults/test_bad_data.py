@@ -4,6 +4,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from conftest import (LAUNCH, LAYOUTS, NO_WORKERS, SHORT, TWO_PROCESSES, config,
                       run_python)
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
 from PIL import Image
 
 from colonnade.engine.config_checks.every import check_config
@@ -197,7 +199,7 @@ def save_label(path: Path) -> None:
 def test_damaged_label_maps_are_listed(check: Callable, data: Path) -> None:
     damages = [(Path.unlink, 'no-label-map', 'has no label map'),
                (save_rgb, 'wrong-label-map', 'a label map has one channel, this has 3'),
-               (turn, 'wrong-label-map', '32 x 64 pixels, the image 64 x 64'),
+               (turn, 'other-label-map', '32 x 64 pixels, the image 64 x 64'),
                (save_16_bits, 'wrong-label-map', 'labels must be in 0 ... 255, got 700 to 700'),
                (cut, 'damaged-image', 'cut off or damaged'), (empty, 'empty-file', '0 bytes'),
                (save_label, 'unknown-label', 'has label 76, and the config has 4 classes')]
@@ -209,6 +211,22 @@ def test_damaged_label_maps_are_listed(check: Callable, data: Path) -> None:
     assert [each['kind'] for each in found['findings']] == [kind for _, kind, _ in damages]
     for each, (*_, text) in zip(found['findings'], damages, strict=True):
         assert text in each['fault']
+
+
+def test_label_maps_without_an_image_are_listed(check: Callable, data: Path) -> None:
+    images_of(data, 'ade')[2].unlink()
+    found = check('sem_fpn')
+    assert found['message'] is None and found['counts'] == {'no-image': 1}
+    assert found['findings'][0]['fault'].endswith('.png has no image')
+
+
+def test_images_of_segmenters_are_opened_before_training(data: Path) -> None:
+    path = images_of(data, 'ade')[2]
+    replace_by_text(path)
+    cfg = read_config(config('sem_fpn'))
+    redirect_data_root(cfg, data / 'ade')
+    with pytest.raises(BadDataError, match=f'{path} cannot be read: its content is no image'):
+        check_before_training(cfg, skip=False)
 
 
 def test_data_in_shards_are_checked(run_tool: Callable, check: Callable, data: Path,
@@ -398,7 +416,8 @@ def test_a_sample_that_breaks_names_itself(workers: int, train: Callable, data: 
     path = images_of(data, 'ade')[3]
     assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
-                    f'image: {path}')  # yapf: disable
+                    f'image: {path}. tools/check_data.py CONFIG lists all that break; '
+                    '--on-bad-data skip takes others in their place')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
 
 
@@ -412,6 +431,37 @@ def test_a_sample_that_breaks_is_skipped(workers: int, train: Callable, data: Pa
     assert f'skipped: sample {path}' in log and '1 samples were skipped, ' in log
     lines = (tmp_path / 'run/skipped_samples.jsonl').read_text().splitlines()
     assert lines and all(str(path) in json.loads(line)['error'] for line in lines)
+
+
+@pytest.mark.slow
+def test_label_maps_of_another_size_are_skipped(train: Callable, data: Path) -> None:
+    """And those of several channels; a batch would not hold them."""
+    maps = sorted((data / 'ade/annotations/training').iterdir())
+    turn(maps[2])
+    save_rgb(maps[5])
+    log = train('sem_fpn', '--on-bad-data', 'skip', more=EVERY)
+    assert '2 samples were skipped, ' in log
+
+
+@pytest.mark.parametrize('damage, says', [
+    (turn, 'ValueError: the label map has 32 x 64 pixels, the image 64 x 64. as is said'),
+    (save_rgb, 'ValueError: a label map has one channel, this has 3. as is said'),
+    (empty, '002.png is empty: 0 bytes. as is said'),
+])
+def test_label_maps_that_are_not_of_their_images(damage: Callable, says: str, data: Path,
+                                                 tmp_path: Path) -> None:
+    cfg = read_config(config('sem_fpn'))
+    redirect_data_root(cfg, data / 'ade')
+    damage(sorted((data / 'ade/annotations/training').iterdir())[2])
+    for settings in (cfg.train_dataloader.dataset, cfg.test_dataloader.dataset):
+        settings.data_prefix = cfg.train_dataloader.dataset.data_prefix
+        dataset = DATASETS.build(settings)
+        name_samples(dataset, None, 'as is said')
+        assert dataset[1]
+        with pytest.raises(SampleError, match=f'{re.escape(says)}$'):
+            dataset[2]
+    name_samples(dataset := DATASETS.build(settings), tmp_path / 'skipped.jsonl')
+    assert dataset[2]['data_samples'].img_path == dataset[3]['data_samples'].img_path
 
 
 def test_the_next_sample_takes_the_place(data: Path, tmp_path: Path) -> None:

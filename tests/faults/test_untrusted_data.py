@@ -81,8 +81,18 @@ def test_files_elsewhere_are_not_trained_on(file_name: str, tmp_path: Path,
                                             run_tool: Callable) -> None:
     arguments = instances(tmp_path, run_tool, file_name.format(tmp_path))
     with pytest.raises(
-            SystemExit, match='train.json names 1 files outside of .*secret.jpg.* --allow-outside'):
+            SystemExit, match='train.json names 1 file outside of .*secret.jpg.* --allow-outside'):
         run_tool('train', *arguments, *ONE_STEP)
+
+
+def test_files_elsewhere_are_found_without_training(tmp_path: Path, run_tool: Callable,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    own, *_ = instances(tmp_path, run_tool, '../../secret.jpg')
+    with pytest.raises(SystemExit, match='1 finding stops'):
+        run_tool('check_data', own, '--split', 'train')
+    assert 'files outside of the folders of their data set (1)' in capsys.readouterr().out
+    run_tool('check_data', own, '--split', 'train', '--allow-outside')
+    assert 'nothing stops training' in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -93,7 +103,7 @@ def test_files_elsewhere_are_allowed(tmp_path: Path, run_tool: Callable) -> None
     change(tmp_path / 'data/train.json', 'images', 0, file_name='../val/100.jpg')
     run_tool('train', *arguments[:1], '--work-dir', tmp_path / 'second', *ONE_STEP)
     change(tmp_path / 'data/val.json', 'images', 0, file_name='../../secret.jpg')
-    with pytest.raises(SystemExit, match='val.json names 1 files outside of .* --allow-outside'):
+    with pytest.raises(SystemExit, match='val.json names 1 file outside of .* --allow-outside'):
         run_tool('test', *arguments[:1], tmp_path / 'run/iter_1.pth', '--work-dir',
                  tmp_path / 'out')
 
@@ -107,7 +117,7 @@ def test_lists_of_names_that_lead_elsewhere(tmp_path: Path, run_tool: Callable) 
         source = next((tmp_path / 'data' / folder / 'train').glob(f'*{suffix}'))
         (tmp_path / f'secret{suffix}').write_bytes(source.read_bytes())
     (tmp_path / 'list.txt').write_text('../../../secret\n')
-    with pytest.raises(SystemExit, match='list.txt names 1 files outside of .*secret.jpg'):
+    with pytest.raises(SystemExit, match='list.txt names 1 file outside of .*secret.jpg'):
         run_tool('train', tmp_path / 'own.py', '--work-dir', tmp_path / 'run', *ONE_STEP,
                  f'train_dataloader.dataset.ann_file={tmp_path}/list.txt')
 
