@@ -212,9 +212,12 @@ def paths_below(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
 
 def suggestion(cfg: dict[str, Any], key: str) -> str:
     """Paths of a config that a wrong one may have been meant for, as the end of a sentence."""
-    last, paths = key.split('.')[-1], [path for path, _ in paths_below(cfg)]
+    top, last = key.split('.')[0], key.split('.')[-1]
+    paths = [path for path, _ in paths_below(cfg)]
     paths = [path for path in paths if path.split('.')[0] in TOP and path != key]
     near = get_close_matches(key, paths, n=1, cutoff=0.85)
+    if not near and top not in TOP:
+        near = get_close_matches(top, sorted(TOP), n=1, cutoff=0.75)
     names = get_close_matches(last, {path.split('.')[-1] for path in paths}, n=1, cutoff=0.75)
     near += [path for path in paths if path.split('.')[-1] in names]
     near = list(dict.fromkeys(near))[:3]

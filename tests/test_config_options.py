@@ -27,6 +27,7 @@ def merged(path: Path, key: str, value: Any = 1) -> Config:
     [
         ('optim_wraper.optimizer.lr', 'did you mean optim_wrapper.optimizer.lr?'),
         ('train_cfgg.max_epochs', 'did you mean train_cfg.max_epochs?'),
+        ('modle.x', 'nothing reads modle; did you mean model?'),
         ('rcnn.score_thresh', 'did you mean model.test_cfg.rcnn.score_thr?'),
         ('lr', 'did you mean optim_wrapper.optimizer.lr?'),
         ('batch_size', 'did you mean train_dataloader.batch_size'),
