@@ -1,6 +1,7 @@
 """Image files of any kind, as the networks see images."""
 from __future__ import annotations
 
+import re
 import struct
 import warnings
 from io import BufferedReader, BytesIO
@@ -55,8 +56,10 @@ def read_image(source: Source) -> np.ndarray:
             return rgb_of(image)
     except ImageError as error:
         raise ImageError(f'{name}: {error}') from None
-    except Image.DecompressionBombError:
-        raise ImageError(f'{name} has more than {MAX_PIXELS:,} pixels: cut it up') from None
+    except Image.DecompressionBombError as error:
+        found = re.search(r'\((\d+) pixels\)', str(error))
+        has = f'has {int(found[1]):,} pixels, more than' if found else 'has more pixels than'
+        raise ImageError(f'{name} {has} {MAX_PIXELS:,}: cut it up') from None
     except FileNotFoundError:
         reason = 'images are not downloaded' if '://' in name else 'there is no such file'
         raise ImageError(f'{name}: {reason}') from None
@@ -65,12 +68,21 @@ def read_image(source: Source) -> np.ndarray:
     except PermissionError:
         raise ImageError(f'{name}: reading it is not permitted') from None
     except UnidentifiedImageError:
+        if _is_empty(source):
+            raise ImageError(f'{name} is empty: 0 bytes') from None
         fault = _fault_of_tiff(source)
         if fault:
             raise ImageError(f'{name}: {fault}') from None
         raise ImageError(f'{name} is no image that can be read') from None
     except Exception as error:  # decoders raise of all kinds
         raise ImageError(f'{name} cannot be decoded: {error}') from error
+
+
+def _is_empty(source: Any) -> bool:
+    """Whether a file or its content has no bytes."""
+    if isinstance(source, (str, Path)):
+        return not Path(source).stat().st_size
+    return isinstance(source, bytes) and not source
 
 
 def _fault_of_tiff(source: Any) -> str | None:

@@ -258,7 +258,7 @@ def test_names_in_other_encodings(predict: Predict, tmp_path: Path, photos: Path
     out = predict(SEGMENTER, folder, status=3)
     assert files_in(out / 'labels') == {'caf\udce9.jpg.png'}
     errors = (out / 'errors.txt').read_text()
-    assert r'bad\udce9.png is no image' in errors and r'caf\udce9.avi: OpenCV opens no' in errors
+    assert r'bad\udce9.png is empty' in errors and r'caf\udce9.avi: OpenCV opens no' in errors
 
 
 def test_videos_of_a_detector(predict: Predict, tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def animated(kind: str) -> bytes:
 
 EPS = b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(%pipe%id) (r) file\n'
 FILES = {  # content, what is said
-    'a bomb of PNG': (png(50000, 50000), 'has more than 178,956,970 pixels'),
-    'sizes of PNG that no file has': (png(2**31 - 1, 2**31 - 1), 'has more than 178,956,970'),
+    'a bomb of PNG': (png(50000, 50000), 'has 2,500,000,000 pixels, more than 178,956,970'),
+    'sizes of PNG that no file has': (png(2**31 - 1, 2**31 - 1), 'pixels, more than 178,956,970'),
     'text in a PNG': (text_bomb(), 'cannot be decoded: Decompressed data too large'),
     'SVG': (b'<svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>',
             'no image that can be read'),
