@@ -48,7 +48,7 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def interruptible(runner: Runner) -> Iterator[None]:
+def interruptible(runner: Runner) -> Iterator[StopOnSignal]:
     """While open, signals let a runner finish its iteration, save its state and stop.
 
     They raise :class:`Interrupted` in it. A second SIGINT is a KeyboardInterrupt. Before training
@@ -57,13 +57,17 @@ def interruptible(runner: Runner) -> Iterator[None]:
     hook = StopOnSignal()
     runner.register_hook(hook)
     try:
-        yield
+        yield hook
     finally:
         hook.give_back()
 
 
 class StopOnSignal(Hook):
-    """Stops training in all processes behind the same iteration, if one of them gets a signal."""
+    """Stops training in all processes behind the same iteration, if one of them gets a signal.
+
+    Attributes:
+        has_ended: Whether training has, and what is left to be written comes by itself.
+    """
 
     priority = 'HIGHEST'
 
@@ -71,6 +75,7 @@ class StopOnSignal(Hook):
         self.signal = 0  # none
         self.process = os.getpid()
         self.before: dict[int, Any] = {}  # handlers
+        self.has_ended = False
         self.in_step = False  # whether processes have equally many batches to validate
 
     def receive(self, number: int, frame: FrameType | None) -> None:
@@ -83,8 +88,10 @@ class StopOnSignal(Hook):
         if is_main_process():
             name = signal.Signals(number).name
             again = ' again' * (number == signal.SIGINT)
-            os.write(2, f'\n{name}: training stops once its state is saved; press '
-                     f'Ctrl-C{again} to end at once, without saving\n'.encode())  # yapf: disable
+            what, lacking = ('training stops once its state is saved', ', without saving')
+            if self.has_ended:
+                what, lacking = ('training has ended, and its last files are written', '')
+            os.write(2, f'\n{name}: {what}; press Ctrl-C{again} to end at once{lacking}\n'.encode())
 
     def give_back(self) -> None:
         """Let signals do what they did before."""
@@ -101,6 +108,10 @@ class StopOnSignal(Hook):
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 self.before[number] = signal.signal(number, self.receive)
+
+    def after_train(self, runner: Runner) -> None:
+        """Note that no iteration is left to stop before."""
+        self.has_ended = True
 
     def before_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
         """Stop if a signal came, and no gradients wait for a step."""

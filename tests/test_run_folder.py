@@ -308,7 +308,9 @@ def test_the_last_checkpoint_stays_until_the_next_is_saved(
                   options=['default_hooks.checkpoint.max_keep_ckpts=1'])
     last = tmp_path / 'run/iter_1.pth'
     assert stop.value.code == 130
-    assert f'train: stopped, nothing was saved since {last}\n' in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f'train: stopped, nothing was saved since {last}; go on with: ' in said
+    assert said.endswith(' --resume\n')
     assert (tmp_path / 'run/last_checkpoint').read_text() == str(last) and last.is_file()
 
 

@@ -169,6 +169,21 @@ def how_to_go_on(words: Sequence[str], launcher: str) -> str:
     return f'go on with: {command_to_go_on(words)}'
 
 
+def what_is_left(last: str, has_ended: bool, go_on: str) -> str:
+    """What a training has that was ended at once.
+
+    Args:
+        last: Its last checkpoint; empty if there is none.
+        has_ended: Whether nothing was left to train.
+        go_on: What to do to go on from the checkpoint.
+    """
+    if not last:
+        return 'nothing was saved'
+    if has_ended:
+        return f'after training had ended; its last checkpoint is {last}'
+    return f'nothing was saved since {last}; {go_on}'
+
+
 def command_to_go_on(words: Sequence[str]) -> str:
     """The command line of this training as one that goes on from its last checkpoint."""
     kept, drops = [], False
@@ -207,8 +222,8 @@ def main() -> None:
             with user_errors('train'):
                 runner = stack.enter_context(prepared_runner(TrainOptions(**vars(args))))
             # of runners that load only now, of data, workers and disks, of NaN
-            with interruptible(runner), user_errors('train', WeightsError, SampleError, OSError,
-                                                    FloatingPointError):
+            with interruptible(runner) as signals, user_errors('train', WeightsError, SampleError,
+                                                               OSError, FloatingPointError):
                 try:
                     runner.train()
                 except Interrupted as stop:  # said now: launchers end all when a process has left
@@ -218,9 +233,10 @@ def main() -> None:
                     raise
                 except KeyboardInterrupt:
                     if is_main_process():
-                        last = noted(runner.work_dir)
-                        lost = f'nothing was saved since {last}' if last else 'nothing was saved'
-                        print(f'\ntrain: stopped, {lost}', file=sys.stderr)
+                        left = what_is_left(
+                            noted(runner.work_dir), signals.has_ended,
+                            how_to_go_on(sys.argv, args.launcher))
+                        print(f'\ntrain: stopped, {left}', file=sys.stderr)
                     sys.exit(STOPPED)
     except Interrupted as stop:
         sys.exit(INTERRUPTED if stop.saved else 128 + stop.signal)

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from mmengine.config import Config
@@ -14,9 +16,10 @@ from mmengine.runner import Runner
 from colonnade.weights.checksums import CHANGED, check_content, has_sum, sums_of
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.sharded_files import check_folder, is_checkpoint, is_sharded
-from colonnade.weights.state_dicts import DamagedError
+from colonnade.weights.state_dicts import DamagedError, WeightsError
 
 from ..atomic import REPLACED, SCRATCH, UNFINISHED, is_left_behind
+from .best import FILE as BEST_FILE
 from .last import FILE
 
 NUMBERED = re.compile(r'(?:iter|epoch)_(\d+)\.pth')
@@ -97,6 +100,18 @@ def check_whole(path: Path) -> None:
             raise DamagedError(f'{path} holds no state of training')
 
 
+def whole_best(cfg: Config) -> Path | None:
+    """The best checkpoint of a run, which may hold weights alone; None if none is whole."""
+    folder, file = folder_of(cfg), Path(cfg.work_dir, BEST_FILE)
+    name = Path(file.read_text(errors='replace')).name if file.is_file() else ''
+    found = [path for path in listed(folder) if path.name.startswith(BEST)]
+    for path in sorted(found, key=lambda path: (path.name != name, -path.stat().st_mtime)):
+        with suppress(OSError, WeightsError):
+            check_folder(path) if is_sharded(path) else read_checkpoint(path)
+            return path
+    return None
+
+
 def newest_whole(cfg: Config) -> Path | None:
     """The newest whole checkpoint of a run; None if it has none at all.
 
@@ -126,7 +141,11 @@ def newest_whole(cfg: Config) -> Path | None:
         return path
     if damaged:
         faults = [text.removesuffix(CHANGED) for text in damaged[:-1]]
-        raise DamagedError('--resume: no checkpoint is whole: ' + '; '.join([*faults, damaged[-1]]))
+        best = whole_best(cfg)
+        start = f', from the best checkpoint: --load-from {shlex.quote(str(best))}' if best else ''
+        raise DamagedError(
+            f'--resume: no checkpoint is whole: {"; ".join([*faults, damaged[-1]])}. '
+            f'Train anew in another --work-dir{start}')
     return None
 
 

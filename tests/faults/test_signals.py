@@ -29,10 +29,10 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
 import colonnade
 from colonnade.engine import seeding
-from colonnade.engine.interruption import SIGNALS, StopOnSignal, start_worker
+from colonnade.engine.interruption import SIGNALS, StopOnSignal, interruptible, start_worker
 from colonnade.engine.loops import SeededIterationLoop
 from colonnade.engine.seeding import MODEL, Seed, SeededBatches, endless_loader
-from colonnade.tools.train import command_to_go_on
+from colonnade.tools.train import command_to_go_on, what_is_left
 
 
 @pytest.fixture
@@ -49,6 +49,15 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
 ])
 def test_the_command_that_goes_on(words: list[str], expected: str) -> None:
     assert command_to_go_on(words) == expected
+
+
+@pytest.mark.parametrize('last, has_ended, expected', [
+    ('', True, 'nothing was saved'),
+    ('a.pth', False, 'nothing was saved since a.pth; go on'),
+    ('a.pth', True, 'after training had ended; its last checkpoint is a.pth'),
+])
+def test_what_a_training_has_that_ended_at_once(last: str, has_ended: bool, expected: str) -> None:
+    assert what_is_left(last, has_ended, 'go on') == expected
 
 
 def wait_for_signals(ready: Any) -> None:
@@ -107,6 +116,22 @@ def test_an_evaluation_within_a_step_is_not_broken_off(monkeypatch: pytest.Monke
         wrapper.update_params(model(torch.ones(1)))
         hook.after_val_iter(runner)
         assert stopped == expected
+
+
+def test_a_signal_when_training_has_ended(capfd: pytest.CaptureFixture) -> None:
+    """It is not said that training stops; handlers are given back when all is written."""
+    loop = SimpleNamespace()
+    runner = SimpleNamespace(train_loop=loop, val_loop=None, register_hook=lambda hook: None)
+    with interruptible(runner) as hook:
+        hook.before_train(runner)
+        hook.after_train(runner)
+        os.kill(os.getpid(), signal.SIGINT)
+        said = capfd.readouterr().err
+        assert 'SIGINT: training has ended, and its last files are written; press Ctrl-C' in said
+        assert 'training stops' not in said
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 class Sized(list):

@@ -111,6 +111,36 @@ def test_a_torn_file_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
     assert text.count('delete its line') == has_sums
 
 
+@pytest.mark.parametrize('best', ['whole', 'torn', None])
+def test_what_to_do_where_no_checkpoint_is_whole(best: str | None, tmp_path: Path) -> None:
+    """The best checkpoint may hold weights alone."""
+    path = tmp_path / 'best_mIoU_iter_2.pth'
+    if best:
+        torch.save(dict(state_dict=dict(weight=torch.ones(64, 64))), path)
+    if best == 'torn':
+        cut(path)
+    cut(save(tmp_path, 4))
+    with pytest.raises(DamagedError) as raised:
+        newest_whole(settings(tmp_path))
+    advice = 'Train anew in another --work-dir'
+    start = f', from the best checkpoint: --load-from {path}'
+    assert str(raised.value).endswith(f'there. {advice}{start if best == "whole" else ""}')
+
+
+@pytest.mark.parametrize('note', [None, '/moved/best_mAP_iter_2.pth'])
+def test_the_best_that_the_run_noted_is_named(note: str | None, tmp_path: Path) -> None:
+    """Else the newest."""
+    for metric, time_of in (('mAP', 1), ('mIoU', 2)):
+        path = tmp_path / f'best_{metric}_iter_2.pth'
+        torch.save(state(2), path)
+        os.utime(path, (time_of, time_of))
+    if note:
+        (tmp_path / 'best_checkpoint').write_text(note)
+    cut(save(tmp_path, 4))
+    with pytest.raises(DamagedError, match=f'best_{"mAP" if note else "mIoU"}_iter_2.pth$'):
+        newest_whole(settings(tmp_path))
+
+
 def test_another_checkpoint_in_its_place_is_not_gone_on_from(tmp_path: Path) -> None:
     first, second = save(tmp_path, 2), save(tmp_path, 4)
     shutil.copy(first, second)
