@@ -9,6 +9,9 @@ from mmengine.registry import DefaultScope, Registry
 
 REGISTRIES = tuple(value for value in vars(registry).values() if isinstance(value, Registry))
 
+#: packages whose classes do what their names and signatures say
+LIBRARIES = ('colonnade', 'mmcv', 'mmdet', 'mmengine', 'mmseg', 'torch')
+
 
 def find_class(kind: Any, *registries: Registry) -> Any:
     """The class that a ``type`` names; None if there is none.
@@ -33,6 +36,16 @@ def find_class(kind: Any, *registries: Registry) -> Any:
             return candidate.module_dict[name]
     return next((candidate.get(name) for candidate in candidates if is_known(name, candidate)),
                 None)
+
+
+def is_users(cls: Any) -> bool:
+    """Whether a class is of no library that we know, so that it may do anything.
+
+    Args:
+        cls: A class or function that makes a part; None is no user's.
+    """
+    package = getattr(cls, '__module__', LIBRARIES[0]).partition('.')[0]
+    return package not in LIBRARIES
 
 
 def is_known(kind: str, registry: Registry) -> bool:

@@ -168,7 +168,9 @@ def meta_key_problem(cfg: Config, place: str, step: ConfigDict,
     needed = ['scale_factor'] if any('Resize' in kind_of_step(each) for each in steps) else []
     if any('Coco' in name_of(metric.get('type')) for metric in evaluators(cfg, (evaluator, ))):
         needed.append('img_id')
-    keys = value_of(step, 'meta_keys') or ()
+    keys = value_of(step, 'meta_keys')
+    if keys is None:
+        return
     if missing := [key for key in needed if key not in keys]:
         yield Finding(
             f'{place} lacks {", ".join(missing)}, which predictions and their metric '
@@ -210,7 +212,7 @@ def label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterato
         reduce = value_of(dataset, 'reduce_zero_label')
         for index, step in enumerate(dataset.get('pipeline') or []):
             said = step.get('reduce_zero_label') if isinstance(step, dict) else None
-            if said is not None and loads_annotations(step) and said != reduce:
+            if None not in (said, reduce) and loads_annotations(step) and said != reduce:
                 place = f'{name}.pipeline[{index}].reduce_zero_label'
                 yield Finding(f'{place} is {said}, and {name}.reduce_zero_label is {reduce}',
                               (place, f'{name}.reduce_zero_label'), f'remove {place}')
@@ -221,7 +223,9 @@ def label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterato
                     'label 0 to 255, which the head then takes for a class',
                     (f'{head_name}.ignore_index', f'{name}.reduce_zero_label'),
                     f'set {head_name}.ignore_index=255', 'warning')
-    settings = {(name, value_of(dataset, 'reduce_zero_label')) for name, dataset in found}
+    settings = {(name, reduce)
+                for name, dataset in found
+                if (reduce := value_of(dataset, 'reduce_zero_label')) is not None}
     if len({reduce for _, reduce in settings}) > 1:
         yield Finding(
             'reduce_zero_label differs: ' + ', '.join(f'{name} {reduce}'

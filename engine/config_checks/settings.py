@@ -12,7 +12,7 @@ from mmengine.config import Config
 from torch.utils.data import DataLoader
 
 from ..options import FREE, TOP, is_misspelt, names_read_from
-from ..registries import find_class, loaded_scopes, unknown_type
+from ..registries import find_class, is_users, loaded_scopes, unknown_type
 from .finding import Finding
 
 #: which registries a type is looked up in, by the last name of its path; others in all
@@ -142,11 +142,14 @@ def number_expected(cls: Any, path: list[str], key: str) -> str | None:
 
 
 def parameter_of(cls: Any, key: str) -> inspect.Parameter | None:
-    """An argument of a class, or of the base that it is handed to; None if there is none."""
+    """An argument of a class, or of the base that it is handed to; None if that is not known.
+
+    A user's class may hand its base another value than the base's default.
+    """
     for base in cls.__mro__ if inspect.isclass(cls) else ():
         if '__init__' in vars(base) and base is not object:
             parameter = inspect.signature(vars(base)['__init__']).parameters.get(key)
-            if parameter is not None:
+            if parameter is not None or is_users(base):
                 return parameter
     return None
 

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
+from mmdet.datasets.transforms import LoadAnnotations, PackDetInputs
 from mmengine.config import Config
+from mmseg.datasets import BaseSegDataset
 
 from colonnade.engine.config_checks import building
 from colonnade.engine.config_checks.every import check_model, findings
 from colonnade.engine.config_checks.finding import Finding
 from colonnade.engine.config_checks.numbers import number_problems
+from colonnade.engine.config_checks.settings import value_of
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.loading import load
 from colonnade.engine.registries import find_class
@@ -258,6 +261,47 @@ def test_masks_and_annotations_that_nothing_needs() -> None:
     cfg = changed('mask_rcnn', {'val_evaluator.type': 'CocoPanopticMetric',
                                 'val_evaluator.ann_file': 'panoptic.json'})  # yapf: disable
     assert not any('val_evaluator.ann_file' in each.places for each in found_in(cfg))
+
+
+class OwnSegDataset(BaseSegDataset):
+    """Sets what its base has as a default."""
+    METAINFO = dict(classes=('background', 'disc', 'square', 'triangle'))
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(reduce_zero_label=True, **kwargs)
+
+
+class OwnLoadAnnotations(LoadAnnotations):
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(with_mask=True, **kwargs)
+
+
+class OwnPackDetInputs(PackDetInputs):
+
+    def __init__(self) -> None:
+        super().__init__(meta_keys=('img_id', 'scale_factor'))
+
+
+def test_what_users_classes_hand_to_their_bases_is_not_known() -> None:
+    cfg = changed('sem_fpn', {f'{TRAINING}.pipeline.1.reduce_zero_label': True})
+    dataset = cfg.train_dataloader.dataset
+    dataset.type = OwnSegDataset
+    del dataset['reduce_zero_label']
+    assert not found_in(cfg)
+    dataset.type = 'BaseSegDataset'
+    one(found_in(cfg), f'{TRAINING}.pipeline[1].reduce_zero_label')
+    cfg = changed('mask_rcnn')
+    cfg.train_dataloader.dataset.pipeline[1] = dict(type=OwnLoadAnnotations, with_bbox=True)
+    cfg.val_dataloader.dataset.pipeline[-1] = dict(type=OwnPackDetInputs)
+    assert not found_in(cfg)
+
+
+def test_libraries_classes_that_pass_settings_on_are_known() -> None:
+    ade20k = find_class('mmseg.ADE20KDataset')
+    assert value_of(dict(type=ade20k), 'reduce_zero_label') is True
+    assert value_of(dict(type='mmdet.Shared2FCBBoxHead'), 'roi_feat_size') == 7
+    assert value_of(dict(type=OwnSegDataset), 'reduce_zero_label') is None
 
 
 def test_pipelines_without_what_the_next_one_needs() -> None:
