@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
-from mmengine.fileio import join_path
+from mmengine.fileio import join_path, list_from_file
 from mmengine.registry import DATASETS
 from mmengine.utils import is_abs
 
@@ -153,7 +153,14 @@ def classes_of(dataset: ConfigDict) -> tuple[str, ...] | None:
     if not metainfo.get('classes'):
         metainfo = getattr(find_class(dataset.type, DATASETS), 'METAINFO', {})
     classes = metainfo.get('classes')
-    return None if classes is None else (classes, ) if isinstance(classes, str) else tuple(classes)
+    return None if classes is None else names_of_classes(classes)
+
+
+def names_of_classes(classes: Any) -> tuple[str, ...]:
+    """The names in a setting of classes, or in the file that it names, in mmengine's way."""
+    if isinstance(classes, str):
+        classes = list_from_file(classes) if os.path.isfile(classes) else (classes, )
+    return tuple(classes)
 
 
 def categories_of(ann_file: str | Path) -> list[str] | None:

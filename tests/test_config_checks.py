@@ -184,6 +184,19 @@ def test_classes_that_the_file_has_not(classes: tuple[str, ...], says: str, shap
         check_config(cfg, ALL)
 
 
+def test_classes_in_a_file_of_their_own(shapes: Path, tmp_path: Path) -> None:
+    """As mmengine reads them."""
+    (tmp_path / 'classes.txt').write_text('disc\nsquare\ntriangle\n')
+    cfg = read_config(config('mask_rcnn'))
+    redirect_data_root(cfg, shapes / 'coco')
+    for _, dataset in find_datasets(cfg):
+        dataset.metainfo = dict(classes=str(tmp_path / 'classes.txt'))
+    check_config(cfg, ALL)
+    (tmp_path / 'classes.txt').write_text('disc\nsquare\n')
+    with pytest.raises(ValueError, match='num_classes is 3, .* has 2 classes'):
+        check_config(cfg, ALL)
+
+
 def test_data_sets_without_a_file_are_left_alone(tmp_path: Path) -> None:
     for paths in (dict(data_prefix=dict(img=str(tmp_path))), dict(data_root=str(tmp_path))):
         cfg = read_config(config('mask_rcnn'))

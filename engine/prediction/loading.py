@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.fileio import list_from_file
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 
@@ -24,7 +23,7 @@ from colonnade.weights.state_dicts import WeightsError
 
 from ..classes import heads_of_all_classes, num_classes_of
 from ..config_checks.every import check_model, log_warnings
-from ..data_sources import find_datasets
+from ..data_sources import find_datasets, names_of_classes
 from ..fusing import fuse_if_wanted
 from ..half_precision import Amp, compute_in, half_type
 from ..launch import build_error, prepare_library, read_config
@@ -223,10 +222,7 @@ def classes_of(cfg: Config, meta: dict[str, Any],
     origin = weights
     if not known.get('classes'):
         known, origin = metainfo_of(cfg), 'the data set of the config'
-    classes = known.get('classes') or ()
-    if isinstance(classes, str):  # the name of a file, in mmengine's way
-        classes = list_from_file(classes) if Path(classes).is_file() else (classes, )
-    classes = tuple(classes)
+    classes = names_of_classes(known.get('classes') or ())
     for name, head in heads_of_all_classes(cfg.model):
         if (number := num_classes_of(head)) != len(classes):
             raise ValueError(f'{origin} names {len(classes)} classes, and {name} knows {number}')
