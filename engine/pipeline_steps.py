@@ -7,7 +7,10 @@ from typing import Any
 from mmcv.transforms import LoadAnnotations, LoadImageFromFile
 from mmengine.registry import TRANSFORMS
 
-from .registries import find_class
+from .registries import find_class, is_users
+
+#: what steps that make samples of what is loaded are called
+PACKING = ('Pack', 'Format', 'Collect', 'Branch')
 
 
 def name_of(kind: Any) -> str:
@@ -29,6 +32,23 @@ def loads_annotations(step: dict[str, Any]) -> bool:
         return True
     cls = find_class(step.get('type'), TRANSFORMS)
     return inspect.isclass(cls) and issubclass(cls, LoadAnnotations)
+
+
+def packs(step: dict[str, Any]) -> bool:
+    """Whether a step makes samples of what is loaded: by its name, or by that of a base."""
+    cls = find_class(step.get('type'), TRANSFORMS)
+    names = [base.__name__ for base in cls.__mro__] if inspect.isclass(cls) else []
+    return any(word in name for name in (kind_of_step(step), *names) for word in PACKING)
+
+
+def users_steps(steps: Any) -> list[str]:
+    """The names of steps whose classes are a user's, also of those within other steps."""
+    if isinstance(steps, (list, tuple)):
+        return [name for step in steps for name in users_steps(step)]
+    if not isinstance(steps, dict):
+        return []
+    own = [kind_of_step(steps)] * is_users(find_class(steps.get('type'), TRANSFORMS))
+    return own + [name for value in steps.values() for name in users_steps(value)]
 
 
 def loading_step(steps: Any) -> dict[str, Any] | None:

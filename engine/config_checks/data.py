@@ -11,16 +11,13 @@ from mmengine.registry import DATASETS, METRICS, TRANSFORMS
 from ..class_checks import reads_categories
 from ..classes import class_heads
 from ..data_sources import classes_of, evaluators, find_datasets, paths_of
-from ..pipeline_steps import kind_of_step, loads_annotations, name_of
+from ..pipeline_steps import kind_of_step, loads_annotations, name_of, packs, users_steps
 from ..registries import find_class
 from .finding import Finding
 from .settings import value_of
 
 #: detectors' parts that give masks are called so
 MASKS = ('mask_head', 'mask_branch', 'mask_iou_head', 'panoptic_head', 'segm_head')
-
-#: what steps that make samples of what is loaded are called
-PACKING = ('Pack', 'Format', 'Collect', 'Branch')
 
 
 def library_of(kind: Any, *registries: Any) -> str:
@@ -110,12 +107,10 @@ def pipeline_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Fin
         if not library or not steps or not all(isinstance(step, dict) for step in steps):
             continue
         wrapping = steps_around(name, cfg)
-        kinds = [kind_of_step(step) for step in (*steps, *wrapping)]
         is_training = name.startswith('train_dataloader')
-        if not any('Load' in kind for kind in kinds):
+        if not any('Load' in kind_of_step(step) for step in (*steps, *wrapping)):
             continue  # of a data set that gives what is loaded
-        are_loaded = any(map(loads_annotations, (*steps, *wrapping)))
-        yield from missing_steps(cfg, where, kinds, library, is_training, are_loaded)
+        yield from missing_steps(cfg, where, [*steps, *wrapping], library, is_training)
         if library == 'mmdet':
             yield from detector_problems(cfg, where, steps, is_training)
         yield from step_problems(where, steps)
@@ -131,21 +126,36 @@ def steps_around(name: str, cfg: Config) -> list[dict[str, Any]]:
     return found
 
 
-def missing_steps(cfg: Config, where: str, kinds: list[str], library: str, is_training: bool,
-                  are_loaded: bool) -> Iterator[Finding]:
-    """Steps without which a pipeline, or the metric behind it, breaks."""
+def missing_steps(cfg: Config, where: str, steps: list[dict[str, Any]], library: str,
+                  is_training: bool) -> Iterator[Finding]:
+    """Steps without which a pipeline, or the metric behind it, breaks.
+
+    A user's steps may do what they are not called; a note says so.
+    """
+    own = ', '.join(dict.fromkeys(users_steps(steps)))
     pack = dict(mmdet='PackDetInputs', mmseg='PackSegInputs')[library]
-    if not any(word in kind for kind in kinds for word in PACKING):
-        yield Finding(f'{where} does not pack what it loads', (where, ),
-                      f'end it with dict(type={pack!r})')
+    if not any(map(packs, steps)):
+        yield unless_own(
+            own,
+            Finding(f'{where} does not pack what it loads', (where, ),
+                    f'end it with dict(type={pack!r})'))
     key = where.partition('_')[0] + '_evaluator'
     needs = 'training' if is_training else next(
         (f'{name_of(metric.type)} ({key})' for metric in evaluators(cfg, (key, ))
          if name_of(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
-    if needs and not are_loaded:
-        yield Finding(f'{where} loads no annotations, and {needs} needs them',
-                      (where, 'train_cfg' if is_training else key),
-                      "add dict(type='LoadAnnotations')")
+    if needs and not any(map(loads_annotations, steps)):
+        yield unless_own(
+            own,
+            Finding(f'{where} loads no annotations, and {needs} needs them',
+                    (where, 'train_cfg' if is_training else key),
+                    "add dict(type='LoadAnnotations')"))
+
+
+def unless_own(own: str, finding: Finding) -> Finding:
+    """A missing step, as a note if steps of a user may be what is missing."""
+    if not own:
+        return finding
+    return Finding(f'{finding.says}, unless {own} does', finding.places, severity='note')
 
 
 def detector_problems(cfg: Config, where: str, steps: list[ConfigDict],

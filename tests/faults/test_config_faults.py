@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
+from mmcv.transforms import BaseTransform
 from mmdet.datasets.transforms import LoadAnnotations, PackDetInputs
 from mmengine.config import Config
 from mmseg.datasets import BaseSegDataset
@@ -311,6 +312,37 @@ def test_pipelines_without_what_the_next_one_needs() -> None:
     said = '; '.join(map(str, found_in(cfg)))
     assert "pipeline does not pack what it loads: end it with dict(type='PackSegInputs')" in said
     assert 'loads no annotations, and IoUMetric (val_evaluator) needs them' in said
+
+
+class OwnStep(BaseTransform):
+    """May read label maps, and may pack."""
+
+    def transform(self, results: dict[str, Any]) -> dict[str, Any]:
+        return results
+
+
+@pytest.mark.parametrize('step', [
+    dict(type=OwnStep),
+    dict(type='RandomApply', transforms=[dict(type=OwnStep)]),
+])
+def test_steps_of_users_may_do_what_seems_missing(step: dict[str, Any]) -> None:
+    cfg = changed('sem_fpn')
+    steps = cfg.train_dataloader.dataset.pipeline
+    steps[1:] = [step, steps[-1]]
+    note = one(found_in(cfg), f'{TRAINING}.pipeline', severity='note')
+    assert str(note) == (f'{TRAINING}.pipeline loads no annotations, and training needs them, '
+                         'unless OwnStep does')
+    steps[-1:] = []
+    said = found_in(cfg)
+    assert [each.severity for each in said] == ['note'] * 2
+    assert str(said[0]).endswith('.pipeline does not pack what it loads, unless OwnStep does')
+
+
+def test_steps_that_extend_those_that_pack() -> None:
+    cfg = changed('faster_rcnn')
+    own = type('ToSamples', (PackDetInputs, ), {})
+    cfg.train_dataloader.dataset.pipeline[-1] = dict(type=own)
+    assert not found_in(cfg)
 
 
 def test_steps_that_cannot_be_built() -> None:
