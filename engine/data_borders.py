@@ -13,7 +13,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 
-from .data_sources import find_datasets, paths_of
+from .data_sources import find_datasets, paths_of_setting
 
 PICKLES = ('.pkl', '.pickle')
 #: keys of data_prefix for the folders of each
@@ -52,8 +52,8 @@ def naming_deep_files(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Non
     try:
         yield
     except RecursionError as error:
-        files = [paths_of(dataset)[0] for _, dataset in find_datasets(cfg, dataloaders)
-                 if dataset.get('ann_file')]  # yapf: disable
+        files = [path for _, dataset in find_datasets(cfg, dataloaders)
+                 for path in paths_of_setting(dataset.get('ann_file'), dataset)]  # yapf: disable
         raise ValueError(f'{" or ".join(files)}: brackets are nested too deeply, annotations have '
                          'no such JSON') from error
 

@@ -52,11 +52,23 @@ def _datasets_below(name: str, value: Any) -> Iterator[tuple[str, ConfigDict]]:
 
 
 def paths_of(dataset: ConfigDict, data_root: str | None = None) -> list[str]:
-    """The annotation file and the folders that a data set reads, below another root if given."""
+    """The annotation files and the folders that a data set reads, below another root if given."""
+    prefixes = dataset.get('data_prefix')
+    folders = prefixes.values() if isinstance(prefixes, dict) else [prefixes]
+    return [
+        path for setting in (dataset.get('ann_file'), *folders)
+        for path in paths_of_setting(setting, dataset, data_root)
+    ]
+
+
+def paths_of_setting(setting: Any, dataset: ConfigDict, data_root: str | None = None) -> list[str]:
+    """The paths that a setting of a data set names: one, several, or none if it is no text."""
     root = dataset.get('data_root') if data_root is None else data_root
-    prefixes = dataset.get('data_prefix') or {}
-    paths = [dataset.get('ann_file'), *prefixes.values()]
-    return [path if is_abs(path) else join_path(root or '', path) for path in paths if path]
+    paths = setting if isinstance(setting, (list, tuple)) else [setting]
+    return [
+        path if is_abs(path) else join_path(root or '', path) for path in paths
+        if path and isinstance(path, str)
+    ]
 
 
 def redirect_data_root(cfg: Config, data_root: str | Path) -> None:

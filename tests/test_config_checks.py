@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, config
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 from mmseg.evaluation import IoUMetric
 
 from colonnade.engine.config_checks.every import check_config, findings
-from colonnade.engine.data_sources import (categories_of, check_data, find_datasets,
+from colonnade.engine.data_sources import (categories_of, check_data, find_datasets, paths_of,
                                            redirect_data_root)
 from colonnade.engine.launch import check_metrics, read_config
 from colonnade.engine.training import TrainOptions, training_config
@@ -321,6 +321,18 @@ def test_a_new_data_root(old_root: str | None, tmp_path: Path) -> None:
     evaluator = cfg.val_evaluator
     assert (evaluator.type, evaluator.metric) == ('CocoMetric', 'bbox')
     assert evaluator.ann_file == f'{tmp_path}/annotations/a.json'
+
+
+@pytest.mark.parametrize('ann_file, prefix, paths', [
+    (['a.json', '/b.json'], dict(img='images'), ['/x/a.json', '/b.json', '/x/images']),
+    (dict(path='a.json'), dict(img=['left', 'right'], depth=None), ['/x/left', '/x/right']),
+    (('a.json', ), 'images', ['/x/a.json', '/x/images']),
+    (None, None, []),
+])
+def test_paths_of_own_data_sets(ann_file: Any, prefix: Any, paths: list[str]) -> None:
+    """Which may read several files."""
+    dataset = ConfigDict(data_root='/x', ann_file=ann_file, data_prefix=prefix)
+    assert paths_of(dataset) == paths
 
 
 def test_absolute_paths_stay(tmp_path: Path) -> None:

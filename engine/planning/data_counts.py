@@ -63,8 +63,8 @@ def number_of_images(dataset: ConfigDict) -> int | None:
     paths = paths_of(dataset)
     if not paths or not all(map(os.path.exists, paths)):
         return None
-    if paths[0].endswith('.json'):
-        return in_file(paths[0], rb'"file_name"\s*:') or None
+    if files := [path for path in paths if path.endswith('.json')]:
+        return sum(in_file(path, rb'"file_name"\s*:') for path in files) or None
     return listed(dataset)
 
 
@@ -82,9 +82,9 @@ def listed(dataset: ConfigDict) -> int | None:
 def annotation_files(cfg: Config) -> Iterator[str]:
     """The files in COCO's form that are there."""
     for _, dataset in find_datasets(cfg, ('train_dataloader', )):
-        path = (paths_of(dataset) or [''])[0]
-        if path.endswith('.json') and os.path.isfile(path):
-            yield path
+        for path in paths_of(dataset):
+            if path.endswith('.json') and os.path.isfile(path):
+                yield path
 
 
 def in_file(path: str, pattern: bytes) -> int:

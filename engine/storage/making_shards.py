@@ -14,7 +14,7 @@ from mmengine.fileio import get
 from mmengine.registry import DATASETS
 
 from ..atomic import new_folder
-from ..data_sources import check_data, evaluators, find_datasets, paths_of
+from ..data_sources import check_data, evaluators, find_datasets, paths_of_setting
 from ..digests import sha256_of
 from ..launch import LaunchOptions, load_config
 from ..progress import Progress
@@ -159,8 +159,8 @@ def copy_annotations(cfg: Config, dataloaders: tuple[str, ...], root: str,
     Raises:
         OSError: If one cannot be read or written.
     """
-    found = [(paths_of(each)[0], each) for _, each in find_datasets(cfg, dataloaders)
-             if each.get('ann_file')]  # yapf: disable
+    found = [(path, each) for _, each in find_datasets(cfg, dataloaders)
+             for path in paths_of_setting(each.get('ann_file'), each)]  # yapf: disable
     found += [(each.ann_file, each) for each in evaluators(cfg) if each.get('ann_file')]
     files = {path: each.get('backend_args') for path, each in found}
     copied = {}
