@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +11,10 @@ from mmengine.registry import DATASETS, METRICS, TRANSFORMS
 
 from ..class_checks import reads_categories
 from ..classes import class_heads
-from ..data_sources import classes_of, evaluators, find_datasets, paths_of
+from ..data_sources import classes_of, evaluators, find_datasets, paths_of_setting
 from ..pipeline_steps import kind_of_step, loads_annotations, name_of, packs, users_steps
 from ..registries import find_class
+from ..storage.files import is_remote
 from .finding import Finding
 from .settings import value_of
 
@@ -60,10 +62,17 @@ def metric_against_data(key: str, metric: ConfigDict, name: str, dataset: Config
     if not reads_categories_as(dataset, metric):
         return
     ann_file = metric.get('ann_file')
-    own = dataset.get('ann_file') and next(iter(paths_of(dataset)), None)
-    if isinstance(ann_file, str) and own and number == 1 and ann_file != own:
+    own = next(iter(paths_of_setting(dataset.get('ann_file'), dataset)), None)
+    if isinstance(ann_file, str) and own and number == 1 and not is_same_file(ann_file, own):
         yield Finding(f'{key}.ann_file is {ann_file}, and {name} reads {own}',
                       (f'{key}.ann_file', f'{name}.ann_file'), 'name the same file', 'warning')
+
+
+def is_same_file(path: str, other: str) -> bool:
+    """Whether two paths or URLs name one file, however they are spelt."""
+    if is_remote(path) or is_remote(other):
+        return path == other
+    return os.path.realpath(path) == os.path.realpath(other)
 
 
 def reads_categories_as(dataset: ConfigDict, metric: ConfigDict) -> bool:

@@ -185,6 +185,14 @@ def test_annotations_of_another_file_than_the_metrics() -> None:
         severity='warning')  # yapf: disable
 
 
+def test_one_file_may_be_spelt_in_two_ways() -> None:
+    cfg = changed('mask_rcnn')
+    file = Path(cfg.val_evaluator.ann_file)
+    for path in (file.absolute(), file.parent / '..' / file.parent.name / file.name):
+        cfg.val_evaluator.ann_file = str(path)
+        assert not found_in(cfg)
+
+
 def test_labels_that_are_ignored_by_another_number() -> None:
     cfg = changed('sem_fpn', {'model.decode_head.ignore_index': 0})
     one(found_in(cfg), 'model.decode_head.ignore_index', f'{TRAINING}.reduce_zero_label',
