@@ -10,7 +10,7 @@ from mmengine.registry import DATASETS
 
 from .classes import heads_of_all_classes, key_of_classes, num_classes_of
 from .config_checks.finding import Finding
-from .data_sources import categories_of, classes_of, find_datasets, paths_of
+from .data_sources import categories_of, classes_of, find_datasets, names_of_classes, paths_of
 from .registries import find_class
 from .storage import exists, is_readable, local_copy
 
@@ -29,6 +29,10 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
     differing: dict[tuple[str, int, str, int], list[str]] = {}
     for name, dataset in find_datasets(cfg, dataloaders):
         classes, kind = classes_of(dataset), str(dataset.type)
+        if is_misnamed(dataset, classes):
+            yield Finding(f'nothing reads {name}.metainfo.CLASSES', (f'{name}.metainfo.CLASSES', ),
+                          'did you mean classes?')
+            continue
         if classes is None or any(other in kind for other in OF_OTHER_NUMBERS):
             continue
         for head_name, head in heads:
@@ -42,6 +46,13 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
             f'{key} is {number}, and the data set ({kind}, {", ".join(names)}) has {expected} '
             'classes', (key, *(f'{name}.metainfo.classes' for name in names)),
             f'set {key}={expected}, or metainfo.classes of the data')
+
+
+def is_misnamed(dataset: ConfigDict, classes: tuple[str, ...] | None) -> bool:
+    """Whether a data set is to have other classes, by the name that the setting had once."""
+    metainfo = dataset.get('metainfo') or {}
+    given = None if metainfo.get('classes') else metainfo.get('CLASSES')
+    return bool(given) and names_of_classes(given) != classes
 
 
 def reads_categories(dataset: ConfigDict) -> bool:

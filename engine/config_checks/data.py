@@ -262,13 +262,20 @@ def label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterato
 
 
 def palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
-    """Palettes with fewer colours than there are classes, or for mmseg with more."""
+    """Palettes with fewer colours than there are classes, or for mmseg with more.
+
+    mmseg picks the colours of some of a data set's classes from those of all.
+    """
     for name, dataset in find_datasets(cfg, dataloaders):
-        palette = (dataset.get('metainfo') or {}).get('palette')
-        classes = classes_of(dataset)
+        metainfo = dataset.get('metainfo') or {}
+        palette, classes = metainfo.get('palette'), classes_of(dataset)
+        if palette is None and metainfo.get('PALETTE'):
+            yield Finding(f'nothing reads {name}.metainfo.PALETTE', (f'{name}.metainfo.PALETTE', ),
+                          'did you mean palette?', 'warning')
         if not isinstance(palette, (list, tuple)) or not palette or classes is None:
             continue
-        exactly = library_of(dataset.get('type'), DATASETS) == 'mmseg'
+        every = classes_of(ConfigDict(type=dataset.type))
+        exactly = library_of(dataset.get('type'), DATASETS) == 'mmseg' and every in (None, classes)
         if len(palette) < len(classes) or exactly and len(palette) != len(classes):
             yield Finding(
                 f'{name}.metainfo.palette has {len(palette)} colours, and there are '

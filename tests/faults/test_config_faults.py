@@ -306,6 +306,28 @@ def test_what_users_classes_hand_to_their_bases_is_not_known() -> None:
     assert not found_in(cfg)
 
 
+def test_palettes_of_some_classes_and_of_all() -> None:
+    """mmseg picks the colours of those that are left."""
+    cfg = changed('sem_fpn')
+    dataset = cfg.train_dataloader.dataset
+    del dataset['reduce_zero_label']
+    dataset.type, dataset.metainfo = OwnSegDataset, dict(palette=[[0, 0, 0]] * 5)
+    one(found_in(cfg), f'{TRAINING}.metainfo.palette')
+    dataset.metainfo.classes = ('disc', 'square')
+    assert not any(f'{TRAINING}.metainfo.palette' in each.places for each in found_in(cfg))
+    dataset.type = 'BaseSegDataset'
+    one(found_in(cfg), f'{TRAINING}.metainfo.palette')
+
+
+def test_old_names_of_classes_and_palettes() -> None:
+    cfg = changed('mask_rcnn')
+    cfg.train_dataloader.dataset.metainfo = dict(CLASSES=('disc', ), PALETTE=[(1, 2, 3)])
+    error, warning = found_in(cfg)
+    assert str(error) == f'nothing reads {TRAINING}.metainfo.CLASSES: did you mean classes?'
+    assert str(warning) == f'nothing reads {TRAINING}.metainfo.PALETTE: did you mean palette?'
+    assert (error.severity, warning.severity) == ('error', 'warning')
+
+
 def test_libraries_classes_that_pass_settings_on_are_known() -> None:
     ade20k = find_class('mmseg.ADE20KDataset')
     assert value_of(dict(type=ade20k), 'reduce_zero_label') is True
