@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from mmengine.config import Config
 
-from .options import TOP
+from .data_sources import find_datasets
 
 
 class HasConfig(Protocol):
@@ -22,52 +22,73 @@ class HasConfig(Protocol):
 
 Named = TypeVar('Named', bound=HasConfig)
 Answer = TypeVar('Answer')
-#: keys of a config, and of what is in it, whose values have settings
-DICTS = ('model', 'train_dataloader', 'val_dataloader', 'test_dataloader', 'dataset', 'train_cfg',
-         'val_cfg', 'test_cfg', 'default_hooks', 'optim_wrapper', 'optimizer', 'env_cfg',
-         'backbone', 'data_preprocessor', 'metainfo', 'data_prefix', 'auto_scale_lr')
-DICTS_OR_LISTS = ('val_evaluator', 'test_evaluator', 'param_scheduler', 'decode_head', 'neck',
-                  'auxiliary_head')
-LISTS = ('pipeline', 'custom_hooks')
-TEXTS = ('ann_file', 'data_root', 'work_dir')
+DICT, DICTS, LIST, TEXT, TEXTS = ('a dict of settings', 'a dict of settings, or a list of them',
+                                  'a list', 'text', 'text or a list of it')
+KINDS: dict[str, tuple[type, ...]] = {
+    DICT: (dict, ),
+    DICTS: (dict, list, tuple),
+    LIST: (list, tuple),
+    TEXT: (str, Path),
+    TEXTS: (str, Path, list, tuple),
+}
+DATASET = dict(pipeline=LIST, ann_file=TEXTS, data_root=TEXT, data_prefix=DICT, metainfo=DICT)
+#: what the values of a section must be; other keys are the business of those who read them
+SECTIONS = {
+    '': {
+        **dict.fromkeys(('model', 'optim_wrapper', 'default_hooks', 'env_cfg', 'auto_scale_lr',
+                         'train_dataloader', 'val_dataloader', 'test_dataloader', 'train_cfg',
+                         'val_cfg', 'test_cfg'), DICT),
+        **dict.fromkeys(('val_evaluator', 'test_evaluator', 'param_scheduler'), DICTS),
+        'custom_hooks': LIST,
+        'work_dir': TEXT,
+    },
+    'model': {
+        **dict.fromkeys(('backbone', 'data_preprocessor', 'train_cfg', 'test_cfg'), DICT),
+        **dict.fromkeys(('neck', 'decode_head', 'auxiliary_head'), DICTS),
+    },
+    'optim_wrapper': dict(optimizer=DICT),
+    'train_dataloader': dict(dataset=DICT),
+    'val_dataloader': dict(dataset=DICT),
+    'test_dataloader': dict(dataset=DICT),
+}  # yapf: disable
 #: sections that are lists of settings, if they are lists
-OF_DICTS = ('val_evaluator', 'test_evaluator', 'param_scheduler', *LISTS)
+OF_DICTS = ('val_evaluator', 'test_evaluator', 'param_scheduler', 'custom_hooks', 'pipeline')
 
 
-def check_kinds(cfg: Config) -> None:
-    """Raise a ValueError for a section that has no settings, such as a model that is text.
+def kind_problems(cfg: Config) -> list[str]:
+    """Sections that have no settings, such as a model that is text.
 
     Args:
         cfg: Of which nothing is built.
     """
-    read = {key: value for key, value in cfg._cfg_dict.items() if key in TOP}  # no variables
-    problems = list(problems_below(read, ''))
-    if problems:
-        raise ValueError('the config cannot be read:\n' + '\n'.join(f'  {p}' for p in problems))
+    found = []
+    for path, kinds in SECTIONS.items():
+        section = cfg.get(path) if path else cfg
+        if isinstance(section, (dict, Config)):
+            found += problems_of(section, path, kinds)
+    for name, dataset in find_datasets(cfg):
+        found += problems_of(dataset, name, DATASET)
+    return found
 
 
-def problems_below(section: dict[str, Any], path: str) -> Iterator[str]:
-    """The wrong values of a dict and of those in it."""
-    for key, value in section.items():
-        where = f'{path}.{key}' if path else str(key)
-        if value is None:
-            continue
-        if key in DICTS and not isinstance(value, dict):
-            yield f'{where} must be a dict of settings, got {value!r:.80}'
-        elif key in DICTS_OR_LISTS and not isinstance(value, (dict, list, tuple)):
-            yield f'{where} must be a dict of settings, or a list of them, got {value!r:.80}'
-        elif key in LISTS and not isinstance(value, (list, tuple)):
-            yield f'{where} must be a list, got {value!r:.80}'
-        elif key in TEXTS and not isinstance(value, str):
-            yield f'{where} must be text, got {value!r:.80}'
-        elif isinstance(value, dict):
-            yield from problems_below(value, where)
-        elif isinstance(value, (list, tuple)):
+def problems_of(section: dict[str, Any] | Config, path: str, kinds: dict[str,
+                                                                         str]) -> Iterator[str]:
+    """The wrong values of a section."""
+    for key, kind in kinds.items():
+        value = section.get(key)
+        where = f'{path}.{key}' if path else key
+        if value is not None and not isinstance(value, KINDS[kind]):
+            yield f'{where} must be {kind}, got {value!r:.80}'
+        elif key in OF_DICTS and isinstance(value, (list, tuple)):
             for index, item in enumerate(value):
-                if isinstance(item, dict):
-                    yield from problems_below(item, f'{where}[{index}]')
-                elif key in OF_DICTS and isinstance(item, (str, int, float, list, type(None))):
+                if isinstance(item, (str, int, float, list, type(None))):
                     yield f'{where}[{index}] must be a dict of settings, got {item!r:.80}'
+
+
+def check_kinds(cfg: Config) -> None:
+    """Raise a ValueError for sections that have no settings, see :func:`kind_problems`."""
+    if problems := kind_problems(cfg):
+        raise ValueError('the config cannot be read:\n' + '\n'.join(f'  {p}' for p in problems))
 
 
 def reading_config(function: Callable[[Named], Answer]) -> Callable[[Named], Answer]:

@@ -15,6 +15,7 @@ from time import time_ns
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.config.utils import ConfigParsingError
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.registry import EVALUATOR, METRICS, RUNNERS, DefaultScope
@@ -102,7 +103,7 @@ def read_config(path: Path) -> Config:
     try:
         cfg = Config.fromfile(path)
     except (SyntaxError, NameError, TypeError, KeyError, AttributeError, ImportError, OSError,
-            ValueError) as error:
+            ValueError, ConfigParsingError) as error:
         raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
     prepare_library(cfg, str(path))
     return cfg

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 from mmseg.evaluation import IoUMetric
 
+from colonnade.engine.config_checks.command import examine
 from colonnade.engine.config_checks.every import check_config, findings
+from colonnade.engine.config_kinds import check_kinds
 from colonnade.engine.data_sources import (categories_of, check_data, find_datasets, paths_of,
                                            redirect_data_root)
 from colonnade.engine.launch import check_metrics, read_config
@@ -267,6 +270,8 @@ def test_unknown_settings_of_a_config_file(shapes: Path, tmp_path: Path, run_too
     ('_base_ = "nowhere.py"', 'cannot be read'),
     ('model = dict(', 'cannot be read: SyntaxError'),
     ('a = b', 'cannot be read: NameError'),
+    ('from mmengine.config import read_base\nwith read_base():\n    from .nowhere import *',
+     'cannot be read: ConfigParsingError'),
     ('raise ValueError("set DATA")', 'cannot be read: ValueError: set DATA'),
     ('a = 1', 'is no config of a detector or segmenter'),
     ('model = dict()\ndefault_scope = "mmpretrain"', 'is no config of a detector or segmenter'),
@@ -368,3 +373,22 @@ def test_sections_of_another_kind(text: str, says: str, shapes: Path, tmp_path: 
         tmp_path / 'own.py', data_root=shapes / 'ade', work_dir=tmp_path / 'run', patience=1)
     with pytest.raises(ValueError, match=says):
         training_config(options)
+    if ' must be ' in says:
+        assert re.search(says, str(examine(tmp_path / 'own.py')[0]))
+
+
+@pytest.mark.parametrize('text', [
+    "custom_hooks = [dict(type='EMAHook', dataset='train')]",
+    "visualizer = dict(vis_backends=[dict(type='WandbVisBackend', "
+    "init_kwargs=dict(config=dict(model='x', dataset='y', pipeline=1)))])",
+    "train_dataloader = dict(dataset=dict(ann_file=['a.txt', 'b.txt']))",
+])
+def test_own_keys_of_known_names_are_left_alone(text: str, tmp_path: Path) -> None:
+    """Of what a tracker or a hook is told, only they know what it must be."""
+    (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{text}\n')
+    check_kinds(read_config(tmp_path / 'own.py'))
+
+
+def test_options_of_another_kind() -> None:
+    found, = examine(config('sem_fpn'), cfg_options={'model.backbone': 'x'})
+    assert 'model.backbone must be a dict of settings' in str(found)

@@ -9,6 +9,7 @@ from typing import Any
 from mmengine.config import Config
 
 from ..atomic import write_json
+from ..config_kinds import kind_problems
 from ..data_sources import DATALOADERS, exists, find_datasets, paths_of, redirect_data_root
 from ..launch import read_config
 from ..options import apply_options
@@ -37,13 +38,16 @@ def examine(config: str | Path,
         ValueError: If it cannot be read, or is no config of a detector or segmenter.
     """
     cfg = read_config(Path(config))
-    found = []
+    if found := kind_findings(cfg):
+        return found
     if data_root is not None:
         try:
             redirect_data_root(cfg, data_root)
         except (OSError, ValueError) as error:
             found.append(Finding(str(error), ('--data-root', )))
     wrong = apply_options(cfg, cfg_options or {})
+    if of_options := kind_findings(cfg):
+        return found + of_options
     found += [Finding(says, (key, )) for key, says in wrong.items()]
     found += [each for each in findings(cfg, tuple(key for key in DATALOADERS if cfg.get(key)))
               if not wrong.keys() & set(each.places)]  # yapf: disable
@@ -52,6 +56,11 @@ def examine(config: str | Path,
     if not errors_of(found):
         found += building_problems(cfg, step=step)
     return sorted(dict.fromkeys(found), key=lambda each: ORDER.index(each.severity))
+
+
+def kind_findings(cfg: Config) -> list[Finding]:
+    """Sections that have no settings, of which nothing else can be asked."""
+    return [Finding(problem, (problem.split()[0], )) for problem in kind_problems(cfg)]
 
 
 def missing_data(cfg: Config, *, must_be_there: bool) -> list[Finding]:

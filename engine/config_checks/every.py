@@ -51,8 +51,9 @@ def checks(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Callable[[], I
     of_data = (class_problems, batch_problems, number_problems, completeness_problems,
                metric_problems, pipeline_problems, label_setting_problems, palette_problems)
     yield from (partial(check, cfg, dataloaders) for check in of_data)
-    yield from (partial(check, cfg.model) for check in (width_problems, normalisation_problems))
-    yield from (partial(check, cfg) for check in (setting_problems, window_problems))
+    yield partial(width_problems, cfg.model)
+    yield from (partial(check, cfg)
+                for check in (normalisation_problems, setting_problems, window_problems))
     is_training = 'train_dataloader' in dataloaders
     if is_training:
         yield partial(schedule_problems, cfg)
@@ -97,8 +98,8 @@ def check_model(cfg: Config) -> list[Finding]:
     """
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         return without_errors([
-            each for check in (width_problems, normalisation_problems)
-            for each in guarded(partial(check, cfg.model))
+            each for check in (partial(width_problems, cfg.model),
+                               partial(normalisation_problems, cfg)) for each in guarded(check)
         ])
 
 

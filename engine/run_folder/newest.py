@@ -140,11 +140,12 @@ def newest_whole(cfg: Config) -> Path | None:
                 level=logging.WARNING)
         return path
     if damaged:
-        faults = [text.removesuffix(CHANGED) for text in damaged[:-1]]
+        faults = '; '.join(text.removesuffix(CHANGED) for text in damaged)
+        advice = CHANGED if any(text.endswith(CHANGED) for text in damaged) else ''
         best = whole_best(cfg)
         start = f', from the best checkpoint: --load-from {shlex.quote(str(best))}' if best else ''
         raise DamagedError(
-            f'--resume: no checkpoint is whole: {"; ".join([*faults, damaged[-1]])}. '
+            f'--resume: no checkpoint is whole: {faults}{advice}. '
             f'Train anew in another --work-dir{start}')
     return None
 

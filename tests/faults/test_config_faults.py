@@ -410,7 +410,24 @@ def test_images_that_are_normalised_for_other_weights() -> None:
         type='Pretrained', checkpoint='timm://xcit_nano_12_p16_384.fb_dist_in1k')
     warning = one(found_in(cfg), 'model.data_preprocessor.mean', 'model.backbone.init_cfg',
                   severity='warning')  # yapf: disable
-    assert check_model(cfg) == [warning]
+    assert check_model(cfg) == [warning] and 'bgr_to_rgb' not in str(warning)
+
+
+def test_images_whose_channels_are_swapped() -> None:
+    imagenet = [123.675, 116.28, 103.53]
+    cfg = changed('sem_fpn', {'model.data_preprocessor.bgr_to_rgb': False})
+    cfg.model.backbone.init_cfg = dict(
+        type='Pretrained', checkpoint='timm://xcit_nano_12_p16_384.fb_dist_in1k')
+    warning = one(found_in(cfg), 'model.data_preprocessor.bgr_to_rgb', 'model.backbone.init_cfg',
+                  severity='warning')  # yapf: disable
+    assert check_model(cfg) == [warning] and 'set bgr_to_rgb=True' in str(warning)
+    cfg.model.data_preprocessor.mean = imagenet[::-1]  # as of images that stay BGR
+    warning = one(found_in(cfg), 'model.data_preprocessor.mean', severity='warning')
+    assert f'{imagenet}' in str(warning) and 'and bgr_to_rgb=True' in str(warning)
+    cfg.model.data_preprocessor.mean = imagenet
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        loader.dataset.pipeline[0] = dict(type='LoadSingleRSImageFromFile')  # which keeps RGB
+    assert not check_model(cfg)
 
 
 # what building tells
