@@ -61,7 +61,7 @@ def kind_problems(cfg: Config) -> list[str]:
     Args:
         cfg: Of which nothing is built.
     """
-    found = []
+    found: list[str] = []
     for path, kinds in SECTIONS.items():
         section = cfg.get(path) if path else cfg
         if isinstance(section, (dict, Config)):

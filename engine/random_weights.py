@@ -36,7 +36,8 @@ def without_pretrained(value: Any, name: str, changes: list[str]) -> Any:
         """Whether an item names no weights."""
         is_init = isinstance(item, dict) and (item.get('type') == 'Pretrained' or
                                               (name.endswith('init_cfg') and 'checkpoint' in item))
-        if is_init or (name.endswith('.pretrained') and isinstance(item, str)):
+        is_named = name.endswith('.pretrained') and (item is True or isinstance(item, str))
+        if is_init or is_named:
             changes.append(f'{name} is left out: the package has all weights')
             return False
         return True

@@ -35,6 +35,7 @@ from .hooks import BatchSizeHook, SameBuffers
 from .interruption import Interrupted
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
+from .pipeline_steps import name_of
 from .run_folder import candidates, go_on, noted, recorded, settle
 from .run_folder.attaching import TABLE
 from .run_folder.newest import folder_of
@@ -271,16 +272,19 @@ def set_amp(cfg: Config, amp: Amp) -> None:
     A type that ``amp`` names goes before the config's; a warning says what has no effect.
 
     Raises:
-        ValueError: If the device gains nothing by it, or the config has an optimizer wrapper of its
-            own kind.
+        ValueError: If the device gains nothing by it, the config has an optimizer wrapper of its
+            own kind, or one for a GPU without ``amp`` and without a GPU.
     """
-    device = get_device()
+    device, wrapper = get_device(), cfg.optim_wrapper
     dtype = half_type(amp, device)
     if dtype is None:
+        if device == 'cpu' and name_of(wrapper.get('type')) == 'AmpOptimWrapper':
+            raise ValueError('optim_wrapper.type AmpOptimWrapper needs a GPU, and there is none: '
+                             '--amp trains in bfloat16 on a CPU, --cfg-options '
+                             'optim_wrapper.type=OptimWrapper in float32')
         return
     if device == 'mps':
         raise ValueError('--amp: on mps there is no training in mixed precision: leave it out')
-    wrapper = cfg.optim_wrapper
     kind = wrapper.get('type', 'OptimWrapper')
     if kind not in ('OptimWrapper', 'AmpOptimWrapper', 'Bfloat16OptimWrapper'):
         raise ValueError(f'--amp needs optim_wrapper.type OptimWrapper, the config says {kind}')

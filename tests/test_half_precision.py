@@ -144,6 +144,16 @@ def test_wrappers_of_optimizers(wrapper: dict, device: str, amp: Any, expected: 
         set_amp(cfg, amp)
 
 
+def test_a_wrapper_for_gpus_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = Config(dict(optim_wrapper=dict(type='AmpOptimWrapper')))
+    monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cpu')
+    with pytest.raises(ValueError, match='AmpOptimWrapper needs a GPU, .* --amp trains in'):
+        set_amp(cfg, False)
+    monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cuda')
+    set_amp(cfg, False)
+    assert cfg.optim_wrapper == dict(type='AmpOptimWrapper')
+
+
 def test_what_has_no_effect_in_training_is_said(fast_bfloat16: None,
                                                 monkeypatch: pytest.MonkeyPatch,
                                                 capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,41 +1,24 @@
-"""Models with random weights."""
+"""Models of trials have random weights, and nothing is downloaded for them."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
-import torch
-from conftest import config
-from mmengine.registry import MODELS, init_default_scope
 
-from colonnade.engine.launch import read_config
-from colonnade.engine.random_weights import random_model
-from colonnade.engine.transplant.trial import trial_fault
+from colonnade.engine.random_weights import without_pretrained
 
 
-@pytest.fixture
-def nan_in_new_memory() -> Iterator[None]:
-    """What nothing has written to holds NaN."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.usefixtures('nan_in_new_memory')
-def test_no_parameter_holds_anything() -> None:
-    """DINO's embedding of levels holds anything once it is built."""
-    cfg = read_config(config('dino'))
-    init_default_scope(cfg.default_scope)
-    assert not any(value.isnan().any() for value in random_model(cfg.model).parameters())
-    assert trial_fault(cfg) is None
-    assert MODELS.build(cfg.model).level_embed.isnan().all()
-
-
-def test_nothing_is_downloaded() -> None:
-    cfg = read_config(config('sem_fpn'))
-    init_default_scope(cfg.default_scope)
-    missing = dict(type='Pretrained', checkpoint='nowhere.pth')
-    cfg.model.backbone.init_cfg, cfg.model.decode_head.init_cfg = missing, [missing]
-    before = cfg.to_dict()
-    random_model(cfg.model)
-    assert cfg.to_dict() == before
+@pytest.mark.parametrize('backbone, kept', [
+    (dict(pretrained='timm://a'), dict()),
+    (dict(pretrained=True), dict()),
+    (dict(pretrained=False), dict(pretrained=False)),
+    (dict(init_cfg=dict(type='Pretrained', checkpoint='a.pth'), depth=3), dict(depth=3)),
+    (dict(init_cfg=[dict(type='Pretrained', checkpoint='a.pth'), dict(type='Kaiming')]),
+     dict(init_cfg=[dict(type='Kaiming')])),
+    (dict(init_cfg=dict(checkpoint='a.pth')), dict()),
+])  # yapf: disable
+def test_no_weights_are_named(backbone: dict[str, Any], kept: dict[str, Any]) -> None:
+    changes: list[str] = []
+    assert without_pretrained(dict(backbone=backbone), 'model', changes) == dict(backbone=kept)
+    assert len(changes) == (backbone != kept)
+    assert all(change.startswith('model.backbone.') for change in changes)

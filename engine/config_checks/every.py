@@ -11,10 +11,10 @@ from mmengine.registry import DefaultScope
 
 from ..class_checks import class_problems
 from ..data_validation.label_map_files import label_problems
-from .data import (label_setting_problems, metric_problems, palette_problems, pipeline_problems,
-                   window_problems)
+from .data import label_setting_problems, metric_problems, palette_problems, window_problems
 from .finding import Finding, errors_of, warnings_of
 from .numbers import number_problems
+from .pipelines import pipeline_problems
 from .schedule import completeness_problems, schedule_problems
 from .settings import setting_problems
 from .weights import normalisation_problems, start_problems, weight_problems
@@ -98,8 +98,9 @@ def check_model(cfg: Config) -> list[Finding]:
     """
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         return without_errors([
-            each for check in (partial(width_problems, cfg.model),
-                               partial(normalisation_problems, cfg)) for each in guarded(check)
+            each
+            for check in (partial(width_problems, cfg.model), partial(normalisation_problems, cfg))
+            for each in guarded(check)
         ])
 
 

@@ -137,8 +137,7 @@ def feeds_bgr(cfg: Config) -> bool:
         return False
     pipelines = [dataset.get('pipeline') for _, dataset in find_datasets(cfg)]
     loading = [steps for steps in pipelines if steps and kind_of_step(steps[0]).startswith('Load')]
-    return bool(loading) and not any(loading_step(steps) or users_steps(steps)
-                                     for steps in loading)
+    return bool(loading) and not any(loading_step(steps) or users_steps(steps) for steps in loading)
 
 
 def start_problems(cfg: Config) -> Iterator[Finding]:

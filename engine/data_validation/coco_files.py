@@ -143,8 +143,9 @@ class Usage:
         if not isinstance(annotation, dict):
             return True  # a fault, which is reported
         is_rle = isinstance(annotation.get('segmentation'), dict)
-        return not (annotation.get('iscrowd') or annotation.get('ignore') or annotation.get('area')
-                    == 0 or (self.masks and self.polygons_alone and is_rle))
+        return not (annotation.get('iscrowd') or annotation.get('ignore')
+                    or annotation.get('area') == 0 or
+                    (self.masks and self.polygons_alone and is_rle))
 
 
 #: looks at the images of a file: each entry that has a fault, and what is wrong

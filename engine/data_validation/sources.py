@@ -216,8 +216,7 @@ def check_coco(source: Source, depth: Depth) -> None:
     ], depth)
     look = images_of_entries(image_folder(dataset), source.loading, depth, used)
     with without_collecting():
-        idle = source.split == 'train' and not any(map(source.usage.trains,
-                                                       content['annotations']))
+        idle = source.split == 'train' and not any(map(source.usage.trains, content['annotations']))
         if not depth.whole and not idle and is_sound(content, source.usage):
             content = dict(content, annotations=[])
         check_instances(Path(ann_file), content, report, look=look, usage=source.usage)

@@ -144,9 +144,8 @@ def newest_whole(cfg: Config) -> Path | None:
         advice = CHANGED if any(text.endswith(CHANGED) for text in damaged) else ''
         best = whole_best(cfg)
         start = f', from the best checkpoint: --load-from {shlex.quote(str(best))}' if best else ''
-        raise DamagedError(
-            f'--resume: no checkpoint is whole: {faults}{advice}. '
-            f'Train anew in another --work-dir{start}')
+        raise DamagedError(f'--resume: no checkpoint is whole: {faults}{advice}. '
+                           f'Train anew in another --work-dir{start}')
     return None
 
 

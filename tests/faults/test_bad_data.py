@@ -291,8 +291,10 @@ def test_training_refuses_annotations_that_are_all_left_out(change: dict[str, An
     kept.update(change)
     path.write_text(json.dumps(content))
     number = len(content['annotations'])
-    with pytest.raises(BadDataError, match=re.escape(
-            f'{path}: none of its {number} annotations is trained on: ') + f'.*{says}'):
+    with pytest.raises(
+            BadDataError,
+            match=re.escape(f'{path}: none of its {number} annotations is trained on: ') +
+            f'.*{says}'):
         check_before_training(cfg, skip=True)
 
 
