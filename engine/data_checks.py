@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +73,24 @@ def has_instances(dataset: Any) -> bool:
     detection = find_class('mmdet.BaseDetDataset', DATASETS)
     if detection is None or not isinstance(dataset, detection):
         return True
+    polygons = takes_polygons_alone(dataset.pipeline.transforms)
     for index in range(len(dataset)):
         instances = dataset.get_data_info(index).get('instances')
-        if instances is None or not all(instance.get('ignore_flag') for instance in instances):
+        if instances is None or not all(
+                instance.get('ignore_flag') or polygons and isinstance(instance.get('mask'), dict)
+                for instance in instances):
             return True
     return False
+
+
+def takes_polygons_alone(steps: Iterable[Any]) -> bool:
+    """Whether mmdet's step that loads masks leaves out those that are RLEs.
+
+    Args:
+        steps: Of a pipeline; settings or what is built of them.
+    """
+    settings = [step if isinstance(step, dict) else getattr(step, '__dict__', {}) for step in steps]
+    return any(step.get('poly2mask') is False and step.get('with_mask') for step in settings)
 
 
 def nothing_to_learn(cfg: Config) -> str:
@@ -109,7 +122,8 @@ def described(content: dict[str, Any], dataset: ConfigDict, ann_file: str) -> st
     known = {each['id'] for each in content['categories'] if each['name'] in classes}
     images = {image['id']: image for image in content['images']}
     counts = Counter(
-        fault_of(annotation, images, known) for annotation in content.get('annotations', []))
+        fault_of(annotation, images, known, takes_polygons_alone(dataset.get('pipeline') or ()))
+        for annotation in content.get('annotations', []))
     settings = dataset.get('filter_cfg') or {}
     least = settings.get('min_size', 0)
     small = sum(min(image['width'], image['height']) < least for image in images.values())
@@ -121,8 +135,9 @@ def described(content: dict[str, Any], dataset: ConfigDict, ann_file: str) -> st
     return text
 
 
-def fault_of(annotation: dict[str, Any], images: dict[int, dict[str, Any]], known: set[int]) -> str:
-    """Why mmdet does not train on an annotation."""
+def fault_of(annotation: dict[str, Any], images: dict[int, dict[str, Any]], known: set[int],
+             polygons: bool) -> str:
+    """Why mmdet does not train on an annotation, also where only ``polygons`` are loaded."""
     image = images.get(annotation.get('image_id', -1))
     if annotation.get('category_id') not in known:
         return 'of other classes'
@@ -137,6 +152,8 @@ def fault_of(annotation: dict[str, Any], images: dict[int, dict[str, Any]], know
               and min(y + height, image['height']) > max(y, 0))  # yapf: disable
     if width < 1 or height < 1 or annotation.get('area', 1) <= 0 or not inside:
         return 'without area in the image'
+    if polygons and isinstance(annotation.get('segmentation'), dict):
+        return 'RLEs, and the pipeline says poly2mask=False'
     return 'usable, if their image is'
 
 

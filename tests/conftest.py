@@ -36,6 +36,9 @@ os.environ.setdefault('COLONNADE_PRODUCTS', 'blas')
 # forks of this process have none of its OpenMP threads, and would wait for them for ever
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
+# a compiler's fake tensors register a fake GPU, and autograd that starts then cannot be forked
+torch.ones(1, requires_grad=True).sum().backward()
+
 # the same cases each time, however busy the machine is
 settings.register_profile('steady', derandomize=True, database=None, deadline=None,
                           suppress_health_check=[HealthCheck.too_slow])  # yapf: disable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import ConfigDict
+from mmengine.config import Config, ConfigDict
 from mmengine.runner import load_checkpoint
 from rounding import check_all_rounding, doubled
 from timm.models import group_parameters
@@ -335,8 +335,8 @@ def test_images_normalised_for_other_weights(mean: float, checkpoint: str | None
     if checkpoint:
         backbone['init_cfg'] = dict(type='Pretrained', checkpoint=checkpoint)
     preprocessor = dict(mean=[mean] * 3 if isinstance(mean, float) else mean, std=[127.5] * 3)
-    said = list(
-        normalisation_problems(ConfigDict(backbone=backbone, data_preprocessor=preprocessor)))
+    model = dict(backbone=backbone, data_preprocessor=preprocessor)
+    said = list(normalisation_problems(Config(dict(model=model))))
     assert bool(said) == warned
     if warned:
         assert 'set these in model.data_preprocessor' in str(said[0])

@@ -119,6 +119,8 @@ def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
     (dict(iscrowd=1), [], r'\(\d+ crowds\)'),
     (dict(ignore=1), ['train_dataloader.dataset.filter_cfg=None'], r'\(\d+ to be ignored\)'),
     (dict(area=0), [], r'\(\d+ without area in the image\)'),
+    ({}, ['train_dataloader.dataset.pipeline.1.poly2mask=False'
+          ], r'\(43 RLEs, and the pipeline says poly2mask=False\)'),
     ({}, ['train_dataloader.dataset.filter_cfg.min_size=65'
           ], '12 images are smaller than filter_cfg.min_size 65'),
 ])

@@ -138,15 +138,6 @@ class Usage:
         """Whether a category is used."""
         return not self.classes or name in self.classes
 
-    def trains(self, annotation: Any) -> bool:
-        """Whether training may take an entry, of any kind and form, and not leave it out."""
-        if not isinstance(annotation, dict):
-            return True  # a fault, which is reported
-        is_rle = isinstance(annotation.get('segmentation'), dict)
-        return not (annotation.get('iscrowd') or annotation.get('ignore')
-                    or annotation.get('area') == 0 or
-                    (self.masks and self.polygons_alone and is_rle))
-
 
 #: looks at the images of a file: each entry that has a fault, and what is wrong
 Look = Callable[[list[dict[str, Any]]], Iterable[tuple[dict[str, Any], Fault]]]

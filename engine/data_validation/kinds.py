@@ -73,9 +73,6 @@ KINDS = {
     Kind('polygons of less than three points', 'none', 'delete them: they are not trained on'),
     'not-trained':
     Kind('annotations that are left out of training', 'none', 'leave them if that is meant'),
-    'nothing-trains':
-    Kind('files of which no annotation is trained on', 'loading',
-         'mend what is said of its annotations, or leave the file out'),
     'missing-data':
     Kind('files and folders of data sets that are not there', 'loading',
          '--data-root DIR says where your copy lies'),

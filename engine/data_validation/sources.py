@@ -28,7 +28,6 @@ from .label_map_files import infos_of, labels_of_dataset, step_of_labels, unread
 from .listed_files import Depth, Loading, image_faults, images_of_entries, label_map_faults
 
 SPLITS = ('train', 'val', 'test')
-LEFT_OUT = ('empty-box', 'few-points', 'not-trained')  # kinds of annotations that do not train
 
 
 @dataclass
@@ -216,18 +215,9 @@ def check_coco(source: Source, depth: Depth) -> None:
     ], depth)
     look = images_of_entries(image_folder(dataset), source.loading, depth, used)
     with without_collecting():
-        idle = source.split == 'train' and not any(map(source.usage.trains, content['annotations']))
-        if not depth.whole and not idle and is_sound(content, source.usage):
+        if not depth.whole and is_sound(content, source.usage):
             content = dict(content, annotations=[])
         check_instances(Path(ann_file), content, report, look=look, usage=source.usage)
-    if idle and content['annotations']:
-        left_out = [each.text for each in report.findings if each.kind in LEFT_OUT]
-        why = f'such as {left_out[0]}' if left_out else 'they are crowds'
-        report.fault(
-            f'{ann_file}: none of its {len(content["annotations"])} annotations is trained on: '
-            f'{why}',
-            'nothing-trains',
-            file=ann_file)
 
 
 def used_images(content: dict[str, list], source: Source) -> set[Any] | None:

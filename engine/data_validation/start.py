@@ -24,7 +24,7 @@ from .label_map_files import ignored_labels
 from .listed_files import Depth
 from .sources import Source, check_source, sources_of
 
-FORMAT = 4  # of what is kept; another one is looked at anew
+FORMAT = 3  # of what is kept; another one is looked at anew
 SHOWN = 10  # findings of a kind that are kept
 ADVICE = 'tools/check_data.py CONFIG looks at every file and lists all'
 

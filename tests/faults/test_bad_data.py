@@ -267,37 +267,6 @@ def test_training_refuses_missing_images(train: Callable, data: Path) -> None:
     assert '--on-bad-data skip' in says
 
 
-@pytest.mark.parametrize('change, says', [
-    (dict(segmentation=dict(size=[64, 64], counts=[0, 64 * 64])),
-     'left out of training: its segmentation is an RLE, and this recipe loads polygons alone'),
-    (dict(area=0), 'left out of training: empty, box'),
-    (dict(iscrowd=1), 'they are crowds'),
-])  # yapf: disable
-def test_training_refuses_annotations_that_are_all_left_out(change: dict[str, Any], says: str,
-                                                            data: Path) -> None:
-    """Each is left out in silence, and nothing would be learned."""
-    path = data / ANN_FILE
-    content = json.loads(path.read_text())
-    for annotation in content['annotations']:
-        annotation['segmentation'] = [[1, 1, 9, 1, 9, 9]]
-    kept, *others = content['annotations']
-    for annotation in others:
-        annotation.update(change)
-    path.write_text(json.dumps(content))
-    cfg = read_config(config('mask_rcnn'))
-    redirect_data_root(cfg, data / 'coco')
-    cfg.train_dataloader.dataset.pipeline[1].poly2mask = False
-    check_before_training(cfg, skip=False)
-    kept.update(change)
-    path.write_text(json.dumps(content))
-    number = len(content['annotations'])
-    with pytest.raises(
-            BadDataError,
-            match=re.escape(f'{path}: none of its {number} annotations is trained on: ') +
-            f'.*{says}'):
-        check_before_training(cfg, skip=True)
-
-
 def test_images_that_training_leaves_out_may_be_missing(data: Path) -> None:
     """mmdet leaves out those without annotations, where a config says so."""
     content = json.loads((data / ANN_FILE).read_text())
