@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from touched_layers import (IMAGE, bent, check_equal, every_layer, of_trunk, pair, replace_layers,
-                            results)
+                            results, some_layers)
 from trunks import every_class_with_kernels, tiny
 
 from colonnade.backbones import CaiT, PlainViT, ResMLP, XCiT
@@ -31,7 +31,7 @@ def test_hooks_before_a_layer(cls: type, name: str) -> None:
         changes=name != 'pos_embed')  # a grid is all that it gets
 
 
-@every_layer
+@some_layers
 def test_hooks_on_gradients(cls: type, name: str) -> None:
     check_equal(
         cls,
@@ -40,7 +40,7 @@ def test_hooks_on_gradients(cls: type, name: str) -> None:
         changes=False)  # of the first layers, whose inputs need no gradient
 
 
-@every_layer
+@some_layers
 def test_a_forward_of_its_own(cls: type, name: str) -> None:
     """As libraries that move layers between devices put it in."""
 

@@ -81,7 +81,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp('weights')
 
 
-@pytest.fixture(params=[torch.float32, torch.float64], ids=['float32', 'float64'])
+@pytest.fixture(
+    params=[pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64],
+    ids=['float32', 'float64'])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 

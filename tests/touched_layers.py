@@ -81,9 +81,16 @@ def layers_of(cls: type) -> list[str]:
     ]
 
 
-every_layer = pytest.mark.parametrize(
-    'cls, name', [(cls, name) for cls in WITH_KERNELS for name in layers_of(cls)],
-    ids=lambda value: value if isinstance(value, str) else value.__name__)
+def layers(*, all_always: bool) -> pytest.MarkDecorator:
+    """A test of each layer of each class; of every other one always, or of all."""
+    return pytest.mark.parametrize('cls, name', [
+        pytest.param(cls, name, marks=[] if all_always or place % 2 else pytest.mark.slow)
+        for cls in WITH_KERNELS for place, name in enumerate(layers_of(cls))
+    ], ids=lambda value: value if isinstance(value, str) else value.__name__)  # yapf: disable
+
+
+every_layer = layers(all_always=True)
+some_layers = layers(all_always=False)
 
 
 def bent(given: Any) -> Any:
