@@ -179,16 +179,27 @@ def described(batch: dict[str, int]) -> str:
 
 #: warnings of mmengine of what its own hooks use
 MMENGINE_OF_ITSELF = ('"FileClient" will be deprecated', '"HardDiskBackend" is the alias')
+FROZEN = ' is skipped since its requires_grad=False'  # what the maker of optimizers says of each
 
 
 class QuietFilter(logging.Filter):
     """Leaves out of the log what is of no use to users, and calls no error what is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_frozen = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record is logged."""
         text = record.getMessage()
         if text.startswith(('paramwise_options -- ', *MMENGINE_OF_ITSELF)):
             return False
+        if text.endswith(FROZEN):
+            if self.has_frozen:
+                return False
+            self.has_frozen = True
+            name = text.removesuffix(FROZEN)
+            record.msg, record.args = f'frozen parameters are not trained, the first is {name}', ()
         if 'testing results of the whole dataset is empty' in text:
             record.levelno, record.levelname = logging.WARNING, 'WARNING'
             record.msg, record.args = 'nothing was detected in any image: no mAP', ()

@@ -274,4 +274,6 @@ model = dict(
              tmp_path / 'run', *SHORT, *NO_WORKERS)
     log = latest_log(tmp_path / 'run')
     assert 'XCiT starts from random weights' in log
+    assert log.count('frozen parameters are not trained, the first is backbone.') == 1
+    assert 'requires_grad=False' not in log
     assert 'Iter(train) [2/2]' in log
