@@ -28,6 +28,10 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
     heads = list(heads_of_all_classes(cfg.model))
     differing: dict[tuple[str, int, str, int], list[str]] = {}
     for name, dataset in find_datasets(cfg, dataloaders):
+        place = f'{name}.metainfo.classes'
+        if (file := missing_file(dataset)) is not None:
+            yield Finding(f'{place}: there is no file {file}', (place, ))
+            continue
         classes, kind = classes_of(dataset), str(dataset.type)
         if is_misnamed(dataset, classes):
             yield Finding(f'nothing reads {name}.metainfo.CLASSES', (f'{name}.metainfo.CLASSES', ),
@@ -46,6 +50,14 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
             f'{key} is {number}, and the data set ({kind}, {", ".join(names)}) has {expected} '
             'classes', (key, *(f'{name}.metainfo.classes' for name in names)),
             f'set {key}={expected}, or metainfo.classes of the data')
+
+
+def missing_file(dataset: ConfigDict) -> str | None:
+    """The file of classes that a data set names, if it is not there; None if it names none."""
+    given = (dataset.get('metainfo') or {}).get('classes')
+    if not isinstance(given, str) or not (os.sep in given or given.endswith('.txt')):
+        return None
+    return None if os.path.isfile(given) else given
 
 
 def is_misnamed(dataset: ConfigDict, classes: tuple[str, ...] | None) -> bool:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from mmengine.config import Config
+from mmengine.registry import DATASETS
 
-from .data_sources import find_datasets
+from .data_sources import DATALOADERS
+from .registries import find_class, is_users
 
 
 class HasConfig(Protocol):
@@ -31,7 +33,9 @@ KINDS: dict[str, tuple[type, ...]] = {
     TEXT: (str, Path),
     TEXTS: (str, Path, list, tuple),
 }
-DATASET = dict(pipeline=LIST, ann_file=TEXTS, data_root=TEXT, data_prefix=DICT, metainfo=DICT)
+#: settings of the libraries' data sets, also of those that wrap others
+DATASET = dict(pipeline=LIST, ann_file=TEXT, data_root=TEXT, data_prefix=DICT, metainfo=DICT,
+               dataset=DICT, datasets=LIST)  # yapf: disable
 #: what the values of a section must be; other keys are the business of those who read them
 SECTIONS = {
     '': {
@@ -47,9 +51,6 @@ SECTIONS = {
         **dict.fromkeys(('neck', 'decode_head', 'auxiliary_head'), DICTS),
     },
     'optim_wrapper': dict(optimizer=DICT),
-    'train_dataloader': dict(dataset=DICT),
-    'val_dataloader': dict(dataset=DICT),
-    'test_dataloader': dict(dataset=DICT),
 }  # yapf: disable
 #: sections that are lists of settings, if they are lists
 OF_DICTS = ('val_evaluator', 'test_evaluator', 'param_scheduler', 'custom_hooks', 'pipeline')
@@ -66,9 +67,28 @@ def kind_problems(cfg: Config) -> list[str]:
         section = cfg.get(path) if path else cfg
         if isinstance(section, (dict, Config)):
             found += problems_of(section, path, kinds)
-    for name, dataset in find_datasets(cfg):
-        found += problems_of(dataset, name, DATASET)
+    for key in DATALOADERS:
+        if isinstance(loader := cfg.get(key), dict):
+            found += problems_of_dataset(loader.get('dataset'), f'{key}.dataset')
     return found
+
+
+def problems_of_dataset(dataset: Any, name: str) -> Iterator[str]:
+    """The wrong values of a library's data set, and of those that it wraps; a user's take any."""
+    if not isinstance(dataset, dict):
+        yield f'{name} must be {DICT}, got {dataset!r:.80}'
+        return
+    kind = find_class(dataset.get('type'), DATASETS)
+    if kind is None or is_users(kind):
+        return
+    yield from problems_of(dataset, name, DATASET)
+    if isinstance(metainfo := dataset.get('metainfo'), dict):
+        yield from problems_of(metainfo, f'{name}.metainfo', dict(classes=TEXTS))
+    if isinstance(wrapped := dataset.get('dataset'), dict):
+        yield from problems_of_dataset(wrapped, f'{name}.dataset')
+    if isinstance(parts := dataset.get('datasets'), (list, tuple)):
+        for index, part in enumerate(parts):
+            yield from problems_of_dataset(part, f'{name}.datasets[{index}]')
 
 
 def problems_of(section: dict[str, Any] | Config, path: str, kinds: dict[str,

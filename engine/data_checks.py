@@ -13,13 +13,13 @@ from typing import Any
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
-from mmengine.registry import DATASETS
+from mmengine.registry import DATASETS, TRANSFORMS
 from mmengine.runner import Runner
 
 from .class_checks import reads_categories, shortened
 from .data_borders import image_paths, naming_deep_files
 from .data_sources import classes_of, find_datasets, paths_of
-from .registries import find_class
+from .registries import find_class, is_users
 
 EXAMPLES = 3  # of images, in a warning
 NOTHING = 'need at least one array to concatenate'  # what numpy says of a data set without images
@@ -73,7 +73,7 @@ def has_instances(dataset: Any) -> bool:
     detection = find_class('mmdet.BaseDetDataset', DATASETS)
     if detection is None or not isinstance(dataset, detection):
         return True
-    polygons = takes_polygons_alone(dataset.pipeline.transforms)
+    polygons = takes_polygons_alone(getattr(dataset.pipeline, 'transforms', ()))
     for index in range(len(dataset)):
         instances = dataset.get_data_info(index).get('instances')
         if instances is None or not all(
@@ -84,13 +84,20 @@ def has_instances(dataset: Any) -> bool:
 
 
 def takes_polygons_alone(steps: Iterable[Any]) -> bool:
-    """Whether mmdet's step that loads masks leaves out those that are RLEs.
+    """Whether mmdet's own step that loads masks leaves out those that are RLEs.
 
     Args:
-        steps: Of a pipeline; settings or what is built of them.
+        steps: Of a pipeline; settings or what is built of them. A user's may make polygons of RLEs.
     """
-    settings = [step if isinstance(step, dict) else getattr(step, '__dict__', {}) for step in steps]
-    return any(step.get('poly2mask') is False and step.get('with_mask') for step in settings)
+    loader = find_class('mmdet.LoadAnnotations', TRANSFORMS)
+    for step in steps:
+        settings = step if isinstance(step, dict) else getattr(step, '__dict__', {})
+        kind = find_class(step.get('type'), TRANSFORMS) if isinstance(step, dict) else type(step)
+        if is_users(kind):
+            return False
+        if kind is loader and settings.get('with_mask'):
+            return settings.get('poly2mask') is False
+    return False
 
 
 def nothing_to_learn(cfg: Config) -> str:
@@ -111,7 +118,7 @@ def reason_of(dataset: ConfigDict) -> str:
     number = len(found.load_data_list())
     where = ', '.join(paths)
     if number:
-        return f'none of the {number} images of {where} has an annotation of the config\'s classes'
+        return f'none of the {number} images of {where} has an annotation to train on'
     suffix = f' that end in {found.img_suffix}' if hasattr(found, 'img_suffix') else ''
     return f'no images{suffix} in {where}'
 

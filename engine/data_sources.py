@@ -29,7 +29,7 @@ def evaluators(cfg: Config, keys: tuple[str, ...] = EVALUATORS) -> Iterator[Conf
         found = cfg.get(key) or []
         if isinstance(found, dict) and 'metrics' in found:
             found = found['metrics']
-        yield from found if isinstance(found, list) else [found]
+        yield from found if isinstance(found, (list, tuple)) else [found]
 
 
 def find_datasets(cfg: Config,
@@ -169,9 +169,16 @@ def classes_of(dataset: ConfigDict) -> tuple[str, ...] | None:
 
 
 def names_of_classes(classes: Any) -> tuple[str, ...]:
-    """The names in a setting of classes, or in the file that it names, in mmengine's way."""
+    """The names in a setting of classes, or in the file that it names, in mmengine's way.
+
+    Raises:
+        ValueError: If that file holds no text.
+    """
     if isinstance(classes, str):
-        classes = list_from_file(classes) if os.path.isfile(classes) else (classes, )
+        try:
+            classes = list_from_file(classes) if os.path.isfile(classes) else (classes, )
+        except UnicodeDecodeError as error:
+            raise ValueError(f'metainfo.classes: {classes} is no text: {error}') from error
     return tuple(classes)
 
 

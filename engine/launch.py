@@ -103,7 +103,7 @@ def read_config(path: Path) -> Config:
     try:
         cfg = Config.fromfile(path)
     except (SyntaxError, NameError, TypeError, KeyError, AttributeError, ImportError, OSError,
-            ValueError, ConfigParsingError) as error:
+            ValueError, AssertionError, ConfigParsingError) as error:
         raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
     prepare_library(cfg, str(path))
     return cfg

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 from mmcv.transforms import LoadAnnotations, LoadImageFromFile
@@ -41,14 +42,24 @@ def packs(step: dict[str, Any]) -> bool:
     return any(word in name for name in (kind_of_step(step), *names) for word in PACKING)
 
 
+def every_step(steps: Any) -> Iterator[dict[str, Any]]:
+    """The steps of a pipeline, also those within other steps, in whatever settings."""
+    if isinstance(steps, (list, tuple)):
+        for step in steps:
+            yield from every_step(step)
+    elif isinstance(steps, dict):
+        if 'type' in steps:
+            yield steps
+        for value in steps.values():
+            yield from every_step(value)
+
+
 def users_steps(steps: Any) -> list[str]:
     """The names of steps whose classes are a user's, also of those within other steps."""
-    if isinstance(steps, (list, tuple)):
-        return [name for step in steps for name in users_steps(step)]
-    if not isinstance(steps, dict):
-        return []
-    own = [kind_of_step(steps)] * is_users(find_class(steps.get('type'), TRANSFORMS))
-    return own + [name for value in steps.values() for name in users_steps(value)]
+    return [
+        kind_of_step(step) for step in every_step(steps)
+        if is_users(find_class(step['type'], TRANSFORMS))
+    ]
 
 
 def loading_step(steps: Any) -> dict[str, Any] | None:

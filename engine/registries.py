@@ -6,6 +6,7 @@ from typing import Any
 
 from mmengine import registry
 from mmengine.registry import DefaultScope, Registry
+from mmengine.utils import get_object_from_string
 
 REGISTRIES = tuple(value for value in vars(registry).values() if isinstance(value, Registry))
 
@@ -17,25 +18,30 @@ def find_class(kind: Any, *registries: Registry) -> Any:
     """The class that a ``type`` names; None if there is none.
 
     Args:
-        kind: A name, with or without its library (``mmdet.FPN``), or a class, which is returned.
+        kind: A name, with or without its library (``mmdet.FPN``), with all its modules, or a class,
+            which is returned.
         registries: Of mmengine, whose children in the default scope are looked at first; all if not
             given.
     """
     if not isinstance(kind, str):
         return kind
+    if kind.count('.') > 1 and (found := get_object_from_string(kind)) is not None:
+        return found  # as texts of Python configs name classes
     current = DefaultScope.get_current_instance()
     scope, _, name = kind.rpartition('.')
     scope = scope or (current.scope_name if current else '')
     candidates = [
-        candidate for found in registries or REGISTRIES
-        for candidate in (found.children.get(scope), found) if candidate is not None
+        candidate for registered in registries or REGISTRIES
+        for candidate in (registered.children.get(scope), registered) if candidate is not None
     ]
     for candidate in candidates:  # of what a library registers: to look further imports modules
         candidate.import_from_location()
         if name in candidate.module_dict:
             return candidate.module_dict[name]
-    return next((candidate.get(name) for candidate in candidates if is_known(name, candidate)),
-                None)
+    for candidate in candidates:
+        if is_known(name, candidate):
+            return candidate.get(name)
+    return get_object_from_string(kind) if '.' in kind else None
 
 
 def is_users(cls: Any) -> bool:

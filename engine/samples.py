@@ -53,7 +53,9 @@ class NamedSamples:
     def __init__(self, dataset: BaseDataset, skipped: Path | None, advice: str) -> None:
         self.dataset, self.skipped, self.has_warned = dataset, skipped, False
         self.advice = advice
-        self.name = ' '.join([type(dataset).__name__, *filter(None, [dataset.ann_file])])
+        files = dataset.ann_file if isinstance(dataset.ann_file,
+                                               (list, tuple)) else [dataset.ann_file]
+        self.name = ' '.join([type(dataset).__name__, *map(str, filter(None, files))])
         self.prepare: Callable[[int], Any] = dataset.prepare_data
 
     def __call__(self, index: int) -> Any:
@@ -163,7 +165,7 @@ def name_samples(dataset: Any, skipped: Path | None, advice: str = '') -> None:
     for part in parts_of(dataset):
         if isinstance(part, BaseDataset) and not isinstance(part.prepare_data, NamedSamples):
             vars(part)['prepare_data'] = NamedSamples(part, skipped, advice)
-            steps = part.pipeline.transforms
+            steps = getattr(part.pipeline, 'transforms', [])  # or it is a callable of the user's
             for place in reversed(range(len(steps))):
                 if is_loader_of_libraries(steps[place]):
                     steps.insert(place + 1, check_label_map)

@@ -280,12 +280,12 @@ def set_amp(cfg: Config, amp: Amp) -> None:
     if dtype is None:
         if device == 'cpu' and name_of(wrapper.get('type')) == 'AmpOptimWrapper':
             raise ValueError('optim_wrapper.type AmpOptimWrapper needs a GPU, and there is none: '
-                             '--amp trains in bfloat16 on a CPU, --cfg-options '
-                             'optim_wrapper.type=OptimWrapper in float32')
+                             '--amp trains in bfloat16 on a CPU. For float32, set it to '
+                             'OptimWrapper, without dtype and loss_scale')
         return
     if device == 'mps':
         raise ValueError('--amp: on mps there is no training in mixed precision: leave it out')
-    kind = wrapper.get('type', 'OptimWrapper')
+    kind = name_of(wrapper.get('type', 'OptimWrapper'))
     if kind not in ('OptimWrapper', 'AmpOptimWrapper', 'Bfloat16OptimWrapper'):
         raise ValueError(f'--amp needs optim_wrapper.type OptimWrapper, the config says {kind}')
     if dtype == torch.bfloat16:

@@ -15,9 +15,10 @@ from mmseg.evaluation import IoUMetric
 
 from colonnade.engine.config_checks.command import examine
 from colonnade.engine.config_checks.every import check_config, findings
-from colonnade.engine.config_kinds import check_kinds
-from colonnade.engine.data_sources import (categories_of, check_data, find_datasets, paths_of,
-                                           redirect_data_root)
+from colonnade.engine.config_checks.finding import errors_of
+from colonnade.engine.config_kinds import check_kinds, kind_problems
+from colonnade.engine.data_sources import (categories_of, check_data, evaluators, find_datasets,
+                                           paths_of, redirect_data_root)
 from colonnade.engine.launch import check_metrics, read_config
 from colonnade.engine.training import TrainOptions, training_config
 
@@ -365,6 +366,18 @@ def test_the_folder_above_the_data_set_will_do(inside: bool, tmp_path: Path) -> 
     ("val_evaluator = 3", 'val_evaluator must be a dict of settings, or a list of them, got 3'),
     ("custom_hooks = dict(type='EMAHook')", 'custom_hooks must be a list'),
     ("custom_hooks = ['EMAHook']", r'custom_hooks\[0\] must be a dict of settings'),
+    ("train_dataloader = dict(dataset=None)", 'train_dataloader.dataset must be a dict'),
+    ("train_dataloader = dict(dataset=dict(_delete_=True, type='RepeatDataset', dataset='ade'))",
+     'train_dataloader.dataset.dataset must be a dict of settings, got'),
+    ("train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=dict()))",
+     'train_dataloader.dataset.datasets must be a list, got'),
+    ("train_dataloader = dict(dataset=dict(_delete_=True, type='ConcatDataset', datasets=[dict("
+     "type='ADE20KDataset', pipeline=['Mosaic'])]))",
+     r"train_dataloader.dataset.datasets\[0\].pipeline\[0\] must be a dict .*'Mosaic'"),
+    ("train_dataloader = dict(dataset=dict(metainfo=dict(classes=3)))",
+     'train_dataloader.dataset.metainfo.classes must be text or a list of it, got 3'),
+    ("train_dataloader = dict(dataset=dict(ann_file=['a.txt']))",
+     'train_dataloader.dataset.ann_file must be text, got'),
     ("train_cfg = dict(max_iters='x')", "train_cfg.max_iters is a number, got 'x'"),
 ])  # yapf: disable
 def test_sections_of_another_kind(text: str, says: str, shapes: Path, tmp_path: Path) -> None:
@@ -381,12 +394,98 @@ def test_sections_of_another_kind(text: str, says: str, shapes: Path, tmp_path: 
     "custom_hooks = [dict(type='EMAHook', dataset='train')]",
     "visualizer = dict(vis_backends=[dict(type='WandbVisBackend', "
     "init_kwargs=dict(config=dict(model='x', dataset='y', pipeline=1)))])",
-    "train_dataloader = dict(dataset=dict(ann_file=['a.txt', 'b.txt']))",
 ])
 def test_own_keys_of_known_names_are_left_alone(text: str, tmp_path: Path) -> None:
     """Of what a tracker or a hook is told, only they know what it must be."""
     (tmp_path / 'own.py').write_text(f'_base_ = {str(config("sem_fpn"))!r}\n{text}\n')
     check_kinds(read_config(tmp_path / 'own.py'))
+
+
+OWN = """
+from mmseg.datasets import BaseSegDataset
+from mmengine.registry import DATASETS
+
+@DATASETS.register_module(force=True)
+class OwnPairs(BaseSegDataset):
+    METAINFO = dict(classes=['a', 'b', 'c', 'd'])
+
+    def __init__(self, mixture=None, **options):
+        super().__init__(**options)
+"""
+
+
+@pytest.mark.parametrize('settings', [
+    dict(ann_file=['a.txt', 'b.txt']),
+    dict(ann_file=dict(main='a.txt'), data_prefix='train'),
+    dict(pipeline=dict(weak=[], strong=[])),
+    dict(mixture=dict(data_root=3, pipeline='weak', ann_file=3)),
+])
+def test_data_sets_of_ones_own_take_any_settings(settings: dict[str, Any], tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'own_pairs.py').write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / 'own.py').write_text(
+        f'_base_ = {str(config("sem_fpn"))!r}\ncustom_imports = dict(imports=["own_pairs"])\n'
+        f'train_dataloader = dict(dataset=dict(_delete_=True, type="OwnPairs", **{settings}))')
+    assert not kind_problems(read_config(tmp_path / 'own.py'))
+    assert not errors_of(examine(tmp_path / 'own.py'))
+
+
+@pytest.mark.parametrize('steps', [
+    [dict(type='RandomChoice', transforms=[[dict(type='LoadAnnotations')],
+                                           [dict(type='LoadAnnotations')]]),
+     dict(type='PackSegInputs')],
+    [dict(type='TestTimeAug', transforms=[[dict(type='Resize', scale_factor=1., keep_ratio=True)],
+                                          [dict(type='LoadAnnotations')],
+                                          [dict(type='PackSegInputs')]])],
+    ({'type': 'LoadAnnotations'}, {'type': 'PackSegInputs'}),
+])  # yapf: disable
+def test_steps_within_steps_load_and_pack(steps: Any) -> None:
+    cfg = read_config(config('sem_fpn'))
+    for loader in (cfg.train_dataloader, cfg.val_dataloader):
+        loader.dataset.pipeline = [dict(type='LoadImageFromFile'), *steps]
+    assert not [each for each in findings(cfg, ALL) if 'pipeline' in str(each)]
+
+
+def test_types_of_python_configs(tmp_path: Path) -> None:
+    """Their texts are classes with all modules, of which mmcv has others of the same name."""
+    (tmp_path / 'own.py').write_text("""
+from mmcv.transforms import LoadImageFromFile
+from mmdet.datasets.transforms import LoadAnnotations, PackDetInputs
+default_scope = 'mmdet'
+model = dict(type='FasterRCNN')
+train_dataloader = dict(
+    dataset=dict(
+        type='CocoDataset',
+        pipeline=[
+            dict(type=LoadImageFromFile),
+            dict(type=LoadAnnotations, with_bbox=True, with_mask=True),
+            dict(type=PackDetInputs)
+        ]))
+""")
+    said = map(str, findings(read_config(tmp_path / 'own.py'), ('train_dataloader', )))
+    assert not [text for text in said if 'has no setting' in text or 'not known' in text]
+
+
+@pytest.mark.parametrize('content, says', [
+    (None, 'metainfo.classes: there is no file {}'),
+    (b'\xff\xd8\xff', 'metainfo.classes: {} is no text'),
+])
+def test_files_of_classes_that_cannot_be_read(content: bytes | None, says: str,
+                                              tmp_path: Path) -> None:
+    path = tmp_path / 'classes.txt'
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=says.format(path)):
+        checked(config('sem_fpn'), **{'train_dataloader.dataset.metainfo.classes': str(path)})
+
+
+def test_metrics_in_a_tuple() -> None:
+    cfg = read_config(config('sem_fpn'))
+    cfg.val_evaluator = (cfg.val_evaluator, dict(type='mmseg.IoUMetric', iou_metrics=['mDice']))
+    assert [metric.type for metric in evaluators(cfg, ('val_evaluator', ))] == [
+        'IoUMetric', 'mmseg.IoUMetric']  # yapf: disable
+    assert not findings(cfg, ALL)
 
 
 def test_options_of_another_kind() -> None:

@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import LAYOUTS, NO_WORKERS, SHORT, config, latest_log
+from mmdet.datasets.transforms import LoadAnnotations
 from mmengine.config import Config
+from mmengine.dataset import Compose
+from mmengine.registry import TRANSFORMS
 from PIL import Image
 from torch.utils.data import ChainDataset, Dataset
 
 from colonnade.engine.config_checks.every import check_config, findings
 from colonnade.engine.config_checks.finding import errors_of
 from colonnade.engine.data_borders import image_paths
-from colonnade.engine.data_checks import shared_images
+from colonnade.engine.data_checks import shared_images, takes_polygons_alone
 from colonnade.engine.data_sources import redirect_data_root
 from colonnade.engine.data_validation.start import check_before_training
 from colonnade.engine.launch import prepare_library, read_config
@@ -136,6 +139,61 @@ def test_nothing_to_learn_from_is_said_with_numbers(changes: dict[str, Any], opt
             f'dataset: {file} has 12 images and {number} annotations.*{says}'):
         train('mask_rcnn', *options)
     assert not (tmp_path / 'run/metrics.csv').exists()
+
+
+class OwnLoader(LoadAnnotations):
+    """As one that makes polygons of RLEs."""
+
+
+@pytest.mark.parametrize('steps, expected', [
+    ([dict(type='mmdet.LoadAnnotations', with_mask=True, poly2mask=False)], True),
+    ([dict(type=LoadAnnotations, with_mask=True, poly2mask=False)], True),
+    ([dict(type='mmdet.LoadAnnotations', with_mask=True)], False),
+    ([dict(type='mmdet.LoadAnnotations', with_bbox=True, poly2mask=False)], False),
+    ([dict(type=OwnLoader, with_mask=True, poly2mask=False)], False),
+    ([dict(type=OwnLoader),
+      dict(type=LoadAnnotations, with_mask=True, poly2mask=False)], False),
+])
+def test_what_loads_polygons_alone(steps: list[dict[str, Any]], expected: bool) -> None:
+    assert takes_polygons_alone(steps) == expected
+    assert takes_polygons_alone(Compose(steps).transforms) == expected
+
+
+OWN_FILES = """
+from mmdet.datasets import CocoDataset
+from mmdet.registry import DATASETS
+
+@DATASETS.register_module(force=True)
+class SeveralFiles(CocoDataset):
+
+    def _join_prefix(self):
+        self.files, self.ann_file = self.ann_file, ''
+        super()._join_prefix()
+        self.ann_file = [f'{self.data_root}/{file}' for file in self.files]
+
+    def load_data_list(self):
+        whole, files = [], self.ann_file
+        for self.ann_file in files:
+            whole += super().load_data_list()
+        self.ann_file = files
+        return whole
+"""
+
+
+def test_own_data_sets_read_several_files(data: Path, tmp_path: Path, run_tool: Callable,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'several_files.py').write_text(OWN_FILES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / 'own.py').write_text(f"""
+_base_ = {str(config('mask_rcnn'))!r}
+custom_imports = dict(imports=['several_files'])
+train_dataloader = dict(dataset=dict(
+    type='SeveralFiles', ann_file=['annotations/instances_train2017.json'] * 2))
+""")
+    run_tool('train', tmp_path / 'own.py', '--data-root', data / 'coco', '--work-dir',
+             tmp_path / 'run', '--no-report', *SHORT, 'val_dataloader.dataset.indices=1',
+             *NO_WORKERS)
+    assert 'Iter(train) [2/2]' in latest_log(tmp_path / 'run')
 
 
 def test_a_folder_without_such_images_is_named(data: Path, train: Callable) -> None:

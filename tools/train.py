@@ -169,16 +169,17 @@ def how_to_go_on(words: Sequence[str], launcher: str) -> str:
     return f'go on with: {command_to_go_on(words)}'
 
 
-def what_is_left(last: str, has_ended: bool, go_on: str) -> str:
+def what_is_left(last: str, best: str, has_ended: bool, go_on: str) -> str:
     """What a training has that was ended at once.
 
     Args:
         last: Its last checkpoint; empty if there is none.
+        best: Its best checkpoint; empty if there is none.
         has_ended: Whether nothing was left to train.
         go_on: What to do to go on from the checkpoint.
     """
     if not last:
-        return 'nothing was saved'
+        return f'its best checkpoint is {best}' if best else 'nothing was saved'
     if has_ended:
         return f'after training had ended; its last checkpoint is {last}'
     return f'nothing was saved since {last}; {go_on}'
@@ -214,6 +215,7 @@ def main() -> None:
 
         from colonnade.engine.interruption import Interrupted, interruptible  # takes seconds
         from colonnade.engine.run_folder import noted
+        from colonnade.engine.run_folder.best import FILE as BEST_FILE
         from colonnade.engine.samples import SampleError
         from colonnade.engine.training import TrainOptions, prepared_runner
         from colonnade.weights import WeightsError
@@ -234,8 +236,8 @@ def main() -> None:
                 except KeyboardInterrupt:
                     if is_main_process():
                         left = what_is_left(
-                            noted(runner.work_dir), signals.has_ended,
-                            how_to_go_on(sys.argv, args.launcher))
+                            noted(runner.work_dir), noted(runner.work_dir, BEST_FILE),
+                            signals.has_ended, how_to_go_on(sys.argv, args.launcher))
                         print(f'\ntrain: stopped, {left}', file=sys.stderr)
                     sys.exit(STOPPED)
     except Interrupted as stop:

@@ -17,7 +17,7 @@ from .numbers import number_problems
 from .pipelines import pipeline_problems
 from .schedule import completeness_problems, schedule_problems
 from .settings import setting_problems
-from .weights import normalisation_problems, start_problems, weight_problems
+from .weights import channel_problems, normalisation_problems, start_problems, weight_problems
 from .widths import batch_problems, width_problems
 
 ADVICE = 'If the data are right, tools/new_config.py writes a config like this for their classes'
@@ -51,16 +51,15 @@ def checks(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Callable[[], I
     of_data = (class_problems, batch_problems, number_problems, completeness_problems,
                metric_problems, pipeline_problems, label_setting_problems, palette_problems)
     yield from (partial(check, cfg, dataloaders) for check in of_data)
-    yield partial(width_problems, cfg.model)
-    yield from (partial(check, cfg)
-                for check in (normalisation_problems, setting_problems, window_problems))
+    yield from (partial(check, cfg.model) for check in (width_problems, normalisation_problems))
+    yield from (partial(check, cfg) for check in (setting_problems, window_problems))
     is_training = 'train_dataloader' in dataloaders
     if is_training:
         yield partial(schedule_problems, cfg)
     if cfg.get('load_from'):  # which holds the trunk's weights too
         yield partial(start_problems, cfg)
     elif is_training and not cfg.get('resume'):
-        yield partial(weight_problems, cfg)
+        yield from (partial(check, cfg) for check in (weight_problems, channel_problems))
 
 
 def guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -98,9 +97,8 @@ def check_model(cfg: Config) -> list[Finding]:
     """
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         return without_errors([
-            each
-            for check in (partial(width_problems, cfg.model), partial(normalisation_problems, cfg))
-            for each in guarded(check)
+            each for check in (width_problems, normalisation_problems)
+            for each in guarded(partial(check, cfg.model))
         ])
 
 

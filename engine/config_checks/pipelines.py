@@ -8,7 +8,8 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS
 
 from ..data_sources import evaluators, find_datasets
-from ..pipeline_steps import kind_of_step, loads_annotations, name_of, packs, users_steps
+from ..pipeline_steps import (every_step, kind_of_step, loads_annotations, name_of, packs,
+                              users_steps)
 from ..registries import find_class
 from .data import library_of
 from .finding import Finding
@@ -38,7 +39,7 @@ def steps_around(name: str, cfg: Config) -> list[dict[str, Any]]:
     found, value = [], cfg
     for part in name.replace('[', '.').replace(']', '').split('.'):
         value = value[int(part)] if part.isdecimal() else value[part]
-        if isinstance(value, dict) and isinstance(value.get('pipeline'), list):
+        if isinstance(value, dict) and isinstance(value.get('pipeline'), (list, tuple)):
             found += [step for step in value['pipeline'] if isinstance(step, dict)]
     return found
 
@@ -51,7 +52,7 @@ def missing_steps(cfg: Config, where: str, steps: list[dict[str, Any]], library:
     """
     own = ', '.join(dict.fromkeys(users_steps(steps)))
     pack = dict(mmdet='PackDetInputs', mmseg='PackSegInputs')[library]
-    if not any(map(packs, steps)):
+    if not any(map(packs, every_step(steps))):
         yield unless_own(
             own,
             Finding(f'{where} does not pack what it loads', (where, ),
@@ -60,7 +61,7 @@ def missing_steps(cfg: Config, where: str, steps: list[dict[str, Any]], library:
     needs = 'training' if is_training else next(
         (f'{name_of(metric.type)} ({key})' for metric in evaluators(cfg, (key, ))
          if name_of(metric.get('type')) == 'IoUMetric' and not metric.get('format_only')), '')
-    if needs and not any(map(loads_annotations, steps)):
+    if needs and not any(map(loads_annotations, every_step(steps))):
         yield unless_own(
             own,
             Finding(f'{where} loads no annotations, and {needs} needs them',

@@ -8,22 +8,24 @@ from typing import Any
 import numpy as np
 import timm
 import torch
+from mmcv.transforms import LoadImageFromFile
 from mmengine.config import Config, ConfigDict
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, TRANSFORMS
 
 from colonnade.backbones import ColumnarBackbone, PlainViT
 from colonnade.backbones.registry import infer_trunk
 from colonnade.weights.downloads import check_published
 from colonnade.weights.layouts import remap
-from colonnade.weights.pretrained import normalisation_of, pretrained_of
+from colonnade.weights.pretrained import normalisation_of, pretrained_of, timm_name_of
 from colonnade.weights.sharded_files import is_checkpoint
 from colonnade.weights.state_dicts import WeightsError
 
 from ..data_sources import find_datasets
-from ..pipeline_steps import kind_of_step, loading_step, users_steps
+from ..pipeline_steps import users_steps
 from ..registries import find_class, is_users
 from ..trunk_config import trunk_of
 from .finding import Finding
+from .pipelines import steps_around
 
 SCHEMES = ('timm', 'http', 'https')
 PLACE = 'model.backbone.init_cfg.checkpoint'
@@ -92,12 +94,8 @@ def architecture_problem(trunk: type[ColumnarBackbone], backbone: ConfigDict,
             'name the weights of this arch, or the arch of these weights')
 
 
-def normalisation_problems(cfg: Config) -> Iterator[Finding]:
-    """Images that are normalised otherwise than the trunk's weights need, as timm lists it.
-
-    Weights of timm's are for RGB, and mmcv loads BGR.
-    """
-    model = cfg.model
+def normalisation_problems(model: ConfigDict) -> Iterator[Finding]:
+    """Images that are normalised otherwise than the trunk's weights need, as timm lists it."""
     if (trunk := trunk_of(model)) is None:
         return
     backbone, found = model.backbone, model.get('data_preprocessor') or {}
@@ -111,33 +109,46 @@ def normalisation_problems(cfg: Config) -> Iterator[Finding]:
         return  # or images have other channels
     place = 'model.data_preprocessor'
     weights = 'model.backbone.init_cfg' if backbone.get('init_cfg') else 'model.backbone.arch'
-    is_bgr = feeds_bgr(cfg)
     if not np.allclose(given, expected, atol=0.5):
         mean, std = ([round(value, 3) for value in values] for values in expected)
         yield Finding(
             f'images are normalised with mean {given[0]} and std {given[1]} ({place}), and the '
             f'weights {name} ({weights}) are for mean {mean} and std {std}',
-            (f'{place}.mean', f'{place}.std', weights),
-            f'set these{", and bgr_to_rgb=True," if is_bgr else ""} in {place}', 'warning')
-    elif is_bgr:
-        yield Finding(
-            f'images reach the trunk as BGR ({place}.bgr_to_rgb is not True), and the weights '
-            f'{name} ({weights}) are for RGB', (f'{place}.bgr_to_rgb', weights),
-            f'set bgr_to_rgb=True in {place}', 'warning')
+            (f'{place}.mean', f'{place}.std', weights), f'set these in {place}', 'warning')
 
 
-def feeds_bgr(cfg: Config) -> bool:
-    """Whether images that mmcv loads, as BGR, reach the model in that order.
+def channel_problems(cfg: Config) -> Iterator[Finding]:
+    """Images that mmcv loads, as BGR, and weights of timm's, which are for RGB.
 
-    False where that is not known: with steps or a preprocessor of the user's.
+    Args:
+        cfg: Of a training that starts from the trunk's weights. With steps or a preprocessor of the
+            user's, the order of channels is not known.
     """
     preprocessor = cfg.model.get('data_preprocessor') or {}
-    if preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr') or \
-            is_users(find_class(preprocessor.get('type'), MODELS)):
-        return False
-    pipelines = [dataset.get('pipeline') for _, dataset in find_datasets(cfg)]
-    loading = [steps for steps in pipelines if steps and kind_of_step(steps[0]).startswith('Load')]
-    return bool(loading) and not any(loading_step(steps) or users_steps(steps) for steps in loading)
+    if trunk_of(cfg.model) is None or is_users(find_class(preprocessor.get('type'), MODELS)) or \
+            preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr'):
+        return
+    try:
+        name = timm_name_of(cfg.model.backbone.get('init_cfg'))
+    except ValueError:  # another check says so
+        return
+    datasets = dict(find_datasets(cfg, ('train_dataloader', )))
+    pipelines = [dataset['pipeline'] for dataset in datasets.values() if dataset.get('pipeline')]
+    around = [steps_around(place, cfg) for place in datasets]
+    if name and pipelines and all(map(loads_bgr, pipelines)) and not users_steps(around):
+        yield Finding(
+            f'images reach the trunk as BGR (model.data_preprocessor.bgr_to_rgb is not True), and '
+            f'the weights {name} ({PLACE}) are for RGB',
+            ('model.data_preprocessor.bgr_to_rgb', PLACE),
+            'set bgr_to_rgb=True in model.data_preprocessor', 'warning')
+
+
+def loads_bgr(steps: list[dict[str, Any]]) -> bool:
+    """Whether a pipeline loads images as mmcv decodes them to colours, and no step is a user's."""
+    first = steps[0]
+    return (find_class(first.get('type'), TRANSFORMS) is LoadImageFromFile
+            and first.get('color_type', 'color') == 'color'
+            and first.get('imdecode_backend') != 'tifffile' and not users_steps(steps))
 
 
 def start_problems(cfg: Config) -> Iterator[Finding]:

@@ -35,9 +35,14 @@ def folder_of(cfg: Config) -> Path:
     return Path(out_dir, Path(cfg.work_dir).name)
 
 
-def noted(work_dir: str | Path) -> str:
-    """The path of the last checkpoint, as the run wrote it down; empty if it did not."""
-    file = Path(work_dir, FILE)
+def noted(work_dir: str | Path, name: str = FILE) -> str:
+    """The path of the last checkpoint, or the best, as the run wrote it down; empty if it did not.
+
+    Args:
+        work_dir: Of the run.
+        name: The file that has the path.
+    """
+    file = Path(work_dir, name)
     return file.read_text(errors='replace').strip() if file.is_file() else ''
 
 
@@ -102,9 +107,8 @@ def check_whole(path: Path) -> None:
 
 def whole_best(cfg: Config) -> Path | None:
     """The best checkpoint of a run, which may hold weights alone; None if none is whole."""
-    folder, file = folder_of(cfg), Path(cfg.work_dir, BEST_FILE)
-    name = Path(file.read_text(errors='replace')).name if file.is_file() else ''
-    found = [path for path in listed(folder) if path.name.startswith(BEST)]
+    name = Path(noted(cfg.work_dir, BEST_FILE)).name
+    found = [path for path in listed(folder_of(cfg)) if path.name.startswith(BEST)]
     for path in sorted(found, key=lambda path: (path.name != name, -path.stat().st_mtime)):
         with suppress(OSError, WeightsError):
             check_folder(path) if is_sharded(path) else read_checkpoint(path)
@@ -140,7 +144,7 @@ def newest_whole(cfg: Config) -> Path | None:
                 level=logging.WARNING)
         return path
     if damaged:
-        faults = '; '.join(text.removesuffix(CHANGED) for text in damaged)
+        faults = '; '.join(text.removesuffix(CHANGED).rstrip('.') for text in damaged)
         advice = CHANGED if any(text.endswith(CHANGED) for text in damaged) else ''
         best = whole_best(cfg)
         start = f', from the best checkpoint: --load-from {shlex.quote(str(best))}' if best else ''

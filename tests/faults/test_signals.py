@@ -51,13 +51,15 @@ def test_the_command_that_goes_on(words: list[str], expected: str) -> None:
     assert command_to_go_on(words) == expected
 
 
-@pytest.mark.parametrize('last, has_ended, expected', [
-    ('', True, 'nothing was saved'),
-    ('a.pth', False, 'nothing was saved since a.pth; go on'),
-    ('a.pth', True, 'after training had ended; its last checkpoint is a.pth'),
+@pytest.mark.parametrize('last, best, has_ended, expected', [
+    ('', '', True, 'nothing was saved'),
+    ('', 'best.pth', True, 'its best checkpoint is best.pth'),
+    ('a.pth', '', False, 'nothing was saved since a.pth; go on'),
+    ('a.pth', 'best.pth', True, 'after training had ended; its last checkpoint is a.pth'),
 ])
-def test_what_a_training_has_that_ended_at_once(last: str, has_ended: bool, expected: str) -> None:
-    assert what_is_left(last, has_ended, 'go on') == expected
+def test_what_a_training_has_that_ended_at_once(last: str, best: str, has_ended: bool,
+                                                expected: str) -> None:
+    assert what_is_left(last, best, has_ended, 'go on') == expected
 
 
 def wait_for_signals(ready: Any) -> None:
