@@ -15,7 +15,6 @@ from conftest import LAYOUTS, NO_WORKERS, SHORT, config, latest_log
 from mmdet.datasets.transforms import LoadAnnotations
 from mmengine.config import Config
 from mmengine.dataset import Compose
-from mmengine.registry import TRANSFORMS
 from PIL import Image
 from torch.utils.data import ChainDataset, Dataset
 
