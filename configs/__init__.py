@@ -44,4 +44,6 @@ def find_config(name: str | Path) -> Path:
     near = get_close_matches(str(path), beside, n=1)
     near = near or get_close_matches(wanted, list_configs(), n=1, cutoff=0.8)
     meant = f'; did you mean {near[0]}?' if near else ''
+    if path.is_dir():
+        meant = ': it is a folder, name a config in it'
     raise FileNotFoundError(f'no config file {name}{meant}')

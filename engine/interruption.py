@@ -67,6 +67,7 @@ class StopOnSignal(Hook):
 
     Attributes:
         has_ended: Whether training has, and what is left to be written comes by itself.
+        saves: Whether checkpoints are saved.
     """
 
     priority = 'HIGHEST'
@@ -76,6 +77,7 @@ class StopOnSignal(Hook):
         self.process = os.getpid()
         self.before: dict[int, Any] = {}  # handlers
         self.has_ended = False
+        self.saves = False
         self.in_step = False  # whether processes have equally many batches to validate
 
     def receive(self, number: int, frame: FrameType | None) -> None:
@@ -89,6 +91,8 @@ class StopOnSignal(Hook):
             name = signal.Signals(number).name
             again = ' again' * (number == signal.SIGINT)
             what, lacking = ('training stops once its state is saved', ', without saving')
+            if not self.saves:
+                what, lacking = ('training stops, and its config saves no state', '')
             if self.has_ended:
                 what, lacking = ('training has ended, and its last files are written', '')
             os.write(2, f'\n{name}: {what}; press Ctrl-C{again} to end at once{lacking}\n'.encode())
@@ -105,6 +109,7 @@ class StopOnSignal(Hook):
             return
         for loader in loaders_of(runner):
             outlive_signals(loader)
+        self.saves = saving_hook(runner) is not None
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
                 self.before[number] = signal.signal(number, self.receive)

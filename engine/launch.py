@@ -69,6 +69,7 @@ def load_config(options: LaunchOptions) -> Config:
 
     Raises:
         FileNotFoundError: If the config or the data root does not exist.
+        NotADirectoryError: If the work dir is a file.
         ValueError: If the options don't fit the config or this machine.
     """
     cfg = read_config(options.config)
@@ -85,6 +86,8 @@ def load_config(options: LaunchOptions) -> Config:
         # leaves of several heads have the same name, hence the folder too
         folder = options.config.resolve().parent.name
         cfg.work_dir = str(Path('work_dirs', folder, options.config.stem))
+    if os.path.exists(cfg.work_dir) and not os.path.isdir(cfg.work_dir):
+        raise NotADirectoryError(f'--work-dir: {cfg.work_dir} is no folder')
     cfg.launcher = options.launcher
     return cfg
 

@@ -181,8 +181,8 @@ class StrictRunner(Runner):
         """
         built = restart_workers(Runner.build_dataloader(dataloader, *args, **kwargs))
         is_training = dataloader is self._train_dataloader
-        advice = f'{ADVICE}; --on-bad-data skip takes others in their place' if is_training else \
-            ADVICE
+        may_skip = is_training and not self.skipped_samples
+        advice = ADVICE + '; --on-bad-data skip takes others in their place' * may_skip
         name_samples(built.dataset, self.skipped_samples if is_training else None, advice)
         return built
 

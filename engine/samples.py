@@ -80,7 +80,8 @@ class NamedSamples:
             if not self.skipped:
                 raise SampleError(f'{text}. {self.advice}')
             self.note(at, info, text)
-        raise SampleError(f'{min(number, IN_A_ROW)} samples in a row break; the first: {first}')
+        raise SampleError(f'{min(number, IN_A_ROW)} samples in a row break; the first: {first}. '
+                          f'{self.advice}')
 
     def info(self, index: int) -> dict[str, Any]:
         """What the data set knows of a sample; nothing if it is this that breaks."""

@@ -38,7 +38,7 @@ from .new_classes import NewClasses
 from .pipeline_steps import name_of
 from .run_folder import candidates, go_on, noted, recorded, settle
 from .run_folder.attaching import TABLE
-from .run_folder.newest import folder_of
+from .run_folder.newest import best_ones, folder_of
 from .run_folder.pending import PendingEvaluation
 from .run_folder.saving import saving_hook
 from .run_folder.table import MetricsTable
@@ -200,6 +200,9 @@ def set_resume(cfg: Config, resume: str | None) -> None:
             raise FileExistsError(
                 f'{cfg.work_dir} has checkpoints of an earlier run: go on from them with --resume, '
                 'or name another --work-dir')
+        if not cfg.resume and best_ones(cfg):
+            raise FileExistsError(f'{cfg.work_dir} has the best checkpoint of an earlier run: name '
+                                  'another --work-dir')
     elif resume == 'auto':
         last = noted(cfg.work_dir)
         cfg.resume = True

@@ -144,6 +144,15 @@ def test_a_variable_that_was_not_copied_may_be_read_by_a_hook(
     assert 'my_threshold is a variable of the config file' in capsys.readouterr().out
 
 
+def test_settings_in_one_text(monkeypatch: pytest.MonkeyPatch,
+                              capsys: pytest.CaptureFixture[str]) -> None:
+    option = 'train_cfg.max_iters=4 train_cfg.val_interval=2'
+    monkeypatch.setattr('sys.argv', ['train', str(DETECTOR), '--cfg-options', option])
+    with pytest.raises(SystemExit, match='2'):
+        train.main()
+    assert f'leave out the quotes around {option}' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize('option', ['resume', 'a=[(1,2]', 'a=dict(b=1,c=2)'])
 def test_what_is_no_setting(option: str, monkeypatch: pytest.MonkeyPatch,
                             capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,9 @@ def test_detectors_that_suppress_nothing_have_no_tta(changes: dict | None) -> No
 def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
     cfg = Config(dict(work_dir=str(tmp_path), resume=False))
     set_resume(cfg, None)
+    (tmp_path / 'best_mIoU_iter_2.pth').touch()
+    with pytest.raises(FileExistsError, match=f'{tmp_path} has the best checkpoint of an earlier'):
+        set_resume(cfg, None)
     (tmp_path / 'last_checkpoint').write_text(f'{tmp_path}/iter_2.pth')
     with pytest.raises(FileExistsError, match=f'{tmp_path} has checkpoints of an earlier run'):
         set_resume(cfg, None)
@@ -166,6 +169,12 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
     ('train', ['no.py'], 'train: no config file no.py'),
     ('train', ['{config}'], 'instances_train2017.json (train_dataloader.dataset)'),
     ('train', ['{config}', '--data-root', '/nowhere'], '--data-root /nowhere is no folder'),
+    ('train', ['{config}', '--work-dir', '{config}'], 'slim_shapes.py is no folder'),
+    ('train', [str(ROOT / 'configs/sem_fpn')], 'sem_fpn: it is a folder, name a config in it'),
+    ('train', [
+        '{config}', '--data-root', '{data}', '--cfg-options',
+        'model.backbone.init_cfg.checkpoint=a.pth'
+    ], "init_cfg has a checkpoint and no type: init_cfg.type must be 'Pretrained'"),
     ('train', ['{config}', '--data-root', '{data}', '--resume', 'no.pth'
                ], '--resume: no checkpoint no.pth'),
     ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no checkpoint no.pth'),

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ CHECKPOINT = ('file or URL of the whole model; left out where CONFIG is a\n'
               'checkpoint of a run or a packaged model')
 STOPPED = 130  # the status that Ctrl-C ends a program with
 SPINS = '10000'  # of GOMP_SPINCOUNT, measured by docs/measure_spinning.py
+SEVERAL = re.compile(r'=.*\s\w+(\.\w+)+=')  # keys in one text
 #: with these, users say how OpenMP's threads wait, or that they have cores of their own
 WAITING = ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'GOMP_CPU_AFFINITY', 'OMP_PROC_BIND', 'OMP_PLACES')
 
@@ -61,7 +63,9 @@ def stoppable(tool: str) -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SyntaxError) as error:
+        if isinstance(error, SyntaxError) and not isinstance(error.__context__, KeyboardInterrupt):
+            raise  # else mmengine was stopped while it laid out a config, and called that wrong
         print(f'\n{tool}: stopped', file=sys.stderr)
         sys.exit(STOPPED)
 
@@ -113,6 +117,9 @@ class Options(argparse.Action):
                  option_string: str | None = None) -> None:
         """Parse values and add them to what was given before."""
         from mmengine.config import DictAction
+        if quoted := next((value for value in values if SEVERAL.search(value)), ''):
+            parser.error(f'{option_string} takes each KEY=VALUE as an argument of its own: leave '
+                         f'out the quotes around {quoted}')
         parse = DictAction(self.option_strings, self.dest, nargs='+')
         try:
             parse(parser, namespace, values, option_string)

@@ -149,8 +149,9 @@ def check_published(name: str) -> None:
     """Raise a WeightsError if timm publishes no weights under a model's name and tag."""
     known = list_pretrained()
     if name not in known:
-        near = ', '.join(get_close_matches(name, known, n=4)) or 'timm.list_pretrained() lists them'
-        raise WeightsError(f'timm publishes no weights {name}: {near}?')
+        near = ' or '.join(get_close_matches(name, known, n=4))
+        meant = f'; did you mean {near}?' if near else ': timm.list_pretrained() lists them'
+        raise WeightsError(f'timm publishes no weights {name}{meant}')
 
 
 def require_hub() -> None:

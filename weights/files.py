@@ -95,7 +95,7 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
         raise WeightsError(
             f'{path} is a pickle of protocol {head[1]}, which could run any code: it is not '
             'loaded. Ask who made it for a file of torch.save or safetensors; if torch.save wrote '
-            'it so, and you trust them, say --trust')
+            'it so, and you trust them, say --trust, or trust=True')
     with torch.serialization.safe_globals(HARMLESS):
         try:
             with open(path, 'rb') as file:  # by a path, torch would believe the suffix
@@ -143,10 +143,10 @@ def refusal(path: Path, error: Exception, is_archive: bool) -> WeightsError:
     reason = re.search(r'WeightsUnpickler error:\s+(.+)', str(error))
     if not found and is_archive and reason:
         return WeightsError(f'{path} contains what is not loaded without trust ({reason[1]}). If '
-                            'you trust who made it, say --trust')
+                            'you trust who made it, say --trust, or trust=True')
     if not found:
         because = f': {reason[1]}' if reason else ''
         return DamagedError(f'{path} is damaged or no weights file{because}')
     return WeightsError(
         f'{path} contains more than weights ({", ".join(found)}) and is not loaded, since that '
-        'could run any code. If you trust who made it, say --trust')
+        'could run any code. If you trust who made it, say --trust, or trust=True')

@@ -79,7 +79,7 @@ def remap(state: State, source: str) -> tuple[Layout, State]:
             return layout, layout.remap(state)
         except WeightsError as error:
             raise WeightsError(f'{source} ({layout.name}) cannot be renamed: {error}') from error
-    names = ', '.join(dict.fromkeys(layout.name for layout in (*LAYOUTS, WHOLE_MODEL)))
+    names = '; '.join(dict.fromkeys(layout.name for layout in (*LAYOUTS, WHOLE_MODEL)))
     raise WeightsError(f'{source} has none of the known layouts ({names}); its keys are like '
                        f'{", ".join(list(state)[:4])}')
 

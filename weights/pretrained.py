@@ -19,11 +19,14 @@ def pretrained_of(init_cfg: dict | list[dict] | None) -> dict[str, Any] | None:
     """The ``type='Pretrained'`` part of an ``init_cfg``.
 
     Raises:
-        ValueError: If it is a name alone.
+        ValueError: If it is a name alone, or names a checkpoint and no type.
     """
     if isinstance(init_cfg, str):
         raise ValueError(f"init_cfg must be dict(type='Pretrained', checkpoint={init_cfg!r})")
     init_cfgs = init_cfg if isinstance(init_cfg, list) else [init_cfg or {}]
+    if any('checkpoint' in cfg and 'type' not in cfg for cfg in init_cfgs):
+        raise ValueError(
+            "init_cfg has a checkpoint and no type: init_cfg.type must be 'Pretrained'")
     return next((cfg for cfg in init_cfgs if cfg.get('type') == 'Pretrained'), None)
 
 

@@ -105,7 +105,7 @@ class FiniteSteps(Hook):
             most = [f'{name} ({times})' for name, times in self.images.most_common(5)]
             runner.logger.warning(
                 f'{self.num_skipped} {were} skipped, as a loss or a gradient was not finite; '
-                f'images that were in most of them: {", ".join(most)}')
+                f'images, those of the most such steps first: {", ".join(most)}')
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         """Look at the boxes, which a loss may ignore if they are NaN."""

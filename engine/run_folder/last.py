@@ -67,7 +67,7 @@ class LastCheckpoints(Hook):
                 return
             self.is_missing = True
             runner.logger.error(f'{error}. Training goes on, and saves again when the next '
-                                f'checkpoint is due. {self.newest(runner)}')
+                                f'checkpoint is due, and at its end. {self.newest(runner)}')
         else:
             self.is_missing = False
 
@@ -150,9 +150,11 @@ class LastCheckpoints(Hook):
         try:
             self.write(runner, step, dict(epoch=runner.epoch, iter=runner.iter))
         except OSError as error:
+            has_one = runner.message_hub.runtime_info.get('last_ckpt')
+            what = 'go on with --resume' if has_one else 'train again'
             raise CheckpointError(
                 error.errno, f'{error}. Training has ended, and its last state is lost: make room '
-                f'and go on with --resume. {self.newest(runner)}') from error
+                f'and {what}. {self.newest(runner)}') from error
         self.is_missing = False
         runner.logger.info(f'the last state is saved: {self.saving.last_ckpt}')
 

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from mmengine.config import Config
@@ -24,6 +25,7 @@ from .last import FILE
 
 NUMBERED = re.compile(r'(?:iter|epoch)_(\d+)\.pth')
 BEST = 'best_'  # what mmengine's names of best checkpoints begin with
+EARLIER = 'earlier'  # what names of those begin with that an earlier start left
 
 
 def folder_of(cfg: Config) -> Path:
@@ -88,6 +90,12 @@ def is_later(path: Path, last: Path, cfg: Config) -> bool:
     return path.stat().st_mtime_ns > Path(cfg.work_dir, FILE).stat().st_mtime_ns
 
 
+def best_ones(cfg: Config) -> list[Path]:
+    """The best checkpoints in the folder of a run."""
+    return [path for path in listed(folder_of(cfg))
+            if path.name.startswith(BEST) and path.suffix == '.pth']  # yapf: disable
+
+
 def check_whole(path: Path) -> None:
     """Look whether training can go on from a checkpoint; one without SHA-256 is read for that.
 
@@ -108,8 +116,7 @@ def check_whole(path: Path) -> None:
 def whole_best(cfg: Config) -> Path | None:
     """The best checkpoint of a run, which may hold weights alone; None if none is whole."""
     name = Path(noted(cfg.work_dir, BEST_FILE)).name
-    found = [path for path in listed(folder_of(cfg)) if path.name.startswith(BEST)]
-    for path in sorted(found, key=lambda path: (path.name != name, -path.stat().st_mtime)):
+    for path in sorted(best_ones(cfg), key=lambda path: (path.name != name, -path.stat().st_mtime)):
         with suppress(OSError, WeightsError):
             check_folder(path) if is_sharded(path) else read_checkpoint(path)
             return path
@@ -153,6 +160,24 @@ def newest_whole(cfg: Config) -> Path | None:
     return None
 
 
+def set_aside_best(cfg: Config) -> None:
+    """Rename the best checkpoints of a run that starts anew, which would take their names.
+
+    A run has those alone if it was killed before its first checkpoint with the state of training,
+    or saved no such ones.
+    """
+    for path in best_ones(cfg):
+        names = (f'{EARLIER}{number or ""}_{path.name}' for number in count())
+        kept = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+        path.rename(kept)
+        print_log(
+            f'--resume: no checkpoint in {cfg.work_dir} has the state of training, which starts '
+            f'anew. The best one is kept as {kept}: --load-from starts from it',
+            logger='current',
+            level=logging.WARNING)
+    Path(cfg.work_dir, BEST_FILE).unlink(missing_ok=True)
+
+
 def clear(cfg: Config) -> None:
     """Remove what a killed process left of files that it was writing.
 
@@ -186,6 +211,8 @@ def go_on(runner: Runner) -> None:
             clear(runner.cfg)
             if runner._resume and runner._load_from is None:
                 answer = [newest_whole(runner.cfg)]
+            elif not runner._resume:
+                set_aside_best(runner.cfg)
         except (OSError, ValueError) as error:
             answer = [error]
     broadcast_object_list(answer)

@@ -21,6 +21,7 @@ import torch
 from conftest import LAUNCH, NO_VAL, NO_WORKERS, TWO_PROCESSES, config
 from interrupted_runs import Runs, run, start
 from mmdet.datasets.samplers import AspectRatioBatchSampler
+from mmengine.config import Config
 from mmengine.dataset import DefaultSampler, InfiniteSampler
 from mmengine.optim import OptimWrapper
 from torch import nn
@@ -32,6 +33,7 @@ from colonnade.engine import seeding
 from colonnade.engine.interruption import SIGNALS, StopOnSignal, interruptible, start_worker
 from colonnade.engine.loops import SeededIterationLoop
 from colonnade.engine.seeding import MODEL, Seed, SeededBatches, endless_loader
+from colonnade.tools.command_line import stoppable
 from colonnade.tools.train import command_to_go_on, what_is_left
 
 
@@ -95,7 +97,9 @@ class OfWorkers(Dataset):
 
 
 def test_workers_of_an_iteration_loop_outlive_signals() -> None:
-    loader, runner = DataLoader(OfWorkers(), num_workers=1), SimpleNamespace(visualizer=None)
+    loader, runner = DataLoader(
+        OfWorkers(), num_workers=1), SimpleNamespace(
+            visualizer=None, hooks=[])
     runner.train_loop, runner.val_loop = SeededIterationLoop(runner, loader, max_iters=9), None
     hook = StopOnSignal()
     hook.before_train(runner)
@@ -123,7 +127,8 @@ def test_an_evaluation_within_a_step_is_not_broken_off(monkeypatch: pytest.Monke
 def test_a_signal_when_training_has_ended(capfd: pytest.CaptureFixture) -> None:
     """It is not said that training stops; handlers are given back when all is written."""
     loop = SimpleNamespace()
-    runner = SimpleNamespace(train_loop=loop, val_loop=None, register_hook=lambda hook: None)
+    runner = SimpleNamespace(
+        train_loop=loop, val_loop=None, hooks=[], register_hook=lambda hook: None)
     with interruptible(runner) as hook:
         hook.before_train(runner)
         hook.after_train(runner)
@@ -134,6 +139,32 @@ def test_a_signal_when_training_has_ended(capfd: pytest.CaptureFixture) -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_signals_where_nothing_is_saved(capfd: pytest.CaptureFixture) -> None:
+    hook = StopOnSignal()
+    hook.receive(signal.SIGTERM, None)
+    assert 'SIGTERM: training stops, and its config saves no state; press' in capfd.readouterr().err
+
+
+def test_ctrl_c_while_a_config_is_laid_out(monkeypatch: pytest.MonkeyPatch,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    """mmengine says of it that the config is wrong."""
+
+    @stoppable('train')
+    def lay_out() -> str:
+        return str(Config(dict(a=1)).pretty_text)
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', stop)
+    with pytest.raises(SystemExit) as ended:
+        lay_out()
+    assert ended.value.code == 130 and capsys.readouterr().err == '\ntrain: stopped\n'
+    monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda *_, **__: 1 / 0)
+    with pytest.raises(SyntaxError):
+        lay_out()
 
 
 class Sized(list):

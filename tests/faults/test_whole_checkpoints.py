@@ -127,6 +127,29 @@ def test_what_to_do_where_no_checkpoint_is_whole(best: str | None, tmp_path: Pat
     assert str(raised.value).endswith(f'there. {advice}{start if best == "whole" else ""}')
 
 
+def test_the_best_of_an_earlier_start_is_kept(tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that was killed before it saved the state of training, and starts anew."""
+    said: list[str] = []
+    monkeypatch.setattr('colonnade.engine.run_folder.newest.print_log',
+                        lambda text, **_: said.append(text))
+    cfg, path = settings(tmp_path), tmp_path / 'best_mIoU_iter_2.pth'
+    runner: Any = SimpleNamespace(cfg=cfg, _resume=False, _load_from=None)
+    for step in range(3):
+        path.write_text(f'of start {step}')
+        (tmp_path / 'best_checkpoint').write_text(str(path))
+        go_on(runner)
+        name = f'earlier{step or ""}_best_mIoU_iter_2.pth'
+        assert (tmp_path / name).read_text() == f'of start {step}'
+        assert not path.exists() and not (tmp_path / 'best_checkpoint').exists()
+        assert f'The best one is kept as {tmp_path / name}' in said[step]
+    runner._resume = True
+    save(tmp_path, 4)
+    path.write_text('of this start')
+    go_on(runner)
+    assert path.read_text() == 'of this start'
+
+
 @pytest.mark.parametrize('note', [None, '/moved/best_mAP_iter_2.pth'])
 def test_the_best_that_the_run_noted_is_named(note: str | None, tmp_path: Path) -> None:
     """Else the newest."""
