@@ -108,5 +108,5 @@ def test_files_of_another_name_at_timms_hub(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize('name', ['vit_small_patch16_dinov3.none', 'vit_small_patch16_dinov4'])
 def test_names_that_timm_does_not_publish(name: str) -> None:
-    with pytest.raises(WeightsError, match=f'no weights {name}: .*vit_small_patch16_dinov3.lvd'):
+    with pytest.raises(WeightsError, match=f'{name}; did you mean .*vit_small_patch16_dinov3.lvd'):
         downloads.fetch(f'timm://{name}')
