@@ -205,6 +205,7 @@ def test_a_module_like_others() -> None:
         assert not hasattr(mmcv_ext, name)
 
 
+@pytest.mark.slow
 def test_mmcv_finds_all_names_that_it_asks_for() -> None:
     run_python(
         '-c', 'import sys; from colonnade.tools import mmcv_ext; '
