@@ -1,4 +1,4 @@
-"""What the processes of a training must agree on before it starts."""
+"""What the processes of a job must agree on before it starts."""
 from __future__ import annotations
 
 import socket
@@ -9,11 +9,12 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.dist import all_gather_object, get_rank, get_world_size
 from mmengine.runner import Runner, find_latest_checkpoint
+from torch.utils.data import Dataset
 
 from .class_checks import shortened
 from .data_sources import find_datasets, paths_of
 from .hooks import plain
-from .run_report.about import SPLITS, flat
+from .run_report.about import flat
 from .run_report.fingerprints import sha256_of_path, versions
 
 OWN = ('work_dir', 'resume', 'load_from')  # settings that may differ, or are compared otherwise
@@ -23,8 +24,8 @@ EXAMPLES = 4
 def check_same_start(runner: Runner) -> None:
     """Raise a ValueError in all processes if one has another start, config or version.
 
-    Another start is that from another checkpoint. It is so where machines have work dirs of their
-    own: the first process writes to its own. Paths in configs may differ.
+    Another start is that of a training from another checkpoint. It is so where machines have work
+    dirs of their own: the first process writes to its own. Paths in configs may differ.
     """
     if get_world_size() == 1:
         return
@@ -69,18 +70,26 @@ def is_path(value: str) -> bool:
     return value[:1] in ('"', "'") and (value[1:2] == '/' or '://' in value)
 
 
-def check_same_data(runner: Runner) -> None:
+def check_same_data(cfg: Config, datasets: Mapping[str, Dataset],
+                    files: Sequence[str] = ()) -> None:
     """Raise a ValueError in all processes if one has other data than the first.
 
     Numbers of images are compared, contents of annotation files, and names and sizes of the files
     in folders. Of each machine, one process reads a file.
+
+    Args:
+        cfg: Of the runner.
+        datasets: The loaded ones, by the loader that the config has for them, such as
+            ``train_dataloader``.
+        files: Other files and folders to compare, or URLs, which are not.
     """
     if get_world_size() == 1:
         return
-    numbers = {'training': len(runner.train_dataloader.dataset)}
-    if runner.val_loop is not None:
-        numbers['validation'] = len(runner.val_loop.dataloader.dataset)
-    paths = paths_of_splits(runner.cfg)
+    numbers = {loader: len(dataset) for loader, dataset in datasets.items()}
+    paths = [
+        *(path for _, dataset in find_datasets(cfg, tuple(datasets)) for path in paths_of(dataset)),
+        *files
+    ]
     places = all_gather_object((socket.gethostname(), paths, numbers))
     digests: dict[tuple[str, str], str] = {}
     for each in all_gather_object(own_digests(places)):
@@ -88,20 +97,14 @@ def check_same_data(runner: Runner) -> None:
     first_host, first_paths, first_numbers = places[0]
     for rank, (host, paths, numbers) in enumerate(places):
         where = f'process {rank} on {host} has other data than process 0 on {first_host}'
-        for split, number in numbers.items():
-            if number != first_numbers.get(split):
-                raise ValueError(f'{where}: {number} images for {split}, not '
-                                 f'{first_numbers.get(split)}')
+        for loader, number in numbers.items():
+            if number != first_numbers[loader]:
+                raise ValueError(f'{where}: {number} images in {loader}, not '
+                                 f'{first_numbers[loader]}')
         for path, first_path in zip(paths, first_paths, strict=True):
             if digests[host, path] != digests[first_host, first_path]:
                 raise ValueError(f'{where}: the content of {path} is not that of {first_path} '
                                  f'on {first_host}')
-
-
-def paths_of_splits(cfg: Config) -> list[str]:
-    """The annotation files and folders that the data sets of a training read, in their order."""
-    loaders = tuple(loader for loader in SPLITS.values() if cfg.get(loader))
-    return [path for _, dataset in find_datasets(cfg, loaders) for path in paths_of(dataset)]
 
 
 def own_digests(places: Sequence[tuple[str, list[str], Any]]) -> dict[tuple[str, str], str]:

@@ -15,6 +15,7 @@ from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS, TRANSFORMS
 from mmengine.runner import Runner
+from torch.utils.data import Dataset
 
 from .class_checks import reads_categories, shortened
 from .data_borders import image_paths, naming_deep_files
@@ -55,6 +56,14 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
         validated = image_paths(validation, allow_outside=allow_outside)
         if is_main_process():
             warn_of_shared_images(images, validated)
+
+
+def loaded_datasets(runner: Runner) -> dict[str, Dataset]:
+    """The data sets of a training, by the config's loaders."""
+    loaded = dict(train_dataloader=runner.train_dataloader.dataset)
+    if runner.val_loop is not None:
+        loaded['val_dataloader'] = runner.val_loop.dataloader.dataset
+    return loaded
 
 
 def parts_of(dataset: Any) -> Iterator[Any]:

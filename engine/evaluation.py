@@ -1,31 +1,29 @@
 """From a config, weights and options to a runner that is ready to test, and to its metrics."""
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import is_main_process
-from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS, VISUALIZERS
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import nn
 
 from colonnade.configs import find_config
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
+from .agreement import check_same_data, check_same_start
 from .atomic import check_writable, write_json
 from .config_checks.every import check_config, log_warnings
 from .config_checks.finding import Finding
@@ -38,15 +36,15 @@ from .fusing import fuse_if_wanted, is_fused
 from .half_precision import Amp, compute_in, half_type, name_of_type
 from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
+from .metric_values import Metrics, complete
 from .registries import find_class
 from .runner import StrictRunner
 from .sharding import ShardedRunner
 from .terminal import without_steps
 from .tta import augment_tests
+from .watching import HANG_LIMIT, watched
 
-Metrics = dict[str, Any]  # numbers, None for those that are undefined; rarely texts, dicts or lists
 OWNERS = ('mmengine', 'mmseg', 'colonnade')  # whose hooks and visualizers read no logits
-AVERAGES = ('mAP', 'mAP_50', 'mAP_75')
 
 
 @dataclass(kw_only=True)
@@ -60,6 +58,8 @@ class TestOptions(LaunchOptions):
         fuse: Fold and merge layers, see :func:`.fusing.fuse`; ``None`` does so where it can be.
         amp: Compute in half precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16
             on a CPU and float16 on a GPU.
+        hang_limit: Seconds after which a batch that does not end ends a job of several processes,
+            if batches are not slow; 0 for never.
     """
     __test__ = False  # pytest takes what is called Test for tests
 
@@ -68,6 +68,7 @@ class TestOptions(LaunchOptions):
     tta: bool = False
     fuse: bool | None = None
     amp: Amp = False
+    hang_limit: float = HANG_LIMIT
 
 
 def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metrics:
@@ -129,9 +130,11 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
     Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
     if options.out:
         check_writable(Path(options.out))
-    with trusting(options.trust):
+    with trusting(options.trust), ExitStack() as stack:
         runner = build_runner(cfg)
+        stack.enter_context(watched(runner, options.hang_limit))
         log_warnings(warnings)
+        check_same_start(runner)
         if isinstance(runner, StrictRunner):
             runner.prepare = partial(
                 prepare, fuse=options.fuse, labels_alone=reads_labels_alone(cfg), dtype=dtype)
@@ -141,9 +144,12 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
                              f'{type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
-        if not options.allow_outside and runner.test_loop is not None:
-            with without_steps(), naming_deep_files(cfg, ('test_dataloader', )):
-                image_paths(parts_of(runner.test_dataloader.dataset), allow_outside=False)
+        with without_steps(), naming_deep_files(cfg, ('test_dataloader', )):
+            dataset = None if runner.test_loop is None else runner.test_dataloader.dataset
+        if dataset is not None:
+            if not options.allow_outside:
+                image_paths(parts_of(dataset), allow_outside=False)
+            check_same_data(cfg, dict(test_dataloader=dataset), [expanduser(options.checkpoint)])
         yield runner
 
 
@@ -172,55 +178,6 @@ def prepare(model: nn.Module, *, fuse: bool | None, labels_alone: bool,
         print_log(f'fused: {"; ".join(lines)}', logger='current')
     if dtype is not None:
         compute_in(model, dtype)
-
-
-def complete(metrics: dict[str, Any], evaluators: Iterable[BaseMetric]) -> Metrics:
-    """``metrics`` as JSON has them, with an mAP of 0 where nothing was detected.
-
-    mmdet's CocoMetric gives no numbers at all for a model without a single detection. Loops and
-    evaluators may put names before a metric's own, as mmdet's TeacherStudentValLoop does.
-
-    Args:
-        metrics: What the evaluators computed.
-        evaluators: Of the test.
-    """
-    absent: dict[str, float] = {}
-    for evaluator in evaluators:
-        if type(evaluator).__name__ not in ('CocoMetric', 'FasterCocoMetric'):
-            continue
-        prefix = f'{evaluator.prefix}/' if evaluator.prefix else ''
-        if evaluator.format_only or any(f'/{prefix}' in f'/{key}' for key in metrics):
-            continue
-        names = [name for name in AVERAGES if name in (evaluator.metric_items or AVERAGES)]
-        kinds = [kind for kind in evaluator.metrics if kind in ('bbox', 'segm')]
-        absent |= {f'{prefix}{kind}_{name}': 0. for kind in kinds for name in names}
-    metrics = {**absent, **metrics}
-    return {key: plain(value) for key, value in metrics.items()}
-
-
-def plain(value: Any) -> Any:
-    """What an evaluator computed, as JSON has it: a number is a float, or None if not finite."""
-    number = as_number(value)
-    if number is not None:
-        return float(number) if math.isfinite(number) else None
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (Tensor, np.ndarray)):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value if value is None else str(value)
-
-
-def as_number(value: Any) -> int | float | None:
-    """A number of Python, also from numpy and torch; None for what is none."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray) and value.size == 1:
-        value = value.item()
-    if not isinstance(value, Real):
-        return None
-    return int(value) if isinstance(value, int) else float(value)
 
 
 def write_metrics(found: dict[str, Any], runner: Runner, options: TestOptions) -> Metrics:

@@ -25,7 +25,7 @@ def find_class(kind: Any, *registries: Registry) -> Any:
     """
     if not isinstance(kind, str):
         return kind
-    if kind.count('.') > 1 and (found := get_object_from_string(kind)) is not None:
+    if kind.count('.') > 1 and (found := imported(kind)) is not None:
         return found  # as texts of Python configs name classes
     current = DefaultScope.get_current_instance()
     scope, _, name = kind.rpartition('.')
@@ -41,7 +41,17 @@ def find_class(kind: Any, *registries: Registry) -> Any:
     for candidate in candidates:
         if is_known(name, candidate):
             return candidate.get(name)
-    return get_object_from_string(kind) if '.' in kind else None
+    return imported(kind) if '.' in kind else None
+
+
+def imported(name: str) -> Any:
+    """What a name with all its modules leads to; None if nothing, or if it can be no such name."""
+    return get_object_from_string(name) if is_dotted_name(name) else None
+
+
+def is_dotted_name(text: str) -> bool:
+    """Whether a text may be a name, with its library or its modules or without."""
+    return all(part.isidentifier() for part in text.split('.'))
 
 
 def is_users(cls: Any) -> bool:
@@ -58,7 +68,7 @@ def is_known(kind: str, registry: Registry) -> bool:
     """Whether a registry finds a type, also of its parents."""
     try:
         return registry.get(kind) is not None
-    except RuntimeError:  # of what can be no name, such as ''
+    except (RuntimeError, TypeError, ValueError):  # of what can be no name, such as '' or '../x'
         return False
 
 
@@ -78,4 +88,5 @@ def unknown_type(name: str) -> str:
     types = {known.lower(): known for known in known_types()}
     near = [types[low] for low in get_close_matches(name.lower(), types, n=3, cutoff=0.7)]
     meant = f'; did you mean {" or ".join(near)}?' if near else ''
-    return f'the type {name} is not known{meant}'
+    shown = name if is_dotted_name(name) else repr(name)
+    return f'the type {shown} is not known{meant}'

@@ -26,7 +26,7 @@ from .config_checks.every import check_config, log_warnings
 from .config_checks.finding import Finding
 from .config_kinds import reading_config
 from .data_borders import check_pickles
-from .data_checks import check_loaded_data
+from .data_checks import check_loaded_data, loaded_datasets
 from .data_sources import check_data, exists
 from .data_validation.start import check_before_training
 from .divergence import FiniteSteps, skip_bad_steps
@@ -356,7 +356,7 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
             runner.check_weights()
         with without_steps(), without_collecting():
             check_loaded_data(runner, allow_outside=options.allow_outside)
-        check_same_data(runner)
+        check_same_data(cfg, loaded_datasets(runner))
         skip_bad_steps(runner, options.max_bad_steps)
         with recorded(
                 runner,

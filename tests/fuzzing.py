@@ -197,7 +197,8 @@ def changed_values(draw: st.DrawFn, source: Any, most: int = 4, odd: Any = ODD) 
             case 'odd':
                 parent[key] = deepcopy(draw(st.sampled_from(odd)))
             case 'near' if type(value) in (int, float):
-                parent[key] = value + draw(st.sampled_from([-1, 1, 0.5, -100, 100, -2 * value]))
+                half = 0.5 if abs(value) < 1e300 else 1  # larger integers are no floats
+                parent[key] = value + draw(st.sampled_from([-1, 1, half, -100, 100, -2 * value]))
             case 'near' if isinstance(value, str):
                 parent[key] = draw(changed_text(value, 1))
             case 'remove' if parent is not root:

@@ -1,6 +1,7 @@
 """Processes of one job that nothing stops if one of them ends, as those of Slurm's srun."""
 from __future__ import annotations
 
+import faulthandler
 import time
 from importlib import import_module
 from multiprocessing import get_context
@@ -48,6 +49,7 @@ def run_independently(*commands: list, out: Path, timeout: float = 100) -> list[
         context.Process(target=run_and_say, args=(rank, list(map(str, command)), store.port, logs))
         for rank, command in enumerate(commands)
     ]
+    faulthandler.cancel_dump_traceback_later()  # of pytest: a fork could start none of its own
     for process in processes:
         process.start()
     end = time.monotonic() + timeout

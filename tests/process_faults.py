@@ -55,7 +55,7 @@ FAULTS = dict(kill=kill, stop=stop, fail=fail, memory=exhaust_memory, loop=loop,
 
 @HOOKS.register_module()
 class ProcessFault(Hook):
-    """Fails in one process before an iteration, or in its evaluation.
+    """Fails in one process before an iteration of a training or a test, or in its evaluation.
 
     Args:
         fault: Which of ``FAULTS``.
@@ -69,6 +69,10 @@ class ProcessFault(Hook):
 
     def before_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
         if runner.rank == self.rank and runner.iter + 1 == self.iteration:
+            FAULTS[self.fault]()
+
+    def before_test_iter(self, runner: Runner, batch_idx: int, *_: Any, **__: Any) -> None:
+        if runner.rank == self.rank and batch_idx + 1 == self.iteration:
             FAULTS[self.fault]()
 
     def after_val_epoch(self, runner: Runner, *_: Any, **__: Any) -> None:

@@ -273,6 +273,13 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         choices=['none', 'pytorch', 'slurm', 'mpi'],
         default='none',
         help='what started the processes: pytorch for torchrun')
+    parser.add_argument(
+        '--hang-limit',
+        type=float,
+        metavar='SECONDS',
+        default=argparse.SUPPRESS,
+        help='end a job of several processes if an iteration takes longer than this and than 10 '
+        'times the longest so far (45); 0 for never')
     add_allow_outside(parser)
     add_trust(parser)
 

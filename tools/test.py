@@ -32,7 +32,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Evaluate, print the metrics and write them."""
     args = parse_args()
-    with ExitStack() as stack:
+    with user_errors('test', ConnectionError), ExitStack() as stack:  # to other processes
         with user_errors('test'):
             args.config = find_config(args.config)
             from colonnade.engine import evaluation  # takes seconds

@@ -104,13 +104,6 @@ def parse_args() -> argparse.Namespace:
         metavar='N',
         help='stop after N steps in a row that were skipped, as a loss or a gradient was NaN or '
         'infinite (%(default)s)')
-    parser.add_argument(
-        '--hang-limit',
-        type=float,
-        metavar='SECONDS',
-        default=argparse.SUPPRESS,
-        help='end a job of several processes if an iteration takes longer than this and than 10 '
-        'times the longest so far (45); 0 for never')
     add_plan(parser)
     args = parser.parse_args()
     if not args.plan and (args.processes, args.plan_memory, args.plan_size) != (1, None, None):

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from torch.utils.data import DataLoader
 
 from ..options import FREE, TOP, is_misspelt, names_read_from
-from ..registries import find_class, is_users, loaded_scopes, unknown_type
+from ..registries import find_class, is_dotted_name, is_users, loaded_scopes, unknown_type
 from .finding import Finding
 
 #: which registries a type is looked up in, by the last name of its path; others in all
@@ -110,7 +110,8 @@ def registries_at(path: list[str]) -> tuple[registry.Registry, ...]:
 def is_looked_up(kind: Any, path: list[str]) -> bool:
     """Whether a type that nothing registers is wrong: it may be of a library that waits."""
     scope, _, _ = str(kind).rpartition('.')
-    return bool(registries_at(path)) and (not scope or scope in loaded_scopes())
+    waits = scope and scope not in loaded_scopes() and is_dotted_name(str(kind))
+    return bool(registries_at(path)) and not waits
 
 
 def is_ours(cls: Any) -> bool:

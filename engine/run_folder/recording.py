@@ -10,7 +10,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop, Runner
 from mmengine.visualization import BaseVisBackend
 
-from ..evaluation import as_number, complete
+from ..metric_values import as_number, complete
 from .table import MetricsTable, Value
 
 

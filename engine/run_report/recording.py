@@ -20,7 +20,7 @@ from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 
 from ..atomic import write_json, write_text
-from ..evaluation import complete
+from ..metric_values import complete
 from ..prediction.results import distinct_colours
 from ..prediction.samples import kind_of
 from ..processes import on_several_machines

@@ -15,6 +15,7 @@ from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
 from mmcv.transforms import BaseTransform
 from mmdet.datasets.transforms import LoadAnnotations, PackDetInputs
 from mmengine.config import Config
+from mmengine.registry import MODELS
 from mmseg.datasets import BaseSegDataset
 
 from colonnade.engine.config_checks import building
@@ -24,7 +25,7 @@ from colonnade.engine.config_checks.numbers import number_problems
 from colonnade.engine.config_checks.settings import value_of
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.loading import load
-from colonnade.engine.registries import find_class
+from colonnade.engine.registries import find_class, is_known
 
 ALL = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 HEADS = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'dino', 'mask2former',
@@ -260,6 +261,15 @@ def test_types_are_known_however_they_are_spelt(spelt: Callable[[str], Any]) -> 
     found = found_in(cfg)
     one(found, 'model.neck.fpn.out_channels', 'model.rpn_head.in_channels')
     one(found, 'default_hooks.checkpoint.by_epoch', severity='warning')
+
+
+@pytest.mark.parametrize('kind',
+                         ['', '..', '../../x', '.neck.FPN', 'mmdet..FPN', 'mmdet.FPN.', 'a\0.b'])
+def test_texts_that_can_be_no_type(kind: str) -> None:
+    assert find_class(kind) is None
+    assert not is_known(kind, MODELS)
+    cfg = changed('mask_rcnn', {'model.neck.fpn.type': kind})
+    assert f'the type {kind!r} is not known' in str(one(found_in(cfg), 'model.neck.fpn.type'))
 
 
 def test_masks_and_annotations_that_nothing_needs() -> None:

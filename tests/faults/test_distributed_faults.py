@@ -6,10 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import NO_VAL, NO_WORKERS, SHORT, config, latest_log
+import torch
+from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
 from independent_processes import Ended, run_independently, train
+from mmengine.registry import MODELS
 
 from colonnade.engine.agreement import differences
+from colonnade.engine.launch import read_config
 from colonnade.engine.watching.judging import (BUSY, DATA, GATHERS, HOOKS, LEFT, STEP, Report,
                                                hanging)
 
@@ -21,15 +24,19 @@ OPTIONS = [
 ]
 
 
-def faulty(tmp_path: Path, *, hook: dict | None = None, transform: dict | None = None) -> Path:
+def faulty(tmp_path: Path,
+           *,
+           hook: dict | None = None,
+           transform: dict | None = None,
+           loader: str = 'train_dataloader') -> Path:
     """A short recipe with a fault."""
     path = tmp_path / 'faulty.py'
     path.write_text(f'_base_ = {str(config("sem_fpn"))!r}\n'
                     "custom_imports = dict(imports=['process_faults'])\n"
                     f'custom_hooks = {[dict(hook, type="ProcessFault")] if hook else []}\n' +
-                    ('train_dataloader = dict(dataset=dict(pipeline=['
+                    (f'{loader} = dict(dataset=dict(pipeline=['
                      f'dict({transform}, type="SampleFault"), '
-                     '*_base_.train_dataloader.dataset.pipeline]))\n' if transform else ''))
+                     f'*_base_.{loader}.dataset.pipeline]))\n' if transform else ''))
     return path
 
 
@@ -120,6 +127,61 @@ def test_a_slow_disk_is_no_hang(shapes: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / 'run').glob('*/stacks*'))
 
 
+def evaluation(path: Path, shapes: Path, tmp_path: Path, weights: str = 'model.pth') -> list:
+    """The command line of an evaluation of four images, and the file of weights that it names."""
+    model = MODELS.build(read_config(path).model)
+    torch.save(model.state_dict(), tmp_path / weights)
+    return [ROOT / 'tools/test.py', path, tmp_path / weights, '--launcher', 'pytorch',
+            '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run', '--hang-limit', LIMIT,
+            '--cfg-options', 'test_dataloader.num_workers=0',
+            'test_dataloader.persistent_workers=False']  # yapf: disable
+
+
+def evaluate_by_two(path: Path, shapes: Path, tmp_path: Path) -> list[Ended]:
+    """Evaluate in two processes that nothing but we stop."""
+    command = evaluation(path, shapes, tmp_path)
+    return run_independently(command, command, out=tmp_path, timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('fault, rank, expected', [
+    ('kill', 1, r'process 1 \(pid \d+ on \S+\) was killed or crashed, without a word'),
+    ('fail', 0, r'process 0 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
+    ('stop', 1, r'the run hangs: process 1 \(.*\) was not heard of for \d+ s, after it was in'),
+])
+def test_an_evaluation_ends_as_a_whole(fault: str, rank: int, expected: str, shapes: Path,
+                                       tmp_path: Path) -> None:
+    path = faulty(tmp_path, hook=dict(fault=fault, rank=rank, iteration=2))
+    ended = evaluate_by_two(path, shapes, tmp_path)
+    of_faulty = dict(kill=-9, fail=1, stop=None)[fault]
+    assert [each.status for each in ended] == [of_faulty if rank == own else 1 for own in (0, 1)]
+    assert re.search(expected, latest_log(tmp_path / 'run'))
+    assert re.search(expected, ended[1 - rank].printed)
+    assert 'Traceback' not in ended[1 - rank].printed
+    assert not list(tmp_path.glob('run/*/metrics.json'))
+
+
+@pytest.mark.slow
+def test_an_endless_loop_in_an_evaluation_ends_all(shapes: Path, tmp_path: Path) -> None:
+    """While the other process waits for what this one found."""
+    fault = dict(fault='loop', count=2, rank=1)
+    path = faulty(tmp_path, transform=fault, loader='test_dataloader')
+    assert [each.status for each in evaluate_by_two(path, shapes, tmp_path)] == [1, 1]
+    assert re.search(r'the run hangs: process 1 \(.*\) waits for the data of iteration 2 since',
+                     latest_log(tmp_path / 'run'))
+
+
+@pytest.mark.slow
+def test_an_evaluation_of_another_checkpoint_is_refused(shapes: Path, tmp_path: Path) -> None:
+    commands = [evaluation(config('sem_fpn'), shapes, tmp_path, weights)
+                for weights in ('one.pth', 'other.pth')]  # yapf: disable
+    ended = run_independently(*commands, out=tmp_path)
+    assert [each.status for each in ended] == [1, 1]
+    for each in ended:
+        assert re.search('test: process 1 .* other data .*: the content of .*other.pth is not that '
+                         'of .*one.pth', each.printed)  # yapf: disable
+
+
 def test_who_holds_up_the_others() -> None:
     """From what processes say of themselves, as the first of them judges it."""
 
@@ -152,7 +214,7 @@ def test_who_holds_up_the_others() -> None:
     ('train_dataloader.batch_size=4',
      'process 1 .* another config than process 0 .*: train_dataloader.batch_size is 4 there, not 2'
      ),
-    ('data', 'process 1 .* other data than process 0 .*: 11 images for training, not 12'),
+    ('data', 'process 1 .* other data than process 0 .*: 11 images in train_dataloader, not 12'),
     ('label map', 'process 1 .* other data .*: the content of .*annotations/training is not that '),
 ])
 def test_a_process_with_another_config_or_data_is_refused(option: str, expected: str, shapes: Path,
