@@ -16,7 +16,7 @@ from colonnade.backbones import CaiT, PlainViT, ResMLP, XCiT
 from colonnade.backbones.kernels.folding import FusedError
 
 
-@every_layer
+@some_layers
 def test_hooks_behind_a_layer(cls: type, name: str) -> None:
     check_equal(
         cls,

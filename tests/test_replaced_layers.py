@@ -216,7 +216,7 @@ def test_attention_with_lora_is_bounded() -> None:
     assert max(sizes) < 4 * 1024**2
 
 
-@pytest.mark.parametrize('training', [False, True])
+@pytest.mark.parametrize('training', [pytest.param(False, marks=pytest.mark.slow), True])
 @every_class_with_kernels
 def test_touched_trunks_are_compiled(cls: type, training: bool) -> None:
     torch._dynamo.reset()

@@ -110,7 +110,7 @@ subset = st.sets(st.integers(0, 10**6), min_size=1, max_size=8)
 
 
 @layouts
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(kind=st.sampled_from(['drop', 'rename', 'reshape', 'add']), chosen=subset)
 def test_a_changed_file_is_refused(make: Callable, kind: str, chosen: set[int]) -> None:
     state = dict(made(make))
