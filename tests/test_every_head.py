@@ -212,7 +212,7 @@ def half_precision(head: SimpleNamespace) -> None:
 
 TOOLS = (new_config, new_classes, layer_decay, tta, conversion, complexity, fuse, compiled,
          accumulation, half_precision)
-PAIRS = [  # a quarter of them runs always, with each head and each tool among them; the rest is slow
+PAIRS = [  # a quarter runs always, with each head and each tool among them; the rest is slow
     pytest.param(
         tool,
         head,
