@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from os.path import expanduser
 from pathlib import Path
-from typing import Any
 
 from mmengine.config import Config
 from mmengine.dist import all_gather_object, get_rank, get_world_size
@@ -15,7 +15,8 @@ from .class_checks import shortened
 from .data_sources import find_datasets, paths_of
 from .hooks import plain
 from .run_report.about import flat
-from .run_report.fingerprints import sha256_of_path, versions
+from .run_report.fingerprints import ELSEWHERE, sha256_of_path, versions
+from .storage.files import is_here
 
 OWN = ('work_dir', 'resume', 'load_from')  # settings that may differ, or are compared otherwise
 EXAMPLES = 4
@@ -70,8 +71,7 @@ def is_path(value: str) -> bool:
     return value[:1] in ('"', "'") and (value[1:2] == '/' or '://' in value)
 
 
-def check_same_data(cfg: Config, datasets: Mapping[str, Dataset],
-                    files: Sequence[str] = ()) -> None:
+def check_same_data(cfg: Config, datasets: Mapping[str, Dataset]) -> None:
     """Raise a ValueError in all processes if one has other data than the first.
 
     Numbers of images are compared, contents of annotation files, and names and sizes of the files
@@ -81,34 +81,60 @@ def check_same_data(cfg: Config, datasets: Mapping[str, Dataset],
         cfg: Of the runner.
         datasets: The loaded ones, by the loader that the config has for them, such as
             ``train_dataloader``.
-        files: Other files and folders to compare, or URLs, which are not.
     """
     if get_world_size() == 1:
         return
     numbers = {loader: len(dataset) for loader, dataset in datasets.items()}
-    paths = [
-        *(path for _, dataset in find_datasets(cfg, tuple(datasets)) for path in paths_of(dataset)),
-        *files
-    ]
-    places = all_gather_object((socket.gethostname(), paths, numbers))
-    digests: dict[tuple[str, str], str] = {}
-    for each in all_gather_object(own_digests(places)):
-        digests.update(each)
-    first_host, first_paths, first_numbers = places[0]
-    for rank, (host, paths, numbers) in enumerate(places):
+    paths = [(path, is_here(path, dataset.get('backend_args')))
+             for _, dataset in find_datasets(cfg, tuple(datasets)) for path in paths_of(dataset)]
+    found = all_gather_object((socket.gethostname(), numbers))
+    digests = gathered_digests(paths)
+    first_host, first_numbers = found[0]
+    for rank, (host, numbers) in enumerate(found):
         where = f'process {rank} on {host} has other data than process 0 on {first_host}'
         for loader, number in numbers.items():
             if number != first_numbers[loader]:
                 raise ValueError(f'{where}: {number} images in {loader}, not '
                                  f'{first_numbers[loader]}')
-        for path, first_path in zip(paths, first_paths, strict=True):
-            if digests[host, path] != digests[first_host, first_path]:
+        for (path, digest), (first_path, first) in zip(digests[rank], digests[0], strict=True):
+            if digest != first:
                 raise ValueError(f'{where}: the content of {path} is not that of {first_path} '
                                  f'on {first_host}')
 
 
-def own_digests(places: Sequence[tuple[str, list[str], Any]]) -> dict[tuple[str, str], str]:
-    """The digests of the paths that no process before this one has on the same machine."""
-    host, paths, _ = places[get_rank()]
-    known = {path for other, theirs, _ in places[:get_rank()] if other == host for path in theirs}
-    return {(host, path): sha256_of_path(path) for path in paths if path not in known}
+def check_same_weights(checkpoint: str) -> None:
+    """Raise a ValueError in all processes if one evaluates other weights than the first.
+
+    Args:
+        checkpoint: A file or a folder of shards, whose contents are compared, or a URL.
+    """
+    if get_world_size() == 1:
+        return
+    folder = Path(expanduser(checkpoint))
+    files = sorted(folder.iterdir()) if folder.is_dir() else [expanduser(checkpoint)]
+    found = all_gather_object((socket.gethostname(), checkpoint))
+    digests = gathered_digests([(str(file), is_here(str(file))) for file in files])
+    contents = [[path if digest == ELSEWHERE else digest for path, digest in each]
+                for each in digests]
+    first_host, first_checkpoint = found[0]
+    for rank, (host, other) in enumerate(found):
+        if contents[rank] != contents[0]:
+            raise ValueError(f'process {rank} on {host} evaluates other weights than process 0 on '
+                             f'{first_host}: {other}, not {first_checkpoint}')
+
+
+def gathered_digests(paths: Sequence[tuple[str, bool]]) -> list[list[tuple[str, str]]]:
+    """The paths of each process, with their digests. Of each machine, one process reads a file.
+
+    Args:
+        paths: Of this process, and whether they are on this machine.
+    """
+    host, rank = socket.gethostname(), get_rank()
+    places = all_gather_object((host, paths))
+    known = {path for other, theirs in places[:rank] if other == host for path, _ in theirs}
+    own = {(host, path): sha256_of_path(path) if is_local else ELSEWHERE
+           for path, is_local in paths if path not in known}  # yapf: disable
+    digests: dict[tuple[str, str], str] = {}
+    for each in all_gather_object(own):
+        digests.update(each)
+    return [[(path, digests[host, path]) for path, _ in theirs] for host, theirs in places]

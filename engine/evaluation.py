@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config
 from mmengine.device import get_device
-from mmengine.dist import is_main_process
+from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS, VISUALIZERS
@@ -23,7 +22,7 @@ from colonnade.configs import find_config
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
-from .agreement import check_same_data, check_same_start
+from .agreement import check_same_data, check_same_start, check_same_weights
 from .atomic import check_writable, write_json
 from .config_checks.every import check_config, log_warnings
 from .config_checks.finding import Finding
@@ -144,13 +143,25 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
                              f'{type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
-        with without_steps(), naming_deep_files(cfg, ('test_dataloader', )):
-            dataset = None if runner.test_loop is None else runner.test_dataloader.dataset
-        if dataset is not None:
-            if not options.allow_outside:
-                image_paths(parts_of(dataset), allow_outside=False)
-            check_same_data(cfg, dict(test_dataloader=dataset), [expanduser(options.checkpoint)])
+        check_same_weights(options.checkpoint)
+        if get_world_size() > 1 or not options.allow_outside:
+            check_loaded_data(runner, allow_outside=options.allow_outside)
         yield runner
+
+
+def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
+    """Load the data set of a test, and look where its files lie and if all processes have it.
+
+    Raises:
+        ValueError: If annotations name files that they may not, or if processes have other data.
+    """
+    with without_steps(), naming_deep_files(runner.cfg, ('test_dataloader', )):
+        if runner.test_loop is None:
+            return
+        dataset = runner.test_dataloader.dataset
+    if not allow_outside:
+        image_paths(parts_of(dataset), allow_outside=False)
+    check_same_data(runner.cfg, dict(test_dataloader=dataset))
 
 
 def reads_labels_alone(cfg: Config) -> bool:

@@ -46,12 +46,12 @@ def find_class(kind: Any, *registries: Registry) -> Any:
 
 def imported(name: str) -> Any:
     """What a name with all its modules leads to; None if nothing, or if it can be no such name."""
-    return get_object_from_string(name) if is_dotted_name(name) else None
+    return get_object_from_string(name) if may_be_name(name) else None
 
 
-def is_dotted_name(text: str) -> bool:
-    """Whether a text may be a name, with its library or its modules or without."""
-    return all(part.isidentifier() for part in text.split('.'))
+def may_be_name(text: str) -> bool:
+    """Whether a text can be looked for as a name, of which no part between dots may be empty."""
+    return all(text.split('.')) and '\0' not in text
 
 
 def is_users(cls: Any) -> bool:
@@ -67,8 +67,8 @@ def is_users(cls: Any) -> bool:
 def is_known(kind: str, registry: Registry) -> bool:
     """Whether a registry finds a type, also of its parents."""
     try:
-        return registry.get(kind) is not None
-    except (RuntimeError, TypeError, ValueError):  # of what can be no name, such as '' or '../x'
+        return may_be_name(kind) and registry.get(kind) is not None
+    except RuntimeError:  # of a module that cannot be imported
         return False
 
 
@@ -88,5 +88,5 @@ def unknown_type(name: str) -> str:
     types = {known.lower(): known for known in known_types()}
     near = [types[low] for low in get_close_matches(name.lower(), types, n=3, cutoff=0.7)]
     meant = f'; did you mean {" or ".join(near)}?' if near else ''
-    shown = name if is_dotted_name(name) else repr(name)
+    shown = name if may_be_name(name) else repr(name)
     return f'the type {shown} is not known{meant}'

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from torch.utils.data import DataLoader
 
 from ..options import FREE, TOP, is_misspelt, names_read_from
-from ..registries import find_class, is_dotted_name, is_users, loaded_scopes, unknown_type
+from ..registries import find_class, is_users, loaded_scopes, may_be_name, unknown_type
 from .finding import Finding
 
 #: which registries a type is looked up in, by the last name of its path; others in all
@@ -81,6 +81,11 @@ def problems_of_part(part: dict[str, Any], path: list[str]) -> Iterator[Finding]
     """What is wrong with the settings of one dict, those within it left out."""
     name, kind = '.'.join(path), part.get('type')
     cls = None if kind is None else find_class(kind, *registries_at(path))
+    if not (kind is None or isinstance(kind, str) or callable(kind)):
+        if registries_at(path):
+            says = f'{name}.type must be a name or a class, got {kind!r:.80}'
+            yield Finding(says, (f'{name}.type', ))
+        return
     if kind is not None and cls is None:
         if is_looked_up(kind, path):
             yield Finding(f'{name}.type: {unknown_type(kind)}', (f'{name}.type', ))
@@ -110,7 +115,7 @@ def registries_at(path: list[str]) -> tuple[registry.Registry, ...]:
 def is_looked_up(kind: Any, path: list[str]) -> bool:
     """Whether a type that nothing registers is wrong: it may be of a library that waits."""
     scope, _, _ = str(kind).rpartition('.')
-    waits = scope and scope not in loaded_scopes() and is_dotted_name(str(kind))
+    waits = scope and scope not in loaded_scopes() and may_be_name(str(kind))
     return bool(registries_at(path)) and not waits
 
 

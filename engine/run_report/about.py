@@ -86,11 +86,18 @@ def flat(value: Any, name: str = '') -> dict[str, str]:
     elif isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value):
         items = [(str(index), item) for index, item in enumerate(value)]
     if not items:
-        return {name: repr(list(value) if isinstance(value, tuple) else value)}
+        return {name: repr(plain_sequence(value))}
     found: dict[str, str] = {}
     for key, item in items:
         found |= flat(item, f'{name}.{key}' if name else key)
     return found
+
+
+def plain_sequence(value: Any) -> Any:
+    """Tuples as lists, and sets as sorted ones, whose order differs between processes."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=repr)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def utc() -> str:

@@ -15,6 +15,7 @@ from mmengine.utils.dl_utils import collect_env
 
 from ..data_sources import find_datasets, paths_of
 from ..digests import sha256_of
+from ..storage.files import Settings, is_here
 
 LIBRARIES = {  # what a page calls it -> distributions, of which one is installed
     'colonnade': ('colonnade', ),
@@ -26,6 +27,7 @@ LIBRARIES = {  # what a page calls it -> distributions, of which one is installe
     'mmseg': ('onedl-mmsegmentation', 'mmsegmentation'),
 }
 LONG = ('PyTorch compiling details', )  # texts of many lines
+ELSEWHERE = 'not on this machine'  # what stands for the content of what is
 FOLDER = 'files'  # what stands for the names and sizes of a folder's files
 
 
@@ -39,20 +41,24 @@ def data_of(cfg: Config, dataloader: str) -> dict[str, str]:
         OSError: If something cannot be read.
     """
     return {
-        path: sha256_of_path(path)
+        path: sha256_of_path(path, dataset.get('backend_args'))
         for _, dataset in find_datasets(cfg, (dataloader, ))
         for path in paths_of(dataset)
     }
 
 
-def sha256_of_path(path: str) -> str:
+def sha256_of_path(path: str, settings: Settings = None) -> str:
     """SHA-256 of a file's content, or of the names and sizes of a folder's files.
+
+    Args:
+        path: Of a file or folder; of what is not on this machine, the answer says so.
+        settings: ``backend_args`` of who reads it.
 
     Raises:
         OSError: If it cannot be read.
     """
-    if '://' in path:
-        return 'not on this machine'
+    if not is_here(path, settings):
+        return ELSEWHERE
     if os.path.isdir(path):
         return f'{FOLDER} {sha256_of_listing(path)}'
     return sha256_of(Path(path))

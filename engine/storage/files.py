@@ -27,6 +27,16 @@ def is_remote(path: str | PathLike[str]) -> bool:
     return '://' in str(path)
 
 
+def is_here(path: str, settings: Settings = None) -> bool:
+    """Whether a path is one of this machine's file system.
+
+    Args:
+        path: Of a file or folder.
+        settings: ``backend_args`` of who reads it.
+    """
+    return not is_remote(path) and (settings or {}).get('backend', 'local') == 'local'
+
+
 def is_readable(path: str, settings: Settings = None) -> bool:
     """Whether a path lies where it can be looked for: here, or in storage that lists its files.
 

@@ -8,7 +8,9 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from .judging import BUSY, DATA, GATHERS, HOOKS, STEP
+from .judging import BUSY, DATA, GATHERS, HOOKS, PATIENCE, STEP
+
+TIMES_THE_FIRST = 2  # that iterations may take, as the first one of an epoch takes
 
 
 class Progress:
@@ -46,7 +48,7 @@ class Phases(Hook):
     """Notes where a process stands, as the first and as the last of all hooks.
 
     The first iteration of an epoch or an evaluation may take long: kernels are chosen, workers
-    start.
+    start. Those that follow may take twice as long.
 
     Args:
         progress: Where it is noted.
@@ -55,6 +57,7 @@ class Phases(Hook):
 
     def __init__(self, progress: Progress, *, is_first: bool) -> None:
         self.progress, self.is_first, self.is_warm = progress, is_first, False
+        self.since = 0.  # when the iteration began
         self.interrupted = ''  # the phase that a checkpoint is saved in
         self.priority = 'HIGHEST' if is_first else 'LOWEST'
 
@@ -68,9 +71,13 @@ class Phases(Hook):
         """The images of an iteration are there; other hooks may wait for other processes."""
         if self.is_first and self.is_warm:
             self.progress.enter(STEP, iteration)
+        self.since = time.monotonic()
 
     def after_iteration(self, iteration: int) -> None:
         """An iteration is done; ``iteration`` is the next."""
+        if self.is_first and not self.is_warm:
+            took = time.monotonic() - self.since
+            self.progress.longest = max(self.progress.longest, took * TIMES_THE_FIRST / PATIENCE)
         self.is_warm = True
         self.progress.enter(HOOKS if self.is_first else DATA, iteration)
 

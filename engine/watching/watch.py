@@ -211,7 +211,10 @@ def watched(runner: Runner, limit: float) -> Iterator[None]:
 
     Raises:
         ProcessLost: If another process did, and this one fails for want of it.
+        ValueError: If the limit is no number from 0 on.
     """
+    if not limit >= 0:
+        raise ValueError(f'--hang-limit must be 0 or more, got {limit:g}')
     if get_world_size() == 1:
         yield
         return

@@ -272,6 +272,33 @@ def test_texts_that_can_be_no_type(kind: str) -> None:
     assert f'the type {kind!r} is not known' in str(one(found_in(cfg), 'model.neck.fpn.type'))
 
 
+def test_names_that_are_no_identifiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python imports them, and libraries that wait may register them."""
+    (tmp_path / 'my-project').mkdir()
+    (tmp_path / 'my-project/hooks.py'
+     ).write_text('from mmengine.hooks import Hook\n\n\nclass Own(Hook):\n    pass\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    cfg = changed('sem_fpn')
+    cfg.custom_hooks = [dict(type='my-project.hooks.Own')]
+    cfg.train_dataloader.dataset.pipeline.insert(0, dict(type='mmpretrain.torchvision/Resize'))
+    assert not [each for each in found_in(cfg) if 'not known' in str(each)]
+
+
+def test_a_library_that_is_broken_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'broken_library').mkdir()
+    (tmp_path / 'broken_library/registry.py').write_text('raise ValueError("made for numpy 1")')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match='^made for numpy 1$'):
+        is_known('broken_library.Metric', MODELS)
+
+
+@pytest.mark.parametrize('kind', [3, 0.5, ['FPN']])
+def test_types_that_are_no_names(kind: Any) -> None:
+    cfg = changed('mask_rcnn', {'model.neck.fpn.type': kind})
+    found = one(found_in(cfg), 'model.neck.fpn.type')
+    assert str(found) == f'model.neck.fpn.type must be a name or a class, got {kind!r}'
+
+
 def test_masks_and_annotations_that_nothing_needs() -> None:
     """BoxInst learns masks from boxes; a metric of panoptic maps has a file of its own."""
     cfg = changed('mask_rcnn', {'model.roi_head.mask_head.type': 'BoxInstMaskHead'})

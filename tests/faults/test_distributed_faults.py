@@ -3,16 +3,20 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
+from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log, run_two
 from independent_processes import Ended, run_independently, train
 from mmengine.registry import MODELS
 
 from colonnade.engine.agreement import differences
 from colonnade.engine.launch import read_config
+from colonnade.engine.watching.hooks import Phases, Progress
 from colonnade.engine.watching.judging import (BUSY, DATA, GATHERS, HOOKS, LEFT, STEP, Report,
                                                hanging)
 
@@ -178,8 +182,8 @@ def test_an_evaluation_of_another_checkpoint_is_refused(shapes: Path, tmp_path: 
     ended = run_independently(*commands, out=tmp_path)
     assert [each.status for each in ended] == [1, 1]
     for each in ended:
-        assert re.search('test: process 1 .* other data .*: the content of .*other.pth is not that '
-                         'of .*one.pth', each.printed)  # yapf: disable
+        assert re.search('test: process 1 .* evaluates other weights than process 0 .*: '
+                         '.*other.pth, not .*one.pth', each.printed)  # yapf: disable
 
 
 def test_who_holds_up_the_others() -> None:
@@ -207,6 +211,47 @@ def test_who_holds_up_the_others() -> None:
          'process 0 .* is in iteration 12 since 46 s, as are 2 of 2'),
     ):
         assert re.match(expected, hanging(reports(*states), 45))
+
+
+@pytest.mark.parametrize('kind', ['train', 'val', 'test'])
+def test_what_is_slow_from_the_first_batch_on_is_no_hang(kind: str) -> None:
+    """The first may take any time, and those behind it twice that."""
+    progress = Progress()
+    hook = Phases(progress, is_first=True)
+    runner = SimpleNamespace(iter=0, val_loop=SimpleNamespace(dataloader=[0, 0]),
+                             test_loop=SimpleNamespace(dataloader=[0, 0]))  # yapf: disable
+    getattr(hook, f'before_{kind}_epoch' if kind == 'train' else f'before_{kind}')(runner)
+    getattr(hook, f'before_{kind}_iter')(runner, 0)
+    assert progress.phase == BUSY
+    time.sleep(0.1)
+    getattr(hook, f'after_{kind}_iter')(runner, 0)
+    getattr(hook, f'before_{kind}_iter')(runner, 1)
+    for seconds, hangs in ((0.19, False), (0.5, True)):
+        report = Report(0, 'here', 7, progress.phase, 2, seconds, progress.longest)
+        assert bool(hanging([report, report], 0.01)) == hangs
+
+
+@pytest.mark.parametrize('limit', ['-1', 'nan'])
+def test_limits_are_numbers_from_0_on(limit: str, shapes: Path, tmp_path: Path,
+                                      run_tool: Callable) -> None:
+    with pytest.raises(SystemExit, match=f'train: --hang-limit must be 0 or more, got {limit}'):
+        run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', tmp_path,
+                 '--hang-limit', limit)  # yapf: disable
+
+
+def test_what_two_processes_compare(tmp_path: Path) -> None:
+    for name, content in (('one', b'1'), ('copy', b'1'), ('other', b'2')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / 'rest.pth').write_bytes(content)
+    printed = run_two('tests/agreeing_processes.py', tmp_path, out=tmp_path)
+    assert printed.count('the same file: the same') == 2
+    assert printed.count('equal shards: the same') == 2
+    assert len(re.findall('other shards: process 1 .* evaluates other weights than process 0 .*: '
+                          '.*other, not .*one', printed)) == 2  # yapf: disable
+    assert printed.count('the same URL: the same') == 2
+    assert len(re.findall('another URL: .*: https://b/x.pth, not https://a/x.pth', printed)) == 2
+    assert printed.count('data of a backend: the same') == 2
+    assert len(re.findall('another number: .* other data .*: 2 images in', printed)) == 2
 
 
 @pytest.mark.slow
