@@ -1,6 +1,7 @@
 """Fixtures: data sets, and the command line as a user has it."""
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import runpy
@@ -124,6 +125,7 @@ def run_processes(number: int, script: str, *arguments: str | Path, out: Path) -
     store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
     logs = [out / f'process_{rank}.txt' for rank in range(number)]
     command = [script, *map(str, arguments)]
+    faulthandler.cancel_dump_traceback_later()  # of pytest: a fork could start none of its own
     try:
         start_processes(run_worker, (command, store.port, logs), nprocs=number, start_method='fork')
     except ProcessExitedException as error:
