@@ -6,6 +6,7 @@ import gc
 import os
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -146,6 +147,7 @@ def run_worker(rank: int, command: list[str], port: int, logs: list[Path]) -> No
         MASTER_ADDR='127.0.0.1',
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE='True')
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python starts; tools that list change it
     with logs[rank].open('w', buffering=1) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
