@@ -100,7 +100,9 @@ def test_image_smaller_than_a_patch(make: partial) -> None:
         backbone(torch.randn(1, 3, 64, backbone.patch_size - 1))
 
 
-@pytest.mark.parametrize('size', [(64, 64), (75, 101), (512, 800)])
+@pytest.mark.parametrize(
+    'size', [(64, 64),
+             (75, 101), pytest.param((512, 800), marks=pytest.mark.slow)])
 @every_trunk
 def test_an_empty_batch_gives_empty_maps(make: partial, size: tuple[int, int]) -> None:
     """And gradients of zero; statistics stay as they are."""

@@ -252,10 +252,11 @@ def test_no_graph_breaks_at_any_size(cls: type, arch: dict, training: bool) -> N
             check_all_rounding(compiled(image), model(image), doubled(model)(image.double()))
 
 
-@pytest.mark.parametrize('training', [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('training', [False, True])
 @pytest.mark.parametrize('cls, arch', [
-    pytest.param(XCiT, WIDE, marks=pytest.mark.slow),
-    pytest.param(CaiT, dict(embed_dim=32, depth=4, num_heads=4), marks=pytest.mark.slow),
+    (XCiT, WIDE),
+    (CaiT, dict(embed_dim=32, depth=4, num_heads=4)),
     (ResMLP, dict(embed_dim=32, depth=4, img_size=64)),
 ])
 def test_blocks_and_levels_compiled_once_for_all(cls: type, arch: dict, training: bool) -> None:
