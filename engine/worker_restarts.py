@@ -38,8 +38,10 @@ class RestartingLoader(DataLoader):
 
     Attributes:
         reading: The pass that the latest workers were started for.
+        with_workers: torch's iterators that were started and are in use yet.
     """
     reading: Pass | None = None  # a default, as loaders become such in place
+    with_workers: weakref.WeakSet[Any]
 
     def __iter__(self) -> Iterator[Any]:
         """The batches.
@@ -64,7 +66,7 @@ class RestartingLoader(DataLoader):
         failures = 0
         while True:
             try:
-                if batches is None:
+                if batches is None or batches._shutdown:
                     batches = self.started(own)
                 batch = next(batches)
             except StopIteration:
@@ -93,7 +95,17 @@ class RestartingLoader(DataLoader):
                 devices=[], enabled=bool(own.pending)):
             batches = super().__iter__()
         read_while_workers_live(batches)
+        self.with_workers.add(batches)
         return batches
+
+    def end_workers(self) -> None:
+        """End all workers now; others are started if more batches are asked for.
+
+        Where the collector of garbage ends them, torch waits five seconds for each in vain.
+        """
+        for batches in list(self.with_workers):
+            batches._shutdown_workers()
+        self._iterator = None
 
     def report(self,
                own: Pass,
@@ -133,7 +145,8 @@ class Drawn:
     """
 
     def __init__(self, loader: RestartingLoader, sampler: Any) -> None:
-        self.loader, self.sampler = loader, sampler
+        self.loader: Any = weakref.proxy(loader)  # whose workers a cycle would keep
+        self.sampler = sampler
 
     def __iter__(self) -> Iterator[Any]:
         reading = self.loader.reading  # workers that stay ask again for each pass
@@ -175,6 +188,7 @@ def restart_workers(loader: DataLoader) -> DataLoader:
     if type(loader) is DataLoader and loader.num_workers > 0 and not isinstance(
             loader.dataset, IterableDataset):
         loader.__class__ = RestartingLoader
+        loader.with_workers = weakref.WeakSet()
     return loader
 
 

@@ -197,7 +197,8 @@ def test_what_the_model_looks_at(page: Page, live: Live) -> None:
     assert list(Path(live.folder).rglob('features.png'))
 
 
-@pytest.mark.parametrize('scheme', ['light', pytest.param('dark', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_a_narrow_page(scheme: Literal['light', 'dark'], browser: Browser, live: Live) -> None:
     """Text can be read, buttons cover no picture, and wide pictures scroll."""
     size = ViewportSize(width=390, height=800)

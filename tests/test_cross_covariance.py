@@ -152,7 +152,10 @@ def bright_pixel() -> Tensor:
         (bright_pixel(), {}),
         (torch.randn(1, 3, 320, 320,
                      generator=torch.Generator().manual_seed(1)), dict(temperature=10.)),
-        (torch.randn(1, 3, 320, 320, generator=torch.Generator().manual_seed(2)), dict(gamma=0.)),
+        pytest.param(
+            torch.randn(1, 3, 320, 320, generator=torch.Generator().manual_seed(2)),
+            dict(gamma=0.),
+            marks=pytest.mark.slow),
         (torch.randn(1, 3, 40, 24, generator=torch.Generator().manual_seed(3)), {}),
         pytest.param(
             torch.randn(1, 3, 640, 512, generator=torch.Generator().manual_seed(4)), {},

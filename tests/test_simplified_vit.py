@@ -212,7 +212,9 @@ def test_under_autocast(block: str) -> None:
 
 
 @pytest.mark.parametrize('training', [False, pytest.param(True, marks=pytest.mark.slow)])
-@every_block
+@pytest.mark.parametrize('block', [
+    pytest.param(block, marks=pytest.mark.slow if block == 'parallel' else []) for block in BLOCKS
+])
 def test_compiled_once_for_all_blocks_and_sizes(block: str, training: bool) -> None:
     torch._dynamo.reset()
     counter = CompileCounterWithBackend('aot_eager')

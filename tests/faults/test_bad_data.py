@@ -4,6 +4,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import multiprocessing
 import re
 import shutil
 import sys
@@ -419,6 +420,7 @@ def test_a_sample_that_breaks_names_itself(workers: int, train: Callable, data: 
                     f'image: {path}. tools/check_data.py CONFIG lists all that break; '
                     '--on-bad-data skip takes others in their place')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow

@@ -4,11 +4,13 @@ from __future__ import annotations
 import errno
 import gc
 import json
+import multiprocessing
 import os
 import random
 import signal
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -207,6 +209,28 @@ def test_a_worker_is_killed_in_a_step(at: int) -> None:
             time.sleep(0.2)  # it fills its pipe meanwhile
             os.kill(worker, signal.SIGKILL)
     assert found == 2 * list(range(8))
+
+
+@pytest.mark.parametrize('persistent', [False, True])
+def test_workers_end_when_they_are_told_to(persistent: bool) -> None:
+    """In the middle of a pass too, which goes on with others; and with the last reference."""
+    data: Any = range(8)
+    loader = restart_workers(DataLoader(data, 2, num_workers=2, persistent_workers=persistent))
+    assert isinstance(loader, RestartingLoader)
+    batches = iter(loader)
+    found = [next(batches).tolist()]
+    first = multiprocessing.active_children()
+    loader.end_workers()
+    assert len(first) == 2 and not any(worker.is_alive() for worker in first)
+    found += [batch.tolist() for batch in batches]
+    assert found == [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    gone = weakref.ref(loader)
+    gc.disable()
+    try:
+        del batches, loader
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_passes_leave_no_file_open() -> None:
