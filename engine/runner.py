@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from mmengine.dist import get_world_size, master_only
 from mmengine.evaluator import Evaluator
@@ -80,7 +81,7 @@ class StrictRunner(Runner):
     Attributes:
         adapt: Changes what is loaded, see :class:`~.new_classes.NewClasses`.
         prepare: Is called with the model when weights are loaded.
-        loaders: Data loaders that it built.
+        loaders: Data loaders that it built and that are in use.
         skipped_samples: File that notes the training samples that are skipped because they break;
             None stops at the first.
     """
@@ -89,7 +90,7 @@ class StrictRunner(Runner):
         self.skipped_samples: Path | None = None
         self.adapt: Adapt | None = None
         self.prepare: Callable[[nn.Module], None] = lambda model: None
-        self.loaders: list[DataLoader] = []
+        self.loaders = WeakSet[DataLoader]()
         super().__init__(*args, **kwargs)
         self.logger.addFilter(QuietFilter())
         log_batch_norms(self.model, self.logger)
@@ -187,7 +188,7 @@ class StrictRunner(Runner):
         may_skip = is_training and not self.skipped_samples
         advice = ADVICE + '; --on-bad-data skip takes others in their place' * may_skip
         name_samples(built.dataset, self.skipped_samples if is_training else None, advice)
-        self.loaders.append(built)
+        self.loaders.add(built)
         return built
 
     def train(self) -> nn.Module:
