@@ -2,12 +2,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from mmengine.dist import get_world_size, master_only
 from mmengine.evaluator import Evaluator
@@ -33,7 +31,7 @@ from .loops import seeded_loop
 from .mask_encoding import encode_for
 from .samples import ADVICE, name_samples
 from .terminal import Printable, shorten_start
-from .worker_restarts import RestartingLoader, restart_workers
+from .worker_restarts import end_workers, restart_workers
 
 #: from a model's tensors, what a file holds, and its tensors under our names, to those to load
 Adapt = Callable[[State, Mapping[str, Any], State], State]
@@ -81,7 +79,6 @@ class StrictRunner(Runner):
     Attributes:
         adapt: Changes what is loaded, see :class:`~.new_classes.NewClasses`.
         prepare: Is called with the model when weights are loaded.
-        loaders: Data loaders that it built and that are in use.
         skipped_samples: File that notes the training samples that are skipped because they break;
             None stops at the first.
     """
@@ -90,7 +87,6 @@ class StrictRunner(Runner):
         self.skipped_samples: Path | None = None
         self.adapt: Adapt | None = None
         self.prepare: Callable[[nn.Module], None] = lambda model: None
-        self.loaders = WeakSet[DataLoader]()
         super().__init__(*args, **kwargs)
         self.logger.addFilter(QuietFilter())
         log_batch_norms(self.model, self.logger)
@@ -188,33 +184,25 @@ class StrictRunner(Runner):
         may_skip = is_training and not self.skipped_samples
         advice = ADVICE + '; --on-bad-data skip takes others in their place' * may_skip
         name_samples(built.dataset, self.skipped_samples if is_training else None, advice)
-        self.loaders.add(built)
         return built
 
     def train(self) -> nn.Module:
-        """As mmengine's; workers of data loaders end with it."""
-        with self.ending_workers():
-            return super().train()
+        """As mmengine's; then the workers of its data loaders end."""
+        model = super().train()
+        end_workers(self._train_loop, self._val_loop)
+        return model
 
     def val(self) -> dict[str, Any]:
-        """As mmengine's; workers of data loaders end with it."""
-        with self.ending_workers():
-            return super().val()
+        """As mmengine's; then the workers of its data loader end."""
+        metrics = super().val()
+        end_workers(self._val_loop)
+        return metrics
 
     def test(self) -> dict[str, Any]:
-        """As mmengine's; workers of data loaders end with it."""
-        with self.ending_workers():
-            return super().test()
-
-    @contextmanager
-    def ending_workers(self) -> Iterator[None]:
-        """End the workers of all data loaders at the end."""
-        try:
-            yield
-        finally:
-            for loader in self.loaders:
-                if isinstance(loader, RestartingLoader):
-                    loader.end_workers()
+        """As mmengine's; then the workers of its data loader end."""
+        metrics = super().test()
+        end_workers(self._test_loop)
+        return metrics
 
     def build_evaluator(self, evaluator: Any) -> Evaluator:
         """As mmengine's; COCO's metrics get masks that are encoded fast."""

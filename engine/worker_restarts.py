@@ -91,6 +91,8 @@ class RestartingLoader(DataLoader):
     def started(self, own: Pass) -> Iterator[Any]:
         """The batches of workers, from the oldest of a pass that has not arrived."""
         self.reading = own
+        if self._iterator is not None and self._iterator._shutdown:  # by a loader it is a copy of
+            self._iterator = None
         with only_noticed_when_asked(), torch.random.fork_rng(
                 devices=[], enabled=bool(own.pending)):
             batches = super().__iter__()
@@ -103,9 +105,9 @@ class RestartingLoader(DataLoader):
 
         Where the collector of garbage ends them, torch waits five seconds for each in vain.
         """
+        self._iterator = None
         for batches in list(self.with_workers):
             batches._shutdown_workers()
-        self._iterator = None
 
     def report(self,
                own: Pass,
@@ -190,6 +192,17 @@ def restart_workers(loader: DataLoader) -> DataLoader:
         loader.__class__ = RestartingLoader
         loader.with_workers = weakref.WeakSet()
     return loader
+
+
+def end_workers(*loops: Any) -> None:
+    """End the workers of loops' data loaders, where a run is over and they do nothing.
+
+    Args:
+        loops: Of a runner; what has no loader of ours is left alone.
+    """
+    for loop in loops:
+        if isinstance(loader := getattr(loop, 'dataloader', None), RestartingLoader):
+            loader.end_workers()
 
 
 @contextmanager

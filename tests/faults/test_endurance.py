@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,7 @@ def test_workers_end_when_they_are_told_to(persistent: bool) -> None:
     data: Any = range(8)
     loader = restart_workers(DataLoader(data, 2, num_workers=2, persistent_workers=persistent))
     assert isinstance(loader, RestartingLoader)
-    batches = iter(loader)
+    batches = iter(copy(loader))  # as loops without an end read it
     found = [next(batches).tolist()]
     first = multiprocessing.active_children()
     loader.end_workers()
@@ -272,6 +273,7 @@ def test_a_training_goes_on_without_a_killed_worker(run_tool: Callable, shapes: 
              tmp_path / 'run', *SHORT[:1], 'train_cfg.max_iters=4', 'val_dataloader=None',
              'val_evaluator=None', 'val_cfg=None', 'default_hooks.checkpoint.interval=4',
              'train_dataloader.num_workers=2', 'train_dataloader.batch_size=2')
+    assert not multiprocessing.active_children()
     log = latest_log(tmp_path / 'run')
     assert (tmp_path / 'done').exists() and (tmp_path / 'run/iter_4.pth').exists()
     assert '(SIGKILL, as for lack of memory) of the data loader died: all its workers' in log
