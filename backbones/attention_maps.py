@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from colonnade.common.errors import UserError
 from colonnade.weights.downloads import fetch
 from colonnade.weights.layouts import remap
 from colonnade.weights.state_dicts import WeightsError, listed, mismatches, state_dict_of
@@ -46,7 +47,7 @@ class ClassAttentionStage(nn.Module):
     def __init__(self, backbone: ColumnarBackbone) -> None:
         super().__init__()
         if backbone.class_attention_name is None:
-            raise ValueError(f'{type(backbone).__name__} has no class attention')
+            raise UserError(f'{type(backbone).__name__} has no class attention')
         self.blocks_name = backbone.class_attention_name
         classifier = backbone.build_classifier()
         for name in ('cls_token', self.blocks_name):
@@ -103,8 +104,8 @@ def class_attention(backbone: ColumnarBackbone, stage: ClassAttentionStage,
         ValueError: If the trunk was built without its last blocks.
     """
     if len(backbone.blocks) < backbone.depth:
-        raise ValueError(f'class attention follows block {backbone.depth - 1}, and this trunk '
-                         f'ends with block {len(backbone.blocks) - 1}: out_indices must reach it')
+        raise UserError(f'class attention follows block {backbone.depth - 1}, and this trunk '
+                        f'ends with block {len(backbone.blocks) - 1}: out_indices must reach it')
     found = backbone(img)[-1]  # (B, C, h, w)
     grid, tokens = found.shape[-2:], found.flatten(2).transpose(1, 2)
     layers = [block.attn for block in stage.blocks]
@@ -144,7 +145,7 @@ def _normalised_queries_and_keys(backbone: XCiT, img: Tensor,
                                  block: int) -> tuple[Tensor, Tensor, list[int]]:
     """Queries and keys of a block, each ``(B, heads, d, N)`` of norm 1 along N, and the grid."""
     if not isinstance(backbone, XCiT):
-        raise ValueError(f'{type(backbone).__name__} has no cross-covariance attention')
+        raise UserError(f'{type(backbone).__name__} has no cross-covariance attention')
     chosen = chosen_block(backbone, block)
     layer = chosen.attn
     with captured_calls([chosen]) as calls:
@@ -163,7 +164,7 @@ def mixing_rows(backbone: ResMLP, block: int = -1) -> Tensor:
         ValueError: If the trunk is no ResMLP or has no such block.
     """
     if not isinstance(backbone, ResMLP):
-        raise ValueError(f'{type(backbone).__name__} has no mixing matrices')
+        raise UserError(f'{type(backbone).__name__} has no mixing matrices')
     layer, grid = chosen_block(backbone, block).linear_tokens, backbone.stem.grid_size
     weight = matrix_of(layer, math.prod(grid), backbone.stem.proj.weight)
     return weight.detach().unflatten(0, grid).unflatten(2, grid)
@@ -177,7 +178,7 @@ def chosen_block(backbone: ColumnarBackbone, block: int) -> nn.Module:
     """
     count = len(backbone.blocks)
     if not -count <= block < count:
-        raise ValueError(f'block must be in {-count} ... {count - 1}, got {block}')
+        raise UserError(f'block must be in {-count} ... {count - 1}, got {block}')
     return backbone.blocks[block]
 
 

@@ -15,6 +15,8 @@ from mmengine.logging import print_log
 from torch import Tensor, is_grad_enabled, nn
 from torch.utils.checkpoint import checkpoint
 
+from colonnade.common.errors import UserError
+
 from .kernels.folding import FusedError, Fusible
 from .kernels.libraries import check_products
 from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
@@ -85,16 +87,16 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
         self.out_indices = resolve_out_indices(out_indices, self.depth)
         self.norm_eval = norm_eval
         if not isinstance(with_cp, int) or with_cp < 0:
-            raise ValueError('with_cp must be False, True for all blocks, or n for every n-th, got '
-                             f'{with_cp!r}')
+            raise UserError('with_cp must be False, True for all blocks, or n for every n-th, got '
+                            f'{with_cp!r}')
         self.with_cp = with_cp
         if drop_path_rate is None:
             drop_path_rate = self.settings.get('drop_path_rate', 0.)
         if not 0 <= drop_path_rate < 1:
-            raise ValueError(f'drop_path_rate must be in [0, 1), got {drop_path_rate}')
+            raise UserError(f'drop_path_rate must be in [0, 1), got {drop_path_rate}')
         num_blocks = self.out_indices[-1] + 1
         if not -1 <= frozen_stages <= num_blocks:
-            raise ValueError(f'frozen_stages must be in -1 ... {num_blocks}, got {frozen_stages}')
+            raise UserError(f'frozen_stages must be in -1 ... {num_blocks}, got {frozen_stages}')
         self.frozen_stages = frozen_stages
 
         trunk = self._build(num_blocks, drop_path_rate=drop_path_rate)
@@ -160,11 +162,11 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
             ValueError: If the images are smaller than a patch, or one without a batch.
         """
         if img.ndim != 4:
-            raise ValueError(f'images must be (B, 3, H, W), got the shape {tuple(img.shape)}')
+            raise UserError(f'images must be (B, 3, H, W), got the shape {tuple(img.shape)}')
         height, width = img.shape[-2:]
         if min(height, width) < self.patch_size:
-            raise ValueError(f'images must be at least {self.patch_size} x {self.patch_size} '
-                             f'(one patch), got {height} x {width}')
+            raise UserError(f'images must be at least {self.patch_size} x {self.patch_size} '
+                            f'(one patch), got {height} x {width}')
         x, place = self._embed(img)
         x = x.contiguous()  # channels last, whatever order the stem leaves
         maps = {}

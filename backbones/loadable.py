@@ -87,6 +87,11 @@ class LoadableTrunk(BaseModule):
         else:
             super().init_weights()
 
+    def check_loadable(self) -> None:
+        """Raise a FusedError if the trunk is fused."""
+        if isinstance(self, Fusible):
+            refuse_weights(self)
+
     def unused_shapes(self, state: State) -> list[Shapes]:
         """Shapes of classifier tensors that the trunk does not need, in groups.
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from colonnade.common.errors import UserError
+
 from .attention_maps import captured_calls, chosen_block
 from .cait.talking_heads import BoundedTalkingHeadAttn
 from .columnar import ColumnarBackbone
@@ -53,7 +55,7 @@ def token_attention(backbone: ColumnarBackbone,
         ValueError: If the trunk has no such attention, or there is no such block or token.
     """
     if not has_token_attention(backbone):
-        raise ValueError(f'{backbone.describe()} has no attention between tokens that is known')
+        raise UserError(f'{backbone.describe()} has no attention between tokens that is known')
     layer = chosen_block(backbone, block).attn
     with captured_calls([layer]) as calls:
         last = backbone(img)[-1]
@@ -76,12 +78,12 @@ def _number(token: int | Grid | None, prefix: int, grid: Grid) -> int:
         token = 0 if prefix else (grid[0] // 2, grid[1] // 2)
     if isinstance(token, int):
         if not 0 <= token < prefix:
-            raise ValueError(f'the trunk has {prefix} prefix tokens, and none of number {token}')
+            raise UserError(f'the trunk has {prefix} prefix tokens, and none of number {token}')
         return token
     row, column = token
     if not (0 <= row < grid[0] and 0 <= column < grid[1]):
-        raise ValueError(f'the grid has {grid[0]} rows and {grid[1]} columns, and no token '
-                         f'({row}, {column})')
+        raise UserError(f'the grid has {grid[0]} rows and {grid[1]} columns, and no token '
+                        f'({row}, {column})')
     return prefix + row * grid[1] + column
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from colonnade.common.errors import UserError
+
 Settings = Mapping[str, Any]  # columns of a table -> values
 
 
@@ -58,15 +60,15 @@ class Variants:
         """
         if isinstance(arch, str):
             if arch not in self.rows:
-                raise ValueError(f'{self.trunk} has no arch {arch!r}; it has '
-                                 f'{", ".join(self.rows)}, or takes a dict')
+                raise UserError(f'{self.trunk} has no arch {arch!r}; it has '
+                                f'{", ".join(self.rows)}, or takes a dict')
             arch = self.rows[arch]
         columns = set(next(iter(self.rows.values())))
         settings = {**self.defaults, **arch}
         missing, unknown = columns - set(settings), set(settings) - columns
         if missing or unknown:
-            raise ValueError(f'a custom arch of {self.trunk} has the keys {sorted(columns)}: '
-                             f'missing {sorted(missing)}, unknown {sorted(unknown)}')
+            raise UserError(f'a custom arch of {self.trunk} has the keys {sorted(columns)}: '
+                            f'missing {sorted(missing)}, unknown {sorted(unknown)}')
         return settings
 
     def name_in_table(self, settings: Settings) -> str | None:
@@ -87,16 +89,16 @@ class Variants:
 def check_sizes(settings: Settings) -> None:
     """Raise a ValueError for sizes that no trunk can have."""
     if settings['depth'] < 1:
-        raise ValueError(f'depth must be at least 1, got {settings["depth"]}')
+        raise UserError(f'depth must be at least 1, got {settings["depth"]}')
     width, heads = settings['embed_dim'], settings.get('num_heads', 1)
     if width % heads:
-        raise ValueError(f'embed_dim must be a multiple of num_heads, got embed_dim {width} '
-                         f'and num_heads {heads}')
+        raise UserError(f'embed_dim must be a multiple of num_heads, got embed_dim {width} '
+                        f'and num_heads {heads}')
     patch_size = settings['patch_size']
     img_size = settings.get('img_size', patch_size)
     if img_size < patch_size or img_size % patch_size:
-        raise ValueError(f'img_size must be a multiple of patch_size {patch_size}, '
-                         f'got {img_size}')
+        raise UserError(f'img_size must be a multiple of patch_size {patch_size}, '
+                        f'got {img_size}')
 
 
 def resolve_out_indices(out_indices: Sequence[int] | None,
@@ -112,9 +114,9 @@ def resolve_out_indices(out_indices: Sequence[int] | None,
         return tuple(max(index, 0) for index in defaults)
     wrong = [index for index in out_indices if not -depth <= index < depth]
     if wrong or not out_indices:
-        raise ValueError(f'{name} must be block numbers in {-depth} ... {depth - 1}, '
-                         f'got {tuple(out_indices)}')
+        raise UserError(f'{name} must be block numbers in {-depth} ... {depth - 1}, '
+                        f'got {tuple(out_indices)}')
     resolved = tuple(index % depth for index in out_indices)
     if list(resolved) != sorted(resolved):
-        raise ValueError(f'{name} must go from shallow to deep, got {tuple(out_indices)}')
+        raise UserError(f'{name} must go from shallow to deep, got {tuple(out_indices)}')
     return resolved

@@ -5,6 +5,8 @@ from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
 
+from colonnade.common.errors import MissingFileError, UserError
+
 FOLDER = Path(__file__).resolve().parent
 
 
@@ -39,11 +41,11 @@ def find_config(name: str | Path) -> Path:
     if len(found) == 1:
         return FOLDER / f'{found[0]}.py'
     if found:
-        raise ValueError(f'{len(found)} configs are called {name}: name one of {", ".join(found)}')
+        raise UserError(f'{len(found)} configs are called {name}: name one of {", ".join(found)}')
     beside = [str(other) for other in path.parent.glob('*.py')] if path.suffix == '.py' else []
     near = get_close_matches(str(path), beside, n=1)
     near = near or get_close_matches(wanted, list_configs(), n=1, cutoff=0.8)
     meant = f'; did you mean {near[0]}?' if near else ''
     if path.is_dir():
         meant = ': it is a folder, name a config in it'
-    raise FileNotFoundError(f'no config file {name}{meant}')
+    raise MissingFileError(f'no config file {name}{meant}')

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from colonnade.common.errors import UserError
+
 from .pyramid import Pyramid, Stride, resampling_layers
 
 
@@ -58,8 +60,8 @@ class ColumnarPyramid(Pyramid):
 
     def _build_fpn(self, fpn: dict) -> nn.Module:
         if 'in_channels' in fpn:
-            raise ValueError('fpn must not have in_channels: they follow from the in_channels of '
-                             f'ColumnarPyramid, got {fpn["in_channels"]}')
+            raise UserError('fpn must not have in_channels: they follow from the in_channels of '
+                            f'ColumnarPyramid, got {fpn["in_channels"]}')
         widths = [self.in_channels] * len(self.out_strides)
         return MODELS.build({'out_channels': self.in_channels, **fpn, 'in_channels': widths})
 
@@ -78,8 +80,8 @@ class ColumnarPyramid(Pyramid):
             ValueError: If the number of maps is not that of ``out_strides``.
         """
         if len(inputs) != len(self.out_strides):
-            raise ValueError(f'ColumnarPyramid needs {len(self.out_strides)} maps for strides '
-                             f'{self.out_strides}, got {len(inputs)}: check out_indices')
+            raise UserError(f'ColumnarPyramid needs {len(self.out_strides)} maps for strides '
+                            f'{self.out_strides}, got {len(inputs)}: check out_indices')
         levels = tuple(
             self.resample(x, out_stride)
             for out_stride, x in zip(self.out_strides, inputs, strict=True))

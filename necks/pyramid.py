@@ -13,9 +13,11 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from colonnade.backbones.kernels.devices import should_use_cpu_forms
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.orders import map_order
 from colonnade.backbones.kernels.untouched import is_plain, is_transformed
+from colonnade.common.errors import UserError
 from colonnade.weights.loading import require_complete
 from colonnade.weights.state_dicts import State
 
@@ -54,7 +56,7 @@ class Pyramid(BaseModule):
         self.stride = stride
         self.out_strides = tuple(out_strides)
         if not self.out_strides or list(self.out_strides) != sorted(self.out_strides):
-            raise ValueError(f'out_strides must not decrease, got {self.out_strides}')
+            raise UserError(f'out_strides must not decrease, got {self.out_strides}')
         self.register_load_state_dict_pre_hook(require_loadable)
 
     def add_level(self, out_stride: Stride, layers: Sequence[nn.Module]) -> None:
@@ -121,7 +123,7 @@ class Pyramid(BaseModule):
         return super().train(mode)
 
     def resample(self, x: Tensor, out_stride: Stride) -> Tensor:
-        """One level; computed in channels-last order, where oneDNN is fast."""
+        """One level; on a CPU computed in channels-last order, where oneDNN is fast."""
         level = self.get_submodule(level_name(out_stride))(channels_last(x))
         if level is x:  # others may write to either
             return x.clone(memory_format=map_order(x))
@@ -154,15 +156,17 @@ class MaxPool(nn.Module):
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """``x`` in channels-last order, unless a transform of ``torch.func`` forbids it.
+    """``x``, on a CPU in channels-last order, unless a transform of ``torch.func`` forbids it.
 
     Raises:
         ValueError: If it is no map, but a pair of map and prefix tokens.
     """
     if not isinstance(x, Tensor):
-        raise ValueError(f'pyramids take maps, got a {type(x).__name__}: the trunk\'s '
-                         'return_prefix_tokens must be False')
-    return x if is_transformed() else x.contiguous(memory_format=torch.channels_last)
+        raise UserError(f'pyramids take maps, got a {type(x).__name__}: the trunk\'s '
+                        'return_prefix_tokens must be False')
+    if is_transformed() or not should_use_cpu_forms(x):
+        return x
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def level_name(out_stride: Stride) -> str:
@@ -201,5 +205,5 @@ def resampling_layers(stride: int, out_stride: Stride, widths: tuple[int, int, i
     if out_stride in (stride * 2, stride * 4):
         return [MaxPool(int(out_stride // stride))]
     reachable = strides_around(stride, 1 / 4, 1 / 2, 1, 2, 4)
-    raise ValueError(f'out_strides of maps at stride {stride} must be among {reachable}, '
-                     f'got {out_stride}')
+    raise UserError(f'out_strides of maps at stride {stride} must be among {reachable}, '
+                    f'got {out_stride}')

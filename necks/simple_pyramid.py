@@ -13,6 +13,8 @@ from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from colonnade.common.errors import UserError
+
 from .pyramid import Pyramid, Stride, channels_last, resampling_layers, strides_around
 
 MODELS.register_module('LN2d', module=LayerNorm2d)
@@ -63,12 +65,12 @@ class SimplePyramid(Pyramid):
             out_strides = self.default_strides(stride)
         super().__init__(in_channels, stride, out_strides, init_cfg=init_cfg)
         if len(set(self.out_strides)) < len(self.out_strides):
-            raise ValueError(f'out_strides must increase, got {self.out_strides}')
+            raise UserError(f'out_strides must increase, got {self.out_strides}')
         if num_outs < len(self.out_strides):
-            raise ValueError(f'num_outs must be at least {len(self.out_strides)}, the number of '
-                             f'out_strides, got {num_outs}')
+            raise UserError(f'num_outs must be at least {len(self.out_strides)}, the number of '
+                            f'out_strides, got {num_outs}')
         if in_channels % 4:
-            raise ValueError(f'in_channels must be a multiple of 4, got {in_channels}')
+            raise UserError(f'in_channels must be a multiple of 4, got {in_channels}')
         self.out_channels = out_channels
         self.num_outs = num_outs
         norm_cfg = norm_cfg or dict(type='LN2d', eps=1e-6)

@@ -40,15 +40,25 @@ def attention(width: int = 64, qkv_bias: bool = True) -> XCA:
 @pytest.mark.parametrize('qkv_bias', [True, False])
 @pytest.mark.parametrize('num_tokens', [1, 7, 64, 400])
 def test_forms_equal_timms_layer(form: Callable, qkv_bias: bool, num_tokens: int) -> None:
-    """But for the covariance of one token, whose signs alone count."""
-    if num_tokens == 1 and form is covariance_form:
-        assert not covariance_pays(num_tokens, 64)
-        return
     layer = attention(qkv_bias=qkv_bias)
     tokens = torch.randn(3, num_tokens, 64) + 0.5
     exact, double = doubled(layer)(tokens.double()), doubled(layer)
     check_rounding(form(tokens, weights_of(layer)), layer(tokens), exact)
     assert deviation(form(tokens.double(), weights_of(double)), exact) < 1e-12
+
+
+@FORMS
+@pytest.mark.parametrize('products', ['blas', 'onednn'])
+@pytest.mark.parametrize('mean', [0, 10, 1000])
+@torch.no_grad()
+def test_means_of_tokens_cost_no_digits(form: Callable, mean: int, products: str,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of deviation 1 around a mean that they share, as in an image of one color."""
+    monkeypatch.setenv('COLONNADE_PRODUCTS', products)
+    layer = attention(width=128)
+    tokens = torch.randn(2, 2000, 128) + mean * torch.randn(128)
+    exact = doubled(layer)(tokens.double())
+    assert deviation(form(tokens, weights_of(layer)), exact) < 2 * deviation(layer(tokens), exact)
 
 
 @FORMS
@@ -107,12 +117,33 @@ def test_the_cheaper_form_is_taken() -> None:
         assert covariance_pays(above, width)
 
 
-def test_half_precision_takes_the_plain_form() -> None:
+def test_half_precision_and_other_devices_take_the_plain_form() -> None:
     with FakeTensorMode():
-        tokens = torch.empty(1, 9000, 64, device='cuda')
+        tokens = torch.empty(1, 9000, 64)
         assert covariance_pays(*tokens.shape[1:])
-        assert prefers_plain(tokens.half()) and not prefers_plain(tokens)
-        assert prefers_plain(tokens.cpu().bfloat16())
+        assert prefers_plain(tokens.bfloat16()) and not prefers_plain(tokens)
+        for device in ('cuda', 'meta'):
+            assert prefers_plain(tokens.to(device))
+
+
+@pytest.mark.parametrize('half', [torch.bfloat16, torch.float16])
+def test_training_in_half_precision_stores_no_float32_tokens(half: torch.dtype) -> None:
+    layer, tokens, stored = attention(), torch.randn(2, 400, 64), []
+    hooks = (lambda x: stored.append(x) or x, lambda x: x)
+    with torch.autocast('cpu', half), torch.autograd.graph.saved_tensors_hooks(*hooks):
+        out = plain_form(tokens, weights_of(layer))
+    assert stored and out.requires_grad
+    assert all(x.numel() < tokens.numel() for x in stored if x.dtype == torch.float32)
+
+
+@torch.no_grad()
+def test_sums_beyond_the_range_of_float16() -> None:
+    layer, tokens = attention(), torch.randn(1, 4096, 64)
+    layer.qkv.weight *= 30
+    exact = layer(tokens)
+    layer.half()
+    found = plain_form(tokens.half(), weights_of(layer))
+    assert deviation(found, exact) <= 1.5 * deviation(layer(tokens.half()), exact)
 
 
 def pair(arch: dict, **changes: float) -> tuple[XCiT, Xcit]:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels import orders
+from colonnade.backbones.kernels.devices import accelerator_forms
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.configs import find_config
 from colonnade.engine.complexity import blank_sample
@@ -287,6 +288,23 @@ def test_weights_lie_as_maps_do() -> None:
     ]
     assert weights and all(
         weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+
+
+@pytest.mark.parametrize('head', ['mask_rcnn', 'upernet'])
+def test_what_is_fast_on_a_cpu_only_is_not_done_elsewhere(head: str) -> None:
+    model = model_of(head)
+    heads = [part for name, part in model.named_modules() if 'head' in name]
+    kinds = [type(part) for part in heads]
+    with accelerator_forms():
+        expected = outputs(model, (75, 101))
+        lines = '; '.join(fuse(model))
+        check_same(outputs(model, (75, 101)), expected)
+    assert 'norms and scales folded' in lines and MERGED[0] in lines
+    assert not [part for part, kind in zip(heads, kinds, strict=True)
+                if type(part) not in (kind, nn.Identity)]  # yapf: disable
+    assert head == 'upernet' or 'split_thr' not in model.rpn_head.test_cfg.nms
+    weights = [layer.weight for layer in model.modules() if type(layer) is nn.Conv2d]
+    assert weights and all(weight.is_contiguous() for weight in weights)
 
 
 def test_levels_of_the_input_stride_are_copies() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from torch.nn import functional as F
 
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels import libraries
+from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.layers import gram
 from colonnade.backbones.kernels.packed import (HAS_PACKING, PackedDepthwise, PackedHalving,
                                                 PackedLinear)
+from colonnade.weights import load_weights
 
 pytestmark = pytest.mark.skipif(not HAS_PACKING, reason='needs oneDNN')
 
@@ -130,3 +133,36 @@ def test_trunks_by_either_library(arch: dict, monkeypatch: pytest.MonkeyPatch) -
         found.append((maps, *torch.autograd.grad(maps.square().mean(), trunk.blocks.parameters())))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * one.abs().max().item())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('keep', [False, True])
+def test_weights_are_moved_and_cast(keep: bool) -> None:
+    layer, x = nn.Linear(24, 40), torch.randn(2, 7, 24)
+    packed = PackedLinear(layer.weight, layer.bias, torch.float32, keep=keep)
+    packed(x)
+    expected = copy.deepcopy(layer).double()(x.double())
+    torch.testing.assert_close(packed.double()(x.double()), expected, rtol=1e-6, atol=1e-6)
+    assert packed.weight.dtype == packed.bias.dtype == torch.float64 and packed.packed is None
+    torch.testing.assert_close(packed.float()(x), layer(x))
+    assert packed.packed is not None and (packed.kept is not None) == keep
+    packed.half()
+    assert packed.weight.dtype == torch.float16 and packed(x.half()).dtype == torch.float16
+    assert packed.to('meta').weight.is_meta and packed(x.half().to('meta')).is_meta
+
+
+@torch.no_grad()
+def test_fused_trunks_are_cast_but_not_to_float16(tmp_path: Path) -> None:
+    arch = dict(embed_dim=16, depth=1, num_heads=2, patch_size=16)
+    trunk, image = XCiT(arch, out_indices=(0, )).eval(), torch.randn(1, 3, 64, 64)
+    expected, = trunk(image)
+    torch.save(trunk.state_dict(), tmp_path / 'trunk.pth')
+    trunk.fuse().double()
+    torch.testing.assert_close(trunk(image.double())[0].float(), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(FusedError, match=r'then call fuse\(torch.float16\)'):
+        trunk.half()
+    torch.testing.assert_close(trunk.float()(image)[0], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(FusedError, match='load, then fuse'):
+        load_weights(trunk, tmp_path / 'trunk.pth')
+    half = XCiT(arch, out_indices=(0, )).eval().half().fuse(torch.float16).half()
+    assert next(half.parameters()).dtype == torch.float16

@@ -15,9 +15,9 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from colonnade.backbones import PlainViT
 from colonnade.backbones.plain_vit.blocks import PlainBlock
-from colonnade.engine import LayerDecayConstructor
 from colonnade.engine.benchmark.contestants import Intermediates
 from colonnade.engine.config_checks.weights import normalisation_problems
+from colonnade.engine.layer_decay import LayerDecayConstructor
 from colonnade.engine.trunk_config import settle_trunk
 from colonnade.weights import WeightsError, load_weights
 

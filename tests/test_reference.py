@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from trunks import OURS
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.attention_maps import class_attention, load_class_attention
 from colonnade.necks import ColumnarPyramid
+from colonnade.weights.layouts import remap
 from colonnade.weights.loading import load_weights
 
 REFERENCE = SHARED / 'reference'
@@ -58,11 +60,19 @@ class Case:
 
     def trunk(self) -> ColumnarBackbone:
         """The trunk of the original's settings, whose LayerScale init the weights replace."""
-        cls = next(cls for name, cls in KINDS.items() if self.name.startswith(name))
+        cls = next(cls for name, cls in KINDS.items() if name in self.name.split('_'))
         made = self.json['constructor']
         columns = set(next(iter(cls.variants.rows.values())))
         arch = {key: value for key, value in made.items() if key in columns}
-        return cls(arch, out_indices=self.json['out_indices'])
+        return cls(arch, out_indices=self.json.get('out_indices') or made['out_indices'])
+
+    def dense_model(self, weights: Path) -> nn.ModuleDict:
+        """The trunk with its pyramid, in training mode."""
+        trunk = self.trunk()
+        neck = ColumnarPyramid(trunk.embed_dim, trunk.patch_size)
+        model = nn.ModuleDict(dict(backbone=trunk, neck=neck))
+        load_weights(model, self.checkpoint(weights))
+        return model
 
     def image(self) -> Tensor:
         return torch.from_numpy(self.fill.image(*self.json['input']))
@@ -131,13 +141,84 @@ def test_classification_files_give_the_originals_maps(name: str, dtype: torch.dt
 def test_dense_files_give_the_originals_pyramid(name: str, dtype: torch.dtype,
                                                 weights: Path) -> None:
     case = Case(name)
-    trunk = case.trunk()
-    neck = ColumnarPyramid(trunk.embed_dim, trunk.patch_size)
-    model = nn.ModuleDict(dict(backbone=trunk, neck=neck)).eval()
-    load_weights(model, case.checkpoint(weights))
-    model.to(dtype)
-    for index, got in enumerate(neck(trunk(case.image().to(dtype))), 1):
-        case.compare(f'fpn{index}', got, 1e-5)
+    model = case.dense_model(weights).eval().to(dtype)
+    for name, got in compute_levels(model, case.image().to(dtype)).items():
+        case.compare(name, got, 1e-5)
+
+
+class Training:
+    """What a stored case of training says of its first batch and of three steps."""
+
+    def __init__(self, case: Case, dtype: torch.dtype) -> None:
+        self.case, self.dtype = case, dtype
+        self.tolerance = 5e-7 if dtype == torch.float64 else 3e-5
+        # Some gradients are 0 up to rounding: those of biases before batch norms.
+        largest = max(info['absmax'] for info in case.json['gradients'].values())
+        self.smallest_scale = 1e-3 * largest
+
+    def loss(self, levels: dict[str, Tensor]) -> Tensor:
+        return sum((level * self.cotangent(name, level)).mean() for name, level in levels.items())
+
+    def cotangent(self, name: str, like: Tensor) -> Tensor:
+        random = np.random.RandomState(zlib.crc32(f'cotangent/{name}'.encode()))
+        values = random.standard_normal(tuple(like.shape)).astype(np.float32)
+        return torch.from_numpy(values).to(like.dtype)
+
+    def compare(self, name: str, got: Tensor) -> None:
+        info = self.case.json['outputs'][name]
+        self.check(name, self.case.fill.subset(got, info['stride']), info['absmax'])
+
+    def compare_gradient(self, name: str, got: Tensor) -> None:
+        """Compare some values, and the norm and a projection of them all."""
+        info, got = self.case.json['gradients'][name], got.double()
+        scale = max(info['absmax'], self.smallest_scale)
+        self.check(f'grad/{name}', self.case.fill.subset(got, info['stride']), scale)
+        scale *= got.numel()**0.5
+        projection = (got * self.cotangent(f'grad/{name}', got)).sum().item()
+        assert abs(got.norm().item() - info['norm']) <= self.tolerance * scale, name
+        assert abs(projection - info['dot']) <= self.tolerance * scale, name
+
+    def check(self, name: str, got: np.ndarray | Tensor, scale: float) -> None:
+        difference = np.abs(np.asarray(got) - self.case.arrays[name]).max()
+        assert difference <= self.tolerance * scale, (name, difference, scale)
+
+
+@pytest.mark.parametrize('with_cp', [False, pytest.param(True, marks=pytest.mark.slow)])
+@cases('train_*')
+def test_training_takes_the_originals_steps(name: str, dtype: torch.dtype, with_cp: bool,
+                                            weights: Path) -> None:
+    """Levels, gradients and running statistics of the first batch, and losses of three steps."""
+    case = Case(name)
+    training = Training(case, dtype)
+    model = case.dense_model(weights).train().to(dtype)
+    model['backbone'].with_cp = with_cp
+    image = case.image().to(dtype).requires_grad_()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    _, names = remap({key: key for key in case.json['keys']}, name)  # ours to the original's
+    for step, expected in enumerate(case.json['losses']):
+        optimizer.zero_grad()
+        levels = compute_levels(model, image)
+        loss = training.loss(levels)
+        assert abs(loss.item() - expected) <= training.tolerance * max(abs(expected), 1)
+        loss.backward()
+        if step == 0:
+            for key, level in levels.items():
+                training.compare(key, level.detach())
+            training.compare('image.grad', image.grad)
+            for key, original in names.items():
+                if key in parameters:
+                    training.compare_gradient(original, parameters[key].grad)
+                elif original in case.json['buffers']:
+                    training.check(f'buffer/{original}', buffers[key], 1.)
+            compared = {names[key] for key in parameters}
+            assert compared == set(case.json['gradients'])
+        optimizer.step()
+
+
+def compute_levels(model: nn.ModuleDict, image: Tensor) -> dict[str, Tensor]:
+    levels = model['neck'](model['backbone'](image))
+    return {f'fpn{index}': level for index, level in enumerate(levels, 1)}
 
 
 def detector_outputs(case: Case, model: nn.Module, image: Tensor) -> Iterator[tuple[str, Tensor]]:

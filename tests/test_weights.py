@@ -27,7 +27,7 @@ from colonnade.backbones.xcit.layouts import remap_xcit_original
 from colonnade.necks import ColumnarPyramid
 from colonnade.weights.layouts import remap
 from colonnade.weights.loading import load_weights, plan_loading
-from colonnade.weights.state_dicts import WeightsError
+from colonnade.weights.state_dicts import WeightsError, without_prefix
 
 layouts = pytest.mark.parametrize('make', LAYOUTS, ids=lambda make: make.__name__)
 
@@ -166,6 +166,26 @@ def test_the_error_names_the_parts_that_differ() -> None:
         plan_loading(model, state, 'some.pth')
     assert 'it differs from the model in decode_head.\n' in str(caught.value)
     assert 'XCiT' not in str(caught.value)
+
+
+@pytest.mark.parametrize('old, new', [(4, 43), (1, 80), (20, 3)])
+def test_the_error_counts_the_classes(old: int, new: int) -> None:
+
+    def detector(num_classes: int) -> nn.ModuleDict:
+        head = nn.ModuleDict(
+            dict(
+                fc_cls=nn.Linear(8, num_classes + 1),
+                fc_reg=nn.Linear(8, num_classes * 4),
+                conv_logits=nn.Conv2d(8, num_classes, 1)))
+        return nn.ModuleDict(dict(backbone=XCiT(TINY), roi_head=head))
+
+    names = tuple(f'class {number}' for number in range(old))
+    checkpoint = dict(
+        state_dict=detector(old).state_dict(), meta=dict(dataset_meta=dict(classes=names)))
+    model = detector(new)
+    model['backbone'].load_state_dict(without_prefix(checkpoint['state_dict'], 'backbone.'))
+    with pytest.raises(WeightsError, match=f'{old} classes in the file, {new} in the config'):
+        plan_loading(model, checkpoint, 'some.pth')
 
 
 def test_errors_are_short() -> None:

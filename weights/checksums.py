@@ -11,6 +11,8 @@ import zipfile
 from functools import lru_cache
 from pathlib import Path
 
+from colonnade.common.errors import file_errors
+
 from .state_dicts import DamagedError
 
 SUMS = 'checkpoints.sha256'
@@ -19,6 +21,7 @@ BLOCK = 2**20  # bytes that are read at once
 CHANGED = '. If you changed the file, delete its line there'  # for one that is not what was saved
 
 
+@file_errors()
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's content, in hexadecimal.
 
@@ -41,7 +44,7 @@ def sums_of(folder: Path) -> list[tuple[str, str]]:
         OSError: If the list cannot be read.
     """
     file = folder / SUMS
-    lines = file.read_text(errors='replace').split('\n') if file.is_file() else []
+    lines = file.read_text(encoding='utf-8', errors='replace').split('\n') if file.is_file() else []
     return [(found[2], found[1]) for found in map(LINE.fullmatch, lines) if found]
 
 

@@ -19,6 +19,8 @@ from huggingface_hub.errors import HfHubHTTPError
 from mmengine.dist import all_gather_object
 from timm.models import get_pretrained_cfg, list_pretrained, load_state_dict_from_hf
 
+from colonnade.common.errors import FileError
+
 from .files import read_checkpoint
 from .sharded_files import is_sharded, read_folder
 from .state_dicts import State, WeightsError
@@ -155,10 +157,10 @@ def check_published(name: str) -> None:
 
 
 def require_hub() -> None:
-    """Raise a ConnectionError without a network: the hub's client would retry for a minute."""
+    """Raise a FileError without a network: the hub's client would retry for a minute."""
     host = urlparse(constants.ENDPOINT).hostname
     try:
         if not getproxies():
             socket.getaddrinfo(host, 443)
     except OSError as error:
-        raise ConnectionError(f'{host} cannot be reached: {error}') from error
+        raise FileError(f'{host} cannot be reached: {error}') from error

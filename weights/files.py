@@ -5,6 +5,7 @@ import argparse
 import json
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -17,6 +18,8 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from safetensors import SafetensorError
+
+from colonnade.common.errors import MissingFileError, file_errors
 
 from .checksums import check_content
 from .state_dicts import DamagedError, WeightsError
@@ -62,6 +65,7 @@ HARMLESS = [
 ]
 
 
+@file_errors()
 def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     """What a ``.pth`` or ``.safetensors`` file holds, recognised by its content, on the CPU.
 
@@ -71,13 +75,14 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
             holds within :func:`trusting`.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        MissingFileError: If there is no such file.
+        FileError: If it cannot be read.
         DamagedError: If it is damaged, or is not what was saved, see :mod:`.checksums`.
         WeightsError: If it is not a file of weights, or contains more than weights.
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f'no weights file {path}')
+        raise MissingFileError(f'no weights file {path}')
     with open(path, 'rb') as file:
         head = file.read(64)
     if not head.strip(b'\0'):
@@ -91,6 +96,8 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
         return read_safetensors(path)
     is_archive = head.startswith(ARCHIVE)
     trust = trust or _TRUST.get()
+    if is_archive and not trust:
+        check_unpacked_size(path)
     if re.match(FRAMED, head) and not trust:
         raise WeightsError(
             f'{path} is a pickle of protocol {head[1]}, which could run any code: it is not '
@@ -112,6 +119,20 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise WeightsError(f'{path} holds a {type(content).__name__}, not a dict of weights')
     return dict(content)
+
+
+def check_unpacked_size(path: Path) -> None:
+    """Raise a WeightsError if a file of ``torch.save`` unpacks to more bytes than it has.
+
+    torch stores what it writes, and unpacks what others have compressed: 100 kB to 100 MB.
+    """
+    unpacked = 0
+    with suppress(Exception), zipfile.ZipFile(path) as file:  # torch says what is damaged
+        unpacked = sum(record.file_size for record in file.infolist())
+    if unpacked > path.stat().st_size:
+        raise WeightsError(f'{path} unpacks to {unpacked} bytes and has {path.stat().st_size}: '
+                           'torch.save writes no such files. If you trust who made it, pass '
+                           '--trust, or trust=True')
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:

@@ -16,13 +16,17 @@ from torch import nn
 
 from .downloads import fetch
 from .layouts import remap
-from .state_dicts import (OTHER_SHAPE, Problems, Shapes, State, WeightsError, listed, mismatches,
-                          state_dict_of, with_prefix, without_prefix)
+from .state_dicts import (OTHER_SHAPE, Problems, Shapes, State, WeightsError, infer_num_classes,
+                          listed, mismatches, state_dict_of, trained_classes, with_prefix,
+                          without_prefix)
 
 
 @runtime_checkable
 class Loadable(Protocol):
     """A trunk that weights are fitted to; all state dicts are under the trunk's own names."""
+
+    def check_loadable(self) -> None:
+        """Raise an error if the trunk takes no weights now."""
 
     def unused_shapes(self, state: State) -> list[Shapes]:
         """Shapes of tensors that the trunk does not need; a file has all of a group, or none."""
@@ -107,6 +111,8 @@ def plan_loading(module: nn.Module,
                 f'{source} ({layout.name}) holds a trunk alone, and a whole model was to be loaded:'
                 " name it in model.backbone.init_cfg=dict(type='Pretrained', checkpoint=...)")
 
+    if trunk is not None:
+        trunk.check_loadable()
     of_trunk = without_prefix(state, prefix)
     dropped = [key for key in state if module is trunk and not key.startswith(prefix)]
     if trunk is not None:
@@ -131,6 +137,12 @@ def plan_loading(module: nn.Module,
         state = {**state, **resized}
     if problems := mismatches(state, required, unused):
         cause = reason_for(problems, trunk, prefix, of_trunk, adapted=adapt is not None)
+        classes = trained_classes(checkpoint)
+        if list(problems) == [OTHER_SHAPE] and classes:
+            shapes = {key: required[key] for key in problems[OTHER_SHAPE]}
+            number = infer_num_classes(state, shapes, len(classes))
+            if number not in (None, len(classes)):
+                cause = f'{len(classes)} classes in the file, {number} in the config. {cause}'
         raise WeightsError(f'{source} ({layout.name}) does not fit: {cause}\n{listed(problems)}')
 
     needed = {key: value for key, value in state.items() if key in required}
@@ -166,7 +178,7 @@ def reason_for(problems: Problems, trunk: Loadable | None, prefix: str, of_trunk
     if heads_alone and not adapted and list(problems) == [OTHER_SHAPE]:
         classes = (
             ' If the file was trained on other classes, name the config that it was trained '
-            'with. To train it on yours, tools/train.py --load-from FILE --new-classes leaves '
+            'with. To train it on yours, colonnade train --load-from FILE --new-classes leaves '
             'the layers that depend on them untrained.')
     return f'it differs from the model in {parts}.{classes}'
 

@@ -8,6 +8,8 @@ from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from timm.models import get_pretrained_cfg, list_pretrained
 
+from colonnade.common.errors import UserError
+
 from .loading import load_weights
 
 Normalisation = tuple[list[float], list[float]]  # mean and deviation of each channel
@@ -22,11 +24,10 @@ def pretrained_of(init_cfg: dict | list[dict] | None) -> dict[str, Any] | None:
         ValueError: If it is a name alone, or names a checkpoint and no type.
     """
     if isinstance(init_cfg, str):
-        raise ValueError(f"init_cfg must be dict(type='Pretrained', checkpoint={init_cfg!r})")
+        raise UserError(f"init_cfg must be dict(type='Pretrained', checkpoint={init_cfg!r})")
     init_cfgs = init_cfg if isinstance(init_cfg, list) else [init_cfg or {}]
     if any('checkpoint' in cfg and 'type' not in cfg for cfg in init_cfgs):
-        raise ValueError(
-            "init_cfg has a checkpoint and no type: init_cfg.type must be 'Pretrained'")
+        raise UserError("init_cfg has a checkpoint and no type: init_cfg.type must be 'Pretrained'")
     return next((cfg for cfg in init_cfgs if cfg.get('type') == 'Pretrained'), None)
 
 

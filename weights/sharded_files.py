@@ -15,6 +15,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from colonnade.common.errors import UserError
+
 from .checksums import check_content, sums_of
 from .files import read_checkpoint
 from .state_dicts import DamagedError
@@ -142,7 +144,7 @@ def open_folder(folder: Path, trust: bool) -> tuple[dict[str, Any], Any, dict[st
     try:
         found = reader.read_metadata().state_dict_metadata
         if {path: list(tensor.size) for path, tensor in found.items()} != shapes:
-            raise ValueError('files of it are missing')
+            raise UserError('files of it are missing')
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise DamagedError(f'{folder} is a damaged checkpoint in shards: {error}') from error
     return rest, reader, found

@@ -1,11 +1,14 @@
 """State dicts: their prefixes, and what keeps one from fitting a module."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from colonnade.common.errors import UserError
 
 State = dict[str, Tensor]
 Shapes = dict[str, torch.Size]
@@ -17,7 +20,7 @@ WRAPPERS = ('state_dict', 'model', 'module', 'encoder')
 SHOWN = 5  # keys of a kind that an error lists
 
 
-class WeightsError(ValueError):
+class WeightsError(UserError):
     """Weights that cannot be loaded; says which file, and why."""
 
 
@@ -43,6 +46,37 @@ def state_dict_of(checkpoint: Mapping[str, Any], source: str) -> State:
     if all(key.startswith('module.') for key in state):  # saved by DistributedDataParallel
         state = {key.removeprefix('module.'): value for key, value in state.items()}
     return state
+
+
+def trained_classes(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the class names that a checkpoint of mmengine or mmcv 1 was trained on, if any."""
+    meta = checkpoint.get('meta')
+    if not isinstance(meta, Mapping):
+        return ()
+    dataset_meta = meta.get('dataset_meta')
+    names = dataset_meta.get('classes') if isinstance(dataset_meta, Mapping) else None
+    names = names or meta.get('CLASSES')
+    return tuple(names) if isinstance(names, (list, tuple)) else ()
+
+
+def infer_num_classes(state: State, required: Shapes, num_classes: int) -> int | None:
+    """Return the number of classes of a model, judged by the tensors that differ from a file's.
+
+    A layer has ``k * num_classes + others`` rows, where others are the background.
+
+    Args:
+        state: Tensors of the file.
+        required: Shapes of the model's tensors.
+        num_classes: Number of classes of the file.
+    """
+    votes: Counter[int] = Counter()
+    for key, shape in required.items():
+        sides = [side for side in zip(state[key].shape, shape, strict=False) if side[0] != side[1]]
+        if len(sides) == 1 and sides[0][0] >= num_classes:
+            rows, others = divmod(sides[0][0], num_classes)
+            if (sides[0][1] - others) % rows == 0:
+                votes[(sides[0][1] - others) // rows] += 1
+    return votes.most_common(1)[0][0] if votes else None
 
 
 def with_prefix(part: Mapping[str, Value], prefix: str) -> dict[str, Value]:

@@ -10,16 +10,17 @@ from typing import Any
 
 import torch
 from timm.models.cait import TalkingHeadAttn
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from ..kernels.devices import should_use_cpu_forms
 from ..kernels.layers import call_linear
 from ..kernels.untouched import Parts, first_touched, is_idle, is_linear, is_plain
 
 MIB = 2**20
 #: MiB of one block's map. A CPU is fastest where the maps stay in its cache.
-DEFAULT_BUDGET = {'cpu': 4., 'cuda': 64.}
+CPU_BUDGET, ACCELERATOR_BUDGET = 4., 64.
 
 
 def mix_heads(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -40,6 +41,15 @@ def mixing_gradients(grad: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
     return (grad.flatten(2) @ maps.flatten(2).transpose(1, 2)).sum(0), grad.sum((0, 2, 3))
 
 
+def attend(query: Tensor, key: Tensor, value: Tensor, weight_l: Tensor, bias_l: Tensor,
+           weight_w: Tensor, bias_w: Tensor) -> Tensor:
+    """Return values attended by ``n`` queries ``(B, h, n, d)``, whose maps exist together."""
+    maps = query @ key.transpose(-2, -1)  # (B, h, n, N)
+    # the dtype keeps autocast from widening them
+    maps = mix_heads(maps, weight_l, bias_l).softmax(dim=-1, dtype=maps.dtype)
+    return mix_heads(maps, weight_w, bias_w) @ value
+
+
 class TalkingHeads(Function):
     """Attention and its gradients for blocks of queries; see :func:`talking_heads`.
 
@@ -57,11 +67,8 @@ class TalkingHeads(Function):
         attended = query.new_empty(batch, tokens, heads, width)
         for begin in range(0, tokens, block_size):
             rows = slice(begin, begin + block_size)
-            maps = query[:, :, rows] @ key.transpose(-2, -1)  # (B, h, n, N)
-            # the dtype keeps autocast from widening them
-            maps = mix_heads(maps, weight_l, bias_l).softmax(dim=-1, dtype=maps.dtype)
-            maps = mix_heads(maps, weight_w, bias_w)
-            attended[:, rows] = (maps @ value).transpose(1, 2)
+            found = attend(query[:, :, rows], key, value, weight_l, bias_l, weight_w, bias_w)
+            attended[:, rows] = found.transpose(1, 2)
         return attended
 
     @staticmethod
@@ -101,7 +108,7 @@ class TalkingHeads(Function):
 
 
 @torch.compiler.disable  # a compiler would write out every block
-def talking_heads(query: Tensor, key: Tensor, value: Tensor, before: nn.Linear, after: nn.Linear, *,
+def talking_heads(query: Tensor, key: Tensor, value: Tensor, mixing: tuple[Tensor, ...], *,
                   block_size: int) -> Tensor:
     """Talking-heads attention for blocks of queries; exact for every block size.
 
@@ -112,15 +119,13 @@ def talking_heads(query: Tensor, key: Tensor, value: Tensor, before: nn.Linear, 
         query: ``(B, h, N, d)``, scaled.
         key: ``(B, h, N, d)``.
         value: ``(B, h, N, d)``.
-        before: Mixes the heads' logits.
-        after: Mixes the heads' softmax weights.
+        mixing: Weight and bias that mix the heads' logits, and those that mix softmax weights.
         block_size: Queries of a block.
 
     Returns:
         ``(B, N, h, d)``.
     """
-    mixing = (before.weight, before.bias, after.weight, after.bias)
-    return TalkingHeads.apply(query, key, value, *(x.to(query.dtype) for x in mixing), block_size)
+    return TalkingHeads.apply(query, key, value, *mixing, block_size)
 
 
 class BoundedTalkingHeadAttn(TalkingHeadAttn):
@@ -129,12 +134,11 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
     Attributes:
         block_size: Queries of a block; ``None`` takes as many as ``budget`` allows.
         budget: MiB of one map ``(B, h, block_size, N)``, of which two exist at a time in evaluation
-            and some five in training; ``None`` is 4 on a CPU and 64 elsewhere.
-        gpu_attention: See :class:`~.trunk.CaiT`.
+            and some five in training; ``None`` is 4 on a CPU and 64 elsewhere. Where an accelerator
+            needs one block only, each layer stores its maps for the gradients, as timm's does.
     """
     block_size: int | None = None
     budget: float | None = None
-    gpu_attention: str = 'plain'
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``.
@@ -145,30 +149,22 @@ class BoundedTalkingHeadAttn(TalkingHeadAttn):
         if torch.compiler.is_exporting() or first_touched(self, HEADS_MIXING) is not None:
             return super().forward(x)
         qkv = call_linear(self.qkv, x).unflatten(2, (3, self.num_heads, -1))
-        if self.gpu_attention == 'triton' and qkv.is_cuda and qkv.dtype.itemsize < 4:
-            attended = self._fused(qkv)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, N, d)
+        query = query * self.scale
+        mixing = tuple(
+            x.to(query.dtype) for layer in (self.proj_l, self.proj_w)
+            for x in (layer.weight, layer.bias))
+        block_size = self.block_size or self._affordable_block(query)
+        if should_use_cpu_forms(query) or block_size < query.shape[2]:
+            attended = talking_heads(query, key, value, mixing, block_size=block_size)
         else:
-            query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, h, N, d)
-            attended = talking_heads(
-                query * self.scale,
-                key,
-                value,
-                self.proj_l,
-                self.proj_w,
-                block_size=self.block_size or self._affordable_block(query))
+            attended = attend(query, key, value, *mixing).transpose(1, 2)
         out = call_linear(self.proj, attended.flatten(2))
         return out if is_idle(self.proj_drop) else self.proj_drop(out)
 
-    def _fused(self, qkv: Tensor) -> Tensor:
-        """``(B, N, 3, h, d)`` to ``(B, N, h, d)`` by Triton's kernels."""
-        from .fused_gpu import fused_talking_heads  # not everybody has Triton
-        before, after = self.proj_l, self.proj_w
-        return fused_talking_heads(qkv, before.weight, before.bias, after.weight, after.bias,
-                                   self.scale)
-
     def _affordable_block(self, query: Tensor) -> int:
         batch, heads, tokens, _ = query.shape
-        budget = self.budget or DEFAULT_BUDGET.get(query.device.type, DEFAULT_BUDGET['cuda'])
+        budget = self.budget or (CPU_BUDGET if should_use_cpu_forms(query) else ACCELERATOR_BUDGET)
         row = batch * heads * tokens * query.element_size()  # bytes of a query's map
         return min(max(int(budget * MIB / max(row, 1)), 1), tokens)
 

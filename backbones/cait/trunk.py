@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from timm.layers import PatchEmbed
 from timm.models.cait import Cait, LayerScaleBlock
 from torch import Tensor, nn
 
+from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
 from ..kernels.folding import fold_norm, fold_scale
-from ..kernels.gpu_attention import Limits, check_gpu_attention
 from ..kernels.layers import add, feed_forward
 from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path, is_plain
 from ..positions import LearnedPositions
@@ -53,11 +54,6 @@ TABLE_3 = {
 }  # yapf: disable
 
 
-def gpu_limits(num_heads: int) -> Limits:
-    """What fused attention can do; blocks of up to 8 heads take half the shared memory."""
-    return Limits(num_heads=16, head_width=64, shared_kib=80 if num_heads <= 8 else 160)
-
-
 class CaiTBlock(LayerScaleBlock):
     """timm's block, with less reading and writing of memory."""
 
@@ -82,12 +78,12 @@ class CaiTBlock(LayerScaleBlock):
             'mlp': MLP
         })
 
-    def fuse(self) -> None:
+    def fuse(self, dtype: torch.dtype) -> None:
         """Fold what follows or precedes a linear layer into it, see :mod:`.kernels.folding`."""
         fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
-        fold_scale(self, 'gamma_1', self.attn.proj)
-        fold_scale(self, 'gamma_2', self.mlp.fc2)
+        fold_scale(self, 'gamma_1', self.attn.proj, dtype)
+        fold_scale(self, 'gamma_2', self.mlp.fc2, dtype)
 
 
 @register_trunk(*LAYOUTS)
@@ -111,8 +107,6 @@ class CaiT(LearnedPositions):
         attn_block_size: Queries whose attention maps exist at a time; ``None`` takes as many as
             ``attn_budget`` allows. The result is the same.
         attn_budget: See :class:`~.talking_heads.BoundedTalkingHeadAttn`.
-        gpu_attention: ``triton`` fuses attention in half precision on a GPU, and needs Triton and
-            such a GPU. Its values were verified, its time was never measured.
     """
 
     variants = Variants(
@@ -136,19 +130,15 @@ class CaiT(LearnedPositions):
                  img_size: int | None = None,
                  attn_block_size: int | None = None,
                  attn_budget: float | None = None,
-                 gpu_attention: str = 'plain',
                  **kwargs: Any) -> None:
         for name, value in dict(attn_block_size=attn_block_size, attn_budget=attn_budget).items():
             if value is not None and value <= 0:
-                raise ValueError(f'{name} must be positive, got {value}')
+                raise UserError(f'{name} must be positive, got {value}')
         if attn_block_size and attn_budget:
-            raise ValueError('attn_budget has no effect beside attn_block_size: leave one out')
+            raise UserError('attn_budget has no effect beside attn_block_size: leave one out')
         super().__init__(self.variants.resolve(arch, img_size=img_size), **kwargs)
-        heads = self.settings['num_heads']
-        check_gpu_attention(gpu_attention, heads, self.embed_dim // heads, gpu_limits(heads))
         for block in self.blocks:
             block.attn.block_size, block.attn.budget = attn_block_size, attn_budget
-            block.attn.gpu_attention = gpu_attention
 
     def _build(self,
                num_blocks: int,

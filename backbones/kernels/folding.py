@@ -7,19 +7,21 @@ ResMLP's cross-patch layer, which is linear in tokens and not in channels.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
 from timm.models.mlp_mixer import Affine
 from torch import Tensor, nn
 
-from .layers import scaled
-from .packed import HAS_PACKING, PACKED_DTYPES, PackedDepthwise, PackedLinear
+from colonnade.common.errors import UserError
+
+from .layers import can_hold_scale, scaled
+from .packed import PackedDepthwise, PackedLinear, can_reorder
 from .untouched import is_depthwise, is_linear
 
 
-class FusedError(RuntimeError):
+class FusedError(UserError):
     """What was asked for needs an unfused trunk."""
 
 
@@ -34,8 +36,8 @@ class FusibleBlock(Protocol):
     def touched_layer(self) -> str | None:
         """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
 
-    def fuse(self) -> None:
-        """Fold what is beside linear layers into them."""
+    def fuse(self, dtype: torch.dtype) -> None:
+        """Fold what is beside linear layers into them, for products of ``dtype``."""
 
 
 @torch.no_grad()
@@ -52,8 +54,14 @@ def fold_norm(norm: nn.LayerNorm | Affine, layer: nn.Linear) -> None:
 
 
 @torch.no_grad()
-def fold_scale(block: nn.Module, name: str, layer: nn.Linear | nn.Conv2d) -> None:
-    """Let ``layer`` multiply by LayerScale ``block.name``, which becomes None."""
+def fold_scale(block: nn.Module, name: str, layer: nn.Linear | nn.Conv2d,
+               dtype: torch.dtype) -> None:
+    """Make ``layer`` multiply by LayerScale ``block.name``, which becomes None.
+
+    Nothing changes if weights, or products of ``dtype``, are of float16, which would lose it.
+    """
+    if not can_hold_scale(dtype) or not can_hold_scale(layer.weight.dtype):
+        return
     weight, bias = scaled(getattr(block, name), layer)
     layer.weight.copy_(weight)
     layer.bias.copy_(bias)
@@ -76,17 +84,19 @@ def pack_layers(block: nn.Module, dtype: torch.dtype) -> None:
 
 def can_be_packed(weight: Tensor, dtype: torch.dtype) -> bool:
     """Whether oneDNN can have weights in its order, for products of ``dtype``."""
-    fits = (
-        HAS_PACKING and weight.device.type == 'cpu' and weight.dtype == torch.float32
-        and dtype in PACKED_DTYPES)
-    # without fast bfloat16, oneDNN raises
-    return fits and (dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32 and can_reorder(weight, dtype)
 
 
 class Fusible(nn.Module):
-    """A trunk whose blocks and stem can be fused."""
+    """A trunk whose blocks and stem can be fused.
+
+    Attributes:
+        fused: Whether :meth:`fuse` changed it.
+        fused_dtype: Precision of products that it was fused for.
+    """
 
     fused: bool = False
+    fused_dtype: torch.dtype | None = None
     blocks: nn.ModuleList
 
     def fuse(self, dtype: torch.dtype | None = None) -> Fusible:
@@ -97,6 +107,7 @@ class Fusible(nn.Module):
 
         Args:
             dtype: The precision of autocast that the trunk will run under; ``None`` is float32.
+                With float16, which would lose it, LayerScale is not folded.
 
         Raises:
             FusedError: If the trunk is in training mode, or layers are not as they were built, see
@@ -107,11 +118,24 @@ class Fusible(nn.Module):
         self.require_fusible()
         self._fuse_stem(dtype or torch.float32)
         for block in self.blocks:
-            block.fuse()
+            block.fuse(dtype or torch.float32)
             pack_layers(block, dtype or torch.float32)
         self.requires_grad_(False)
-        self.fused = True
+        self.fused, self.fused_dtype = True, dtype or torch.float32
         return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Fusible:
+        """Move or cast as torch does; float16 would lose the LayerScale in fused weights.
+
+        Raises:
+            FusedError: If a trunk that is fused for another precision is cast to float16.
+        """
+        if self.fused and self.fused_dtype != torch.float16:
+            if fn(torch.empty(0)).dtype == torch.float16:
+                raise FusedError(
+                    f'cannot cast a fused {type(self).__name__} to float16: cast it before, then '
+                    'call fuse(torch.float16)')
+        return super()._apply(fn, recurse)
 
     def require_fusible(self) -> None:
         """Raise what :meth:`fuse` raises of a trunk that is not fused yet."""

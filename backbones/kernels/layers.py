@@ -12,17 +12,18 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from .devices import should_use_cpu_forms
 from .libraries import onednn_is_faster
 from .operators import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
 from .packed import PackedDepthwise, PackedLinear
-from .precision import autocast_dtype, widened
+from .precision import autocast_dtype, product_dtype, widened
 from .untouched import (MLP, add_branch, all_are_called, first_touched, is_drop_path, is_gated_mlp,
                         is_plain, is_token_norm)
 
 
 def suits_convolution(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN's convolution is the faster product, of float32 (never during export)."""
-    return (x.device.type == 'cpu' and x.dtype == weight.dtype == torch.float32
+    return (should_use_cpu_forms(x) and x.dtype == weight.dtype == torch.float32
             and autocast_dtype(x) is None and not torch.compiler.is_exporting()
             and onednn_is_faster())
 
@@ -88,14 +89,14 @@ def depthwise_convolution(x: Tensor, weight: Tensor, bias: Tensor, height: int) 
 
 
 def add(x: Tensor, branch: Tensor, scale: Tensor | None = None) -> Tensor:
-    """``x + scale * branch``; without gradients ``branch`` is overwritten.
+    """``x + scale * branch``; on a CPU without gradients ``branch`` is overwritten.
 
     Args:
         x: Tokens ``(B, N, C)``.
         branch: The same shape, of lower precision under autocast.
         scale: ``(C)``; ``None`` is 1.
     """
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or not should_use_cpu_forms(x):
         return x + (branch if scale is None else branch * scale)
     branch = branch.to(x.dtype)
     return branch.add_(x) if scale is None else torch.addcmul(x, branch, scale)
@@ -186,6 +187,32 @@ def scaled(scale: Tensor | None, layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, 
     return layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)), layer.bias * scale
 
 
+def can_hold_scale(dtype: torch.dtype) -> bool:
+    """Return True if weights times LayerScale keep their digits.
+
+    The smallest normal number of float16 is 6e-5. Deep trunks start with a LayerScale of 1e-5 or
+    1e-6, beside which their weights are lost there.
+    """
+    return dtype != torch.float16
+
+
+def fold_if_exact(scale: Tensor | None, layer: nn.Linear | nn.Conv2d,
+                  x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return weight and bias of a layer with LayerScale in them, and None.
+
+    Where float16 would lose it, and on accelerators, return the layer's own, and ``scale`` to
+    multiply its output with.
+
+    Args:
+        scale: LayerScale ``(C)``. ``None`` is 1.
+        layer: Layer before LayerScale.
+        x: Tokens, whose products have the precision of the layer's.
+    """
+    if should_use_cpu_forms(x) and can_hold_scale(product_dtype(x)):
+        return *scaled(scale, layer), None
+    return layer.weight, layer.bias, scale
+
+
 def feed_forward(x: Tensor,
                  norm: nn.Module | None,
                  mlp: nn.Module,
@@ -194,10 +221,10 @@ def feed_forward(x: Tensor,
                  given: Tensor | None = None) -> Tensor:
     """``x + drop_path(scale * mlp(norm(given)))``; without gradients ``x`` may be overwritten.
 
-    Layers that are not as they were built are called, see :mod:`.untouched`. With gradients,
-    LayerScale is folded into the second layer's weights, so that its output need not be stored.
-    Without, blocks of tokens go through one after the other: the hidden layer of all tokens never
-    exists.
+    Layers that are not as they were built are called, see :mod:`.untouched`; an accelerator calls
+    all. On a CPU with gradients, LayerScale is folded into the second layer's weights, so that its
+    output need not be stored, but for products of float16. Without, blocks of tokens go through one
+    after the other: the hidden layer of all tokens never exists.
 
     Args:
         x: Tokens ``(B, N, C)``.
@@ -208,12 +235,15 @@ def feed_forward(x: Tensor,
         given: What the branch gets, tokens of the same shape; ``None`` is ``x``.
     """
     given = x if given is None else given
+    if not should_use_cpu_forms(x):
+        return add_branch(x, mlp(_normalised(given, norm)), scale, drop_path)
     beside = is_drop_path(drop_path) and (norm is None or is_token_norm(norm))
     known = beside and first_touched(mlp, MLP) is None
     whole = torch.is_grad_enabled() or torch.compiler.is_compiling() or drop_path.training
     if known and whole:
         hidden = linear(_normalised(given, norm), mlp.fc1.weight, mlp.fc1.bias)
-        return add(x, drop_path(gelu_linear(hidden, *scaled(scale, mlp.fc2))))
+        weight, bias, scale = fold_if_exact(scale, mlp.fc2, hidden)
+        return add(x, drop_path(gelu_linear(hidden, weight, bias)), scale)
     if whole or not (known or beside and is_gated_mlp(mlp)):
         return add_branch(x, mlp(_normalised(given, norm)), scale, drop_path)
     if known and scale is None and x.shape[1] <= BLOCK and isinstance(mlp.fc2, PackedLinear):

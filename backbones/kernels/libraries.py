@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from colonnade.common.errors import UserError
+
 VARIABLE = 'COLONNADE_PRODUCTS'
 CHOICES = ('blas', 'onednn')
 TOKENS, WIDTH = 1024, 384  # of the product that is timed
@@ -28,7 +30,7 @@ def check_products() -> None:
     """Raise a ValueError if ``COLONNADE_PRODUCTS`` is neither ``blas`` nor ``onednn``."""
     asked = os.environ.get(VARIABLE)
     if asked and asked not in CHOICES:
-        raise ValueError(f'{VARIABLE} must be {" or ".join(CHOICES)}, got {asked!r}')
+        raise UserError(f'{VARIABLE} must be {" or ".join(CHOICES)}, got {asked!r}')
 
 
 @torch.compiler.assume_constant_result
@@ -52,7 +54,7 @@ def _chosen(asked: str | None) -> bool:
 def _is_of_intel() -> bool:
     """Whether Linux says so of the processor."""
     try:
-        return 'GenuineIntel' in Path('/proc/cpuinfo').read_text()
+        return 'GenuineIntel' in Path('/proc/cpuinfo').read_text(encoding='utf-8')
     except OSError:
         return False
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from .devices import should_use_cpu_forms
 from .untouched import is_transformed
 
 
@@ -32,7 +33,7 @@ def map_order(x: Tensor) -> torch.memory_format:
     Args:
         x: Tokens or a map, on the device in question.
     """
-    fast = x.device.type == 'cpu' and not torch.is_grad_enabled() and not is_transformed()
+    fast = should_use_cpu_forms(x) and not torch.is_grad_enabled() and not is_transformed()
     return torch.channels_last if fast and operators_read_any_order() else torch.contiguous_format
 
 

@@ -6,12 +6,14 @@ as the product. Here it is done once, and GELU is applied while the product is i
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .devices import should_use_cpu_forms
 from .precision import product_dtype
 
 TOKENS_HINT = 1024  # the order chosen for so many tokens is also fast for others
@@ -27,11 +29,19 @@ PLAIN: tuple[str, list, str] = ('none', [], '')
 GELU: tuple[str, list, str] = ('gelu', [], 'none')
 
 
+def can_reorder(weight: Tensor, dtype: torch.dtype) -> bool:
+    """Return True if oneDNN can have weights on this device in its order, as ``dtype``."""
+    fits = HAS_PACKING and should_use_cpu_forms(weight) and dtype in PACKED_DTYPES
+    # Without fast bfloat16, oneDNN raises.
+    return fits and (dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 class Packed(nn.Module):
     """A layer with packed weights, for evaluation; it has no parameters.
 
-    Where packed weights are of no use (gradients, other devices or precisions, compilers) they are
-    unpacked and multiplied as always.
+    Weights follow :meth:`torch.nn.Module.to`, and are packed where oneDNN can have them. Gradients,
+    other devices or precisions, and compilers cannot use packed ones: these are unpacked there and
+    multiplied as always.
 
     Args:
         weight: As torch's layer has it.
@@ -52,10 +62,19 @@ class Packed(nn.Module):
         super().__init__()
         self.dtype = dtype
         bias = None if bias is None else bias.detach().to(dtype)
+        self.keep = keep
         # no buffers: devices, state dicts and copies do not know oneDNN's order
         self.__dict__.update(kept=weight.detach().to(dtype), packed=None, bias=bias)
         if not keep:
             self._pack(keep=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Packed:
+        weight, bias = fn(self.weight), None if self.bias is None else fn(self.bias)
+        self.dtype = weight.dtype
+        self.__dict__.update(kept=weight, packed=None, bias=bias)
+        if not self.keep and can_reorder(weight, self.dtype):
+            self._pack(keep=False)
+        return super()._apply(fn, recurse)
 
     @property
     def weight(self) -> Tensor:
@@ -82,11 +101,13 @@ class Packed(nn.Module):
     def _suits(self, x: Tensor) -> bool:
         """Whether packed weights can be used; they are made then."""
         suits = (
-            x.device.type == 'cpu' and product_dtype(x) == self.dtype and x.numel() > 0
+            should_use_cpu_forms(x) and product_dtype(x) == self.dtype and x.numel() > 0
             and not (torch.is_grad_enabled() and x.requires_grad)
             and not torch.compiler.is_compiling() and not torch.compiler.is_exporting())
         if suits and self.packed is None:
-            self._pack(keep=True)
+            suits = can_reorder(self.weight, self.dtype)
+            if suits:
+                self._pack(keep=self.keep)
         return suits
 
     def _as_usual(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -96,12 +117,11 @@ class Packed(nn.Module):
         return x.to(dtype), self.weight.to(x.device, dtype), bias
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, 'kept': self.weight, 'packed': None, 'keep': self.kept is not None}
+        return {**self.__dict__, 'kept': self.weight, 'packed': None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        keep = state.pop('keep')
         super().__setstate__(state)
-        if not keep and HAS_PACKING and self.weight.device.type == 'cpu':
+        if not self.keep and can_reorder(self.weight, self.dtype):
             self._pack(keep=False)
 
 

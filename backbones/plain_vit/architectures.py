@@ -14,6 +14,8 @@ from timm.models import list_models, list_pretrained
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 
+from colonnade.common.errors import UserError
+
 from ..variants import Settings, Variants, check_sizes
 
 MODULES = ('vision_transformer', 'deit', 'eva')  # of timm, with the models that are supported
@@ -100,8 +102,8 @@ class TimmModels(Variants):
         for column in SIZES:
             least = 0 if column == 'depth' else 1  # check_sizes() has words for that
             if type(settings[column]) is not int or settings[column] < least:
-                raise ValueError(f'{column} must be a positive whole number, '
-                                 f'got {settings[column]!r}')
+                raise UserError(f'{column} must be a positive whole number, '
+                                f'got {settings[column]!r}')
         check_sizes(settings)
         return settings
 
@@ -115,7 +117,7 @@ class TimmModels(Variants):
         required = {'embed_dim', 'depth', 'num_heads'} if custom else set()
         missing, unknown = required - set(arch), set(arch) - model.arguments - {'model'}
         if missing or unknown:
-            raise ValueError(
+            raise UserError(
                 f'a custom arch of {self.trunk} has the keys model (a name of timm\'s), '
                 f'{", ".join(SIZES)} and other arguments of timm\'s class: missing '
                 f'{sorted(missing)}, unknown {sorted(unknown)}')
@@ -133,19 +135,19 @@ class TimmModels(Variants):
     def _named(self, arch: str) -> str:
         """A model's name without its tag, if timm has both."""
         if not isinstance(arch, str):
-            raise ValueError(f'arch of {self.trunk} must be a name of timm\'s or a dict, '
-                             f'got {arch!r}')
+            raise UserError(f'arch of {self.trunk} must be a name of timm\'s or a dict, '
+                            f'got {arch!r}')
         name, _, tag = arch.partition('.')
         known = known_models()
         if name not in known:
             near = get_close_matches(name, known, n=3)
             meant = f'; did you mean {", ".join(near)}?' if near else ''
-            raise ValueError(f'{self.trunk} has no arch {arch!r}{meant}; it has '
-                             f'{", ".join(SHOWN)}, all others of timm\'s {", ".join(MODULES)}, or '
-                             'takes a dict')
+            raise UserError(f'{self.trunk} has no arch {arch!r}{meant}; it has '
+                            f'{", ".join(SHOWN)}, all others of timm\'s {", ".join(MODULES)}, or '
+                            'takes a dict')
         if tag and arch not in list_pretrained():
             tags = ', '.join(each.partition('.')[2] for each in list_pretrained(f'{name}.*'))
-            raise ValueError(f'timm has no weights {arch!r}; of {name} it has {tags or "none"}')
+            raise UserError(f'timm has no weights {arch!r}; of {name} it has {tags or "none"}')
         return name
 
 

@@ -11,6 +11,7 @@ from timm.models.eva import EvaAttention
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..kernels.devices import should_use_cpu_forms
 from ..kernels.layers import call_linear, linear
 from ..kernels.untouched import LINEAR, is_plain, is_unseen
 from .windows import Grid, Heads, attend_in_windows
@@ -111,7 +112,7 @@ class SelfAttention(nn.Module):
     def _rotated(self, heads: Heads, rope: Tensor, prefix: int) -> Heads:
         """Queries and keys with the rotary positions of the grid's tokens.
 
-        Without gradients, they are written over: head by head, which saves memory.
+        On a CPU without gradients, they are written over: head by head, which saves memory.
         """
         if self._is_alone(heads.query):
             for part in (heads.query, heads.key):
@@ -124,8 +125,8 @@ class SelfAttention(nn.Module):
             self._rotated_copy(heads.key, rope, prefix), heads.value)
 
     def _rotated_copy(self, x: Tensor, rope: Tensor, prefix: int) -> Tensor:
-        rotated = apply_rot_embed_cat(x[:, :, prefix:], rope, half=self.rotate_half)
-        return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)
+        rotated = apply_rot_embed_cat(x[:, :, prefix:], rope, half=self.rotate_half).to(x.dtype)
+        return torch.cat((x[:, :, :prefix], rotated), dim=2) if prefix else rotated
 
     def gives_its_own(self) -> bool:
         """Whether nobody else keeps what this layer gives."""
@@ -133,8 +134,9 @@ class SelfAttention(nn.Module):
                 and is_unseen(self.proj_drop, nn.Dropout, nn.Identity))
 
     def _is_alone(self, x: Tensor) -> bool:
-        """Whether nobody else needs queries and keys: no gradients, hooks or compiler."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.is_meta:
+        """Return True if a CPU may overwrite queries and keys: no gradients, hooks or compiler."""
+        fast = should_use_cpu_forms(x) and not torch.compiler.is_compiling()
+        if not fast or torch.is_grad_enabled():
             return False
         return (is_unseen(self.qkv, *LINEAR) and is_unseen(self.q_norm, nn.Identity)
                 and is_unseen(self.k_norm, nn.Identity))

@@ -1,6 +1,7 @@
 """Blocks of timm's vision transformers, with less reading and writing of memory."""
 from __future__ import annotations
 
+import torch
 from timm.layers import DropPath, LayerScale
 from timm.models.eva import EvaBlock
 from timm.models.vision_transformer import Block
@@ -61,17 +62,19 @@ class PlainBlock(nn.Module):
             return name
         return next((f'ls{number}' for number in (1, 2) if not self._scale(number)[0]), None)
 
-    def fuse(self) -> None:
+    def fuse(self, dtype: torch.dtype) -> None:
         """Fold what follows or precedes a linear layer into it, see :mod:`..kernels.folding`."""
         self.attn.join_biases()
         fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
         for number, layer in ((1, self.attn.proj), (2, self.mlp.fc2)):
-            if isinstance(getattr(self, f'ls{number}', None), LayerScale):
-                fold_scale(getattr(self, f'ls{number}'), 'gamma', layer)
-                setattr(self, f'ls{number}', nn.Identity())
+            scale = getattr(self, f'ls{number}', None)
+            if isinstance(scale, LayerScale):
+                fold_scale(scale, 'gamma', layer, dtype)
+                if scale.gamma is None:
+                    setattr(self, f'ls{number}', nn.Identity())
             elif getattr(self, f'gamma_{number}', None) is not None:
-                fold_scale(self, f'gamma_{number}', layer)
+                fold_scale(self, f'gamma_{number}', layer, dtype)
 
     def _scale(self, number: int) -> tuple[bool, Tensor | None]:
         """Whether LayerScale is a factor and nothing else, and the factor ``(C)`` or None."""

@@ -7,6 +7,7 @@ from functools import cache
 import timm
 import torch
 
+from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import Shapes, State
 
 from ..variants import Settings
@@ -40,7 +41,7 @@ def find_model(state: State, sizes: Settings) -> str:
         for name in sorted(alike, key=lambda name: patch_size_of(name) != sizes['patch_size']):
             if look_up(name).sizes['depth'] == sizes['depth']:
                 return name
-    raise ValueError(
+    raise UserError(
         'no model of timm has tensors of these shapes. If you know its arguments, load the file '
         'into PlainViT(dict(model=..., embed_dim=..., ...)), and save its state_dict()')
 

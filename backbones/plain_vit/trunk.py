@@ -10,6 +10,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import Shapes, State
 
 from ..columnar import ColumnarBackbone
@@ -90,11 +91,11 @@ class PlainViT(ColumnarBackbone):
             self.classifier_names = tuple(set(self.classifier_names) - {'norm'})
         super().__init__(settings, init_cfg=init_cfg, **kwargs)
         if self.tap_norm and isinstance(self.norm, nn.Identity):
-            raise ValueError(f'{settings["model"]} has no final norm: tap_norm must be False')
+            raise UserError(f'{settings["model"]} has no final norm: tap_norm must be False')
         self.return_prefix_tokens = return_prefix_tokens
         self._blocks_are_plain = all(isinstance(block, PlainBlock) for block in self.blocks)
         if self.rope is not None and not self._blocks_are_plain:
-            raise ValueError(f'rotary positions are not for the blocks of {settings}')
+            raise UserError(f'rotary positions are not for the blocks of {settings}')
         self._set_windows(window_size, global_blocks)
         self.register_load_state_dict_pre_hook(require_norm)
         self.register_load_state_dict_post_hook(fill_buffers)
@@ -102,24 +103,24 @@ class PlainViT(ColumnarBackbone):
     def _set_windows(self, window_size: int | None, global_blocks: Sequence[int] | None) -> None:
         if window_size is None:
             if global_blocks is not None:
-                raise ValueError('global_blocks has no effect without window_size')
+                raise UserError('global_blocks has no effect without window_size')
             return
         if type(window_size) is not int or window_size < 1:
-            raise ValueError(f'window_size must be a positive whole number, got {window_size!r}')
+            raise UserError(f'window_size must be a positive whole number, got {window_size!r}')
         if global_blocks is None:
             global_blocks = [(self.depth * quarter) // 4 - 1 for quarter in (1, 2, 3, 4)]
             if self.depth <= 4:
-                raise ValueError(f'window_size has no effect on {self.depth} blocks, which all are '
-                                 'global: name others as global_blocks')
+                raise UserError(f'window_size has no effect on {self.depth} blocks, which all are '
+                                'global: name others as global_blocks')
         elif not isinstance(global_blocks, Sequence):
-            raise ValueError(f'global_blocks must be a list of blocks, got {global_blocks!r}')
+            raise UserError(f'global_blocks must be a list of blocks, got {global_blocks!r}')
         elif global_blocks:
             global_blocks = resolve_out_indices(global_blocks, self.depth, 'global_blocks')
         for index, block in enumerate(self.blocks):
             if index in global_blocks:
                 continue
             if not isinstance(block, PlainBlock):
-                raise ValueError(f'window_size is not for the blocks of {self.settings["model"]}')
+                raise UserError(f'window_size is not for the blocks of {self.settings["model"]}')
             block.attn.window_size = window_size
 
     def _timm(self, num_classes: int, **changes: Any) -> nn.Module:
@@ -132,7 +133,7 @@ class PlainViT(ColumnarBackbone):
                 dynamic_img_pad=True,
                 **arguments)
         except (AssertionError, KeyError, TypeError) as error:
-            raise ValueError(f'timm cannot build {self.settings}: {error!r}') from error
+            raise UserError(f'timm cannot build {self.settings}: {error!r}') from error
 
     def _build(self,
                num_blocks: int,

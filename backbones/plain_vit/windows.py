@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..kernels.devices import should_use_cpu_forms
+
 Grid = tuple[int, int]
 
 
@@ -26,7 +28,7 @@ def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float
 
     Windows begin at the top left; those at the bottom and right may hold fewer tokens. ViTDet
     (arXiv 2203.16527, section 3) has no prefix tokens, and fills the last windows with zeros.
-    Without gradients one row of windows is computed after the other, which saves memory.
+    On a CPU without gradients one row of windows is computed after the other, to save memory.
 
     Args:
         heads: Of all tokens, prefix tokens first, each ``(B, heads, P + N, d)``.
@@ -42,8 +44,9 @@ def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float
     prefix = heads.query.shape[2] - grid[0] * grid[1]
     key, value = heads.key[:, :, :prefix], heads.value[:, :, :prefix]
     in_grid = [part[:, :, prefix:].unflatten(2, grid) for part in heads]
+    at_once = torch.is_grad_enabled() or not should_use_cpu_forms(heads.query)
     rows = []
-    for row in parts_of(grid[0], window_size, at_once=torch.is_grad_enabled()):
+    for row in parts_of(grid[0], window_size, at_once=at_once):
         columns = []
         for column in parts_of(grid[1], window_size, at_once=True):
             region = [part[:, :, row, column] for part in in_grid]
@@ -55,8 +58,8 @@ def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float
                 windows = with_prefix_tokens(windows, key, value, count)
             out = F.scaled_dot_product_attention(*windows, dropout_p=dropout)
             columns.append(join(out, sides, (height, width)))
-        rows.append(torch.cat(columns, dim=3))
-    out = torch.cat(rows, dim=2).flatten(2, 3)
+        rows.append(concatenate(columns, dim=3))
+    out = concatenate(rows, dim=2).flatten(2, 3)
     if not prefix:
         return out
     of_prefix = F.scaled_dot_product_attention(
@@ -125,6 +128,15 @@ def split(x: Tensor, sides: Grid) -> Tensor:
 
 
 def join(windows: Tensor, sides: Grid, size: Grid) -> Tensor:
-    """The inverse of :func:`split`, for a region of size ``(h, w)``."""
+    """The inverse of :func:`split`, for a region of size ``(h, w)``.
+
+    Memory is in the order ``(B, h, w, heads, d)``, in which heads are merged without a copy.
+    """
     x = windows.unflatten(0, (-1, size[0] // sides[0], size[1] // sides[1])).unflatten(4, sides)
-    return x.permute(0, 3, 1, 4, 2, 5, 6).flatten(4, 5).flatten(2, 3)
+    x = x.permute(0, 1, 4, 2, 5, 3, 6).flatten(3, 4).flatten(1, 2)
+    return x.permute(0, 3, 1, 2, 4)
+
+
+def concatenate(parts: list[Tensor], dim: int) -> Tensor:
+    """Return the concatenation of tensors; one alone is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)

@@ -10,6 +10,7 @@ import torch
 from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
 from torch import Tensor, nn
 
+from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
@@ -72,11 +73,11 @@ class ResMLPBlock(ResBlock):
         """The first layer that :meth:`fuse` cannot fold, by name, if there is one."""
         return first_touched_below(self, {'norm2': NORM, 'mlp_channels': MLP})
 
-    def fuse(self) -> None:
+    def fuse(self, dtype: torch.dtype) -> None:
         """Fold what is beside a linear layer of channels into it, see :mod:`.kernels.folding`."""
         fold_norm(self.norm2, self.mlp_channels.fc1)
         self.norm2 = nn.Identity()
-        fold_scale(self, 'ls2', self.mlp_channels.fc2)
+        fold_scale(self, 'ls2', self.mlp_channels.fc2, dtype)
 
     def _mix(self, x: Tensor, grid: Grid, down: Resampling | None, up: Resampling | None) -> Tensor:
         layer, native = self.linear_tokens, self.native
@@ -126,7 +127,7 @@ class ResMLP(ColumnarBackbone):
                  token_mixing: str = 'resample',
                  **kwargs: Any) -> None:
         if token_mixing not in TOKEN_MIXING:
-            raise ValueError(
+            raise UserError(
                 f'token_mixing must be {" or ".join(TOKEN_MIXING)}, got {token_mixing!r}')
         super().__init__(self.variants.resolve(arch, img_size=img_size), **kwargs)
         for index, block in enumerate(self.blocks):

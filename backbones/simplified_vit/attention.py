@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from colonnade.common.errors import UserError
+
 from ..kernels.layers import add, call_linear
 
 Gains = tuple[float, float]  # of the identity and of attention: alpha, beta
@@ -34,8 +36,8 @@ def initial_gains(init: str | Sequence[float], depth: int) -> list[Gains]:
     if init == 'inverse_dynamic':
         return [(beta, alpha) for alpha, beta in dynamic]
     if isinstance(init, str) or not isinstance(init, Sequence) or len(init) != 2:
-        raise ValueError("init must be 'dynamic', 'inverse_dynamic' or a pair (alpha, beta) for "
-                         f'all blocks, got {init!r}')
+        raise UserError("init must be 'dynamic', 'inverse_dynamic' or a pair (alpha, beta) for "
+                        f'all blocks, got {init!r}')
     return [(float(init[0]), float(init[1]))] * depth
 
 

@@ -10,6 +10,7 @@ from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
 from ..positions import LearnedPositions
@@ -52,9 +53,9 @@ def table() -> dict[str, Any]:
 
 def check_block(settings: Settings) -> None:
     if settings['block'] not in BLOCKS:
-        raise ValueError(f'block must be {", ".join(BLOCKS)}, got {settings["block"]!r}')
+        raise UserError(f'block must be {", ".join(BLOCKS)}, got {settings["block"]!r}')
     if settings['centring'] and settings['block'] == 'plain':
-        raise ValueError("centring has no effect beside block='plain': leave it out")
+        raise UserError("centring has no effect beside block='plain': leave it out")
 
 
 @register_trunk(*LAYOUTS)
@@ -103,7 +104,7 @@ class SimplifiedViT(LearnedPositions):
         gains = initial_gains(init, settings['depth'])
         plain = settings['block'] == 'plain'
         if plain and init != 'dynamic':
-            raise ValueError("init has no effect beside block='plain': leave it out")
+            raise UserError("init has no effect beside block='plain': leave it out")
         super().__init__(settings, **kwargs)
         if not plain:
             for module, pair in zip(self.blocks, gains, strict=False):

@@ -1,4 +1,4 @@
-"""XCiT's block, computed with less reading and writing of memory.
+"""XCiT's block, computed with less reading and writing of memory on a CPU.
 
 Shapes: ``B`` images, ``N = h w`` tokens, ``C`` width.
 """
@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import torch
 from timm.models.xcit import LPI, XCA, XCABlock
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ..kernels.devices import should_use_cpu_forms
 from ..kernels.folding import fold_norm, fold_scale
-from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward, gelu,
-                              scaled, stores_gradients)
+from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward,
+                              fold_if_exact, gelu, stores_gradients)
 from ..kernels.norms import RunningStatsKept, normalise, repeats_alone
 from ..kernels.operators import as_image, as_tokens
 from ..kernels.packed import PackedDepthwise
@@ -41,14 +43,11 @@ LPI_PARTS: Parts = {
 class XCiTBlock(XCABlock):
     """timm's block, with less reading and writing of memory; tokens are in channels-last order.
 
-    LayerScale is folded into the weights of the layer before it, where it costs next to nothing and
-    leaves nothing to store for gradients. Layers that are not as they were built are called, see
-    :mod:`.kernels.untouched`.
-
-    Attributes:
-        gpu_attention: See :class:`~.trunk.XCiT`.
+    An accelerator calls all layers but those of attention. On a CPU, LayerScale is folded into the
+    weights of the layer before it, where it costs next to nothing and leaves nothing to store for
+    gradients. Not so in float16, which would lose it. Layers that are not as they were built are
+    called, see :mod:`.kernels.untouched`.
     """
-    gpu_attention: str = 'plain'
 
     packable = ('mlp.fc1', 'mlp.fc2', 'local_mp.conv1', 'local_mp.conv2')
     packable_and_read = ('attn.qkv', )  # by the covariance form
@@ -56,10 +55,11 @@ class XCiTBlock(XCABlock):
     def forward(self, x: Tensor, height: int, width: int) -> Tensor:
         """Tokens ``(B, N, C)`` of a ``height`` by ``width`` grid."""
         if first_touched(self.attn, XCA_PARTS) is None and is_drop_path(self.drop_path1):
-            x = add(x, self.drop_path1(self._attend(self.norm1(x))))
+            x = self._attend(x)
         else:
             x = add_branch(x, self.attn(self.norm1(x)), self.gamma1, self.drop_path1)
-        if first_touched(self.local_mp, LPI_PARTS) is None and is_drop_path(self.drop_path3):
+        fast = should_use_cpu_forms(x) and is_drop_path(self.drop_path3)
+        if fast and first_touched(self.local_mp, LPI_PARTS) is None:
             x = self._interact(x, height)
         else:
             y = self.local_mp(self.norm3(x), height, width)
@@ -94,26 +94,30 @@ class XCiTBlock(XCABlock):
             'mlp': MLP,
         })
 
-    def fuse(self) -> None:
+    def fuse(self, dtype: torch.dtype) -> None:
         """Fold what follows or precedes a linear layer into it, see :mod:`.kernels.folding`."""
         fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
-        fold_scale(self, 'gamma1', self.attn.proj)
-        fold_scale(self, 'gamma2', self.mlp.fc2)
-        fold_scale(self, 'gamma3', self.local_mp.conv2)
+        fold_scale(self, 'gamma1', self.attn.proj, dtype)
+        fold_scale(self, 'gamma2', self.mlp.fc2, dtype)
+        fold_scale(self, 'gamma3', self.local_mp.conv2, dtype)
 
-    def _attend(self, y: Tensor) -> Tensor:
-        """Cross-covariance attention and the first LayerScale."""
-        layers = self.attn
-        weights = AttentionWeights(layers.qkv, layers.temperature,
-                                   *scaled(self.gamma1, layers.proj))
-        return cross_covariance_attention(y, weights, gpu_attention=self.gpu_attention)
+    def _attend(self, x: Tensor) -> Tensor:
+        """The branch of cross-covariance attention (section 3.2), added to ``x``."""
+        layers, y = self.attn, self.norm1(x)
+        weight, bias, scale = fold_if_exact(self.gamma1, layers.proj, y)
+        weights = AttentionWeights(layers.qkv, layers.temperature, weight, bias)
+        return add(x, self.drop_path1(cross_covariance_attention(y, weights)), scale)
 
     def _interact(self, x: Tensor, height: int) -> Tensor:
-        """The branch of local patch interaction (section 3.3); ``x`` may be overwritten."""
+        """The branch of local patch interaction (section 3.3), added to ``x``.
+
+        ``x`` may be overwritten.
+        """
         layers = self.local_mp
         y = self._activate(call_depthwise(layers.conv1, self.norm3(x), height))
         if isinstance(layers.conv2, PackedDepthwise):
             return as_tokens(layers.conv2.added_to(as_image(x, height), as_image(y, height)))
-        y = depthwise_convolution(y, *scaled(self.gamma3, layers.conv2), height)
-        return add(x, self.drop_path3(y))
+        weight, bias, scale = fold_if_exact(self.gamma3, layers.conv2, y)
+        y = depthwise_convolution(y, weight, bias, height)
+        return add(x, self.drop_path3(y), scale)

@@ -33,17 +33,24 @@ class FourierPositions(PositionalEncodingFourier):
         """Positions of the tokens of a grid, ``(1, N, C)``."""
         layer = self.token_projection
         with full_precision(layer.weight):
-            of_rows, of_columns = widened(layer.weight)[:, :, 0, 0].split(self.hidden_dim, dim=1)
-            rows = F.linear(self._features(grid[0]), of_rows, widened(layer.bias))  # (h, C)
-            columns = F.linear(self._features(grid[1]), of_columns)  # (w, C)
+            of_rows, of_columns = widened(layer.weight).flatten(1).split(self.hidden_dim, dim=1)
+            frequencies = self._frequencies()
+            rows = self._features(grid[0], frequencies)  # (h, hidden_dim)
+            columns = self._features(grid[1], frequencies)  # (w, hidden_dim)
+            rows = F.linear(rows, of_rows, widened(layer.bias))  # (h, C)
+            columns = F.linear(columns, of_columns)  # (w, C)
             return (rows[:, None] + columns).flatten(0, 1)[None].to(layer.weight.dtype)
 
-    def _features(self, length: int) -> Tensor:
-        """Sines and cosines of the places along a line, ``(length, hidden_dim)``."""
+    def _frequencies(self) -> Tensor:
+        """Return what places are divided by, ``(hidden_dim // 2)``."""
         device = self.token_projection.weight.device
-        dtype = torch.promote_types(self.token_projection.weight.dtype, torch.float32)
-        places = torch.arange(1, length + 1, device=device, dtype=torch.float32)
-        places = places / (length + self.eps) * self.scale
         pairs = torch.arange(self.hidden_dim // 2, device=device, dtype=torch.float32)
-        angles = places[:, None] / self.temperature**(2 * pairs / self.hidden_dim)
+        return self.temperature**(2 * pairs / self.hidden_dim)
+
+    def _features(self, length: int, frequencies: Tensor) -> Tensor:
+        """Sines and cosines of the places along a line, ``(length, hidden_dim)``."""
+        dtype = torch.promote_types(self.token_projection.weight.dtype, torch.float32)
+        places = torch.arange(1, length + 1, device=frequencies.device, dtype=torch.float32)
+        places = places / (length + self.eps) * self.scale
+        angles = places[:, None] / frequencies
         return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1).to(dtype)

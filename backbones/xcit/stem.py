@@ -1,4 +1,4 @@
-"""XCiT's convolutional stem: convolutions, norms and GELU in one, and in strips of rows."""
+"""XCiT's convolutional stem on a CPU: convolutions, norms and GELU in one, in strips of rows."""
 from __future__ import annotations
 
 import torch
@@ -46,14 +46,20 @@ def first_touched_in_stem(stem: nn.Module) -> str | None:
 
 
 def run_stem(stem: ConvPatchEmbed, img: Tensor) -> Tensor:
-    """``(B, 3, H, W)`` to ``(B, C, h, w)``, in strips where no gradients are wanted."""
+    """``(B, 3, H, W)`` to ``(B, C, h, w)``, in parts where no gradients are wanted.
+
+    Parts are a few images, or strips of one that is larger than :data:`STEM_PIXELS`: thin strips of
+    many images would compute most rows twice.
+    """
     convolutions = list(stem.proj)[::2]
     norms = [layer[1] for layer in convolutions]
     local = all(is_fixed(norm) or isinstance(norm, nn.Identity) for norm in norms)
-    # without data there is no memory to save, and strips would count rows twice
-    whole = not local or img.is_meta or torch.is_grad_enabled() or torch.compiler.is_compiling()
+    whole = not local or torch.is_grad_enabled() or torch.compiler.is_compiling()
     height = -(-img.shape[2] // stem.patch_size)
-    rows = max(1, STEM_PIXELS // max(1, len(img) * img.shape[3] * stem.patch_size))
+    rows = max(1, STEM_PIXELS // max(1, img.shape[3] * stem.patch_size))  # of one image
+    images = max(1, rows // height)
+    if not whole and len(img) > images:
+        return torch.cat([run_stem(stem, part) for part in img.split(images)])
     if whole or rows >= height:
         return _run_strip(convolutions, img, 0, height)
     tops = range(0, height, rows)

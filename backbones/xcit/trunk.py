@@ -10,10 +10,11 @@ import torch
 from timm.models.xcit import Xcit
 from torch import Tensor, nn
 
+from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
-from ..kernels.gpu_attention import Limits, check_gpu_attention
+from ..kernels.devices import should_use_cpu_forms
 from ..kernels.operators import as_tokens
 from ..registry import register_trunk
 from ..variants import PublishedSize, Settings, Variants
@@ -33,7 +34,6 @@ SIZES = {  # the paper's Table 1; the last two columns from the authors' code
     'large_24':  (768, 24, 16, 1e-5, True),
 }  # yapf: disable
 PATCH_SIZES = (16, 8)
-GPU_LIMITS = Limits(num_heads=2**16 - 1, head_width=128, shared_kib=96)
 # the paper's Table 1: millions of parameters, billions of multiply-adds at 224 by patch size
 TABLE_1 = {
     'nano_12':   (3,    0.5,   2.1),
@@ -49,10 +49,10 @@ TABLE_1 = {
 def check_stem(settings: Settings) -> None:
     """Raise a ValueError for a stem that cannot be built."""
     if settings['patch_size'] not in PATCH_SIZES:
-        raise ValueError(f'patch_size must be 8 or 16, got {settings["patch_size"]}')
+        raise UserError(f'patch_size must be 8 or 16, got {settings["patch_size"]}')
     if settings['embed_dim'] % 8:
-        raise ValueError('embed_dim must be a multiple of 8 for the stem, got '
-                         f'{settings["embed_dim"]}')
+        raise UserError('embed_dim must be a multiple of 8 for the stem, got '
+                        f'{settings["embed_dim"]}')
 
 
 @register_trunk(*LAYOUTS)
@@ -67,8 +67,6 @@ class XCiT(ColumnarBackbone):
             a dict with ``embed_dim``, ``depth``, ``num_heads``, ``patch_size`` and optionally
             ``layer_scale_init_value`` (1.0) and ``tokens_norm`` (True), which concerns the
             classifier only.
-        gpu_attention: ``triton`` fuses attention in half precision on a GPU, and needs Triton and
-            such a GPU. Its values were verified, its time was never measured.
     """
 
     variants = Variants(
@@ -86,16 +84,8 @@ class XCiT(ColumnarBackbone):
         for patch_size, multiply_adds in zip(PATCH_SIZES, row, strict=True))
     class_attention_name = 'cls_attn_blocks'
 
-    def __init__(self,
-                 arch: str | Mapping[str, Any] = 'small_12_p16',
-                 *,
-                 gpu_attention: str = 'plain',
-                 **kwargs: Any) -> None:
+    def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
         super().__init__(arch, **kwargs)
-        heads = self.settings['num_heads']
-        check_gpu_attention(gpu_attention, heads, self.embed_dim // heads, GPU_LIMITS)
-        for block in self.blocks:
-            block.gpu_attention = gpu_attention
 
     def _build(self,
                num_blocks: int,
@@ -153,7 +143,8 @@ class XCiT(ColumnarBackbone):
         return x[:, :1]
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        if not torch.compiler.is_exporting() and first_touched_in_stem(self.patch_embed) is None:
+        fast = should_use_cpu_forms(img) and not torch.compiler.is_exporting()
+        if fast and first_touched_in_stem(self.patch_embed) is None:
             image = run_stem(self.patch_embed, img)
             x, grid = as_tokens(image), image.shape[-2:]  # (B, N, C)
         else:

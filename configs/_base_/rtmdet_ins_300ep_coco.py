@@ -1,4 +1,5 @@
-# RTMDet-Ins, 300 epochs of COCO: mosaics and mixtures for 280, and averaged weights.
+# RTMDet-Ins, 300 epochs of COCO: mosaics and mixtures for 280, and averaged weights. The learning
+# rate and what decays differ from the published, see schedules/adamw_300ep.py.
 _base_ = [
     './models/rtmdet_ins.py', './datasets/coco_mosaic.py', './schedules/adamw_300ep.py',
     './runtime.py'

@@ -1,6 +1,6 @@
 # What every recipe shares. default_scope and the visualizer are the model's.
 custom_imports = dict(
-    imports=['colonnade.backbones', 'colonnade.necks', 'colonnade.engine'],
+    imports=['colonnade.backbones', 'colonnade.necks', 'colonnade.engine.components'],
     allow_failed_imports=False)
 
 env_cfg = dict(

@@ -21,6 +21,8 @@ from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from colonnade.backbones.kernels.devices import should_use_cpu_forms
+
 from . import segmenters
 
 BLOCK = 2**20  # logits at a time
@@ -56,7 +58,7 @@ def spares_logits(model: nn.Module) -> bool:
     """Whether :func:`fuse_label_maps` keeps a model from making logits for every pixel."""
     replaced = vars(model).get('postprocess_result')
     return (isinstance(replaced, partial) and replaced.func is postprocess and is_whole(model)
-            and next(model.parameters()).device.type == 'cpu')
+            and should_use_cpu_forms(next(model.parameters())))
 
 
 def is_whole(model: EncoderDecoder) -> bool:
@@ -71,7 +73,7 @@ def is_replaced(module: nn.Module, base: type, method: str) -> bool:
 
 def is_kept(model: EncoderDecoder, seg_logits: Tensor, metas: Sequence[dict[str, Any]]) -> bool:
     """Whether logits are to be made as mmseg does; what is found in flipped images is merged."""
-    return (seg_logits.device.type != 'cpu' or not is_whole(model)
+    return (not should_use_cpu_forms(seg_logits) or not is_whole(model)
             or any('flip' in meta for meta in metas))
 
 

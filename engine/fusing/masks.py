@@ -14,6 +14,8 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from colonnade.backbones.kernels.devices import should_use_cpu_forms
+
 BLOCK = 16  # objects that are upsampled at a time
 #: the classes ``(n,)`` of the objects whose masks this thread predicts, if they are known
 WANTED: ContextVar[Tensor | None] = ContextVar('WANTED', default=None)
@@ -31,7 +33,7 @@ class PastingMaskHead(FCNMaskHead):
                                 rescale: bool = False,
                                 activate_map: bool = False) -> Tensor:
         """Masks ``(n, H, W)`` from logits ``(n, K, h, w)``; as mmdet's, it rescales ``bboxes``."""
-        if bboxes.device.type != 'cpu':
+        if not should_use_cpu_forms(bboxes):
             return super()._predict_by_feat_single(mask_preds, bboxes, labels, img_meta,
                                                    rcnn_test_cfg, rescale, activate_map)
         masks = torch.as_tensor(mask_preds)
@@ -69,7 +71,7 @@ class WantedMasks:
                      results_list: list[InstanceData], *args: Any, **kwargs: Any) -> list:
         """As mmdet's."""
         labels = torch.cat([found.labels for found in results_list])
-        token = WANTED.set(labels if labels.device.type == 'cpu' else None)
+        token = WANTED.set(labels if should_use_cpu_forms(labels) else None)
         try:
             return super().predict_mask(  # type: ignore[misc]
                 x, batch_img_metas, results_list, *args, **kwargs)

@@ -22,6 +22,7 @@ from mmdet.models.roi_heads.mask_heads import FCNMaskHead
 from mmdet.models.roi_heads.roi_extractors import GenericRoIExtractor, SingleRoIExtractor
 from torch import Tensor, nn
 
+from colonnade.backbones.kernels.devices import should_use_cpu_forms
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.untouched import is_plain
 
@@ -141,7 +142,7 @@ def flattens(head: ConvFCBBoxHead) -> bool:
     """Whether the first linear layer of a box head on a CPU gets the whole regions."""
     return (head.num_shared_fcs > 0 and not head.with_avg_pool
             and is_plain(head.shared_fcs[0], nn.Linear)
-            and head.shared_fcs[0].weight.device.type == 'cpu'
+            and should_use_cpu_forms(head.shared_fcs[0].weight)
             and not any(isinstance(layer, ChannelsBehind) for layer in head.shared_convs))
 
 

@@ -19,6 +19,8 @@ from mmcv.ops import RoIAlign
 from torch import Tensor
 from torch.nn import functional as F
 
+from colonnade.backbones.kernels.devices import should_use_cpu_forms
+
 PIXELS = 1 << 18  # of bags that are listed at a time: they stay in the processor's cache
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)  # that embedding bags add up
 REACH = 8  # sizes of a map: regions beyond have too many samples to list
@@ -50,7 +52,7 @@ class BagRoIAlign(RoIAlign):
 
 def suits_bags(layer: RoIAlign, feature: Tensor, rois: Tensor) -> bool:
     """Whether :func:`roi_align` can be used for these maps and regions."""
-    if (feature.device.type != 'cpu' or feature.dtype not in DTYPES or not feature.numel()
+    if (not should_use_cpu_forms(feature) or feature.dtype not in DTYPES or not feature.numel()
             or layer.pool_mode != 'avg' or torch.compiler.is_compiling()
             or torch.is_grad_enabled() and (feature.requires_grad or rois.requires_grad)):
         return False

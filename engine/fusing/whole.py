@@ -8,9 +8,10 @@ from mmengine.logging import print_log
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.kernels.folding import FusedError
+from colonnade.backbones.kernels.devices import should_use_cpu_forms
 from colonnade.backbones.kernels.orders import map_order
 from colonnade.backbones.kernels.untouched import is_plain
+from colonnade.common.errors import UserError
 
 from ..runner import parts_of_ours
 from .batch_norms import fold_batch_norms
@@ -27,7 +28,8 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
 
     Results stay the same to rounding. Parameters are changed and some are gone: load before, and
     don't save after. Maps between pyramid and heads may be others than before. Layers that are
-    replaced or hooked are left alone, but for those of the trunk.
+    replaced or hooked are left alone, but for those of the trunk. What is faster on a CPU only is
+    done there only: move the model to its device before.
 
     Args:
         model: A detector or segmenter with its weights, in evaluation mode.
@@ -45,24 +47,23 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
     if not parts and getattr(model, MARK, False):
         return []
     if model.training:
-        raise ValueError('fuse() is for evaluation: call eval() before')
-    try:
-        for part in parts:
-            part.require_fusible()
-    except FusedError as error:
-        raise ValueError(str(error)) from error
-    lines = []
+        raise UserError('fuse() is for evaluation: call eval() before')
+    for part in parts:
+        part.require_fusible()
+    lines, on_cpu = [], should_use_cpu_forms(next(model.parameters()))
     for part in parts:
         if isinstance(part, ColumnarBackbone):
             part.fuse(dtype)
             lines.append(f'{type(part).__name__}: norms and scales folded')
-    lines += fuse_regions(model)
+    if on_cpu:
+        lines += fuse_regions(model)
     lines += [*fold_batch_norms(model), *fuse_pyramids(model)]
     if 'mmseg' in sys.modules:  # whose heads these are
         from .bottlenecks import merge_bottlenecks
         from .segmenters import spare_interpolation
-        lines += [*merge_bottlenecks(model), *spare_interpolation(model)]
-    order_weights(model)
+        lines += [*(merge_bottlenecks(model) if on_cpu else ()), *spare_interpolation(model)]
+    if on_cpu:
+        order_weights(model)
     if dtype is not None:
         lines += cast_weights(model, dtype)
     model.requires_grad_(False)

@@ -1,5 +1,7 @@
 # ViTDet-B (arXiv 2203.16527, appendix A.2): Mask R-CNN on a plain ViT whose blocks attend within
-# windows, but for four. All levels come from the last map, and heads have layer norms.
+# windows, but for four. All levels come from the last map, and heads have layer norms. As in the
+# authors' code, a box that overlaps its object by less than half is background. Differences: there
+# are no relative positions, and all blocks have the rate of stochastic depth that the last one has.
 _base_ = './mask_rcnn.py'
 
 model = dict(
@@ -9,4 +11,5 @@ model = dict(
     rpn_head=dict(num_convs=2),
     roi_head=dict(
         bbox_head=dict(type='Shared4Conv1FCBBoxHead', norm_cfg=dict(type='LN2d', eps=1e-6)),
-        mask_head=dict(norm_cfg=dict(type='LN2d', eps=1e-6))))
+        mask_head=dict(norm_cfg=dict(type='LN2d', eps=1e-6))),
+    train_cfg=dict(rcnn=dict(assigner=dict(match_low_quality=False))))

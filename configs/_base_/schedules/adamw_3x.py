@@ -1,4 +1,5 @@
-# 36 epochs; batch 16 = 8 GPUs x 2 images.
+# 36 epochs as XCiT's Mask R-CNN; batch 16 = 8 GPUs x 2 images. Difference: the authors trained in
+# mixed precision (float16, by apex). Here that is --amp, and the default is float32.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=36, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

@@ -1,10 +1,10 @@
 # 50 epochs of COCO in iterations, as Mask2Former (arXiv 2112.01527); batch 16 = 8 GPUs x 2 images.
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=368750, val_interval=36875)
+# Difference: published, norms and embeddings do not decay. Nor do other vectors here: a trunk's
+# LayerScale and positions are learned like these.
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=368750, val_interval=5000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
-# As published, norms and embeddings do not decay. Nor do other vectors here: a trunk's LayerScale
-# and positions are learned like these.
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
@@ -32,4 +32,4 @@ auto_scale_lr = dict(enable=False, base_batch_size=16)
 log_processor = dict(by_epoch=False)
 default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
-    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=36875, max_keep_ckpts=3))
+    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=5000, max_keep_ckpts=3))

@@ -1,0 +1,229 @@
+"""What accelerators run: torch's plain operators, no more of them than timm's modules."""
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rounding import check_all_rounding, check_rounding, doubled
+from timm.layers import RotaryEmbeddingCat
+from timm.models.vision_transformer_sam import Block as WindowedBlock
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from trunks import tiny
+
+from colonnade.backbones import CaiT, ColumnarBackbone, PlainViT, ResMLP, XCiT
+from colonnade.backbones.kernels.devices import accelerator_forms, should_use_cpu_forms
+
+SIDE = 544  # of images: more tokens than a CPU takes at a time, and more pixels than its stem
+SMALL = dict(embed_dim=32, depth=2, num_heads=4, patch_size=16, img_size=SIDE)
+SCALED = dict(layer_scale_init_value=0.1)
+TAPS = (0, 1)
+MODELS: dict[str, Callable[..., ColumnarBackbone]] = {
+    'XCiT': partial(XCiT,
+                    dict(embed_dim=32, depth=2, num_heads=4, patch_size=16) | SCALED),
+    'CaiT': partial(CaiT, SMALL | SCALED),
+    'ResMLP': partial(ResMLP,
+                      dict(embed_dim=32, depth=2, patch_size=16, img_size=SIDE) | SCALED),
+    'PlainViT': partial(PlainViT, SMALL),
+    'PlainViT with LayerScale': partial(PlainViT, SMALL | dict(model='vit_small_patch14_dinov2')),
+    'PlainViT with rotary positions': partial(PlainViT,
+                                              SMALL | dict(model='vit_small_patch16_dinov3')),
+    'PlainViT with gates': partial(PlainViT, SMALL | dict(model='eva02_small_patch14_224')),
+}
+IN_ORDER = {'ResMLP': 1 + len(TAPS)}  # timm's has channels first there: copies of tokens and maps
+NOT_LAUNCHED = ('empty', 'new_empty', '_unsafe_view', 'detach', 'promote_types', 'prim::device')
+
+
+class Launches(TorchDispatchMode):
+    """Operators that a device would launch kernels for: all but views and allocations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = Counter[str]()
+
+    def __torch_dispatch__(self,
+                           func: Any,
+                           types: Sequence[type],
+                           args: tuple = (),
+                           kwargs: dict | None = None) -> Any:
+        name = func._schema.name.removeprefix('aten::')
+        if not func.is_view and not name.startswith(NOT_LAUNCHED):
+            self.names[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def launches(call: Callable[[], Sequence[Tensor]],
+             *,
+             grad: bool = False,
+             backward: bool = False) -> Counter[str]:
+    with Launches() as seen, torch.set_grad_enabled(grad or backward):
+        maps = call()
+        if backward:
+            sum(each.float().sum() for each in maps).backward()
+    return seen.names
+
+
+def check_launches(ours: Counter[str], theirs: Counter[str], more: int = 0) -> None:
+    assert theirs.total()
+    assert ours.total() <= theirs.total() + more, (f'more: {dict(ours - theirs)}, '
+                                                   f'fewer: {dict(theirs - ours)}')
+
+
+def pair(name: str) -> tuple[ColumnarBackbone, Callable[[Tensor], Sequence[Tensor]], nn.Module]:
+    """A trunk, what gives the same maps of timm's module, and this module."""
+    trunk = MODELS[name](out_indices=TAPS, drop_path_rate=0.)
+    theirs = trunk.timm_module(SIDE)
+    if isinstance(trunk, (CaiT, ResMLP)):  # which takes images of other sizes, too
+        embedding = getattr(theirs, 'stem', None) or theirs.patch_embed
+        embedding.strict_img_size, embedding.dynamic_img_pad = False, True
+    maps = partial(
+        theirs.forward_intermediates,
+        indices=TAPS,
+        norm=trunk.tap_norm,
+        output_fmt='NCHW',
+        intermediates_only=True)
+    return trunk, maps, theirs
+
+
+@contextmanager
+def autocast(enabled: bool) -> Iterator[None]:
+    """Autocast on GPUs, which torch.autocast leaves off where there is none."""
+    torch.set_autocast_dtype('cuda', torch.bfloat16)
+    torch.set_autocast_enabled('cuda', enabled)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled('cuda', False)
+        torch.clear_autocast_cache()
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_training_launches_no_more_than_timm(name: str) -> None:
+    with torch.device('meta'):
+        trunk, maps, _ = pair(name)
+        image = torch.empty(2, 3, SIDE, SIDE)
+        found, expected = (launches(partial(f, image), backward=True) for f in (trunk, maps))
+    check_launches(found, expected, IN_ORDER.get(name, 0))
+
+
+@pytest.mark.parametrize('half', [False, True], ids=['float32', 'autocast'])
+@pytest.mark.parametrize('name, fused', [
+    *((name, False) for name in MODELS),
+    *((name, True) for name in MODELS if 'gates' not in name),
+])
+def test_inference_launches_no_more_than_timm(name: str, fused: bool, half: bool) -> None:
+    """On tensors that say that they are on a GPU."""
+    with torch.device('meta'):
+        trunk, maps, theirs = pair(name)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device('cuda'), autocast(half):
+        for module in (trunk, theirs):
+            module.to_empty(device='cuda').eval()
+        if fused:
+            trunk.fuse(torch.bfloat16 if half else None)
+        image = torch.empty(2, 3, SIDE, SIDE)
+        assert not should_use_cpu_forms(image) and next(trunk.parameters()).is_cuda
+        found, expected = (launches(partial(f, image)) for f in (trunk, maps))
+    check_launches(found, expected, IN_ORDER.get(name, 0))
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_training_under_autocast_launches_no_more_than_timm(name: str) -> None:
+    """Forward only: without a GPU, autograd has no streams for gradients."""
+    with torch.device('meta'):
+        trunk, maps, theirs = pair(name)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device('cuda'), autocast(True):
+        for module in (trunk, theirs):
+            module.to_empty(device='cuda')
+        image = torch.empty(2, 3, SIDE, SIDE)
+        found, expected = (launches(partial(f, image), grad=True) for f in (trunk, maps))
+    check_launches(found, expected, IN_ORDER.get(name, 0))
+
+
+@pytest.mark.parametrize('gradients', [False, True], ids=['inference', 'training'])
+@pytest.mark.parametrize('rotary', [False, True])
+def test_windows_launch_no_more_than_timms(rotary: bool, gradients: bool) -> None:
+    """timm has windows in SAM's blocks, which have no prefix tokens and pad to whole windows."""
+    side, window = SIDE // 16, 17
+    arch = SMALL | dict(class_token=False, global_pool='avg')
+    rope = None
+    with torch.device('meta'):
+        if rotary:
+            arch = SMALL | dict(
+                model='vit_small_patch16_dinov3', class_token=False, num_reg_tokens=0)
+            rope = RotaryEmbeddingCat(8, in_pixels=False, feat_shape=(window, window))
+        block = PlainViT(arch, window_size=window, global_blocks=()).blocks[0]
+        theirs = WindowedBlock(
+            32, 4, window_size=window, rope=rope, init_values=0.1 if rotary else None)
+        tokens = torch.empty(2, side**2, 32, requires_grad=gradients)
+        image = torch.empty(2, side, side, 32, requires_grad=gradients)
+        positions = torch.empty(side**2, 16) if rotary else None
+        found = launches(lambda: [block(tokens, (side, side), positions)], backward=gradients)
+        expected = launches(lambda: [theirs(image)], backward=gradients)
+    check_launches(found, expected)
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_values_and_gradients_are_those_of_a_cpu(name: str) -> None:
+    """To rounding; without gradients too."""
+    trunk = tiny(partial(MODELS[name], out_indices=TAPS)).eval()
+    image, exact = torch.randn(2, 3, 96, 130), doubled(trunk)
+    results = []
+    for module, given, forms in ((trunk, image, accelerator_forms), (trunk, image, nullcontext),
+                                 (exact, image.double(), nullcontext)):
+        with forms():
+            maps = module(given)
+            gradients = torch.autograd.grad(
+                sum(each.square().mean() for each in maps), list(module.blocks.parameters()))
+            with torch.no_grad():
+                results.append([*maps, *gradients, *module(given)])
+    check_all_rounding(*results)
+
+
+def test_one_place_decides_by_device() -> None:
+    root = Path(__file__).parents[1]
+    files = [path for folder in ('backbones', 'necks', 'engine/fusing')
+             for path in (root / folder).rglob('*.py')]  # yapf: disable
+    deciding = [
+        path.name for path in files
+        if re.search(r"device\.type [!=]= 'c|\.is_cuda\b|\.is_cpu\b", path.read_text())
+    ]
+    assert len(files) > 50 and deciding == ['devices.py']
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_blocks_are_compiled_once_without_a_break(name: str) -> None:
+    """For images of all sizes and for all blocks."""
+    torch._dynamo.reset()
+    trunk, counter = tiny(partial(MODELS[name], out_indices=TAPS)).eval(), CompileCounter()
+    images = [torch.randn(1, 3, *size) for size in ((96, 130), (112, 64), (80, 160))]
+    with accelerator_forms(), torch.no_grad():
+        expected = [trunk(image)[-1] for image in images]
+        for block in trunk.blocks:
+            block.compile(backend=counter, dynamic=True, fullgraph=True)
+        torch.testing.assert_close([trunk(image)[-1] for image in images], expected)
+    assert counter.frame_count == 1
+
+
+def test_a_stem_takes_few_images_at_a_time_and_not_thin_strips() -> None:
+    trunk = tiny(MODELS['XCiT']).eval()
+    image = torch.randn(24, 3, 160, 160)
+    counts = []
+    with torch.no_grad():
+        exact, _ = doubled(trunk)._embed(image.double())
+        with accelerator_forms():
+            plain, _ = trunk._embed(image)
+        for number in (1, len(image)):
+            with Launches() as seen:
+                found, _ = trunk._embed(image[:number])
+            counts.append(seen.names['convolution'])
+    check_rounding(found, plain, exact)
+    assert counts == [4, 4 * 3]  # 10 images have as many pixels as go through together

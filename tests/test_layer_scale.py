@@ -1,0 +1,68 @@
+"""Branches keep their digits in half precision, however small LayerScale is."""
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+
+import pytest
+import torch
+from rounding import deviation, doubled
+from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook
+from trunks import ARCHS, every_class_with_kernels, tiny
+
+from colonnade.backbones import ColumnarBackbone, PlainViT
+
+GAMMAS = (1., 0.1, 1e-5, 1e-6)  # initial values of XCiT, ResMLP, CaiT, DeiT-III and DINOv2
+TOKEN_SCALE = 2.**-10  # next to such tokens, float32 still shows the smallest branch
+
+
+def build_block(cls: type, gamma: float) -> ColumnarBackbone:
+    """Return a backbone of one block, with parameters at no special point."""
+    arch = ARCHS[cls] | dict(depth=1, layer_scale_init_value=gamma)
+    if cls is PlainViT:
+        arch = ARCHS[cls] | dict(depth=1, model='vit_small_patch14_dinov2', init_values=gamma)
+    trunk = tiny(cls, arch)
+    with torch.no_grad():
+        for parameter in trunk.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.02 * parameter.abs().max() * torch.randn_like(parameter)
+    return trunk
+
+
+def compute_branch(trunk: ColumnarBackbone, half: torch.dtype | None,
+                   loss_scale: float) -> list[Tensor]:
+    """Return what a block adds to its tokens and, in training mode, gradients of its parameters."""
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(2, 3, 64, 64, generator=generator).to(next(trunk.parameters()).dtype)
+    with torch.autocast('cpu', half) if half else nullcontext():
+        embedded, place = trunk._embed(image)
+        x = TOKEN_SCALE * torch.randn(embedded.shape, generator=generator).to(image.dtype)
+        with torch.set_grad_enabled(trunk.training):
+            out = trunk._run_block(trunk.blocks[0], x.clone(), place).to(image.dtype)
+    branch = out.detach() - x
+    if not trunk.training:
+        return [branch]
+    cotangent = torch.randn(out.shape, generator=generator).to(out.dtype)
+    return [branch, *torch.autograd.grad(out, trunk.blocks.parameters(), loss_scale * cotangent)]
+
+
+@every_class_with_kernels
+@pytest.mark.parametrize('half', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16'])
+@pytest.mark.parametrize('mode', ['train', 'eval', 'fused'])
+def test_small_layer_scales_keep_their_digits(cls: type, half: torch.dtype, mode: str) -> None:
+    """As many as if each layer were called, as under hooks on all modules."""
+    for gamma in GAMMAS:
+        trunk = build_block(cls, gamma).train(mode == 'train')
+        loss_scale = min(16 / gamma, 2.**16)  # as training finds it, for float16
+        exact = compute_branch(doubled(trunk), None, loss_scale)
+        with register_module_forward_hook(lambda *_: None):
+            theirs = compute_branch(trunk, half, loss_scale)
+        tested = copy.deepcopy(trunk).fuse(half) if mode == 'fused' else trunk
+        ours = compute_branch(tested, half, loss_scale)
+        # Some gradients are 0 up to rounding.
+        smallest = 1e-3 * max(gradient.abs().max().item() for gradient in exact[1:] or exact)
+        for index, (found, called, expected) in enumerate(zip(ours, theirs, exact, strict=True)):
+            scale = max(expected.abs().max().item(), smallest if index else 0)
+            allowed = 2 * deviation(called, expected, scale) + 8 * torch.finfo(half).eps
+            assert deviation(found, expected, scale) <= allowed, (gamma, index)
