@@ -1,19 +1,7 @@
-"""What the command-line tools share; configs name its constructor and wrapper of optimizers
-and its runners.
+"""Training, evaluation, prediction and the rest of what the commands do.
 
-Importing it registers trunks and necks too, makes mmengine read checkpoints safely, and data sets
-on object storage and in shards.
+Importing it takes no torch. ``colonnade.engine.components`` registers what configs name.
 """
 from .config_scopes import use_installed_packages
-from .half_precision import Bfloat16OptimWrapper
-from .layer_decay import LayerDecayConstructor
-from .runner import StrictRunner
-from .sharding import ShardedRunner
-from .storage import FsspecBackend, ShardsBackend
-
-__all__ = [
-    'Bfloat16OptimWrapper', 'FsspecBackend', 'LayerDecayConstructor', 'ShardedRunner',
-    'ShardsBackend', 'StrictRunner'
-]
 
 use_installed_packages()  # from here on, _base_ = 'mmseg::…' works

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.errors import UserError, file_errors
+
 SCRATCH = re.compile(r'\.(\d+)-[0-9a-f]{8}(\.\w+)?')
 REPLACED = '.replaced-'  # a folder while another takes its place
 UNFINISHED = '.unfinished-'
@@ -26,18 +28,20 @@ def replacing(path: Path, *, synced: bool = False) -> Iterator[Path]:
         synced: Wait until it is on the disk, and would also be whole after a failure of power.
 
     Raises:
-        OSError: If the folder cannot be made or written.
+        FileError: If the folder cannot be made or written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with file_errors():
+        path.parent.mkdir(parents=True, exist_ok=True)
     number = zlib.crc32(os.fsencode(path.name))  # no longer than names may be
     scratch = path.with_name(f'.{os.getpid()}-{number:08x}{path.suffix}')  # which tells formats
     try:
         yield scratch
-        if synced:
-            sync(scratch)
-        scratch.replace(path)
-        if synced:
-            sync_folder(path.parent)
+        with file_errors():
+            if synced:
+                sync(scratch)
+            scratch.replace(path)
+            if synced:
+                sync_folder(path.parent)
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -47,27 +51,30 @@ def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which becomes ``path`` when the block ends without an error.
 
     Raises:
-        FileExistsError: If ``path`` exists.
-        OSError: If it cannot be made.
+        FileError: If it cannot be made.
+        UserError: If ``path`` exists.
     """
     path = Path(os.path.abspath(path))
     if os.path.lexists(path):
-        raise FileExistsError(f'{path} exists: name another folder')
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
-    scratch.chmod(0o777 & ~umask())
+        raise UserError(f'{path} exists: name another folder')
+    with file_errors():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
+        scratch.chmod(0o777 & ~umask())
     try:
         yield scratch
-        scratch.rename(path)
+        with file_errors():
+            scratch.rename(path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+@file_errors()
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk.
 
     Raises:
-        OSError: If they cannot be written there.
+        FileError: If they cannot be written there.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -97,11 +104,12 @@ def is_left_behind(name: str) -> bool:
     return number == os.getpid()  # of an earlier process of this number
 
 
+@file_errors()
 def replace_folder(scratch: Path, path: Path) -> None:
     """Let a folder take the place of a file or folder, or of nothing.
 
     Raises:
-        OSError: If it cannot.
+        FileError: If it cannot.
     """
     old = path.with_name(f'{REPLACED}{path.name}')
     if os.path.lexists(path):
@@ -121,14 +129,15 @@ def umask() -> int:
     return bits
 
 
+@file_errors()
 def check_writable(path: Path) -> None:
     """Try whether a file can be written, before hours of work that it is for.
 
     Raises:
-        OSError: If it cannot.
+        FileError: If it cannot.
     """
     if path.is_dir():
-        raise IsADirectoryError(f'{path} is a folder: name a file')
+        raise UserError(f'{path} is a folder: name a file')
     path.parent.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=path.parent).close()
 
@@ -138,7 +147,8 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')
 
 
+@file_errors()
 def write_text(path: Path, text: str, *, synced: bool = False) -> None:
-    """Write ``text`` to ``path`` atomically; ``synced`` as in :func:`replacing`."""
+    """Write ``text`` to ``path`` atomically, in UTF-8; ``synced`` as in :func:`replacing`."""
     with replacing(path, synced=synced) as scratch:
-        scratch.write_text(text)
+        scratch.write_text(text, encoding='utf-8')

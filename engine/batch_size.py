@@ -7,12 +7,17 @@ from typing import Any
 
 from mmengine.config import Config
 
+from colonnade.common.errors import UserError
+
 from .hooks import averages_weights, hooks_of
 from .processes import VARIABLES
 
 #: settings of schedulers that count iterations unless ``by_epoch``
 COUNTS_OF_SCHEDULERS = ('begin', 'end', 'T_max', 'step_size', 'total_iters', 'total_steps',
                         'milestones', 'periods')
+
+#: key of what options have changed in a config, which a run writes to its work dir
+APPLIED = 'colonnade_applied'
 
 
 def num_processes(cfg: Config) -> int:
@@ -41,10 +46,10 @@ def share_out(cfg: Config, total: int) -> None:
     processes = num_processes(cfg)
     share, rest = divmod(total, processes)
     if rest or share < 1:
-        raise ValueError(f'--total-batch {total} cannot be shared out evenly over {processes} '
-                         'processes: take a multiple of their number')
+        raise UserError(f'--total-batch {total} cannot be shared out evenly over {processes} '
+                        'processes: take a multiple of their number')
     if 'batch_size' not in cfg.train_dataloader:
-        raise ValueError('--total-batch needs train_dataloader.batch_size in the config')
+        raise UserError('--total-batch needs train_dataloader.batch_size in the config')
     cfg.train_dataloader.batch_size = share
 
 
@@ -56,8 +61,8 @@ def base_batch_size(cfg: Config) -> int:
     """
     base = (cfg.get('auto_scale_lr') or {}).get('base_batch_size')
     if not base:
-        raise ValueError('the config has no auto_scale_lr.base_batch_size: the batch size that its '
-                         'learning rate is for')
+        raise UserError('the config has no auto_scale_lr.base_batch_size: the batch size that its '
+                        'learning rate is for')
     return base
 
 
@@ -67,7 +72,10 @@ def enable_auto_scale_lr(cfg: Config) -> None:
     Raises:
         ValueError: If the config does not say which batch size its rate is for.
     """
-    scale_final_rates(schedulers_of(cfg), batch_size(cfg) / base_batch_size(cfg))
+    applied = cfg.get(APPLIED, {})
+    factor = batch_size(cfg) / base_batch_size(cfg)
+    scale_final_rates(schedulers_of(cfg), factor / applied.get('final_rates', 1))
+    cfg[APPLIED] = dict(applied, final_rates=factor)
     cfg.auto_scale_lr.enable = True
 
 
@@ -86,7 +94,8 @@ def accumulate(cfg: Config, count: int | None = None) -> int:
     """Step once in ``count`` iterations, on the sum of their gradients.
 
     Whatever the config counts in iterations (schedules, evaluation, checkpoints) becomes ``count``
-    times as long, so that the optimizer takes the same steps.
+    times as long, so that the optimizer takes the same steps. A config that a run with this option
+    has written stays as it is.
 
     Args:
         cfg: Changed in place.
@@ -96,20 +105,31 @@ def accumulate(cfg: Config, count: int | None = None) -> int:
         The count.
 
     Raises:
-        ValueError: If no whole number of iterations makes up that batch size.
+        UserError: If no integer number of iterations makes up that batch size, or if the config was
+            written by a run with another count.
     """
     if not cfg.get('train_cfg') or not cfg.get('optim_wrapper'):
-        raise ValueError('--accumulate needs a config that trains, with train_cfg, optim_wrapper')
+        raise UserError('--accumulate needs a config that trains, with train_cfg, optim_wrapper')
+    applied = cfg.get(APPLIED, {})
+    before = applied.get('accumulate', 1)
     if count is None:
-        base, now = base_batch_size(cfg), batch_size(cfg)
+        base, now = round(base_batch_size(cfg) * before), batch_size(cfg)
         count, rest = divmod(base, now)
         if rest or not count:
-            raise ValueError(
+            raise UserError(
                 f'{num_processes(cfg)} processes x {cfg.train_dataloader.batch_size} images do not '
                 f'divide the batch size {base} of the config: say --accumulate N, or set '
                 'train_dataloader.batch_size')
     if count < 1:
-        raise ValueError(f'--accumulate must be at least 1, got {count}')
+        raise UserError(f'--accumulate must be at least 1, got {count}')
+    if before not in (1, count):
+        raise UserError(
+            f'--accumulate {count} does not fit the config: it was written by a run with '
+            f'--accumulate {before}, which is in its iterations. Pass --accumulate '
+            f'{before}, or use the config that this run was started with')
+    if before > 1:
+        return count
+    cfg[APPLIED] = dict(applied, accumulate=count)
     cfg.optim_wrapper.accumulative_counts = count
     if cfg.get('auto_scale_lr'):  # mmengine compares it with the images of one iteration
         cfg.auto_scale_lr.base_batch_size /= count

@@ -11,6 +11,7 @@ from typing import Any
 
 from mmengine.fileio import LocalBackend, register_backend
 
+from colonnade.common.errors import FileError
 from colonnade.weights.checksums import SUMS, sums_of
 
 from .atomic import replacing, write_text
@@ -21,7 +22,7 @@ LOCAL: tuple[dict | None, ...] = (None, {}, dict(backend='local'), dict(backend=
 BOUNDS = (errno.EDQUOT, errno.EFBIG)  # of a user, of a file
 
 
-class CheckpointError(OSError):
+class CheckpointError(FileError):
     """A checkpoint that could not be written; says which, and why."""
 
     def __str__(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from colonnade.common.errors import UserError
+
 from .pipeline_steps import name_of
 
 #: heads whose classes are not the data set's: borders, words
@@ -62,8 +64,8 @@ def for_num_classes(part: dict[str, Any], number: int) -> dict[str, Any]:
     """
     old, key = num_classes_of(part), key_of_classes(part)
     if part.get('num_stuff_classes'):
-        raise ValueError(f'{part.get("type")} tells {part["num_things_classes"]} things from '
-                         f'{part["num_stuff_classes"]} kinds of stuff: take a config for instances')
+        raise UserError(f'{part.get("type")} tells {part["num_things_classes"]} things from '
+                        f'{part["num_stuff_classes"]} kinds of stuff: take a config for instances')
     changes: dict[str, Any] = {key: number}
     for name, weights in weights_of_classes(part):
         of_classes = (weights[:old] + weights[old - 1:old] * number)[:number]
@@ -84,8 +86,8 @@ def with_num_classes(model: Any, number: int) -> Any:
             return changed or None
         for name, weights in weights_of_classes(model):
             if len(set(weights[:num_classes_of(model)])) != 1:
-                raise ValueError(f'{model.get("type")}.{name}.class_weight differs from class to '
-                                 'class: remove it, and set it for your classes afterwards')
+                raise UserError(f'{model.get("type")}.{name}.class_weight differs from class to '
+                                'class: remove it, and set it for your classes afterwards')
         return changed | for_num_classes(model, number)
     if isinstance(model, list) and any(with_num_classes(item, number) for item in model):
         # lists of a base config are replaced as a whole

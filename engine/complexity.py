@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.backbones import TRUNKS, ColumnarBackbone
+from colonnade.common.errors import UserCodeError, UserError
 
-from .launch import read_config
+from .launch import build_error, read_config
 from .without_memory import build_without_memory
 
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
@@ -70,10 +71,8 @@ def build(config: Path) -> tuple[nn.Module, Config]:
         ValueError: If it is no config of a detector or segmenter.
     """
     cfg = read_config(config)
-    try:
+    with build_error():
         model = build_without_memory(cfg.model)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f'the model of {config} cannot be built: {error.args[0]}') from error
     return model.eval().requires_grad_(False), cfg
 
 
@@ -84,10 +83,9 @@ def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
         ValueError: If the image is too small, or a part cannot be counted.
     """
     if min(height, width) < 1:
-        raise ValueError(f'--size must be two positive numbers of pixels, got {height} {width}')
+        raise UserError(f'--size must be two positive numbers of pixels, got {height} {width}')
     if not hasattr(model, 'backbone'):
-        raise ValueError(
-            f'{type(model).__name__} has no backbone of its own, and cannot be counted')
+        raise UserError(f'{type(model).__name__} has no backbone of its own, and cannot be counted')
     image = torch.empty(1, 3, height, width, device='meta')
     work, levels = count_part('backbone', model.backbone, image)
     before = [Part('trunk', count_parameters(model.backbone), work)]
@@ -123,8 +121,8 @@ def count_part(name: str, part: nn.Module, *given: Any, **options: Any) -> tuple
         raise
     except (TypeError, RuntimeError, AttributeError, IndexError) as error:
         line = str(error).splitlines()[0]
-        raise ValueError(f'model.{name} ({type(part).__name__}) cannot be counted by itself: '
-                         f'{line}') from error
+        raise UserCodeError(f'model.{name} ({type(part).__name__}) cannot be counted by itself: '
+                            f'{line}') from error
 
 
 def count_head(name: str, head: nn.Module, levels: Any, height: int, width: int) -> int:

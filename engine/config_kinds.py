@@ -9,6 +9,8 @@ from typing import Any, Protocol, TypeVar
 from mmengine.config import Config
 from mmengine.registry import DATASETS
 
+from colonnade.common.errors import UserCodeError, UserError
+
 from .data_sources import DATALOADERS
 from .registries import find_class, is_users
 
@@ -108,11 +110,11 @@ def problems_of(section: dict[str, Any] | Config, path: str, kinds: dict[str,
 def check_kinds(cfg: Config) -> None:
     """Raise a ValueError for sections that have no settings, see :func:`kind_problems`."""
     if problems := kind_problems(cfg):
-        raise ValueError('the config cannot be read:\n' + '\n'.join(f'  {p}' for p in problems))
+        raise UserError('the config cannot be read:\n' + '\n'.join(f'  {p}' for p in problems))
 
 
 def reading_config(function: Callable[[Named], Answer]) -> Callable[[Named], Answer]:
-    """Let a function raise a ValueError that names the config where a value is of no use.
+    """Let a function raise a UserCodeError that names the config where a value is of no use.
 
     Args:
         function: Takes options that have a config.
@@ -123,7 +125,7 @@ def reading_config(function: Callable[[Named], Answer]) -> Callable[[Named], Ans
         try:
             return function(options)
         except (AttributeError, TypeError, KeyError, IndexError) as error:
-            raise ValueError(f'{options.config} has a value that cannot be used, or lacks one: '
-                             f'{type(error).__name__}: {error}') from error
+            raise UserCodeError(f'{options.config} has a value that cannot be used, or lacks one: '
+                                f'{type(error).__name__}: {error}') from error
 
     return wrapped

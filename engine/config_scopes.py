@@ -6,15 +6,19 @@ other one, mmengine does not see it, and its hub installs a second mmseg over it
 from __future__ import annotations
 
 from mmengine.config.utils import MODULE2PACKAGE
-from mmengine.hub import hub
 from mmengine.utils import is_installed
 
 
 def use_installed_packages() -> None:
-    """Let mmengine find packages by what is imported, and let its hub install nothing."""
+    """Make mmengine find packages by the names that they are imported under."""
     for module, package in MODULE2PACKAGE.items():
         if not is_installed(package) and is_installed(module):
             MODULE2PACKAGE[module] = module
+
+
+def forbid_installing() -> None:
+    """Make mmengine's hub ask for missing packages instead of installing them."""
+    from mmengine.hub import hub  # brings torch
     hub.install_package = require_package
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from yapf.yapflib.yapf_api import FormatCode
 
+from colonnade.common.errors import UserError
 from colonnade.runtime.printing import printable
 
 YAPF = '{based_on_style: pep8, column_limit: 100, ' \
@@ -44,8 +45,8 @@ def python_source(value: Any) -> str:
             and files are data, and could bring code into it.
     """
     if isinstance(value, str) and not isinstance(value, Source) and REPLACED in value:
-        raise ValueError(f'{value!r} holds {REPLACED}, which mmengine replaces in configs: give it '
-                         'another name')
+        raise UserError(f'{value!r} holds {REPLACED}, which mmengine replaces in configs: give it '
+                        'another name')
     if isinstance(value, dict):
         if all(str(key).isidentifier() and not keyword.iskeyword(key) for key in value):
             return f'dict({", ".join(f"{key}={python_source(value[key])}" for key in value)})'

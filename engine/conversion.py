@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.registry import infer_trunk
+from colonnade.common.errors import FileError, UserError
 from colonnade.weights.downloads import fetch
 from colonnade.weights.layouts import remap
 from colonnade.weights.loading import Plan, plan_loading
@@ -81,7 +82,7 @@ def write(plan: Plan, meta: dict[str, Any], out: Path) -> None:
             else:
                 torch.save(dict(meta=meta, state_dict=plan.state), scratch)
         except (RuntimeError, SafetensorError) as error:  # so torch and safetensors say it
-            raise OSError(f'{out} cannot be written, is the disk full? {error}') from error
+            raise FileError(f'{out} cannot be written, is the disk full? {error}') from error
 
 
 def convert(source: str,
@@ -106,9 +107,9 @@ def convert(source: str,
         ValueError: If ``out`` has another ending, or the weights cannot be read or recognised.
     """
     if out.suffix not in ('.pth', '.safetensors'):
-        raise ValueError(f'OUT must end in .pth or .safetensors, got {out}')
+        raise UserError(f'OUT must end in .pth or .safetensors, got {out}')
     if out.exists() and not (overwrite or dry_run):
-        raise FileExistsError(f'{out} exists: name another file, or say --force')
+        raise UserError(f'{out} exists: name another file, or say --force')
     if not dry_run:
         check_writable(out)
     checkpoint = fetch(source, trust=trust)

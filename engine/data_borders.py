@@ -13,6 +13,8 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 
+from colonnade.common.errors import UserError
+
 from .data_sources import find_datasets, paths_of_setting
 
 PICKLES = ('.pkl', '.pickle')
@@ -37,8 +39,8 @@ def check_pickles(cfg: Config, dataloaders: tuple[str, ...], *, trust: bool) -> 
         for key in ('ann_file', 'proposal_file'):
             path = dataset.get(key)
             if isinstance(path, str) and path.lower().endswith(PICKLES):
-                raise ValueError(f'{name}.{key}: {path} is pickled, and reading it could run any '
-                                 'code. If you trust who made it, say --trust')
+                raise UserError(f'{name}.{key}: {path} is pickled, and reading it could run any '
+                                'code. If you trust who made it, say --trust')
 
 
 @contextmanager
@@ -54,58 +56,62 @@ def naming_deep_files(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Non
     except RecursionError as error:
         files = [path for _, dataset in find_datasets(cfg, dataloaders)
                  for path in paths_of_setting(dataset.get('ann_file'), dataset)]  # yapf: disable
-        raise ValueError(f'{" or ".join(files)}: brackets are nested too deeply, annotations have '
-                         'no such JSON') from error
+        raise UserError(f'{" or ".join(files)}: brackets are nested too deeply, annotations have '
+                        'no such JSON') from error
 
 
-def image_paths(datasets: Iterable[Any], *, allow_outside: bool = True) -> list[str]:
-    """The paths of all images of mmengine's data sets, which say them; others are left out.
+def image_paths(datasets: Iterable[Any], *, allow_outside: bool = True) -> Iterator[str]:
+    """Yield the paths of all images of mmengine's datasets, which say them; skip other datasets.
+
+    Each entry is looked at once, and none is kept: there may be a million.
 
     Args:
-        datasets: That are loaded.
+        datasets: Loaded datasets.
         allow_outside: Whether annotations may name files anywhere. If not, it is in ``data_root``
-            and ``data_prefix`` alone, unless a data set has neither. Links are not followed:
+            and ``data_prefix`` only, unless a dataset has neither. Links are not followed:
             whoever may make them may copy files too.
 
     Raises:
-        ValueError: If annotations name files that they may not.
+        UserError: After the last image of a dataset whose annotations name files that they may not.
     """
-    found = []
     for dataset in datasets:
-        if isinstance(dataset, BaseDataset):
-            images, label_maps = paths_in(dataset)
-            found += images
-            if not allow_outside:
-                check_inside(dataset, images, IMAGES)
-                check_inside(dataset, label_maps, LABEL_MAPS)
-    return found
+        if not isinstance(dataset, BaseDataset):
+            continue
+        folders = {} if allow_outside else {
+            'img_path': folders_of(dataset, IMAGES),
+            'seg_map_path': folders_of(dataset, LABEL_MAPS)
+        }
+        outside: list[str] = []
+        for index in range(len(dataset)):
+            info = dataset.get_data_info(index)
+            outside += [
+                info[key] for key, allowed in folders.items()
+                if isinstance(info.get(key), str) and is_outside(info[key], allowed)
+            ]
+            if isinstance(info.get('img_path'), str):
+                yield info['img_path']
+        if outside:
+            raise UserError(describe_outside(dataset, outside))
 
 
-def paths_in(dataset: BaseDataset) -> tuple[list[str], list[str]]:
-    """The paths of a data set's images and of their label maps, where it says them."""
-    infos = (dataset.get_data_info(index) for index in range(len(dataset)))
-    pairs = [(info.get('img_path'), info.get('seg_map_path')) for info in infos]
-    images, label_maps = zip(*pairs, strict=True) if pairs else ((), ())
-    return ([path for path in images
-             if isinstance(path, str)], [path for path in label_maps if isinstance(path, str)])
-
-
-def check_inside(dataset: BaseDataset, paths: list[str], prefixes: tuple[str, ...]) -> None:
-    """Raise a ValueError if paths lead out of the folders of a data set."""
-    found = outside_of(dataset, paths, prefixes)
-    if found:
-        more = f' and {len(found) - EXAMPLES} more' if len(found) > EXAMPLES else ''
-        number = '1 file' if len(found) == 1 else f'{len(found)} files'
-        raise ValueError(
-            f'{dataset.ann_file or "the data set"} names {number} outside of '
-            f'{dataset.data_root or "its folders"}: {", ".join(found[:EXAMPLES])}{more}. If they '
+def describe_outside(dataset: BaseDataset, paths: list[str]) -> str:
+    """Return what is wrong with paths that lead out of the folders of a dataset, and what to do."""
+    more = f' and {len(paths) - EXAMPLES} more' if len(paths) > EXAMPLES else ''
+    number = '1 file' if len(paths) == 1 else f'{len(paths)} files'
+    return (f'{dataset.ann_file or "the data set"} names {number} outside of '
+            f'{dataset.data_root or "its folders"}: {", ".join(paths[:EXAMPLES])}{more}. If they '
             'are meant, say --allow-outside')
 
 
 def outside_of(dataset: BaseDataset, paths: Iterable[str], prefixes: tuple[str, ...]) -> list[str]:
     """Those of the paths that lead out of the folders of a data set."""
     folders = folders_of(dataset, prefixes)
-    return [path for path in paths if folders and not f'{plain(path)}/'.startswith(folders)]
+    return [path for path in paths if is_outside(path, folders)]
+
+
+def is_outside(path: str, folders: tuple[str, ...]) -> bool:
+    """Return True if a path leads out of folders that end in ``/``; never if there are none."""
+    return bool(folders) and not f'{plain(path)}/'.startswith(folders)
 
 
 def folders_of(dataset: BaseDataset, prefixes: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,18 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config, ConfigDict
-from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS, TRANSFORMS
 from mmengine.runner import Runner
 from torch.utils.data import Dataset
 
+from colonnade.common.errors import UserError
+
 from .class_checks import reads_categories, shortened
 from .data_borders import image_paths, naming_deep_files
 from .data_sources import classes_of, find_datasets, paths_of
+from .data_validation.label_map_files import spread
+from .processes import do_in_first
 from .registries import find_class, is_users
 
 EXAMPLES = 3  # of images, in a warning
+COMPARED = 2000  # files of one name in training and validation that are opened
 NOTHING = 'need at least one array to concatenate'  # what numpy says of a data set without images
 
 
@@ -46,16 +50,25 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
     except ValueError as error:
         if NOTHING not in str(error):
             raise
-        raise ValueError(nothing_to_learn(cfg)) from error
-    if not any(map(has_instances, training)):
-        raise ValueError(nothing_to_learn(cfg))
-    images = image_paths(training, allow_outside=allow_outside)
+        raise UserError(nothing_to_learn(cfg)) from error
+    validation: list[Any] = []
     if cfg.get('val_dataloader'):
         with naming_deep_files(cfg, ('val_dataloader', )):
-            validation = parts_of(runner.val_dataloader.dataset)
-        validated = image_paths(validation, allow_outside=allow_outside)
-        if is_main_process():
-            warn_of_shared_images(images, validated)
+            validation = list(parts_of(runner.val_dataloader.dataset))
+    do_in_first(lambda: check_entries(cfg, training, validation, allow_outside))
+
+
+def check_entries(cfg: Config, training: list[Any], validation: list[Any],
+                  allow_outside: bool) -> None:
+    """Look at each image that datasets name, once; images are not opened.
+
+    Raises:
+        UserError: As :func:`check_loaded_data`.
+    """
+    if not any(map(has_instances, training)):
+        raise UserError(nothing_to_learn(cfg))
+    validated = list(image_paths(validation, allow_outside=allow_outside))
+    warn_of_shared_images(image_paths(training, allow_outside=allow_outside), validated)
 
 
 def loaded_datasets(runner: Runner) -> dict[str, Dataset]:
@@ -122,7 +135,7 @@ def reason_of(dataset: ConfigDict) -> str:
     """What a data set has, and what of it cannot be trained on."""
     paths = paths_of(dataset)
     if reads_categories(dataset) and paths and os.path.isfile(paths[0]):
-        return described(json.loads(Path(paths[0]).read_text()), dataset, paths[0])
+        return described(json.loads(Path(paths[0]).read_bytes()), dataset, paths[0])
     found = DATASETS.build(dict(dataset, lazy_init=True, pipeline=[]))
     number = len(found.load_data_list())
     where = ', '.join(paths)
@@ -173,7 +186,7 @@ def fault_of(annotation: dict[str, Any], images: dict[int, dict[str, Any]], know
     return 'usable, if their image is'
 
 
-def warn_of_shared_images(training: list[str], validation: list[str]) -> None:
+def warn_of_shared_images(training: Iterable[str], validation: list[str]) -> None:
     """Warn in a line if images of validation are trained on too."""
     shared = shared_images(training, validation)
     if shared:
@@ -184,20 +197,29 @@ def warn_of_shared_images(training: list[str], validation: list[str]) -> None:
             level=logging.WARNING)
 
 
-def shared_images(training: list[str], validation: list[str]) -> list[str]:
-    """The paths in ``validation`` that are also in ``training``, or have a copy or link there.
+def shared_images(training: Iterable[str], validation: list[str]) -> list[str]:
+    """Return the paths in ``validation`` that are also in ``training``, or have a copy there.
 
-    Copies and links are found if they have the same name. Only files of one size are compared.
+    Copies and links are found if they have the same name. Of those, at most ``COMPARED`` files of
+    each set are looked at.
     """
-    known, names = dict.fromkeys(training), set(map(os.path.basename, validation))
-    others: dict[tuple[str, int], list[str]] = {}
-    for path in known:
-        if os.path.basename(path) in names:
-            others.setdefault(name_and_size(path), []).append(path)
-    return [
-        path for path in dict.fromkeys(validation) if path in known or any(
-            is_same_image(path, other) for other in others.get(name_and_size(path), ()))
-    ]
+    known = dict.fromkeys(validation)
+    found: set[str] = set()
+    others: dict[str, list[str]] = {os.path.basename(path): [] for path in known}
+    for path in training:
+        if path in known:
+            found.add(path)
+        if (same_name := others.get(os.path.basename(path))) is not None:
+            same_name.append(path)
+    rest = [path for path in known if path not in found and others[os.path.basename(path)]]
+    names = dict.fromkeys(spread(sorted(set(map(os.path.basename, rest))), COMPARED))
+    candidates: dict[tuple[str, int], list[str]] = {}
+    for path in [path for name in names for path in others[name]][:COMPARED]:
+        candidates.setdefault(name_and_size(path), []).append(path)
+    for path in [path for path in rest if os.path.basename(path) in names][:COMPARED]:
+        if any(is_same_image(path, other) for other in candidates.get(name_and_size(path), ())):
+            found.add(path)
+    return [path for path in known if path in found]
 
 
 def name_and_size(path: str) -> tuple[str, int]:

@@ -13,6 +13,8 @@ from mmengine.fileio import join_path, list_from_file
 from mmengine.registry import DATASETS
 from mmengine.utils import is_abs
 
+from colonnade.common.errors import MissingFileError, UserError, file_errors
+
 from .registries import find_class
 from .storage.files import exists, is_remote
 from .storage.reading_shards import SCHEME, sharded
@@ -84,7 +86,7 @@ def redirect_data_root(cfg: Config, data_root: str | Path) -> None:
     """
     datasets = [dataset for _, dataset in find_datasets(cfg)]
     if not datasets:
-        raise ValueError('--data-root has no effect: no data set of the config reads files')
+        raise UserError('--data-root has no effect: no data set of the config reads files')
     root = existing_root(str(data_root), datasets[0].get('backend_args'))
     moved: dict[str, str] = {}  # of all paths and roots
     for dataset in datasets:
@@ -112,9 +114,9 @@ def existing_root(data_root: str, settings: dict[str, Any] | None) -> str:
         OSError: If storage does not answer.
     """
     if not is_remote(data_root) and not os.path.isdir(data_root):
-        raise FileNotFoundError(f'--data-root {data_root} is no folder')
+        raise MissingFileError(f'--data-root {data_root} is no folder')
     if not exists(data_root, settings):
-        raise FileNotFoundError(f'--data-root {data_root} does not exist, or is empty')
+        raise MissingFileError(f'--data-root {data_root} does not exist, or is empty')
     if not data_root.startswith(SCHEME) and is_sharded(data_root, settings):
         return sharded(data_root)
     return data_root
@@ -154,9 +156,9 @@ def check_data(cfg: Config, dataloaders: tuple[str, ...]) -> None:
         for path in paths_of(dataset) if not exists(path, dataset.get('backend_args'))
     ]
     if missing:
-        raise FileNotFoundError('the config reads what does not exist:\n' + '\n'.join(missing) +
-                                '\n--data-root DIR says where your copy of the data set lies; '
-                                'DIR holds what the config names below its data_root')
+        raise MissingFileError('the config reads what does not exist:\n' + '\n'.join(missing) +
+                               '\n--data-root DIR says where your copy of the data set lies; '
+                               'DIR holds what the config names below its data_root')
 
 
 def classes_of(dataset: ConfigDict) -> tuple[str, ...] | None:
@@ -168,6 +170,7 @@ def classes_of(dataset: ConfigDict) -> tuple[str, ...] | None:
     return None if classes is None else names_of_classes(classes)
 
 
+@file_errors()
 def names_of_classes(classes: Any) -> tuple[str, ...]:
     """The names in a setting of classes, or in the file that it names, in mmengine's way.
 
@@ -178,10 +181,11 @@ def names_of_classes(classes: Any) -> tuple[str, ...]:
         try:
             classes = list_from_file(classes) if os.path.isfile(classes) else (classes, )
         except UnicodeDecodeError as error:
-            raise ValueError(f'metainfo.classes: {classes} is no text: {error}') from error
+            raise UserError(f'metainfo.classes: {classes} is no text: {error}') from error
     return tuple(classes)
 
 
+@file_errors()
 def categories_of(ann_file: str | Path) -> list[str] | None:
     """The names of a COCO file's categories in its order; None if they are not found.
 

@@ -12,6 +12,8 @@ import cv2
 import numpy as np
 from mmdet.structures.mask import encode_mask_results
 
+from colonnade.common.errors import FileError, UserError
+
 CLASSES = ('disc', 'square', 'triangle')
 SPLITS = {  # name -> number in the seed, COCO's folder, ADE20k's folder
     'train': (0, 'train2017', 'training'),
@@ -131,13 +133,14 @@ def write_split(out: Path, split: str, num_images: int, size: int, seed: int) ->
             annotations.append(coco_annotation(label, mask, index + 1, len(annotations) + 1))
     categories = [dict(id=i + 1, name=name) for i, name in enumerate(CLASSES)]
     content = dict(images=images, annotations=annotations, categories=categories)
-    (out / f'coco/annotations/instances_{coco_folder}.json').write_text(json.dumps(content))
+    file = out / f'coco/annotations/instances_{coco_folder}.json'
+    file.write_text(json.dumps(content), encoding='utf-8')
 
 
 def write_image(path: Path, image: np.ndarray) -> None:
     """Write a JPEG (quality 95) or PNG; OSError if that fails."""
     if not cv2.imwrite(str(path), image):
-        raise OSError(f'cannot write {path}')
+        raise FileError(f'cannot write {path}')
 
 
 def make_shapes(out: Path, *, num_train: int, num_val: int, size: int, seed: int) -> None:
@@ -145,13 +148,13 @@ def make_shapes(out: Path, *, num_train: int, num_val: int, size: int, seed: int
 
     Raises:
         ValueError: If a number is too small.
-        FileExistsError: If ``out`` exists.
+        UserError: If ``out`` exists.
     """
     if size < 32 or min(num_train, num_val) < 1:
-        raise ValueError('size must be at least 32 and there must be at least one image in each '
-                         f'set, got size {size}, {num_train} and {num_val} images')
+        raise UserError('size must be at least 32 and there must be at least one image in each '
+                        f'set, got size {size}, {num_train} and {num_val} images')
     if out.exists():
-        raise FileExistsError(f'{out} exists: name another folder, or remove it first')
+        raise UserError(f'{out} exists: name another folder, or remove it first')
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}-') as scratch:
         whole = Path(scratch) / 'whole'

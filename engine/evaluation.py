@@ -1,6 +1,7 @@
 """From a config, weights and options to a runner that is ready to test, and to its metrics."""
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from mmengine.registry import HOOKS, VISUALIZERS
 from mmengine.runner import Runner
 from torch import nn
 
+from colonnade.common.errors import FileError, MissingFileError, UserError
 from colonnade.configs import find_config
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
@@ -36,6 +38,7 @@ from .half_precision import Amp, compute_in, half_type, name_of_type
 from .hooks import drop_averaging
 from .launch import LaunchOptions, build_runner, check_metrics, load_config
 from .metric_values import Metrics, complete
+from .processes import do_in_first
 from .registries import find_class
 from .runner import StrictRunner
 from .sharding import ShardedRunner
@@ -57,8 +60,8 @@ class TestOptions(LaunchOptions):
         fuse: Fold and merge layers, see :func:`.fusing.fuse`; ``None`` does so where it can be.
         amp: Compute in half precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16
             on a CPU and float16 on a GPU.
-        hang_limit: Seconds after which a batch that does not end ends a job of several processes,
-            if batches are not slow; 0 for never.
+        hang_limit: Seconds after which a batch that does not end, once its data are loaded, ends a
+            job of several processes; 0 for never.
     """
     __test__ = False  # pytest takes what is called Test for tests
 
@@ -104,7 +107,7 @@ def testing_config(options: TestOptions) -> tuple[Config, list[Finding]]:
     check_metrics(cfg, 'test_evaluator')
     drop_averaging(cfg)
     if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
-        raise FileNotFoundError(f'no checkpoint {options.checkpoint}')
+        raise MissingFileError(f'no checkpoint {options.checkpoint}')
     cfg.load_from, cfg.resume = options.checkpoint, False
     if cfg.get('runner_type') == ShardedRunner.__name__:  # a config that a run dumped
         cfg.pop('runner_type')  # an evaluation has no states to share out
@@ -126,7 +129,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
     """
     dtype = half_type(options.amp, get_device())
     cfg, warnings = testing_config(options)
-    Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
+    check_writable(Path(cfg.work_dir, 'metrics.json'))
     if options.out:
         check_writable(Path(options.out))
     with trusting(options.trust), ExitStack() as stack:
@@ -139,8 +142,8 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
                 prepare, fuse=options.fuse, labels_alone=reads_labels_alone(cfg), dtype=dtype)
             runner.check_weights()
         elif options.fuse or dtype:
-            raise ValueError('--fuse and --amp need the default runner, the config asks for '
-                             f'{type(runner).__name__}')
+            raise UserError('--fuse and --amp need the default runner, the config asks for '
+                            f'{type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
         check_same_weights(options.checkpoint)
@@ -160,7 +163,7 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
             return
         dataset = runner.test_dataloader.dataset
     if not allow_outside:
-        image_paths(parts_of(dataset), allow_outside=False)
+        do_in_first(lambda: deque(image_paths(parts_of(dataset), allow_outside=False), maxlen=0))
     check_same_data(runner.cfg, dict(test_dataloader=dataset))
 
 
@@ -215,7 +218,7 @@ def write_metrics(found: dict[str, Any], runner: Runner, options: TestOptions) -
         try:
             write_json(metrics_file(runner, options), content)
         except OSError as error:
-            raise OSError(f'the metrics cannot be written: {error}') from error
+            raise FileError(f'the metrics cannot be written: {error}') from error
     return metrics
 
 

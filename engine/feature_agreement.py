@@ -13,12 +13,12 @@ from torch.nn import functional as F
 
 from colonnade.backbones import TRUNKS, ColumnarBackbone
 from colonnade.backbones.resmlp.trunk import TOKEN_MIXING, ResMLPBlock
+from colonnade.common.errors import MissingFileError, UserError, file_errors
+from colonnade.runtime.images import SUFFIXES
 from colonnade.weights.loading import load_weights
 
-from .launch import read_config
+from .launch import build_error, read_config
 from .registries import find_class
-
-SUFFIXES = ('.jpg', '.jpeg', '.png')
 
 
 def resized(x: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
@@ -79,16 +79,15 @@ def build(config: Path) -> nn.Module:
     trunk = find_class(kind, MODELS)
     if not isinstance(trunk, type) or not issubclass(trunk, ColumnarBackbone):
         names = ', '.join(TRUNKS)
-        raise ValueError(f'the backbone of {config} must be one of {names}, got {kind}')
-    try:
+        raise UserError(f'the backbone of {config} must be one of {names}, got {kind}')
+    with build_error():
         model = MODELS.build(cfg.model).eval()
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f'the model of {config} cannot be built: {error.args[0]}') from error
     if not hasattr(model.data_preprocessor, 'mean'):
-        raise ValueError(f'model.data_preprocessor of {config} has no mean and std')
+        raise UserError(f'model.data_preprocessor of {config} has no mean and std')
     return model
 
 
+@file_errors()
 def read_images(folder: Path, limit: int) -> Tensor:
     """The first images of a folder, ``(B, 3, H, W)``, RGB; resized if they differ in size.
 
@@ -97,10 +96,10 @@ def read_images(folder: Path, limit: int) -> Tensor:
         ValueError: If a file is no image.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f'no folder {folder}')
+        raise MissingFileError(f'no folder {folder}')
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)[:limit]
     if not paths:
-        raise FileNotFoundError(f'no {", ".join(SUFFIXES)} images in {folder}')
+        raise MissingFileError(f'no {", ".join(SUFFIXES)} images in {folder}')
     inputs = []
     for path in paths:
         try:
@@ -108,7 +107,7 @@ def read_images(folder: Path, limit: int) -> Tensor:
         except cv2.error:
             image = None
         if image is None:
-            raise ValueError(f'{path} is no image that can be read')
+            raise UserError(f'{path} is no image that can be read')
         inputs.append(torch.from_numpy(image).permute(2, 0, 1))
     if len({image.shape for image in inputs}) > 1:
         inputs = [resized(x[None].float(), (512, 512))[0].clamp(0, 255) for x in inputs]
@@ -131,12 +130,12 @@ def load(config: Path, checkpoint: str, images: Path, limit: int,
         ValueError: If they are not what they should be, or options are out of range.
     """
     if limit < 1:
-        raise ValueError(f'--limit must be at least 1, got {limit}')
+        raise UserError(f'--limit must be at least 1, got {limit}')
     model = build(config)
     backbone = model.backbone
     if small := [size for size in sizes if size < backbone.patch_size]:
-        raise ValueError(f'--sizes must be at least {backbone.patch_size} (one patch), '
-                         f'got {", ".join(map(str, small))}')
+        raise UserError(f'--sizes must be at least {backbone.patch_size} (one patch), '
+                        f'got {", ".join(map(str, small))}')
     pixels = read_images(images, limit)
     load_weights(model, checkpoint)
     return backbone, (pixels - model.data_preprocessor.mean) / model.data_preprocessor.std

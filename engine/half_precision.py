@@ -23,6 +23,8 @@ from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import Tensor, nn
 
+from colonnade.common.errors import UserError
+
 from .fusing.precision import cast_weights
 
 #: what ``--amp`` takes; False is off, True is the usual one of the device
@@ -64,16 +66,16 @@ def half_type(amp: Amp, device: str) -> torch.dtype | None:
     if amp is False:
         return None
     if amp is not True and amp not in TYPES:
-        raise ValueError(f'amp must be True, False, {" or ".join(map(repr, TYPES))}, got {amp!r}')
+        raise UserError(f'amp must be True, False, {" or ".join(map(repr, TYPES))}, got {amp!r}')
     if device == 'cpu':
         if amp == 'float16':
-            raise ValueError('--amp-dtype float16: a CPU computes in bfloat16: say --amp')
+            raise UserError('--amp-dtype float16: a CPU computes in bfloat16: say --amp')
         if reason := lacks_bfloat16():
-            raise ValueError(f'--amp: {reason}; leave it out')
+            raise UserError(f'--amp: {reason}; leave it out')
         return torch.bfloat16
     if amp == 'bfloat16' and device == 'cuda' and \
             not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise ValueError('--amp-dtype bfloat16: this GPU has no products in bfloat16: say --amp')
+        raise UserError('--amp-dtype bfloat16: this GPU has no products in bfloat16: say --amp')
     return torch.float16 if amp is True else TYPES[amp]
 
 

@@ -13,6 +13,7 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import WeightsError
 
 from .registries import find_class
@@ -34,7 +35,7 @@ def hooks_of(cfg: Config) -> Iterator[dict[str, Any]]:
         if isinstance(hook, Hook):  # built already, by a config in Python
             continue
         if not isinstance(hook, dict) or 'type' not in hook:
-            raise ValueError(f'a hook of a config must be a dict with a type, got {hook!r}')
+            raise UserError(f'a hook of a config must be a dict with a type, got {hook!r}')
         yield hook
 
 
@@ -145,13 +146,17 @@ class BatchSizeHook(Hook):
 
 
 class SameBuffers(Hook):
-    """Lets all processes evaluate the model that checkpoints hold.
+    """Give all processes the first one's buffers when training starts, and before evaluations.
 
-    Batch norms that are not synchronised gather statistics in each process; checkpoints hold those
-    of the first.
+    mmengine does so at the start for what checkpoints hold, and not for other buffers. Batch norms
+    that are not synchronized gather statistics in each process; checkpoints hold the first one's.
     """
 
     priority = 'VERY_HIGH'  # before averaged weights take their place
+
+    def before_train(self, runner: Runner) -> None:
+        """Take the first process' buffers."""
+        self.before_val_epoch(runner)
 
     def before_val_epoch(self, runner: Runner) -> None:
         """Take the first process' buffers."""
@@ -159,6 +164,57 @@ class SameBuffers(Hook):
         for model in (runner.model, *averages):
             for buffer in model.buffers():
                 broadcast(buffer)
+
+
+class HistoryLimit(Hook):
+    """Hook that keeps only as many logged numbers as the log is smoothed over.
+
+    mmengine keeps the numbers of up to a million iterations, copies them all in each iteration and
+    saves them in each checkpoint.
+    """
+
+    priority = 'LOWEST'  # after the hooks that log
+
+    def before_train(self, runner: Runner) -> None:
+        """Find out how many numbers are needed, and bound what a checkpoint has brought."""
+        self.windows = {mode: find_log_window(runner, mode) for mode in ('train', 'val')}
+        self.unbounded = {
+            each['data_src']
+            for each in runner.log_processor.custom_cfg
+            if each.get('method_name') != 'current' and each.get('window_size') in (None, 'global')
+        }
+        self.limit(runner)
+
+    def after_train_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
+        """Bound the numbers that were logged for the first time."""
+        self.limit(runner)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
+        """Bound the numbers that were logged for the first time."""
+        self.limit(runner)
+
+    def limit(self, runner: Runner) -> None:
+        """Set the lengths of all histories; the next update of each cuts it off."""
+        for key, history in runner.message_hub.log_scalars.items():
+            mode, _, name = key.partition('/')
+            if mode in self.windows and name not in self.unbounded:
+                history.max_length = self.windows[mode]
+
+
+def find_log_window(runner: Runner, mode: str) -> int:
+    """Return over how many iterations of training or validation the log is smoothed at most.
+
+    Args:
+        runner: Runner of a training.
+        mode: ``'train'`` or ``'val'``.
+    """
+    processor = runner.log_processor
+    windows = [processor.window_size, *(each.get('window_size') for each in processor.custom_cfg)]
+    if mode == 'val' and runner.val_loop is not None:  # times are means over an evaluation
+        windows.append(len(runner.val_loop.dataloader))
+    elif mode == 'train' and 'epoch' in windows:
+        windows.append(len(runner.train_dataloader))
+    return max(1, *(window for window in windows if isinstance(window, int)))
 
 
 def plain(value: Any) -> Any:

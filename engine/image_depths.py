@@ -62,7 +62,7 @@ class Depths:
                         f'the upper 8: {_first(deep)}')
         if self.more_channels:
             said.append(f'{len(self.more_channels)} images have a channel of transparency or '
-                        'another one, which is not used: {_first(self.more_channels)}')
+                        f'another one, which is not used: {_first(self.more_channels)}')
         if self.more_pages:
             said.append(f'{len(self.more_pages)} files have several pages or frames, of which the '
                         f'first is used: {_first(self.more_pages)}')

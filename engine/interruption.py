@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ import torch
 from mmengine.dist import all_reduce, barrier, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop, Runner
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.utils.data import DataLoader
 
 from .atomic import write_text
@@ -28,6 +30,7 @@ from .shards import keep_shards
 
 #: of a terminal, of Slurm and torchrun, of ``--signal=USR1@120``, and of a connection that is lost
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+LOOK = 1.  # seconds
 
 
 class Interrupted(Exception):
@@ -78,7 +81,8 @@ class StopOnSignal(Hook):
         self.before: dict[int, Any] = {}  # handlers
         self.has_ended = False
         self.saves = False
-        self.in_step = False  # whether processes have equally many batches to validate
+        self.have_batches = False  # whether all processes have some to validate
+        self.looked = -LOOK  # when this process last looked whether another one got a signal
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Note a signal."""
@@ -124,22 +128,42 @@ class StopOnSignal(Hook):
             self.stop(runner)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        """Find out whether processes can agree within this validation."""
-        batches = torch.tensor([1, -1]) * len(runner.val_loop.dataloader)
-        all_reduce(batches, 'max')
-        self.in_step = bool(batches.sum() == 0)
+        """Find out whether all processes have a batch to stop after."""
+        fewest = torch.tensor([len(runner.val_loop.dataloader)])
+        all_reduce(fewest, 'min')
+        self.have_batches = bool(fewest > 0)
 
-    def after_val_iter(self, runner: Runner, *_: Any, **__: Any) -> None:
+    def after_val_iter(self, runner: Runner, batch_idx: int, *_: Any, **__: Any) -> None:
         """Stop if a signal came, and no gradients wait for a step.
 
-        This validation is made again when training goes on.
+        Processes wait for each other once, when each is at its last batch or knows of a signal.
+        This validation is run again when training goes on.
         """
-        if self.in_step and is_between_steps(runner) and self.is_asked():
+        if not self.have_batches or not is_between_steps(runner):
+            return
+        is_last = batch_idx + 1 == len(runner.val_loop.dataloader)
+        if (self.knows_of_signal(runner) or is_last) and self.is_asked():
             keep_shards(runner.model)
             for hook in runner.hooks:
                 if averages_weights(hook):
                     hook.after_val_epoch(runner)  # puts trained weights back
             self.stop(runner)
+
+    def knows_of_signal(self, runner: Runner) -> bool:
+        """Return True if this process got a signal, or sees now that another one did.
+
+        It looks at most once in :data:`LOOK` seconds, and waits for nobody.
+        """
+        if get_world_size() == 1:
+            return self.signal > 0
+        key = f'colonnade/signal/{runner.timestamp}/{runner.iter}'
+        if self.signal:
+            _get_default_store().set(key, str(self.signal))
+            return True
+        if time.monotonic() - self.looked < LOOK:
+            return False
+        self.looked = time.monotonic()
+        return _get_default_store().check([key])
 
     def is_asked(self) -> bool:
         """Whether any process got a signal."""

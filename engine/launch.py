@@ -14,14 +14,17 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
-from mmengine.config import Config
-from mmengine.config.utils import ConfigParsingError
+from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.registry import EVALUATOR, METRICS, RUNNERS, DefaultScope
 from mmengine.runner import Runner
 from mmengine.visualization import Visualizer
 
+from colonnade.common.errors import MissingFileError, UserCodeError, UserError, file_errors
+
+from .components import StrictRunner
+from .config_files import read_file
 from .config_kinds import check_kinds, reading_config
 from .data_sources import evaluators, redirect_data_root
 from .hooks import drop_absent_hooks
@@ -29,11 +32,11 @@ from .locking import locked
 from .options import merge_options
 from .processes import (VARIABLES, check_launcher, gather_by_messages, join_on_cpus,
                         on_several_machines)
-from .registries import is_known, unknown_type
-from .runner import StrictRunner
+from .registries import is_known, runs_user_code, unknown_type
 from .trunk_config import settle_trunk
 
 LIBRARIES = ('mmdet', 'mmseg')
+PATIENCE = 1800  # seconds that processes wait for each other
 CONFIGS = ('.py', '.json', '.yaml', '.yml')
 #: what registries say of a type that they do not know, and Python of wrong arguments of one
 WRONG_SETTING = (r'\S+ is not in the \S+ registry|cfg should be a dict|type must be a str|'
@@ -69,7 +72,7 @@ def load_config(options: LaunchOptions) -> Config:
 
     Raises:
         FileNotFoundError: If the config or the data root does not exist.
-        NotADirectoryError: If the work dir is a file.
+        UserError: If the work dir is a file.
         ValueError: If the options don't fit the config or this machine.
     """
     cfg = read_config(options.config)
@@ -87,7 +90,7 @@ def load_config(options: LaunchOptions) -> Config:
         folder = options.config.resolve().parent.name
         cfg.work_dir = str(Path('work_dirs', folder, options.config.stem))
     if os.path.exists(cfg.work_dir) and not os.path.isdir(cfg.work_dir):
-        raise NotADirectoryError(f'--work-dir: {cfg.work_dir} is no folder')
+        raise UserError(f'--work-dir: {cfg.work_dir} is no folder')
     cfg.launcher = options.launcher
     return cfg
 
@@ -100,14 +103,10 @@ def read_config(path: Path) -> Config:
         ValueError: If it is no config of a detector or segmenter.
     """
     if not path.is_file():
-        raise FileNotFoundError(f'no config file {path}')
+        raise MissingFileError(f'no config file {path}')
     if path.suffix not in CONFIGS:
-        raise ValueError(f'{path} is no config: configs end in {", ".join(CONFIGS)}')
-    try:
-        cfg = Config.fromfile(path)
-    except (SyntaxError, NameError, TypeError, KeyError, AttributeError, ImportError, OSError,
-            ValueError, AssertionError, ConfigParsingError) as error:
-        raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
+        raise UserError(f'{path} is no config: configs end in {", ".join(CONFIGS)}')
+    cfg = read_file(path)
     prepare_library(cfg, str(path))
     return cfg
 
@@ -119,8 +118,8 @@ def prepare_library(cfg: Config, source: str) -> None:
         ValueError: If it is no config of a detector or segmenter.
     """
     if cfg.get('default_scope') not in LIBRARIES or 'model' not in cfg:
-        raise ValueError(f'{source} is no config of a detector or segmenter: it has no model, or '
-                         f'no default_scope = {" or ".join(map(repr, LIBRARIES))}')
+        raise UserError(f'{source} is no config of a detector or segmenter: it has no model, or '
+                        f'no default_scope = {" or ".join(map(repr, LIBRARIES))}')
     import_quietly(f'{cfg.default_scope}.datasets')
     current = DefaultScope.get_current_instance()
     if current is None or current.scope_name != cfg.default_scope:  # init_default_scope would warn
@@ -160,7 +159,7 @@ def check_metrics(cfg: Config, key: str) -> None:
         kind = part.get('type')
         with known.switch_scope_and_registry(part.get('_scope_')) as registry:
             if isinstance(kind, str) and not is_known(kind, registry):
-                raise ValueError(f'{key} cannot be built: {unknown_type(kind)}')
+                raise UserError(f'{key} cannot be built: {unknown_type(kind)}')
 
 
 def build_runner(cfg: Config) -> Runner:
@@ -171,6 +170,7 @@ def build_runner(cfg: Config) -> Runner:
             the config cannot be built.
     """
     check_launcher(cfg.launcher)
+    set_timeout(cfg)
     if cfg.launcher != 'none' and get_device() == 'cpu':
         _use_gloo(cfg)
     if on_several_machines(cfg.launcher):
@@ -181,6 +181,20 @@ def build_runner(cfg: Config) -> Runner:
     with build_error():
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
     return runner
+
+
+def set_timeout(cfg: Config) -> None:
+    """Let processes wait for each other as long with GPUs as without, unless the config says else.
+
+    torch's limit for NCCL is 10 minutes, which slow storage takes, and in which nobody could say
+    which process hangs.
+
+    Args:
+        cfg: Changed in place.
+    """
+    if cfg.get('env_cfg') is None:
+        cfg.env_cfg = ConfigDict()
+    cfg.env_cfg.setdefault('dist_cfg', ConfigDict()).setdefault('timeout', PATIENCE)
 
 
 def free_visualizer_name(cfg: Config) -> None:
@@ -199,18 +213,23 @@ def free_visualizer_name(cfg: Config) -> None:
 
 @contextmanager
 def build_error() -> Iterator[None]:
-    """Make a ValueError of what registries and Python say of wrong settings."""
+    """Context manager that says which part of a config cannot be built.
+
+    Raises:
+        UserCodeError: If an assertion fails, which is how mmdet and mmseg say what does not fit.
+        UserError: If a registry does not know a type, or a class has no such setting.
+    """
     try:
         yield
     except (TypeError, KeyError) as error:
         text = str(error.args[0]) if error.args else ''
-        if not re.match(WRONG_SETTING, text):
+        if not re.match(WRONG_SETTING, text) or runs_user_code(error):
             raise
-        raise ValueError(f'a part of the config cannot be built: {explained(text)}') from error
-    except AssertionError as error:  # how mmdet and mmseg say what does not fit
+        raise UserError(f'a part of the config cannot be built: {explained(text)}') from error
+    except AssertionError as error:
         if not str(error):
             raise
-        raise ValueError(f'a part of the config cannot be built: {error}') from error
+        raise UserCodeError(f'a part of the config cannot be built: {error}') from error
 
 
 def explained(text: str) -> str:
@@ -228,7 +247,7 @@ def sole_run(cfg: Config, *others: Path) -> Iterator[None]:
         *others: Folders that it also writes to.
 
     Raises:
-        FileExistsError: If another run does.
+        UserError: If another run does.
     """
     rank = VARIABLES.get(cfg.launcher, ('', ))[0]
     if int(os.environ.get(rank, 0)):  # the first process locks for all
@@ -236,7 +255,8 @@ def sole_run(cfg: Config, *others: Path) -> Iterator[None]:
         return
     with ExitStack() as stack:
         for folder in dict.fromkeys([Path(cfg.work_dir), *others]):
-            folder.mkdir(parents=True, exist_ok=True)
+            with file_errors():
+                folder.mkdir(parents=True, exist_ok=True)
             complaint = (f'another run is training in {folder}: wait for its end, or name another '
                          '--work-dir')
             if not stack.enter_context(locked(folder, complaint)):

@@ -7,6 +7,8 @@ from mmengine.optim import DefaultOptimWrapperConstructor
 from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
 from torch import nn
 
+from colonnade.common.errors import UserError
+
 #: positions, tokens and frequencies, which are vectors at heart
 FLAT_NAMES = ('.pos_embed', '.reg_token', '.rope.freqs')
 
@@ -45,7 +47,7 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
         self.layer_decay_rate: float = paramwise_cfg.get('layer_decay_rate', 1.)
         self.flat_decay_mult: float | None = paramwise_cfg.pop('flat_decay_mult', None)
         if not 0 < self.layer_decay_rate <= 1:
-            raise ValueError(f'layer_decay_rate must be in (0, 1], got {self.layer_decay_rate}')
+            raise UserError(f'layer_decay_rate must be in (0, 1], got {self.layer_decay_rate}')
         super().__init__(optim_wrapper_cfg,
                          paramwise_cfg | dict(layer_decay_rate=self.layer_decay_rate))
 
@@ -60,8 +62,8 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
             return
         backbone = getattr(module, 'backbone', None)
         if not isinstance(backbone, KnowsLayers):
-            raise ValueError(f'layer_decay_rate needs a backbone with get_layer_depth, and '
-                             f'{type(backbone).__name__} has none: take one of colonnade.backbones')
+            raise UserError(f'layer_decay_rate needs a backbone with get_layer_depth, and '
+                            f'{type(backbone).__name__} has none: take one of colonnade.backbones')
         single: list[dict] = []  # mmengine makes a group of every parameter
         super().add_params(single, module, prefix, is_dcn_module)
         names = {id(parameter): name for name, parameter in module.named_parameters()}

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from colonnade.common.errors import UserError
+
 LOCK = '.lock'
 _handles: set[int] = set()  # of folders that are locked by this process
 
@@ -35,7 +37,7 @@ def locked(folder: str | Path, complaint: str) -> Iterator[bool]:
         Whether it is locked. Some file systems have no locks, and the folder stays open to all.
 
     Raises:
-        FileExistsError: If another process has locked it.
+        UserError: If another process has locked it.
     """
     handles: list[int] = []
     try:
@@ -55,7 +57,7 @@ def _lock(folder: Path, complaint: str, handles: list[int]) -> bool:
             _handles.add(handles[-1])
             fcntl.flock(handles[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FileExistsError(complaint) from None
+            raise UserError(complaint) from None
         except OSError:
             continue
         return True

@@ -52,7 +52,7 @@ class SeededIterationLoop(IterBasedTrainLoop):
         return super().run()
 
     def run_iter(self, data_batch: Sequence[dict]) -> None:
-        """As mmengine's."""
+        """As mmengine's; what the model draws, such as dropout, differs between processes."""
         Seed(self.runner.seed, get_rank(), self._iter, MODEL).plant()
         super().run_iter(data_batch)
 
@@ -90,7 +90,7 @@ class SeededEpochLoop(EpochBasedTrainLoop):
         self._epoch += 1
 
     def run_iter(self, idx: int, data_batch: Sequence[dict]) -> None:
-        """As mmengine's."""
+        """As mmengine's; what the model draws, such as dropout, differs between processes."""
         Seed(self.runner.seed, get_rank(), self._iter, MODEL).plant()
         super().run_iter(idx, data_batch)
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any
@@ -12,6 +13,9 @@ from torch import Tensor
 
 Metrics = dict[str, Any]  # numbers, None for those that are undefined; rarely texts, dicts or lists
 AVERAGES = ('mAP', 'mAP_50', 'mAP_75')
+#: names of mmdet's and mmseg's metrics that are 0 for a model that finds nothing, or nothing right
+FROM_ZERO = re.compile(
+    r'(.*[/_])?(m?AP\w*|AR[\w@]*|PQ|[am]Acc|mIoU|mDice|mFscore|mPrecision|mRecall)')
 
 
 def complete(metrics: dict[str, Any], evaluators: Iterable[BaseMetric]) -> Metrics:
@@ -50,6 +54,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value if value is None else str(value)
+
+
+def is_lowest(name: str, value: Any) -> bool:
+    """Return True if a metric of mmdet or mmseg has the lowest value that it can have."""
+    number = as_number(value)
+    return number is not None and number <= 0 and FROM_ZERO.fullmatch(name) is not None
 
 
 def as_number(value: Any) -> int | float | None:

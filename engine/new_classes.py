@@ -10,7 +10,8 @@ import torch
 from mmengine.config import Config
 from torch import Tensor, nn
 
-from colonnade.weights.state_dicts import State
+from colonnade.common.errors import UserCodeError, UserError
+from colonnade.weights.state_dicts import State, trained_classes
 
 from .classes import class_heads, for_num_classes, merged, num_classes_of
 from .data_sources import classes_of, find_datasets
@@ -52,7 +53,7 @@ def rows_by_class(cfg: Config, num_classes: int) -> dict[str, Rows]:
     try:
         now, more = (shapes_of(build_without_memory(model)) for model in (cfg.model, grown))
     except Exception as error:  # whatever a head says to one class more
-        raise ValueError(
+        raise UserCodeError(
             f'which layers depend on the classes is not to be found: {error}') from error
     found = {}
     for key, shape in now.items():
@@ -84,12 +85,12 @@ class NewClasses:
     def __init__(self, cfg: Config) -> None:
         known = [classes_of(dataset) for _, dataset in find_datasets(cfg, ('train_dataloader', ))]
         if not known or known[0] is None:
-            raise ValueError('--new-classes needs the names of the classes: the training data of '
-                             'the config have no metainfo.classes')
+            raise UserError('--new-classes needs the names of the classes: the training data of '
+                            'the config have no metainfo.classes')
         self.classes = known[0]
         self.rows = rows_by_class(cfg, len(self.classes))
         if not self.rows:
-            raise ValueError('--new-classes has no effect: no layer depends on the classes')
+            raise UserError('--new-classes has no effect: no layer depends on the classes')
         self._said = ''
 
     def __str__(self) -> str:
@@ -136,17 +137,6 @@ class NewClasses:
         if untrained:
             said += f'Wholly untrained: {", ".join(untrained)}.'
         return said
-
-
-def trained_classes(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
-    """The classes that a checkpoint of mmengine, or of mmcv 1, says that it was trained on."""
-    meta = checkpoint.get('meta')
-    if not isinstance(meta, Mapping):
-        return ()
-    dataset_meta = meta.get('dataset_meta')
-    names = dataset_meta.get('classes') if isinstance(dataset_meta, Mapping) else None
-    names = names or meta.get('CLASSES')
-    return tuple(names) if isinstance(names, (list, tuple)) else ()
 
 
 def same_but(dim: int, a: Tensor, b: Tensor) -> bool:

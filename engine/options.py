@@ -16,6 +16,8 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
+from colonnade.common.errors import UserError
+
 from .registries import find_class
 
 #: top level of a config: what mmengine's runners take, and what they and ours read besides
@@ -47,7 +49,7 @@ def merge_options(cfg: Config, options: dict[str, Any]) -> None:
         ValueError: If nothing would read a setting, or its path does not exist.
     """
     if problems := apply_options(cfg, options):
-        raise ValueError('\n'.join(problems.values()))
+        raise UserError('\n'.join(problems.values()))
 
 
 def apply_options(cfg: Config, options: dict[str, Any]) -> dict[str, str]:
@@ -91,7 +93,7 @@ def check_kind(cfg: dict[str, Any], key: str, value: Any) -> None:
     was = value_at(cfg, key) if exists(cfg, key) else None
     is_number = isinstance(was, (int, float)) and not isinstance(was, bool)
     if is_number and isinstance(value, str) and not key.endswith('loss_scale'):  # or "dynamic"
-        raise ValueError(f'--cfg-options {key}: it is a number, {was}, got {value!r}')
+        raise UserError(f'--cfg-options {key}: it is a number, {was}, got {value!r}')
 
 
 def add_option(options: dict[str, Any], cfg: dict[str, Any], key: str, value: Any) -> None:
@@ -168,27 +170,27 @@ def check_path(cfg: dict[str, Any], key: str, options: dict[str, Any]) -> None:
     top, *rest = key.split('.')
     if top not in TOP and top in cfg:
         if copies := copies_of(cfg, top):
-            raise ValueError(f'--cfg-options {key}: {top} is a variable of the config file, and '
-                             f'was copied when the file was read: set {", ".join(copies)} instead')
+            raise UserError(f'--cfg-options {key}: {top} is a variable of the config file, and '
+                            f'was copied when the file was read: set {", ".join(copies)} instead')
         print_log(
             f'--cfg-options {key}: {top} is a variable of the config file, and whether anything '
             'reads it from there is not known',
             level=logging.WARNING)
     elif top not in TOP:
-        raise ValueError(f'--cfg-options {key}: nothing reads {top}{suggestion(cfg, key)}')
+        raise UserError(f'--cfg-options {key}: nothing reads {top}{suggestion(cfg, key)}')
     value: Any = cfg.get(top)
     for index, part in enumerate(rest):
         if isinstance(value, (list, tuple)) and not exists(value, part):
             where = '.'.join([top, *rest[:index]])
-            raise ValueError(f'--cfg-options {key}: {where} is a list of {len(value)} items, '
-                             f'0 to {len(value) - 1}, got {part}')
+            raise UserError(f'--cfg-options {key}: {where} is a list of {len(value)} items, '
+                            f'0 to {len(value) - 1}, got {part}')
         if value is None and part.isdecimal():
             where = '.'.join([top, *rest[:index]])
-            raise ValueError(f'--cfg-options {key}: {where} is no list that has an item {part}')
+            raise UserError(f'--cfg-options {key}: {where} is no list that has an item {part}')
         if value is not None and not isinstance(value, (dict, list, tuple)):
             where = '.'.join([top, *rest[:index]])
             if where not in options:
-                raise ValueError(f'--cfg-options {key}: {where} is {value!r} and has no settings')
+                raise UserError(f'--cfg-options {key}: {where} is {value!r} and has no settings')
             return
         value = step_into(value, part) if value is not None and exists(value, part) else None
 
@@ -250,7 +252,7 @@ def check_is_read(cfg: dict[str, Any], key: str) -> None:
             near = get_close_matches(part, known, n=1, cutoff=0.6)
             meant = f'; did you mean {".".join([*path, near[0]])}?' if near else suggestion(
                 cfg, key)
-            raise ValueError(f'--cfg-options {key}: {".".join(path)} has no setting {part}{meant}')
+            raise UserError(f'--cfg-options {key}: {".".join(path)} has no setting {part}{meant}')
         parent = step_into(parent, part)
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
+from typing import Any, TypeVar
 
 from mmengine.config import Config
-from mmengine.dist import all_gather_object
+from mmengine.dist import all_gather_object, broadcast_object_list, get_world_size, is_main_process
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import distributed
+from torch.distributed.distributed_c10d import _get_default_store  # 2.12 has no public name
+
+from colonnade.common.errors import UserError
 
 from .checkpoint_files import CheckpointError
 from .data_sources import evaluators
@@ -29,6 +35,11 @@ STARTERS = {'pytorch': 'torchrun', 'slurm': 'srun', 'mpi': 'mpirun'}
 OWN_STORE = 'TORCH_DISABLE_SHARE_RDZV_TCP_STORE'  # for each start of torchrun
 PORT = '29500'  # torch's own, where MASTER_PORT names no other
 
+#: how long processes wait for one that looks at data; one that dies or fails is noticed before
+START_LIMIT = timedelta(hours=12)
+Answer = TypeVar('Answer')
+_waits = count()  # the same in all processes, which wait at the same places
+
 
 def check_launcher(launcher: str) -> None:
     """Raise a ValueError if a launcher did not start this process.
@@ -38,8 +49,8 @@ def check_launcher(launcher: str) -> None:
     """
     for variable in VARIABLES.get(launcher, ())[:3]:
         if variable not in os.environ:
-            raise ValueError(f'--launcher {launcher}: the variable {variable} is not set, as '
-                             f'{STARTERS[launcher]} does: start the processes with it')
+            raise UserError(f'--launcher {launcher}: the variable {variable} is not set, as '
+                            f'{STARTERS[launcher]} does: start the processes with it')
     may_restart = os.environ.get('TORCHELASTIC_MAX_RESTARTS', '0') != '0'
     if launcher == 'pytorch' and may_restart and os.environ.get(OWN_STORE) != '1':
         print_log(
@@ -61,8 +72,8 @@ def join_on_cpus(launcher: str, timeout: float | None = None) -> None:
         ValueError: If the launcher starts none without GPUs.
     """
     if launcher not in ('pytorch', 'slurm'):
-        raise ValueError(f'--launcher {launcher} needs GPUs and there is none here: '
-                         'start CPU processes with torchrun and --launcher pytorch')
+        raise UserError(f'--launcher {launcher} needs GPUs and there is none here: '
+                        'start CPU processes with torchrun and --launcher pytorch')
     if launcher == 'slurm':
         os.environ.update(torch_variables(os.environ))
     if not distributed.is_initialized():
@@ -97,8 +108,8 @@ def first_host(nodes: str, num_tasks: int) -> str:
     except (OSError, subprocess.CalledProcessError, IndexError) as error:
         if num_tasks == 1:
             return '127.0.0.1'
-        raise ValueError(f'--launcher slurm: {" ".join(command)} does not name the first machine '
-                         f'({error}): set MASTER_ADDR') from error
+        raise UserError(f'--launcher slurm: {" ".join(command)} does not name the first machine '
+                        f'({error}): set MASTER_ADDR') from error
 
 
 def on_several_machines(launcher: str) -> bool:
@@ -128,19 +139,71 @@ def gather_by_messages(cfg: Config) -> None:
             metric.collect_device = 'gpu'  # mmengine's name for it, also without one
 
 
+class ProcessError(RuntimeError):
+    """An error of another process, with its traceback."""
+
+
 @contextmanager
 def failing_together() -> Iterator[None]:
-    """A block that all processes run, and that raises in all if it does so in one.
+    """Context manager that raises in all processes if its block raises in one.
 
     The others would wait for it otherwise.
 
     Raises:
-        CheckpointError: If a checkpoint cannot be written.
+        CheckpointError: If another process has an OSError.
+        ProcessError: If another process has any other error, which is no reason to go on.
     """
-    failure, said = None, None
+    failure: Exception | None = None
+    said: tuple[int | None, str] | str | None = None
     try:
         yield
     except OSError as error:
         failure, said = error, (error.errno, error.strerror or str(error))
-    for of_another in filter(None, all_gather_object(said)):
-        raise failure or CheckpointError(*of_another)
+    except Exception as error:
+        failure, said = error, ''.join(traceback.format_exception(error))
+    reports = all_gather_object(said)
+    if failure is not None and not isinstance(failure, OSError):
+        raise failure
+    for rank, report in enumerate(reports):
+        if isinstance(report, str):
+            raise ProcessError(f'process {rank} failed:\n{report}') from failure
+    for report in filter(None, reports):
+        raise failure or CheckpointError(*report)
+
+
+def wait_for_all() -> None:
+    """Wait until all processes have come here, for hours if need be.
+
+    Collective operations have the time limit of a step of training, which is 10 minutes on GPUs.
+    """
+    if get_world_size() == 1:
+        return
+    store, name = _get_default_store(), f'colonnade/wait_{next(_waits)}'
+    if store.add(name, 1) == get_world_size():
+        store.set(f'{name}_is_over', b'')
+    store.wait([f'{name}_is_over'], START_LIMIT)
+
+
+def do_in_first(work: Callable[[], Answer]) -> Answer:
+    """Return what the first process computes, in all processes; the others wait for it.
+
+    Args:
+        work: Function of the first process that may take long, without collective operations.
+
+    Raises:
+        Exception: In all processes, if the first raises one.
+    """
+    found: list[Any] = [None, None]
+    if is_main_process():
+        try:
+            found[0] = work()
+        except Exception as error:
+            wait_for_all()
+            is_known = isinstance(error, (OSError, ValueError))
+            broadcast_object_list([None, error if is_known else RuntimeError(repr(error))])
+            raise
+    wait_for_all()
+    broadcast_object_list(found)
+    if found[1] is not None:
+        raise found[1]
+    return found[0]

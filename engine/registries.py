@@ -1,7 +1,9 @@
 """What a config's ``type`` stands for, without building it."""
 from __future__ import annotations
 
+import sys
 from difflib import get_close_matches
+from traceback import walk_tb
 from typing import Any
 
 from mmengine import registry
@@ -12,6 +14,9 @@ REGISTRIES = tuple(value for value in vars(registry).values() if isinstance(valu
 
 #: packages whose classes do what their names and signatures say
 LIBRARIES = ('colonnade', 'mmcv', 'mmdet', 'mmengine', 'mmseg', 'torch')
+#: packages that these call
+BELOW = ('PIL', 'cv2', 'faster_coco_eval', 'numpy', 'pycocotools', 'safetensors', 'scipy', 'timm',
+         'torchvision')
 
 
 def find_class(kind: Any, *registries: Registry) -> Any:
@@ -62,6 +67,13 @@ def is_users(cls: Any) -> bool:
     """
     package = getattr(cls, '__module__', LIBRARIES[0]).partition('.')[0]
     return package not in LIBRARIES
+
+
+def runs_user_code(error: BaseException) -> bool:
+    """Return True if an error's traceback leads through code of no library that we know."""
+    known = {*LIBRARIES, *BELOW, *sys.stdlib_module_names}
+    modules = (frame.f_globals.get('__name__', '') for frame, _ in walk_tb(error.__traceback__))
+    return any(name.partition('.')[0] not in known for name in modules)
 
 
 def is_known(kind: str, registry: Registry) -> bool:

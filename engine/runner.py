@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mmengine.dist import get_world_size, master_only
+from mmengine.dist import get_rank, get_world_size, master_only
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import EMAHook
 from mmengine.logging import MMLogger
@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.common.errors import UserError
 from colonnade.necks import Pyramid
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
@@ -54,7 +55,7 @@ def parts_of_ours(model: nn.Module) -> list[ColumnarBackbone | Pyramid]:
     """
     parts = [m for m in model.modules() if isinstance(m, (ColumnarBackbone, Pyramid))]
     if not parts:
-        raise ValueError('the model has no trunk and no pyramid of colonnade')
+        raise UserError('the model has no trunk and no pyramid of colonnade')
     return parts
 
 
@@ -143,6 +144,17 @@ class StrictRunner(Runner):
         self._randomness_cfg.update(seed=seed)
         self.set_randomness(**self._randomness_cfg)
 
+    def set_randomness(self,
+                       seed: int | None,
+                       diff_rank_seed: bool = False,
+                       deterministic: bool = False) -> None:
+        """As mmengine's; the run's seed, which the order of images follows from, is the same in all
+        processes.
+        """
+        super().set_randomness(seed, diff_rank_seed, deterministic)
+        if diff_rank_seed:
+            self._seed -= get_rank()
+
     def _plan(self, checkpoint: dict[str, Any], source: str) -> Plan:
         model = self._bare_model()
         adapt = None if self.adapt is None else partial(self.adapt, self.own_state(), checkpoint)
@@ -219,7 +231,7 @@ class StrictRunner(Runner):
             if hasattr(built, 'param_groups') else ()
         if len(groups) > 1:
             self.logger.info(f'{len(groups)} groups of parameters of different learning rate or '
-                             'weight decay: tools/param_groups.py CONFIG lists them')
+                             'weight decay: colonnade param_groups CONFIG lists them')
         return built
 
     def load_or_resume(self) -> None:
@@ -252,13 +264,8 @@ class StrictRunner(Runner):
     def save_checkpoint(self, out_dir: str, filename: str, *args: Any, **kwargs: Any) -> None:
         """As mmengine's, by the first process; an earlier file stays until the new one is whole.
 
-        Hooks with a method ``after_save_checkpoint`` hear when it is done, or has failed.
-
         Raises:
             CheckpointError: If it cannot be written, in the first process alone.
         """
         kwargs = arguments_of_whole_files(out_dir, *args, **kwargs)
-        try:
-            super().save_checkpoint(out_dir, filename, *args, **kwargs)
-        finally:
-            self.call_hook('after_save_checkpoint')
+        super().save_checkpoint(out_dir, filename, *args, **kwargs)

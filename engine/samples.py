@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
 from mmcv.transforms import LoadAnnotations
-from mmengine.dataset import BaseDataset
+from mmengine.dataset import BaseDataset, Compose
 from mmengine.dist import all_gather_object, get_rank, is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
+from colonnade.common.errors import UserCodeError, UserError
 from colonnade.runtime.printing import one_line
 
 from .data_checks import parts_of
@@ -26,19 +28,30 @@ from .storage.patience import PASSING
 SKIPPED = 'skipped_samples'  # .jsonl in the work dir: a line for each time a sample was skipped
 IN_A_ROW = 100  # samples that may break one after the other
 SHOWN = 10  # skipped samples that the log names
-ADVICE = 'tools/check_data.py CONFIG lists all that break'
+ADVICE = 'colonnade check_data CONFIG lists all that break'
 KEYS = ('img_path', 'seg_map_path')  # what data sets call files
+#: what Python prints between the traceback of a cause and that of the error raised from it
+CAUSE = '\nThe above exception was the direct cause of the following exception:'
+#: modules whose steps read files, so that an error is the file's
+LOADERS = ('mmcv.transforms.loading', 'mmdet.datasets.transforms.loading',
+           'mmseg.datasets.transforms.loading')
 
 
-class SampleError(RuntimeError):
+class SampleError(UserCodeError):
     """A sample that cannot be loaded.
 
     torch makes an error of a worker anew in the main process, from the text of its traceback. That
-    ends in the message, which is all that is kept.
+    has the traceback of the cause, if there is one, and ends in the message.
     """
 
     def __init__(self, text: str) -> None:
-        super().__init__(text.rpartition(f'{type(self).__name__}: ')[2].strip())
+        details, _, message = text.rpartition(f'{type(self).__name__}: ')
+        super().__init__(message.strip())
+        self.details = details.rpartition(CAUSE)[0].partition('Original ')[2]
+
+    def format_traceback(self) -> str:
+        """Return the traceback of the cause, also of a worker's, or an empty string."""
+        return self.details or super().format_traceback()
 
 
 class NamedSamples:
@@ -64,7 +77,7 @@ class NamedSamples:
         Raises:
             SampleError: If it breaks and must not be skipped, or too many in a row do.
         """
-        number, first = len(self.dataset), ''
+        number, first, cause = len(self.dataset), '', None
         for step in range(min(number, IN_A_ROW) if self.skipped else 1):
             at = (index + step) % number
             try:
@@ -74,14 +87,15 @@ class NamedSamples:
             except Exception as error:  # decoders and steps raise of all kinds
                 info, is_of_storage = self.info(at), of_storage(error)
                 text = self.describe(at, info, error)
-            first = first or text
+                if not first:
+                    first, cause = text, None if is_of_file(error) else error
             if is_of_storage:
-                raise SampleError(text)
+                raise SampleError(text) from cause
             if not self.skipped:
-                raise SampleError(f'{text}. {self.advice}')
+                raise SampleError(f'{text}. {self.advice}') from cause
             self.note(at, info, text)
         raise SampleError(f'{min(number, IN_A_ROW)} samples in a row break; the first: {first}. '
-                          f'{self.advice}')
+                          f'{self.advice}') from cause
 
     def info(self, index: int) -> dict[str, Any]:
         """What the data set knows of a sample; nothing if it is this that breaks."""
@@ -97,9 +111,11 @@ class NamedSamples:
         about = [f'index {index}', self.name]
         if 'img_id' in info:
             about.insert(0, f'id {info["img_id"]}')
-        reason = next(filter(is_empty, files), '')
-        reason = f'{reason} is empty: 0 bytes' if reason else \
-            f'{type(error).__name__}: {" ".join(str(error).split()) or "no reason given"}'
+        empty = next(filter(is_empty, files), '')
+        reason = f'{empty} is empty: 0 bytes' if empty else \
+            " ".join(str(error).split()) or "no reason given"
+        if not empty and not isinstance(error, UserError):
+            reason = f'{type(error).__name__}: {reason}'
         return one_line(f'sample {" with ".join(files) or index} ({", ".join(about)}) cannot be '
                         f'loaded: {reason}')
 
@@ -130,6 +146,15 @@ def of_storage(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in PASSING
 
 
+def is_of_file(error: Exception) -> bool:
+    """Return True if an error says what is wrong with a file, so that nobody needs its traceback.
+
+    One of our checks raised it, or a step of mmcv, mmdet or mmseg that reads files.
+    """
+    steps = (frame.f_locals.get('self') for frame, _ in walk_tb(error.__traceback__))
+    return isinstance(error, UserError) or any(type(step).__module__ in LOADERS for step in steps)
+
+
 def is_empty(path: str) -> bool:
     """Whether a file of this machine is there, and has no content."""
     try:
@@ -138,22 +163,38 @@ def is_empty(path: str) -> bool:
         return False
 
 
-def check_label_map(data: dict[str, Any]) -> dict[str, Any]:
-    """A step behind mmdet's or mmseg's own that loads label maps.
+class CheckedPipeline(Compose):
+    """Pipeline of a dataset that also compares each label map with its image.
 
-    Others would crop or pad one of another size with its image, or stop at a batch of several.
-
-    Raises:
-        ValueError: If the label map ``(H, W)`` is not of its image's size.
+    Steps behind the loading one would crop or pad a label map of another size with its image, or
+    stop at a batch of several. The steps and their indices are those of the config.
     """
+
+    def __call__(self, data: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the result of all steps, or None if one returns None.
+
+        Raises:
+            ValueError: If a label map is not of its image's size.
+        """
+        result: dict[str, Any] | None = data
+        for step in self.transforms:
+            result = step(result)
+            if result is None:
+                return None
+            if is_loader_of_libraries(step):
+                check_label_map(result)
+        return result
+
+
+def check_label_map(data: dict[str, Any]) -> None:
+    """Raise a ValueError if a label map ``(H, W)`` is not of its image's size."""
     found, size = data.get('gt_seg_map'), data.get('ori_shape')
     if isinstance(found, np.ndarray) and size is not None:
         if found.ndim != 2:
-            raise ValueError(f'a label map has one channel, this has {found.shape[-1]}')
+            raise UserError(f'a label map has one channel, this has {found.shape[-1]}')
         if found.shape != tuple(size[:2]):
-            raise ValueError('the label map has {1} x {0} pixels, the image {3} x {2}'.format(
+            raise UserError('the label map has {1} x {0} pixels, the image {3} x {2}'.format(
                 *found.shape, *size))
-    return data
 
 
 def name_samples(dataset: Any, skipped: Path | None, advice: str = '') -> None:
@@ -166,10 +207,8 @@ def name_samples(dataset: Any, skipped: Path | None, advice: str = '') -> None:
     for part in parts_of(dataset):
         if isinstance(part, BaseDataset) and not isinstance(part.prepare_data, NamedSamples):
             vars(part)['prepare_data'] = NamedSamples(part, skipped, advice)
-            steps = getattr(part.pipeline, 'transforms', [])  # or it is a callable of the user's
-            for place in reversed(range(len(steps))):
-                if is_loader_of_libraries(steps[place]):
-                    steps.insert(place + 1, check_label_map)
+            if type(part.pipeline) is Compose:  # or it is a callable of the user's
+                part.pipeline = CheckedPipeline(part.pipeline.transforms)
 
 
 def is_loader_of_libraries(step: Any) -> bool:

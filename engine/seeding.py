@@ -2,6 +2,11 @@
 
 So a training goes on as if it had not been interrupted, without states of generators in files. It
 does not matter which worker draws a batch, or how many workers there are.
+
+Processes have in common the initial values and buffers of the model, and the order of the images,
+which they share out. They differ in what transforms draw for an image, and in what the model draws
+in an iteration, such as dropout, drop path and the choice of proposals. Equal draws would drop the
+same units for all images of a step, so ``randomness.diff_rank_seed=False`` does not ask for them.
 """
 from __future__ import annotations
 
@@ -18,6 +23,8 @@ from mmengine.dataset import DefaultSampler, InfiniteSampler
 from mmengine.device import get_device
 from mmengine.dist import get_rank
 from torch.utils.data import DataLoader
+
+from colonnade.common.errors import UserError
 
 DATA, MODEL, ORDER = range(3)  # what draws: each has generators of its own
 
@@ -119,8 +126,8 @@ class SeededBatches:
             for indices in self.batches:
                 yield indices
             if indices is None:
-                raise ValueError('the training set has fewer images than a batch, and '
-                                 'train_dataloader.drop_last leaves none')
+                raise UserError('the training set has fewer images than a batch, and '
+                                'train_dataloader.drop_last leaves none')
 
     def __len__(self) -> int:
         return len(self.batches)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from colonnade.common.errors import UserError
 from colonnade.weights.checksums import sha256_of
 from colonnade.weights.openmmlab import without_code
 from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, mapped, read_folder,
@@ -56,8 +57,8 @@ def shard(cfg: Config, sharded_checkpoints: bool = False) -> None:
     cfg.sharded_checkpoints = sharded_checkpoints
     out_dir = str(((cfg.get('default_hooks') or {}).get('checkpoint') or {}).get('out_dir') or '')
     if sharded_checkpoints and '://' in out_dir:
-        raise ValueError('--checkpoints sharded needs a folder that all processes see, and '
-                         f'default_hooks.checkpoint.out_dir is {out_dir}')
+        raise UserError('--checkpoints sharded needs a folder that all processes see, and '
+                        f'default_hooks.checkpoint.out_dir is {out_dir}')
 
 
 @RUNNERS.register_module()
@@ -83,8 +84,8 @@ class ShardedRunner(StrictRunner):
             ValueError: If no launcher has made a group of processes, or this torch cannot do it.
         """
         if not self.distributed:
-            raise ValueError('--fsdp needs a launcher: start it with torchrun, one process or '
-                             'more, and say --launcher pytorch')
+            raise UserError('--fsdp needs a launcher: start it with torchrun, one process or '
+                            'more, and say --launcher pytorch')
         require_unused(bool(self.cfg.get('find_unused_parameters')))
         model = model.to(get_device())
         sync_bn = self.cfg.get('sync_bn')
@@ -106,11 +107,14 @@ class ShardedRunner(StrictRunner):
         """As mmengine's; hooks see shards, an evaluation whole parameters, files what they take."""
         if fn_name in ('after_val_epoch', 'after_test_epoch'):
             keep_shards(self.model)
+        if fn_name == 'before_save_checkpoint':
+            with failing_together():  # before processes wait for each other's shards
+                super().call_hook(fn_name, **kwargs)
+            self._take_shards(kwargs['checkpoint'])
+            return
         super().call_hook(fn_name, **kwargs)
         if fn_name in ('before_val_epoch', 'before_test_epoch'):
             keep_whole(self.model)
-        elif fn_name == 'before_save_checkpoint':
-            self._take_shards(kwargs['checkpoint'])
 
     def load_checkpoint(self, filename: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As without shards; of whole tensors, each process takes its part."""
@@ -187,20 +191,12 @@ class ShardedRunner(StrictRunner):
                         **kwargs: Any) -> None:
         """As mmengine's, by all processes; whole if it holds no state of training.
 
-        Hooks with a method ``after_save_checkpoint`` hear when it is done, or has failed.
-
         Raises:
             CheckpointError: If it cannot be written, in all processes.
         """
         kwargs['save_optimizer'] = save_optimizer
-        try:
-            self._save(join_path(out_dir, filename), *args, **kwargs)
-        finally:
-            self.call_hook('after_save_checkpoint')
-
-    def _save(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Write a file, or a folder of shards."""
-        if not self.cfg.get('sharded_checkpoints') or not kwargs['save_optimizer']:
+        path = join_path(out_dir, filename)
+        if not self.cfg.get('sharded_checkpoints') or not save_optimizer:
             with failing_together():
                 self._write(path, *args, **kwargs)
             return

@@ -14,13 +14,14 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.common.errors import UserError
 
 
 def require_unused(has_unused: bool) -> None:
     """Raise a ValueError if processes may leave different parameters unused, and torch cannot."""
     if has_unused and not hasattr(FSDPModule, 'set_reduce_scatter_unused_params'):
-        raise ValueError('--fsdp with find_unused_parameters=True needs torch 2.15, this is '
-                         f'{torch.__version__}')
+        raise UserError('--fsdp with find_unused_parameters=True needs torch 2.15, this is '
+                        f'{torch.__version__}')
 
 
 def with_a_dimension(model: nn.Module) -> list[str]:

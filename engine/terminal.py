@@ -10,12 +10,23 @@ from typing import Any, TextIO
 
 from mmengine.runner import Runner
 
+from colonnade.common.errors import UserCodeError
 from colonnade.runtime.printing import printable
 
 #: what pycocotools and faster-coco-eval print of each of their steps
 STEPS_OF_COCO = ('loading annotations into memory...', 'Done (t=', 'creating index...',
                  'index created!', 'Loading and preparing results...', 'DONE (t=')
 OF_THE_START = Runner._log_env.__name__, 'Hooks will be executed'  # a function, a text
+
+
+def print_traceback(error: Exception | None) -> None:
+    """Print the traceback of somebody's own code that failed, where a tool goes on.
+
+    Args:
+        error: Error that is reported by its message; only a UserCodeError has a traceback to print.
+    """
+    if isinstance(error, UserCodeError):
+        print(printable(error.format_traceback()), end='', file=sys.stderr, flush=True)
 
 
 @contextmanager

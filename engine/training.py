@@ -13,13 +13,15 @@ from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.dist import barrier
 from mmengine.logging import print_log
-from mmengine.runner import Runner
+from mmengine.runner import LogProcessor, Runner
 
+from colonnade.common.errors import MissingFileError, UserError, file_errors
 from colonnade.configs import find_config
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
 from .agreement import check_same_data, check_same_start
+from .atomic import check_writable
 from .batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
 from .collecting import without_collecting
 from .config_checks.every import check_config, log_warnings
@@ -31,7 +33,7 @@ from .data_sources import check_data, exists
 from .data_validation.start import check_before_training
 from .divergence import FiniteSteps, skip_bad_steps
 from .half_precision import Amp, half_type
-from .hooks import BatchSizeHook, SameBuffers
+from .hooks import BatchSizeHook, HistoryLimit, SameBuffers
 from .interruption import Interrupted
 from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
 from .new_classes import NewClasses
@@ -42,6 +44,7 @@ from .run_folder.newest import best_ones, folder_of
 from .run_folder.pending import PendingEvaluation
 from .run_folder.saving import saving_hook
 from .run_folder.table import MetricsTable
+from .run_folder.trackers import same_wandb_run
 from .run_report.recording import RunRecord
 from .runner import StrictRunner
 from .samples import SkippedSamples
@@ -79,8 +82,8 @@ class TrainOptions(LaunchOptions):
         on_bad_data: ``'stop'`` at a training sample that breaks, or ``'skip'`` it for the next one.
         max_bad_steps: Stop after so many steps in a row that were skipped, because a loss or a
             gradient was not finite.
-        hang_limit: Seconds after which an iteration that does not end ends a job of several
-            processes, if iterations are not slow; 0 for never.
+        hang_limit: Seconds after which an iteration that does not end, once its data are loaded,
+            ends a job of several processes; 0 for never.
     """
     resume: str | None = None
     load_from: str | None = None
@@ -101,7 +104,7 @@ class TrainOptions(LaunchOptions):
 
     def __post_init__(self) -> None:
         if self.max_bad_steps < 1:
-            raise ValueError(f'--max-bad-steps must be at least 1, got {self.max_bad_steps}')
+            raise UserError(f'--max-bad-steps must be at least 1, got {self.max_bad_steps}')
         if isinstance(self.tracker, str):
             self.tracker = (self.tracker, )
 
@@ -138,8 +141,8 @@ def training_config(options: TrainOptions) -> tuple[Config, list[Finding]]:
         ValueError: If the config, the options and the data do not fit each other.
     """
     if options.on_bad_data not in ON_BAD_DATA:
-        raise ValueError(f'on_bad_data must be {" or ".join(ON_BAD_DATA)}, got '
-                         f'{options.on_bad_data!r}')
+        raise UserError(f'on_bad_data must be {" or ".join(ON_BAD_DATA)}, got '
+                        f'{options.on_bad_data!r}')
     cfg = load_config(options)
     check_metrics(cfg, 'val_evaluator')
     check_data(cfg, ('train_dataloader', 'val_dataloader'))
@@ -159,18 +162,18 @@ def set_start(cfg: Config, resume: str | None, load_from: str | None, new_classe
 
     Raises:
         FileNotFoundError: If there is no such file.
-        FileExistsError: As :func:`set_resume`.
+        UserError: As :func:`set_resume`.
         ValueError: If ``new_classes`` or ``load_from`` never has an effect.
     """
     if load_from is not None:
         if resume not in (None, 'auto'):
-            raise ValueError(f'--load-from {load_from} has no effect with --resume {resume}: leave '
-                             'one of them out')
+            raise UserError(f'--load-from {load_from} has no effect with --resume {resume}: leave '
+                            'one of them out')
         if '://' not in load_from and not is_checkpoint(load_from):
-            raise FileNotFoundError(f'--load-from: no weights file {load_from}')
+            raise MissingFileError(f'--load-from: no weights file {load_from}')
         cfg.load_from = load_from
     if new_classes and (resume not in (None, 'auto') or cfg.resume or not cfg.load_from):
-        raise ValueError('--new-classes needs --load-from FILE, a model to start from')
+        raise UserError('--new-classes needs --load-from FILE, a model to start from')
     set_resume(cfg, resume)
 
 
@@ -183,9 +186,10 @@ def is_there(url: str, work_dir: str) -> bool:
     try:
         return exists(url)
     except ValueError as error:
-        raise ValueError(f'{work_dir}/last_checkpoint: {error}') from error
+        raise UserError(f'{work_dir}/last_checkpoint: {error}') from error
 
 
+@file_errors()
 def set_resume(cfg: Config, resume: str | None) -> None:
     """Say where training starts, and keep it from overwriting checkpoints.
 
@@ -193,16 +197,16 @@ def set_resume(cfg: Config, resume: str | None) -> None:
 
     Raises:
         FileNotFoundError: If the checkpoint to resume from does not exist.
-        FileExistsError: If the work dir has checkpoints and nothing was said about them.
+        UserError: If the work dir has checkpoints and nothing was said about them.
     """
     if resume is None:
         if not cfg.resume and (noted(cfg.work_dir) or candidates(cfg)):
-            raise FileExistsError(
+            raise UserError(
                 f'{cfg.work_dir} has checkpoints of an earlier run: go on from them with --resume, '
                 'or name another --work-dir')
         if not cfg.resume and best_ones(cfg):
-            raise FileExistsError(f'{cfg.work_dir} has the best checkpoint of an earlier run: name '
-                                  'another --work-dir')
+            raise UserError(f'{cfg.work_dir} has the best checkpoint of an earlier run: name '
+                            'another --work-dir')
     elif resume == 'auto':
         last = noted(cfg.work_dir)
         cfg.resume = True
@@ -211,8 +215,8 @@ def set_resume(cfg: Config, resume: str | None) -> None:
         elif candidates(cfg):
             cfg.load_from = None  # prepared_runner takes the newest whole one
         elif last:
-            raise FileNotFoundError(f'--resume: {cfg.work_dir}/last_checkpoint names {last}, which '
-                                    'is not there: name a checkpoint, --resume FILE')
+            raise MissingFileError(f'--resume: {cfg.work_dir}/last_checkpoint names {last}, which '
+                                   'is not there: name a checkpoint, --resume FILE')
         else:
             weights = f' with the weights of {cfg.load_from}' if cfg.load_from else ''
             print_log(
@@ -222,7 +226,7 @@ def set_resume(cfg: Config, resume: str | None) -> None:
             cfg.resume = False
     else:
         if not is_checkpoint(resume):
-            raise FileNotFoundError(f'--resume: no checkpoint {resume}')
+            raise MissingFileError(f'--resume: no checkpoint {resume}')
         cfg.resume, cfg.load_from = True, resume
 
 
@@ -233,11 +237,11 @@ def set_sharding(cfg: Config, fsdp: bool, checkpoints: str) -> None:
         ValueError: If there is no such kind of checkpoints, or it needs shards.
     """
     if checkpoints not in CHECKPOINTS:
-        raise ValueError(f'checkpoints must be {" or ".join(CHECKPOINTS)}, got {checkpoints!r}')
+        raise UserError(f'checkpoints must be {" or ".join(CHECKPOINTS)}, got {checkpoints!r}')
     if fsdp:
         shard(cfg, checkpoints == 'sharded')
     elif checkpoints == 'sharded':
-        raise ValueError('--checkpoints sharded needs --fsdp')
+        raise UserError('--checkpoints sharded needs --fsdp')
 
 
 def set_batch_size(cfg: Config, auto_scale_lr: bool, count: int | None) -> None:
@@ -264,8 +268,8 @@ def set_total_batch(cfg: Config, options: TrainOptions) -> None:
     if options.total_batch is None:
         return
     if 'train_dataloader.batch_size' in (options.cfg_options or {}):
-        raise ValueError('--total-batch and --cfg-options train_dataloader.batch_size both say how '
-                         'many images an iteration has: leave one of them out')
+        raise UserError('--total-batch and --cfg-options train_dataloader.batch_size both say how '
+                        'many images an iteration has: leave one of them out')
     share_out(cfg, options.total_batch)
 
 
@@ -282,15 +286,15 @@ def set_amp(cfg: Config, amp: Amp) -> None:
     dtype = half_type(amp, device)
     if dtype is None:
         if device == 'cpu' and name_of(wrapper.get('type')) == 'AmpOptimWrapper':
-            raise ValueError('optim_wrapper.type AmpOptimWrapper needs a GPU, and there is none: '
-                             '--amp trains in bfloat16 on a CPU. For float32, set it to '
-                             'OptimWrapper, without dtype and loss_scale')
+            raise UserError('optim_wrapper.type AmpOptimWrapper needs a GPU, and there is none: '
+                            '--amp trains in bfloat16 on a CPU. For float32, set it to '
+                            'OptimWrapper, without dtype and loss_scale')
         return
     if device == 'mps':
-        raise ValueError('--amp: on mps there is no training in mixed precision: leave it out')
+        raise UserError('--amp: on mps there is no training in mixed precision: leave it out')
     kind = name_of(wrapper.get('type', 'OptimWrapper'))
     if kind not in ('OptimWrapper', 'AmpOptimWrapper', 'Bfloat16OptimWrapper'):
-        raise ValueError(f'--amp needs optim_wrapper.type OptimWrapper, the config says {kind}')
+        raise UserError(f'--amp needs optim_wrapper.type OptimWrapper, the config says {kind}')
     if dtype == torch.bfloat16:
         wrapper.type = 'Bfloat16OptimWrapper'
         drop_option(wrapper, 'loss_scale')
@@ -318,8 +322,8 @@ def skip_samples(runner: Runner, on_bad_data: str) -> None:
     """
     if on_bad_data == 'skip':
         if not isinstance(runner, StrictRunner):
-            raise ValueError('--on-bad-data skip needs a runner of colonnade, the config asks for '
-                             f'{type(runner).__name__}')
+            raise UserError('--on-bad-data skip needs a runner of colonnade, the config asks for '
+                            f'{type(runner).__name__}')
         hook = SkippedSamples(Path(runner.work_dir))
         runner.register_hook(hook)
         runner.skipped_samples = hook.file
@@ -334,8 +338,9 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
     cfg, warnings = training_config(options)
-    Path(cfg.work_dir).mkdir(parents=True, exist_ok=True)
+    check_writable(Path(cfg.work_dir, TABLE))
     with trusting(options.trust), sole_run(cfg, folder_of(cfg)), ExitStack() as stack:
+        stack.enter_context(same_wandb_run(cfg, options.tracker))
         runner = build_runner(cfg)
         stack.enter_context(watched(runner, options.hang_limit))
         go_on(runner)
@@ -345,25 +350,27 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
         check_before_training(cfg, skip=options.on_bad_data == 'skip')
         if options.new_classes and not cfg.resume:
             if not isinstance(runner, StrictRunner):
-                raise ValueError('--new-classes needs a runner of colonnade, the config asks for '
-                                 f'{type(runner).__name__}')
+                raise UserError('--new-classes needs a runner of colonnade, the config asks for '
+                                f'{type(runner).__name__}')
             runner.adapt = NewClasses(cfg)
         if cfg.train_dataloader.get('batch_size'):
             accumulated = cfg.optim_wrapper.get('accumulative_counts', 1)
             runner.register_hook(BatchSizeHook(cfg.train_dataloader.batch_size, accumulated))
         runner.register_hook(SameBuffers())
+        if type(runner.log_processor) is LogProcessor:  # another one may need whole histories
+            runner.register_hook(HistoryLimit())
         if isinstance(runner, StrictRunner):
             runner.check_weights()
         with without_steps(), without_collecting():
             check_loaded_data(runner, allow_outside=options.allow_outside)
-        check_same_data(cfg, loaded_datasets(runner))
+        digests = check_same_data(cfg, loaded_datasets(runner))
         skip_bad_steps(runner, options.max_bad_steps)
         with recorded(
                 runner,
                 patience=options.patience,
                 min_delta=options.min_delta,
                 trackers=options.tracker):
-            record = RunRecord()
+            record = RunRecord(digests)
             if options.report:
                 runner.register_hook(record)
             runner.register_hook(PendingEvaluation(MetricsTable(Path(runner.work_dir, TABLE))))

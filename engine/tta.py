@@ -5,6 +5,8 @@ from importlib import import_module
 
 from mmengine.config import Config, ConfigDict
 
+from colonnade.common.errors import UserError
+
 from .data_sources import find_datasets
 
 RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # as in the field's multi-scale results
@@ -31,8 +33,8 @@ def augment_tests(cfg: Config, ratios: tuple[float, ...] = RATIOS) -> None:
     test_cfg = cfg.model.get('test_cfg') or {}
     test_cfg = test_cfg.get('rcnn', test_cfg)
     if 'nms' not in test_cfg:
-        raise ValueError('--tta merges what several views found by suppression, and model.test_cfg '
-                         'has no nms: this detector cannot be tested so')
+        raise UserError('--tta merges what several views found by suppression, and model.test_cfg '
+                        'has no nms: this detector cannot be tested so')
     cfg.model = ConfigDict(
         type='InstanceTTAModel',
         tta_cfg=dict(nms=test_cfg.nms, max_per_img=test_cfg.get('max_per_img', 100)),
@@ -44,7 +46,7 @@ def _augmented(pipeline: list[ConfigDict], ratios: tuple[float, ...],
     """The pipeline with every combination of size and flip from its ``Resize`` on."""
     at = [index for index, step in enumerate(pipeline) if step.type == 'Resize']
     if len(at) != 1 or 'scale' not in pipeline[at[0]] or len(pipeline) == at[0] + 1:
-        raise ValueError(
+        raise UserError(
             f'--tta needs one Resize with a scale, and a step behind it, in the pipeline of {name}')
     resize, behind = pipeline[at[0]], pipeline[at[0] + 1:]
     sizes = [

@@ -1,7 +1,6 @@
 """Models whose tensors have shapes and no memory."""
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -20,6 +19,21 @@ def build_without_memory(model: dict[str, Any]) -> nn.Module:
     """
     try:
         with torch.device('meta'):
-            return MODELS.build(copy.deepcopy(model))
+            return MODELS.build(with_plain_norms(model))
     except RuntimeError:
-        return MODELS.build(copy.deepcopy(model)).to('meta')
+        return MODELS.build(with_plain_norms(model)).to('meta')
+
+
+def with_plain_norms(value: Any) -> Any:
+    """Return a copy of a config's part with BN in the place of mmcv's synchronized norm.
+
+    That one cannot be built before processes have found each other. Names of parameters are equal.
+    """
+    if isinstance(value, dict):
+        plain = type(value)({key: with_plain_norms(item) for key, item in value.items()})
+        if str(value.get('type')).rpartition('.')[2] == 'MMSyncBN':
+            plain['type'] = 'BN'
+        return plain
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(with_plain_norms, value))
+    return value

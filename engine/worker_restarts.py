@@ -19,6 +19,8 @@ import torch
 from mmengine.logging import print_log
 from torch.utils.data import DataLoader, IterableDataset
 
+from colonnade.common.errors import UserError
+
 from .class_checks import shortened
 
 ATTEMPTS = 3  # without a batch in between
@@ -26,7 +28,7 @@ DIED = re.compile(r'DataLoader worker \(pid')  # what torch's errors of workers 
 NOT_PINNED = 'Pin memory thread exited unexpectedly'  # torch's error, as after a lost connection
 
 
-class WorkersDied(ChildProcessError):
+class WorkersDied(ChildProcessError, UserError):
     """Workers of a data loader died again and again at the same batch."""
 
 

@@ -5,12 +5,28 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset
 from torch import distributed
 
 from colonnade.engine.agreement import check_same_data, check_same_weights
+from colonnade.engine.data_checks import check_loaded_data
+
+
+class Elsewhere(BaseDataset):
+    """A dataset whose image is outside of its folder; it counts how often it is looked at."""
+
+    looks = 0
+
+    def load_data_list(self) -> list[dict[str, Any]]:
+        return [dict(img_path='/elsewhere/1.jpg')]
+
+    def get_data_info(self, idx: int) -> dict:
+        self.looks += 1
+        return super().get_data_info(idx)
 
 
 def say(name: str, check: Callable[..., None], *arguments: Any) -> None:
@@ -38,6 +54,10 @@ def main() -> None:
     cfg = Config(dict(test_dataloader=dict(dataset=mapped)))
     say('data of a backend', check_same_data, cfg, dict(test_dataloader=[0]))
     say('another number', check_same_data, cfg, dict(test_dataloader=[0] * (rank + 1)))
+    dataset = Elsewhere(data_root='/data')
+    runner = SimpleNamespace(cfg=Config({}), train_dataloader=SimpleNamespace(dataset=dataset))
+    say('files elsewhere', check_loaded_data, runner)
+    print(f'process {rank} has looked {dataset.looks} times')
     distributed.barrier()  # none may leave while the other still talks
     distributed.destroy_process_group()
 

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from mmengine.logging import MMLogger
 from torch.distributed import TCPStore
 from torch.multiprocessing import ProcessExitedException, start_processes
 
@@ -152,6 +153,7 @@ def run_worker(rank: int, command: list[str], port: int, logs: list[Path]) -> No
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         sys.stdout = sys.stderr = log
+        MMLogger._instance_dict.clear()  # those of the parent process print where it prints
         sys.argv = command
         runpy.run_path(str(ROOT / command[0]), run_name='__main__')
 

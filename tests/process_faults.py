@@ -28,6 +28,10 @@ def fail() -> None:
     raise RuntimeError('a fault of one process')
 
 
+def lack_a_file() -> None:
+    raise OSError('a file of one process')
+
+
 def exhaust_memory() -> None:
     """Lower the limit of this process to what it has, and ask for more."""
     pages = int(Path('/proc/self/statm').read_text().split()[0])
@@ -49,8 +53,8 @@ def be_late() -> None:
     time.sleep(8)
 
 
-FAULTS = dict(kill=kill, stop=stop, fail=fail, memory=exhaust_memory, loop=loop, slow=be_slow,
-              late=be_late)  # yapf: disable
+FAULTS = dict(kill=kill, stop=stop, fail=fail, file=lack_a_file, memory=exhaust_memory, loop=loop,
+              slow=be_slow, late=be_late)  # yapf: disable
 
 
 @HOOKS.register_module()
@@ -60,7 +64,7 @@ class ProcessFault(Hook):
     Args:
         fault: Which of ``FAULTS``.
         rank: Of the process.
-        iteration: Before which it fails, from 1 on; 0 for while it evaluates.
+        iteration: Before which it fails, from 1 on; 0: in an evaluation; -1: in saving.
     """
     priority = 'LOW'
 
@@ -77,6 +81,10 @@ class ProcessFault(Hook):
 
     def after_val_epoch(self, runner: Runner, *_: Any, **__: Any) -> None:
         if runner.rank == self.rank and self.iteration == 0:
+            FAULTS[self.fault]()
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if runner.rank == self.rank and self.iteration == -1:
             FAULTS[self.fault]()
 
 

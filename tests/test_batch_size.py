@@ -14,7 +14,9 @@ from test_configs import learning_rates
 from trunks import every_class, tiny
 
 from colonnade.backbones import XCiT
-from colonnade.engine.batch_size import accumulate, base_batch_size
+from colonnade.common.errors import UserError
+from colonnade.engine.batch_size import accumulate, base_batch_size, enable_auto_scale_lr
+from colonnade.engine.own_data.schedule import schedule
 
 SEGMENTER = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py'
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
@@ -53,6 +55,29 @@ def test_epochs_stay_epochs() -> None:
     warm_up, steps = cfg.param_scheduler
     assert (warm_up.end, steps.milestones, steps.end) == (2000, [27, 33], 36)
     assert (cfg.train_cfg.max_epochs, cfg.default_hooks.checkpoint.interval) == (36, 1)
+
+
+def test_a_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
+    cfg = load(SEGMENTER)
+    accumulate(cfg, 4)
+    cfg.dump(tmp_path / 'dumped.py')
+    dumped = load(tmp_path / 'dumped.py', **{'train_dataloader.batch_size': 4})
+    assert accumulate(dumped) == 4
+    assert accumulate(dumped, 4) == 4
+    assert dumped.train_cfg.max_iters == cfg.train_cfg.max_iters == 320000
+    assert dumped.param_scheduler == cfg.param_scheduler
+    with pytest.raises(UserError, match='--accumulate 2 does not fit .* Pass --accumulate 4, or'):
+        accumulate(dumped, 2)
+    with pytest.raises(UserError, match='written by a run with --accumulate 4'):
+        schedule(dumped, 100)
+
+    cfg = load(SEGMENTER)
+    cfg.param_scheduler[-1].eta_min = 1.
+    enable_auto_scale_lr(cfg)
+    cfg.dump(tmp_path / 'dumped.py')
+    dumped = load(tmp_path / 'dumped.py')
+    enable_auto_scale_lr(dumped)
+    assert dumped.param_scheduler[-1].eta_min == cfg.param_scheduler[-1].eta_min == 0.125
 
 
 def test_schedules_of_other_kinds_are_stretched() -> None:

@@ -15,7 +15,7 @@ from torch.distributed.run import get_args_parser
 
 from colonnade.configs import find_config
 from colonnade.engine.batch_size import share_out
-from colonnade.engine.launch import read_config
+from colonnade.engine.launch import read_config, set_timeout
 from colonnade.engine.processes import (check_launcher, gather_by_messages, on_several_machines,
                                         torch_variables)
 from colonnade.engine.training import TrainOptions
@@ -88,8 +88,8 @@ def test_the_job_of_kubernetes_starts_a_command_that_exists(
     assert {mount['name'] for mount in container['volumeMounts']} == volumes
     words = [*container['command'], *container['args']]
     launcher = get_args_parser().parse_args(words[1:])
-    assert launcher.training_script == 'tools/train.py'
-    monkeypatch.setattr('sys.argv', ['train.py', *launcher.training_script_args])
+    assert (launcher.module, launcher.training_script) == (True, 'colonnade')
+    monkeypatch.setattr('sys.argv', launcher.training_script_args)
     args = parse_args()
     find_config(args.config)
     assert (args.resume, args.total_batch, args.data_root) == ('auto', 64, 's3://bucket/coco')
@@ -144,6 +144,18 @@ def test_processes_that_nothing_started(launcher: str, variable: str, starter: s
     with pytest.raises(ValueError, match=f'{variable} is not set, as {starter} does'):
         check_launcher(launcher)
     check_launcher('none')
+
+
+@pytest.mark.parametrize('own, expected', [
+    ({}, 1800),
+    (dict(env_cfg=None), 1800),
+    (dict(env_cfg=dict(dist_cfg=dict(backend='nccl'))), 1800),
+    (dict(env_cfg=dict(dist_cfg=dict(timeout=20))), 20),
+])
+def test_processes_wait_as_long_as_the_config_says(own: dict, expected: int) -> None:
+    cfg = Config(own)
+    set_timeout(cfg)
+    assert cfg.env_cfg.dist_cfg.timeout == expected
 
 
 def test_machines_send_each_other_what_they_found(monkeypatch: pytest.MonkeyPatch) -> None:

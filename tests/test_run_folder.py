@@ -16,10 +16,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, SHORT, config, latest_log
 from mmdet.evaluation import CocoMetric
+from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.logging import MessageHub
@@ -27,12 +29,12 @@ from mmengine.registry import HOOKS, METRICS
 from mmengine.runner import Runner
 
 from colonnade.engine.launch import read_config
-from colonnade.engine.metric_values import complete
+from colonnade.engine.metric_values import complete, is_lowest
 from colonnade.engine.run_folder import settle
 from colonnade.engine.run_folder.best import BestCheckpoint
 from colonnade.engine.run_folder.choice import best_metric, keep_best
 from colonnade.engine.run_folder.table import MetricsTable
-from colonnade.engine.run_folder.trackers import TRACKERS
+from colonnade.engine.run_folder.trackers import TRACKERS, same_wandb_run
 from colonnade.engine.terminal import WithoutSteps
 from colonnade.tools import train as train_tool
 from colonnade.weights.checksums import SUMS
@@ -52,6 +54,10 @@ train_dataloader = dict(sampler=dict(_delete_=True, type='DefaultSampler', shuff
 default_hooks = dict(checkpoint=dict(by_epoch=True))
 visualizer = dict(vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')])
 '''
+SMOOTHED = """
+log_processor = dict(window_size=2, custom_cfg=[
+    dict(data_src='lr', log_name='mean_lr', method_name='mean', window_size='global')])
+"""
 AVERAGED = "custom_hooks = [dict(type='EMAHook', momentum=0.5)]"
 
 
@@ -73,6 +79,8 @@ class Written(BaseMetric):
         """The next number, and what is none; nothing where there is no number."""
         Written.evaluated += 1
         number = self.numbers.get(Written.evaluated)
+        if isinstance(number, dict):
+            return number
         return {} if number is None else dict(score=number, parts={1: dict(a=1)}, shares='0.1 0.2')
 
 
@@ -252,11 +260,53 @@ def test_the_first_real_number_is_the_best(evaluated: Callable) -> None:
     assert [row['epoch'] for row in found[::2]] == ['0.167', '0.333', '0.5', '0.667']
 
 
+def test_the_last_of_equal_checkpoints_is_the_best(evaluated: Callable) -> None:
+    work_dir = evaluated([0.5, 0.5, 0.25])
+    best = work_dir / 'best_score_iter_2.pth'
+    assert (work_dir / 'best_checkpoint').read_text() == str(best)
+    assert list(work_dir.glob('best_*.pth')) == [best]
+    evaluated([0.5, 0.5, 0.25, 0.5], '--resume')
+    assert (work_dir / 'best_checkpoint').read_text() == str(work_dir / 'best_score_iter_4.pth')
+
+
+def test_without_a_metric_above_its_lowest_value_the_last_is_used(evaluated: Callable) -> None:
+    """Until there is one."""
+    by_iou = ['default_hooks.checkpoint.save_best=mIoU']
+    work_dir = evaluated([dict(mIoU=0.), dict(mIoU=0.)], options=by_iou)
+    last = work_dir / 'iter_2.pth'
+    assert (work_dir / 'best_checkpoint').read_text() == str(last)
+    assert not list(work_dir.glob('best_*.pth'))
+    log = latest_log(work_dir)
+    assert f'no best checkpoint: best_checkpoint names the last one, {last}' in log
+    assert f'colonnade test {work_dir}/own.py {last}' in log
+    evaluated([dict(mIoU=0.), dict(mIoU=0.), dict(mIoU=1.)], '--resume', options=by_iou)
+    best = work_dir / 'best_mIoU_iter_3.pth'
+    assert (work_dir / 'best_checkpoint').read_text() == str(best) and best.is_file()
+
+
+@pytest.mark.parametrize('name, value, expected', [
+    ('coco/segm_mAP', 0., True),
+    ('coco/bbox_mAP_50', -1., True),
+    ('lvis/bbox_AP', 0., True),
+    ('pascal_voc/mAP', torch.zeros(()), True),
+    ('teacher/coco/bbox_mAP', 0., True),
+    ('mIoU', np.float32(0), True),
+    ('mIoU', 0.01, False),
+    ('mIoU', math.nan, False),
+    ('mIoU', None, False),
+    ('gain', 0., False),
+    ('gain', -1., False),
+])
+def test_lowest_values_of_metrics(name: str, value: Any, expected: bool) -> None:
+    assert is_lowest(name, value) == expected
+
+
 def test_going_on_knows_best_counter_and_rows(evaluated: Callable) -> None:
-    work_dir = evaluated([0.5, 0.25, 0.25], '--patience', '3')
+    """Also the latest losses, as many as the log is smoothed over."""
+    work_dir = evaluated([0.5, 0.25, 0.25], '--patience', '3', own=SMOOTHED)
     seconds = float(rows(work_dir)[-1]['time'])
     MetricsTable(work_dir / 'metrics.csv').append(dict(iter=9, score=1.))  # behind the checkpoint
-    evaluated([0.5, 0.25, 0.25, 0.25], '--patience', '3', '--resume', iterations=9)
+    evaluated([0.5, 0.25, 0.25, 0.25], '--patience', '3', '--resume', own=SMOOTHED, iterations=9)
     assert 'got no better than 0.5 in 3 evaluations (--patience 3)' in latest_log(work_dir)
     assert 'training stops at iteration 4 of 9' in latest_log(work_dir)
     found = rows(work_dir)
@@ -264,6 +314,9 @@ def test_going_on_knows_best_counter_and_rows(evaluated: Callable) -> None:
     assert float(found[-1]['time']) > seconds
     assert (work_dir / 'best_checkpoint').read_text().endswith('best_score_iter_1.pth')
     assert (work_dir / 'last_checkpoint').read_text().endswith('iter_4.pth')
+    logged = torch.load(work_dir / 'iter_4.pth', weights_only=False)['message_hub']['log_scalars']
+    lengths = {name: len(logged[name].data[0]) for name in ('train/loss', 'val/time', 'train/lr')}
+    assert lengths == {'train/loss': 2, 'val/time': 2, 'train/lr': 4}
 
     evaluated([], '--patience', '3', '--resume', iterations=9)
     assert 'Iter(train)' not in latest_log(work_dir)  # it had stopped already
@@ -471,6 +524,33 @@ def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
 
 def test_the_command_line_knows_the_trackers() -> None:
     assert tuple(TRACKERS) == train_tool.TRACKERS
+
+
+def test_weights_and_biases_continues_its_run(tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a resumed training, with the option or with the config's own backend."""
+    for name in ('WANDB_RUN_ID', 'WANDB_RESUME'):
+        monkeypatch.delenv(name, raising=False)
+    backends = [dict(type='LocalVisBackend'), dict(type='mmengine.WandbVisBackend')]
+    cfg = Config(dict(work_dir=str(tmp_path), launcher='none', resume=False))
+
+    def run_id(resume: bool, trackers: Sequence[str] = ('wandb', )) -> str | None:
+        cfg.resume = resume
+        with same_wandb_run(cfg, trackers):
+            if found := os.environ.get('WANDB_RUN_ID'):
+                assert os.environ['WANDB_RESUME'] == 'allow'
+        assert 'WANDB_RUN_ID' not in os.environ and 'WANDB_RESUME' not in os.environ
+        return found
+
+    assert run_id(False, ['tensorboard']) is None
+    first = run_id(True)  # of a run that had no tracker
+    assert first == (tmp_path / 'wandb_run_id').read_text()
+    assert run_id(True) == first != run_id(False)
+    cfg.visualizer = dict(vis_backends=backends)
+    assert run_id(True, []) == (tmp_path / 'wandb_run_id').read_text()
+    monkeypatch.setenv('WANDB_RUN_ID', 'of_a_sweep')
+    with same_wandb_run(cfg, ['wandb']):
+        assert os.environ['WANDB_RUN_ID'] == 'of_a_sweep'
 
 
 def test_a_terminal_has_one_line(evaluated: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import NO_VAL, NO_WORKERS, SHORT, config, latest_log, run_two
+from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 
@@ -25,7 +26,7 @@ from colonnade.engine.run_report.average_precision import (IOUS, CocoTruth, aver
 from colonnade.engine.run_report.class_sections import class_sections
 from colonnade.engine.run_report.detections import Found, found_in, match
 from colonnade.engine.run_report.evidence import evidence_of
-from colonnade.engine.run_report.fingerprints import sha256_of_listing
+from colonnade.engine.run_report.fingerprints import data_of, sha256_of_listing
 from colonnade.engine.run_report.folder import read_columns, read_run
 from colonnade.engine.run_report.label_maps import labelled
 from colonnade.engine.run_report.page import clock, command_section, sections_of, write_report
@@ -410,6 +411,26 @@ def test_hash_of_a_folder(tmp_path: Path) -> None:
     for name in ('here', 'again'):  # two would be followed 2 ** 40 times
         (tmp_path / name).symlink_to('.')
     assert sha256_of_listing(str(tmp_path)) != first
+
+
+def test_few_files_of_a_large_folder_are_asked_for_their_sizes(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('colonnade.engine.run_report.fingerprints.MAX_SIZES', 2)
+    for name in 'abcd':
+        (tmp_path / f'{name}.jpg').write_bytes(b'1')
+    (tmp_path / 'e.jpg').symlink_to(tmp_path / 'folder')
+    first = sha256_of_listing(str(tmp_path))
+    (tmp_path / 'b.jpg').write_bytes(b'12')
+    assert sha256_of_listing(str(tmp_path)) == first
+    (tmp_path / 'a.jpg').write_bytes(b'12')
+    second = sha256_of_listing(str(tmp_path))
+    (tmp_path / 'b.jpg').rename(tmp_path / 'bb.jpg')
+    assert len({first, second, sha256_of_listing(str(tmp_path))}) == 3
+
+
+def test_known_hashes_are_not_computed_again() -> None:
+    cfg = Config(dict(train_dataloader=dict(dataset=dict(data_root='nowhere', ann_file='a.json'))))
+    assert data_of(cfg, 'train_dataloader', {'nowhere/a.json': '7'}) == {'nowhere/a.json': '7'}
 
 
 def test_the_tool_writes_the_page_again(run_tool: Callable, trained: Path, tmp_path: Path,

@@ -5,17 +5,19 @@ import argparse
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.errors import MissingFileError, UserCodeError, UserError
+
 CONFIG = 'config file of mmdet or mmseg, or the name of one of ours'
 CONFIG_OR_MODEL = f'{CONFIG};\nor a checkpoint of a run, or the folder of a packaged model'
 CHECKPOINT = ('file or URL of the whole model; left out where CONFIG is a\n'
               'checkpoint of a run or a packaged model')
+WEIGHTS = ('.pth', '.pt', '.safetensors')
 STOPPED = 130  # the status that Ctrl-C ends a program with
 SPINS = '10000'  # of GOMP_SPINCOUNT, measured by docs/measure_spinning.py
 SEVERAL = re.compile(r'=.*\s\w+(\.\w+)+=')  # keys in one text
@@ -37,21 +39,43 @@ limit_spinning()  # on import: before any tool can import torch
 
 
 @contextmanager
-def user_errors(tool: str, *kinds: type[Exception]) -> Iterator[None]:
-    """End the program with ``tool: message`` and status 1 on an error of the user's.
+def user_errors(tool: str) -> Iterator[None]:
+    """Context manager that ends the program with ``tool: message`` and status 1 on a UserError.
+
+    The traceback of somebody's own code stands before the message. All other errors pass.
 
     Args:
-        tool: Its name.
-        *kinds: Which errors these are: ValueError and OSError if not given.
+        tool: Name of the tool.
     """
-    caught = kinds or (ValueError, OSError)
     try:
         yield
-    except caught as error:
-        if is_from_an_import(error):
+    except ValueError as error:
+        from colonnade.runtime import ImageError, ModelError  # which know no UserError
+        from colonnade.runtime.printing import printable
+        if not isinstance(error, (UserError, ImageError, ModelError)):
             raise
-        from colonnade.runtime.printing import printable  # takes a moment
+        if isinstance(error, UserCodeError):
+            print(printable(error.format_traceback()), end='', file=sys.stderr, flush=True)
         sys.exit(f'{tool}: {printable(error)}')
+
+
+def check_model_arguments(config: Path, checkpoint: str | None = None) -> None:
+    """Check that a config and a checkpoint exist, before torch is imported, which takes seconds.
+
+    Args:
+        config: A config, the name of one, a checkpoint or a packaged model.
+        checkpoint: A file, a URL or an input in its place, which is not checked here.
+
+    Raises:
+        FileNotFoundError: If one does not exist.
+        ValueError: If several configs have the name.
+    """
+    from colonnade.configs import find_config
+    if not config.exists():
+        find_config(config)
+    if checkpoint and '://' not in checkpoint and Path(checkpoint).suffix in WEIGHTS and \
+            not os.path.exists(os.path.expanduser(checkpoint)):
+        raise MissingFileError(f'no weights file {checkpoint}')
 
 
 @contextmanager
@@ -68,11 +92,6 @@ def stoppable(tool: str) -> Iterator[None]:
             raise  # else mmengine was stopped while it laid out a config, and called that wrong
         print(f'\n{tool}: stopped', file=sys.stderr)
         sys.exit(STOPPED)
-
-
-def is_from_an_import(error: Exception) -> bool:
-    """Whether a module failed to load: no error of the user's, and its traceback names it."""
-    return any(frame.name == '<module>' for frame in traceback.extract_tb(error.__traceback__))
 
 
 def print_any_name() -> None:
@@ -238,6 +257,12 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         help='label 255 stands for unlabelled pixels, though classes have none')
     parser.add_argument(
         '--boxes', action='store_true', help='train boxes alone, whatever segmentations there are')
+    parser.add_argument(
+        '--on-bad-data',
+        choices=['stop', 'skip'],
+        default='stop',
+        help='what to do with images that cannot be used, or whose annotations\n'
+        'cannot be repaired: stop and list them, or leave them out (default: stop)')
     add_split_arguments(parser)
     parser.set_defaults(lists=None, palette=None)  # which doors for label maps find
 
@@ -256,7 +281,9 @@ def add_split_arguments(parser: argparse.ArgumentParser) -> None:
         help='images whose names agree in its first group stay together in a split,\n'
         "such as a patient's: '^(\\d+)_'")
     parser.add_argument(
-        '--data-out', type=Path, help='folder for what --data or --split make (OUT_data)')
+        '--data-out',
+        type=Path,
+        help='folder for what is converted, repaired or split (default: OUT_data)')
 
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -278,8 +305,8 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar='SECONDS',
         default=argparse.SUPPRESS,
-        help='end a job of several processes if an iteration takes longer than this and than 10 '
-        'times the longest so far (45); 0 for never')
+        help='end a job of several processes if an iteration, once its data are loaded, takes '
+        'longer than this (default: 600); 0 for never')
     add_allow_outside(parser)
     add_trust(parser)
 

@@ -1,6 +1,6 @@
 """Evaluate a checkpoint: box and mask mAP of a detector, mIoU of a segmenter.
 
-    python tools/test.py configs/mask_rcnn/xcit_small_12_p16_3x_coco.py epoch_36.pth
+    colonnade test configs/mask_rcnn/xcit_small_12_p16_3x_coco.py epoch_36.pth
 """
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_amp, add_launch_arguments, stoppable, user_errors
+from colonnade.tools.command_line import (add_amp, add_launch_arguments, check_model_arguments,
+                                          stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -32,20 +33,16 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Evaluate, print the metrics and write them."""
     args = parse_args()
-    with user_errors('test', ConnectionError), ExitStack() as stack:  # to other processes
+    with user_errors('test'), ExitStack() as stack:  # also if another process was lost
         with user_errors('test'):
             args.config = find_config(args.config)
+            check_model_arguments(args.config, args.checkpoint)
             from colonnade.engine import evaluation  # takes seconds
             options = evaluation.TestOptions(**vars(args))
             runner = stack.enter_context(evaluation.prepared_runner(options))
-        from colonnade.engine.samples import SampleError
-        from colonnade.weights import WeightsError
-
-        # of runners that load only now, and of storage that data are read from
-        with user_errors('test', WeightsError, SampleError, FileNotFoundError, ConnectionError,
-                         PermissionError):
+        with user_errors('test'):
             metrics = runner.test()
-    with user_errors('test', OSError):
+    with user_errors('test'):
         evaluation.report(metrics, runner, options)
 
 

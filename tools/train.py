@@ -1,6 +1,6 @@
 """Train a detector of mmdet or a segmenter of mmseg.
 
-    python tools/train.py configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data-root data/coco
+    colonnade train configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data-root data/coco
 """
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import (STOPPED, add_amp, add_launch_arguments, stoppable,
-                                          user_errors)
+from colonnade.tools.command_line import (STOPPED, add_amp, add_launch_arguments,
+                                          check_model_arguments, stoppable, user_errors)
 
 TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
 OF_PLANS = ('plan', 'processes', 'plan_memory', 'plan_size')
@@ -189,9 +189,7 @@ def command_to_go_on(words: Sequence[str]) -> str:
         else:
             drops = False
             kept.append(word)
-    program, *arguments = kept
-    start = f'python {shlex.quote(program)}' if program.endswith('.py') else program
-    return start + ''.join(f' {shlex.quote(word)}' for word in [*arguments, '--resume'])
+    return shlex.join(['colonnade', 'train', *kept[1:], '--resume'])
 
 
 @stoppable('train')
@@ -204,21 +202,18 @@ def main() -> None:
         delattr(args, name)
     with user_errors('train'):
         args.config = find_config(args.config)
+        check_model_arguments(args.config, args.load_from)
         from mmengine.dist import is_main_process
 
         from colonnade.engine.interruption import Interrupted, interruptible  # takes seconds
         from colonnade.engine.run_folder import noted
         from colonnade.engine.run_folder.best import FILE as BEST_FILE
-        from colonnade.engine.samples import SampleError
         from colonnade.engine.training import TrainOptions, prepared_runner
-        from colonnade.weights import WeightsError
     try:
-        with user_errors('train', ConnectionError), ExitStack() as stack:  # to other processes
+        with user_errors('train'), ExitStack() as stack:  # also if another process was lost
             with user_errors('train'):
                 runner = stack.enter_context(prepared_runner(TrainOptions(**vars(args))))
-            # of runners that load only now, of data, workers and disks, of NaN
-            with interruptible(runner) as signals, user_errors('train', WeightsError, SampleError,
-                                                               OSError, FloatingPointError):
+            with interruptible(runner) as signals, user_errors('train'):
                 try:
                     runner.train()
                 except Interrupted as stop:  # said now: launchers end all when a process has left

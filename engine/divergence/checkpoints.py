@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 from ..run_folder.newest import noted
 from ..run_folder.saving import saving_hook
 from ..run_folder.whole_steps import SaveBetweenSteps
-from .finite import gathered, not_finite, shortened, tensors_in
+from .finite import NonFiniteError, gathered, not_finite, shortened, tensors_in
 from .search import bare
 
 PARTS = ('state_dict', 'ema_state_dict', 'optimizer')  # of checkpoints, that must be finite
@@ -88,7 +88,7 @@ class FiniteCheckpoints(Hook):
         """Look at weights, averages and the optimizer's state.
 
         Raises:
-            FloatingPointError: If any of them is not finite.
+            NonFiniteError: If any of them is not finite.
         """
         held = {part: checkpoint[part] for part in PARTS if part in checkpoint}
         tensors = {name: value for name, value in tensors_in(held)
@@ -98,6 +98,6 @@ class FiniteCheckpoints(Hook):
             names = next(filter(None, gathered(names)), [])
         if names:
             iteration = checkpoint['meta']['iter']
-            raise FloatingPointError(
+            raise NonFiniteError(
                 f'training stops at iteration {iteration} of {runner.max_iters}: no checkpoint is '
                 f'saved, as {shortened(names)} are not finite\n{self.good.how_to_go_on()}')

@@ -10,6 +10,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
+from colonnade.common.errors import UserCodeError
+
+
+class NonFiniteError(FloatingPointError, UserCodeError):
+    """Training cannot go on, because weights, losses or gradients are NaN or infinite."""
+
 
 def tensors_in(value: Any, path: str = '') -> Iterator[tuple[str, Tensor]]:
     """Tensors within containers, samples and boxes, with their paths: ``data_samples.0.bboxes``."""

@@ -12,17 +12,17 @@ from mmengine.hooks import Hook
 from mmengine.logging import HistoryBuffer
 from mmengine.runner import Runner
 
+from colonnade.common.errors import UserError
+
 from ..hooks import wrappers_of
 from ..run_folder.table import SKIPPED
 from .buffers import Buffers
 from .checkpoints import FiniteCheckpoints, GoodCheckpoint
 from .explosion import LossWatch
-from .finite import boxes_on_cpu, gathered, not_finite, number, shortened
-from .search import Findings, bare, described, images_of, search, weights_of
+from .finite import NonFiniteError, boxes_on_cpu, gathered, not_finite, number, shortened
+from .search import (OF_NAN, Findings, bare, described, fails_when_finite, images_of, search,
+                     weights_of)
 from .steps import StepGuard
-
-#: errors that NaN leads to, as where costs are matched
-OF_NAN = (ArithmeticError, AssertionError, IndexError, RuntimeError, ValueError)
 
 
 def skip_bad_steps(runner: Runner, max_bad_steps: int) -> None:
@@ -76,13 +76,13 @@ class FiniteSteps(Hook):
         """Guard the optimizers.
 
         Raises:
-            FloatingPointError: If weights are not finite.
+            NonFiniteError: If weights are not finite.
         """
         model = bare(runner.model)
         found = gathered(not_finite(weights_of(model)))
         if names := next(filter(None, found), None):
             source = f', loaded from {runner._load_from}' if runner._load_from else ''
-            raise FloatingPointError(
+            raise NonFiniteError(
                 f'{len(names)} weights are not finite before training{source}: {shortened(names)}')
         self.guards = [StepGuard(each) for each in wrappers_of(runner.optim_wrapper)]
         self.buffers = Buffers(model)
@@ -126,26 +126,27 @@ class FiniteSteps(Hook):
             self.bad_batch, self.reason = batch, reason
 
     def try_step(self, runner: Runner, data: Any, optim_wrapper: Any) -> dict[str, Any]:
-        """As the model's; an error that NaN leads to is a step to skip, where others can do so.
+        """Return what the model's step does; an error that NaN leads to is a step to skip.
 
-        Processes cannot skip what only one of them cannot compute.
+        Some modules give infinity on purpose, as where attention is masked. What fails without it
+        too is no matter of NaN. Processes cannot skip what only one of them cannot compute.
 
         Raises:
-            FloatingPointError: In one of several processes.
+            NonFiniteError: In one of several processes.
         """
         try:
             return self.train_step(data, optim_wrapper)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, UserError):
             raise
         except OF_NAN as error:
             alone, found = get_world_size() == 1, None
             if self.guards and not any(guard.has_loss for guard in self.guards):
                 with suppress(RuntimeError):  # of a GPU that has failed
                     found = search(runner, data, run=alone)
-            if not found:
+            if not found or found.is_of_modules and fails_when_finite(runner, data):
                 raise
             if not alone:
-                raise FloatingPointError(f'{error}\n{found}') from error
+                raise NonFiniteError(f'{error}\n{found}') from error
             self.note(data, f'the forward pass ended with {type(error).__name__}: {error}')
             for guard in self.guards:
                 guard.abandon()
@@ -159,7 +160,7 @@ class FiniteSteps(Hook):
         """Count skipped steps, undo what their forward pass did, and stop after too many.
 
         Raises:
-            FloatingPointError: To stop.
+            NonFiniteError: To stop.
         """
         is_finite = all(isfinite(loss) for guard in self.guards for loss in guard.latest)
         if not is_finite:
@@ -200,13 +201,13 @@ class FiniteSteps(Hook):
                                   f'{shortened(images, 8)}')
 
     def stop(self, runner: Runner, batch: Any) -> None:
-        """Raise a FloatingPointError that says what is not finite, and how to go on."""
+        """Raise a NonFiniteError that says what is not finite, and how to go on."""
         is_here = self.bad_batch is not None
         parameters = [each for guard in self.guards for each in guard.parameters]
         found: list[tuple[bool, Findings]] = gathered((is_here, search(runner, batch, parameters)))
         findings = next((each for is_bad, each in found if is_bad), found[0][1])
         how = self.good.how_to_go_on(bool(findings.batch) and not findings.weights)
-        raise FloatingPointError(
+        raise NonFiniteError(
             f'training stops at iteration {runner.iter + 1} of {runner.max_iters}: {self.in_a_row} '
             'steps in a row were skipped, as a loss or a gradient was not finite '
             f'(--max-bad-steps {self.max_bad_steps})\n{findings}\n{how}')

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
@@ -16,6 +17,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from ..hooks import wrappers_of
 from ..shards import keep_shards, keep_whole
 from .finite import is_finite, not_finite, shortened, tensors_in
+
+#: errors that NaN leads to, as where costs are matched
+OF_NAN = (ArithmeticError, AssertionError, IndexError, RuntimeError, ValueError)
 
 
 @dataclass
@@ -53,6 +57,11 @@ class Findings:
         else:
             lines.append('a second forward pass of the batch was finite')
         return '\n'.join([*lines, f'images of the batch: {shortened(self.images, 16)}'])
+
+    @property
+    def is_of_modules(self) -> bool:
+        """Whether outputs of modules alone are not finite, and neither batch nor weights."""
+        return bool(self.module) and not self.batch and not self.weights
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -150,7 +159,7 @@ def search(runner: Runner,
         return found
     with gathered_without_waiting(model):
         watch = Watch(model)
-        with suppress(ArithmeticError, AssertionError, IndexError, RuntimeError, ValueError):
+        with suppress(*OF_NAN):
             found.losses = not_finite(tensors_in(losses_of(runner, model, batch)))
         watch.remove()
     found.module = watch.first
@@ -158,6 +167,33 @@ def search(runner: Runner,
               if any(each is other for other in parameters)}  # yapf: disable
     found.gradient = next((name for name in reversed(watch.ran) if name in owners), '')
     return found
+
+
+def fails_when_finite(runner: Runner, batch: Any) -> bool:
+    """Return True if the forward pass of a batch also fails with finite outputs of all modules.
+
+    Args:
+        runner: In training, alone.
+        batch: As the data loader gave it.
+    """
+    model = bare(runner.model)
+    handles = [module.register_forward_hook(make_finite) for module in model.modules()]
+    try:
+        with torch.no_grad():
+            losses_of(runner, model, batch)
+    except OF_NAN:
+        return True
+    finally:
+        for handle in handles:
+            handle.remove()
+    return False
+
+
+def make_finite(module: nn.Module, args: Any, output: Any) -> None:
+    """Replace NaN and infinity by 0 in the output of a module, as a forward hook."""
+    for _, tensor in tensors_in(output):
+        if not is_finite(tensor):
+            tensor.nan_to_num_(0., 0., 0.)
 
 
 @contextmanager

@@ -14,12 +14,13 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS
 from PIL import Image
 
+from colonnade.runtime.images import SUFFIXES
+
 from ..data_sources import find_datasets, paths_of
 from ..registries import find_class
 
 USUAL_OBJECTS = 7  # of an image of COCO 2017: 860,001 in 118,287
 LOOKED_AT = 24  # images whose size is read
-SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp')
 
 
 @dataclass(frozen=True)

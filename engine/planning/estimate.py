@@ -8,6 +8,8 @@ from math import prod
 import torch
 from mmengine.config import Config
 
+from colonnade.common.errors import UserError
+
 from ..hooks import averages_weights, hooks_of
 from ..without_memory import build_without_memory
 from .extrapolation import Extrapolation, measure_sizes, products_at
@@ -138,10 +140,11 @@ def trial_of(setting: Setting, imports: int) -> tuple[Trial, Units]:
     bare = build_without_memory(setting.cfg.model)
     weights, room = size_of(bare), room_here(setting.here, imports)
     if STEP * weights > room:
-        raise ValueError(f'a step of this model takes {STEP * weights / GIB:.1f} GiB without '
-                         f'images, of which {room / GIB:.1f} are free here: plan it on a larger '
-                         'machine')
-    trial = Trial(setting.cfg, setting.here, setting.half, setting.images, setting.objects)
+        raise UserError(f'a step of this model takes {STEP * weights / GIB:.1f} GiB without '
+                        f'images, of which {room / GIB:.1f} are free here: plan it on a larger '
+                        'machine')
+    trial = Trial(setting.cfg, setting.here, setting.half, setting.images, setting.objects,
+                  setting.device)
     return trial, Units.of(bare)
 
 

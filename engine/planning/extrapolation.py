@@ -8,6 +8,8 @@ import torch
 from mmengine.config import Config
 from torch import nn
 
+from colonnade.common.errors import UserCodeError
+
 from ..complexity import count_part
 from ..without_memory import build_without_memory
 from .image_sizes import Size
@@ -119,5 +121,6 @@ def measure_smallest(trial: Trial, size: Size, timed: int) -> Measured:
         try:
             return trial.measure(scaled(size, factor), timed=timed)
         except (RuntimeError, IndexError, ValueError, AssertionError) as error:
-            fault = f'{type(error).__name__}: {error}'
-    raise ValueError(f'the model cannot take a step on random images: {fault}')
+            fault = error
+    raise UserCodeError(f'the model cannot take a step on random images: {type(fault).__name__}: '
+                        f'{fault}') from fault

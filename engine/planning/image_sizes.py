@@ -11,6 +11,8 @@ import numpy as np
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import TRANSFORMS
 
+from colonnade.common.errors import UserCodeError, UserError
+
 Size = tuple[int, int]  # height, width
 
 #: of photographs, where nothing is known of the images: mostly 3:4, some upright, some wide
@@ -51,11 +53,11 @@ def image_sizes(cfg: Config, sources: Sequence[Size]) -> ImageSizes:
             drawn = [(source, size_behind(transforms, blank, source))
                      for source in draw_sources(sources or USUAL)]
         except Exception as error:  # of classes of others, which may read files
-            raise ValueError(f'the train pipeline cannot be run on a blank image '
-                             f'({type(error).__name__}: {error}): {SIZE_OPTION}') from error
+            raise UserCodeError('the train pipeline cannot be run on a blank image '
+                                f'({type(error).__name__}: {error}): {SIZE_OPTION}') from error
         if not sources and all(sorted(source) == sorted(size) for source, size in drawn):
-            raise ValueError('the train pipeline keeps images at their own size, and none is '
-                             f'found to look at: {SIZE_OPTION}')
+            raise UserError('the train pipeline keeps images at their own size, and none is '
+                            f'found to look at: {SIZE_OPTION}')
         return of_batches(cfg, [size for _, size in drawn])
 
 

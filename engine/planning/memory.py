@@ -138,7 +138,7 @@ def host_memory() -> int:
     """Bytes of this machine, or what its cgroup may take."""
     found = [os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')]
     for path in map(Path, LIMITS):
-        if path.exists() and (text := path.read_text().strip()).isdigit():
+        if path.exists() and (text := path.read_text(encoding='utf-8').strip()).isdigit():
             found.append(int(text))
     return min(found)
 

@@ -10,6 +10,8 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
+from colonnade.common.errors import UserError
+
 from ..config_checks.every import check_config
 from ..half_precision import TYPES, half_type
 from ..hooks import drop_absent_hooks
@@ -37,12 +39,12 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         if self.processes < 1:
-            raise ValueError(f'--processes must be at least 1, got {self.processes}')
+            raise UserError(f'--processes must be at least 1, got {self.processes}')
         if self.memory is not None and not self.memory > 0:
-            raise ValueError(f'--plan-memory must be positive, got {self.memory}')
+            raise UserError(f'--plan-memory must be positive, got {self.memory}')
         if self.size is not None and min(self.size) < 1:
-            raise ValueError('--plan-size must be two positive numbers of pixels, got '
-                             f'{self.size[0]} {self.size[1]}')
+            raise UserError('--plan-size must be two positive numbers of pixels, got '
+                            f'{self.size[0]} {self.size[1]}')
 
     @property
     def here(self) -> str:
@@ -68,15 +70,15 @@ def planned_config(options: TrainOptions, plan: PlanOptions) -> Config:
         ValueError: If config and options do not fit each other.
     """
     if options.launcher != 'none' or 'TORCHELASTIC_RUN_ID' in os.environ:
-        raise ValueError('--plan runs in one process: leave out torchrun and --launcher, and say '
-                         'how many there will be with --processes N')
+        raise UserError('--plan runs in one process: leave out torchrun and --launcher, and say '
+                        'how many there will be with --processes N')
     cfg = load_config(options)
     for key in ('train_cfg', 'train_dataloader', 'optim_wrapper'):
         if not cfg.get(key):
-            raise ValueError(f'--plan needs a config that trains, and {options.config} has no '
-                             f'{key}')
+            raise UserError(f'--plan needs a config that trains, and {options.config} has no '
+                            f'{key}')
     if not cfg.train_dataloader.get('batch_size'):
-        raise ValueError('--plan needs train_dataloader.batch_size')
+        raise UserError('--plan needs train_dataloader.batch_size')
     check_config(cfg, ())
     drop_absent_hooks(cfg)
     with as_if_started(cfg, plan.processes):

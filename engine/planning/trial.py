@@ -19,6 +19,9 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict, build_optim_wrapper
 from mmengine.structures import PixelData
 from torch import nn
 
+from colonnade.backbones.kernels.devices import accelerator_forms
+from colonnade.common.errors import UserError
+
 from ..half_precision import keep_answers_float32
 from ..random_weights import random_model
 from ..terminal import errors_alone
@@ -45,26 +48,29 @@ class Trial:
 
     Args:
         cfg: Of a detector or segmenter; nothing is downloaded.
-        device: Its type.
+        device: Type of the device that measures.
         half: The type of mixed precision, if any. A CPU takes bfloat16, which has as many bytes.
         images: In an iteration of one process.
         objects: Of an image.
+        trains_on: Type of the device that is planned for. A CPU then computes as a GPU would, which
+            stores more for the gradients.
 
     Raises:
         ValueError: If the model cannot be built, or has several optimizers.
     """
 
     def __init__(self, cfg: Config, device: str, half: torch.dtype | None, images: int,
-                 objects: int) -> None:
+                 objects: int, trains_on: str) -> None:
         self.cfg, self.device, self.images, self.objects = cfg, device, images, objects
         self.half = torch.bfloat16 if half and device == 'cpu' else half
+        self.trains_on = trains_on
         torch.manual_seed(0)
         self.model = trained_model(cfg).to(device)
         with errors_alone(MMLogger.get_current_instance()):  # not the rate of each parameter
             self.optimizer: OptimWrapper = build_optim_wrapper(self.model, plain_wrapper(cfg))
             if isinstance(self.optimizer, OptimWrapperDict):
-                raise ValueError('--plan handles one optimizer, and optim_wrapper makes '
-                                 f'{len(self.optimizer)}')
+                raise UserError('--plan handles one optimizer, and optim_wrapper makes '
+                                f'{len(self.optimizer)}')
             self.optimizer.initialize_count_status(self.model, 0, sys.maxsize)
         if self.half == torch.bfloat16:
             keep_answers_float32(self.model)
@@ -80,6 +86,10 @@ class Trial:
             timed: Steps whose time counts, behind one that warms up; 0 gives that of the step whose
                 memory is measured.
         """
+        with nullcontext() if self.trains_on == 'cpu' else accelerator_forms():
+            return self._measure(size, timed)
+
+    def _measure(self, size: Size, timed: int) -> Measured:
         set_size(self.model, size)
         step = partial(self._step, drawn_batch(self.cfg, self.images, size, self.objects))
         if timed or not any(True for _ in self.states()):  # which the first step makes

@@ -10,6 +10,8 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
+from colonnade.common.errors import UserError
+
 from ..hooks import hooks_of
 from .best import BestCheckpoint, names_of_best
 from .choice import best_metric, is_validated, keep_best, settle_auto, watched_metric
@@ -43,14 +45,14 @@ def settle(cfg: Config, patience: int | None, min_delta: float | None,
     keep_best(cfg)
     if patience is None:
         if min_delta is not None:
-            raise ValueError('--min-delta has no effect without --patience N')
+            raise UserError('--min-delta has no effect without --patience N')
         return
     if patience < 1:
-        raise ValueError(f'--patience must be at least 1, got {patience}')
+        raise UserError(f'--patience must be at least 1, got {patience}')
     if min_delta is not None and not min_delta >= 0:
-        raise ValueError(f'--min-delta must not be negative, got {min_delta}')
+        raise UserError(f'--min-delta must not be negative, got {min_delta}')
     if any('EarlyStoppingHook' in str(hook['type']) for hook in hooks_of(cfg)):
-        raise ValueError('--patience: the config has an EarlyStoppingHook, leave one of them out')
+        raise UserError('--patience: the config has an EarlyStoppingHook, leave one of them out')
     settle_auto(cfg)
     loop = cfg.train_cfg
     length = loop.get('max_iters') or loop.get('max_epochs') or 0

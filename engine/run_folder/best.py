@@ -1,6 +1,7 @@
 """The best checkpoint of a run: where it is, and how it is tested."""
 from __future__ import annotations
 
+import operator
 import os
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ from mmengine.runner import Runner
 from colonnade.weights.sharded_files import is_checkpoint
 
 from ..atomic import write_text
+from ..metric_values import is_lowest
 from ..processes import failing_together
 from .saving import unless_it_fails
 
@@ -26,6 +28,10 @@ def names_of_best(hook: CheckpointHook | None) -> list[str]:
 class BestCheckpoint(Hook):
     """Notes the path of the best checkpoint in a file, and says at the end which it is.
 
+    Of several that are equally good, the last is the best, which was trained for the longest. A
+    metric at its lowest value, as an mAP of 0, makes no checkpoint the best. If that is all there
+    is, the file names the last checkpoint.
+
     Args:
         saving: The hook that saves the checkpoints. It is changed in place.
     """
@@ -37,6 +43,9 @@ class BestCheckpoint(Hook):
         self.previous: list[str | None] = []
         self._save = saving._save_best_checkpoint
         saving._save_best_checkpoint = self.save
+        if saving.save_best is not None:
+            saving.rule_map = dict(greater=operator.ge, less=operator.le)
+            saving._init_rule(saving.rules, saving.key_indicators)
 
     @property
     def names(self) -> list[str]:
@@ -83,10 +92,14 @@ class BestCheckpoint(Hook):
         Then the last checkpoint is saved again, with what is noted of the best.
         """
         hook, paths = self.saving, self.paths
+        compared = {
+            name: None if is_lowest(name, value) else value
+            for name, value in metrics.items()
+        }
         last, hook.last_ckpt = hook.last_ckpt, None  # mmengine's hook saves the best alone then
         try:
             with unless_it_fails(runner), failing_together():
-                self._save(runner, metrics)
+                self._save(runner, compared)
         except OSError as error:
             self.paths = paths
             runner.logger.error(f'{error}. Training goes on, and the best checkpoint stays the one '
@@ -121,7 +134,7 @@ class BestCheckpoint(Hook):
         """Write down which checkpoint is the best."""
         file = Path(runner.work_dir, FILE)
         try:
-            if not file.is_file() or file.read_text() != path:
+            if not file.is_file() or file.read_text(encoding='utf-8') != path:
                 write_text(file, path, synced=True)
         except OSError as error:
             runner.logger.warning(f'{file} cannot be written: {error}')
@@ -130,11 +143,16 @@ class BestCheckpoint(Hook):
         """Say which is the best, and how it is tested."""
         if not is_main_process():
             return
-        config = Path(runner.work_dir, Path(runner.cfg.filename or 'config.py').name)
-        for name, (path, score) in self.found(runner).items():
-            command = shlex.join(['colonnade', 'test', relative(config), relative(path)])
+        found, last = self.found(runner), self.saving.last_ckpt
+        for name, (path, score) in found.items():
             runner.logger.info(f'the best {name} is {score:.4g}: {relative(path)}\n'
-                               f'to test it: {command}')
+                               f'to test it: {test_command(runner, path)}')
+        if self.names and not found and last:
+            self.note(runner, last)
+            runner.logger.warning(
+                f'no evaluation gave a {" or ".join(self.names)} above its lowest value, so there '
+                f'is no best checkpoint: {FILE} names the last one, {relative(last)}\n'
+                f'to test it: {test_command(runner, last)}')
 
     def found(self, runner: Runner) -> dict[str, tuple[str, float]]:
         """The path and score of the best checkpoint of each metric that has one."""
@@ -143,6 +161,12 @@ class BestCheckpoint(Hook):
             if path := infos.get(self.key_of(name)):
                 found[name] = (path, infos[self.key_of(name, 'score')])
         return found
+
+
+def test_command(runner: Runner, checkpoint: str) -> str:
+    """Return the command that tests a checkpoint of a run."""
+    config = Path(runner.work_dir, Path(runner.cfg.filename or 'config.py').name)
+    return shlex.join(['colonnade', 'test', relative(config), relative(checkpoint)])
 
 
 def relative(path: str | Path) -> str:

@@ -10,6 +10,8 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS, LOOPS, METRICS
 from mmengine.runner import ValLoop
 
+from colonnade.common.errors import UserError
+
 from ..data_sources import evaluators
 from ..registries import find_class
 
@@ -111,8 +113,8 @@ def watched_metric(cfg: Config) -> tuple[str, str | None]:
         ValueError: If there is none.
     """
     if not is_validated(cfg):
-        raise ValueError('--patience needs an evaluation during training, and the config has no '
-                         'val_dataloader, val_evaluator or val_cfg')
+        raise UserError('--patience needs an evaluation during training, and the config has no '
+                        'val_dataloader, val_evaluator or val_cfg')
     hook = checkpoint_hook(cfg) or {}
     names, rules = hook.get('save_best'), hook.get('rule')
     name = names[0] if isinstance(names, (list, tuple)) else names
@@ -120,8 +122,8 @@ def watched_metric(cfg: Config) -> tuple[str, str | None]:
     if not name or name == 'auto':
         name, rule = best_metric(cfg), 'greater'
     if name is None:
-        raise ValueError('--patience: it is not known which metric of val_evaluator matters, say '
-                         '--cfg-options default_hooks.checkpoint.save_best=NAME')
+        raise UserError('--patience: it is not known which metric of val_evaluator matters, say '
+                        '--cfg-options default_hooks.checkpoint.save_best=NAME')
     return name, rule
 
 

@@ -14,12 +14,14 @@ from mmengine.dist import all_gather_object, broadcast_object_list, is_main_proc
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
+from colonnade.common.errors import UserError, file_errors
 from colonnade.weights.checksums import CHANGED, check_content, has_sum, sums_of
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.sharded_files import check_folder, is_checkpoint, is_sharded
 from colonnade.weights.state_dicts import DamagedError, WeightsError
 
 from ..atomic import REPLACED, SCRATCH, UNFINISHED, is_left_behind
+from ..processes import wait_for_all
 from .best import FILE as BEST_FILE
 from .last import FILE
 
@@ -45,7 +47,7 @@ def noted(work_dir: str | Path, name: str = FILE) -> str:
         name: The file that has the path.
     """
     file = Path(work_dir, name)
-    return file.read_text(errors='replace').strip() if file.is_file() else ''
+    return file.read_text(encoding='utf-8', errors='replace').strip() if file.is_file() else ''
 
 
 def candidates(cfg: Config) -> list[Path]:
@@ -197,6 +199,7 @@ def clear(cfg: Config) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+@file_errors()
 def go_on(runner: Runner) -> None:
     """Let a runner that goes on from no checkpoint by name take the newest whole one.
 
@@ -215,6 +218,7 @@ def go_on(runner: Runner) -> None:
                 set_aside_best(runner.cfg)
         except (OSError, ValueError) as error:
             answer = [error]
+    wait_for_all()  # large checkpoints are read to see if they are whole
     broadcast_object_list(answer)
     found, = answer
     if isinstance(found, Exception):
@@ -223,5 +227,5 @@ def go_on(runner: Runner) -> None:
         return
     runner._load_from = str(found)
     if not all(all_gather_object(is_checkpoint(found))):
-        raise ValueError(f'training goes on from {found}, and not all processes see it: --work-dir '
-                         'must be a folder that all machines share')
+        raise UserError(f'training goes on from {found}, and not all processes see it: --work-dir '
+                        'must be a folder that all machines share')

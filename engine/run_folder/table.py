@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from colonnade.common.errors import UserError
+
 from ..atomic import write_text
 
 Value = int | float
@@ -35,7 +37,7 @@ class MetricsTable:
         except (KeyError, UnicodeDecodeError, csv.Error):
             known = False
         if not known:
-            raise ValueError(f'{path} is no table of a training: move it elsewhere')
+            raise UserError(f'{path} is no table of a training: move it elsewhere')
         self.columns = list(rows[0]) if rows else list(COLUMNS)
         self.is_whole = True  # and has these columns; not after a row that could not be written
 
@@ -96,8 +98,8 @@ class MetricsTable:
         try:
             return list(map(float, texts))
         except ValueError as error:
-            raise ValueError(f'{self.path} is no table of a training, its column {column}: '
-                             f'{error}: move it elsewhere') from error
+            raise UserError(f'{self.path} is no table of a training, its column {column}: '
+                            f'{error}: move it elsewhere') from error
 
     def _replace(self, rows: Iterable[Mapping[str, str]]) -> None:
         head = {column: column for column in self.columns}

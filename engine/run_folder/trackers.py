@@ -2,16 +2,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mmengine.config import Config
 from mmengine.registry import VISBACKENDS
 from mmengine.runner import Runner
 from mmengine.visualization import BaseVisBackend
 
+from colonnade.common.errors import UserError
+
+from ..atomic import write_text
+from ..pipeline_steps import name_of
+from ..processes import VARIABLES
+
 PROJECT = 'colonnade'  # where no environment variable names another
+WANDB_ID = 'wandb_run_id'  # file of a work dir
 Settings = Callable[[Path], dict[str, Any]]
 
 
@@ -45,11 +55,11 @@ def check_trackers(names: Sequence[str]) -> None:
     """Raise a ValueError for a tracker that is not known, or whose package is not installed."""
     for name in names:
         if name not in TRACKERS:
-            raise ValueError(f'--tracker {name} is not known: there are {", ".join(TRACKERS)}')
+            raise UserError(f'--tracker {name} is not known: there are {", ".join(TRACKERS)}')
         missing = [package for package in TRACKERS[name][1] if find_spec(package) is None]
         if missing:
-            raise ValueError(f'--tracker {name} needs a package that is not installed: '
-                             f'pip install {" ".join(missing)}')
+            raise UserError(f'--tracker {name} needs a package that is not installed: '
+                            f'pip install {" ".join(missing)}')
 
 
 def add_trackers(runner: Runner, names: Sequence[str]) -> None:
@@ -66,6 +76,39 @@ def add_trackers(runner: Runner, names: Sequence[str]) -> None:
 def add_backend(runner: Runner, name: str, backend: BaseVisBackend) -> None:
     """Let the runner's visualizer hand what is logged to one more backend."""
     backends_of(runner)[name] = backend
+
+
+@contextmanager
+def same_wandb_run(cfg: Config, trackers: Sequence[str]) -> Iterator[None]:
+    """Context manager that makes Weights & Biases continue the run of a resumed training.
+
+    The ID of the run is in the work dir. ``WANDB_RUN_ID`` and an ``id`` in the config come first.
+
+    Args:
+        cfg: Config of a training, whose ``resume`` is known.
+        trackers: Names from the command line.
+    """
+    backends = (cfg.get('visualizer') or {}).get('vis_backends') or []
+    used = 'wandb' in trackers or any(
+        name_of(each.get('type')) == 'WandbVisBackend' for each in backends)
+    is_first = not int(os.environ.get(VARIABLES.get(cfg.launcher, ('', ))[0], 0))
+    if not used or not is_first or 'WANDB_RUN_ID' in os.environ:
+        yield
+        return
+    file = Path(cfg.work_dir, WANDB_ID)
+    run_id = file.read_text(encoding='utf-8').strip() if cfg.resume and file.is_file() else ''
+    if not run_id:
+        run_id = secrets.token_hex(4)
+        write_text(file, run_id)
+    # the variables, and not settings of the backend, as the config is copied to other work dirs
+    variables = {'WANDB_RUN_ID': run_id, 'WANDB_RESUME': 'allow'}
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def backends_of(runner: Runner) -> dict[str, BaseVisBackend]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,18 @@ def main_metric(runner: Runner) -> dict[str, str]:
     return {}
 
 
-def data_of_run(runner: Runner) -> dict[str, dict[str, Any]]:
-    """Number of images and hashes of each part of the data."""
+def data_of_run(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the number of images and the hashes of each split.
+
+    Args:
+        runner: Runner of a training.
+        known: Hashes that were computed before, by path.
+    """
     sets = dict(training=runner.train_dataloader.dataset)
     if runner.val_loop is not None:
         sets['validation'] = runner.val_loop.dataloader.dataset
     return {
-        split: dict(images=len(dataset), files=data_of(runner.cfg, SPLITS[split]))
+        split: dict(images=len(dataset), files=data_of(runner.cfg, SPLITS[split], known))
         for split, dataset in sets.items()
     }
 

@@ -9,6 +9,8 @@ from typing import Any
 from mmengine.runner import Runner
 from PIL import Image
 
+from colonnade.common.errors import UserError
+
 from ..atomic import check_writable
 from ..reporting import Section, Table, write_page
 from ..reporting.page import Cell
@@ -42,10 +44,10 @@ def read_runs(folders: Sequence[Path]) -> dict[str, Run]:
     """
     different = {folder.resolve(): folder for folder in folders}
     if len(different) < len(folders):
-        raise ValueError('a run is named twice')
+        raise UserError('a run is named twice')
     if not 2 <= len(folders) <= MOST_RUNS:
         number = f'{len(folders)} run' + 's' * (len(folders) != 1)
-        raise ValueError(f'{number} cannot be compared: name 2 to {MOST_RUNS}')
+        raise UserError(f'{number} cannot be compared: name 2 to {MOST_RUNS}')
     runs = [read_run(folder) for folder in folders]
     names = [run.name for run in runs]
     if len(set(names)) < len(names):
@@ -68,7 +70,7 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[str]]
         ValueError: If a folder is no run, or there are too few or too many.
     """
     if out.exists():
-        raise FileExistsError(f'{out} exists: name another --out, or remove it')
+        raise UserError(f'{out} exists: name another --out, or remove it')
     check_writable(out)
     runs = read_runs(folders)
     warnings = data_warnings(runs)

@@ -1,6 +1,7 @@
 """The parts of a page about what changes over iterations: metrics, losses, learning rate."""
 from __future__ import annotations
 
+from ..metric_values import is_lowest
 from ..reporting import Section, Table
 from . import plots
 from .folder import Curve, Run
@@ -21,7 +22,9 @@ def metric_section(run: Run) -> list[Section]:
     key = run.main_metric or ''
     mark = best['iteration'], best['metrics'][key]
     which = 'lowest' if run.lower_is_better else 'highest'
-    text = f'The best evaluation is that of the {which} {key}.'
+    text = f'The best evaluation is that of the {which} {key}, the last of several.'
+    if is_lowest(key, mark[1]):
+        text = f'No evaluation has a {key} above its lowest value: the last stands for the best.'
     if run.data_since:
         text += f' Up to iteration {run.data_since}, the validation data were others.'
     if len(run.evaluations) == 1:

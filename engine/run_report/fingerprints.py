@@ -4,7 +4,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from mmengine.utils import get_git_hash
 from mmengine.utils.dl_utils import collect_env
 
 from ..data_sources import find_datasets, paths_of
+from ..data_validation.label_map_files import spread
 from ..digests import sha256_of
 from ..storage.files import Settings, is_here
 
@@ -28,27 +29,33 @@ LIBRARIES = {  # what a page calls it -> distributions, of which one is installe
 }
 LONG = ('PyTorch compiling details', )  # texts of many lines
 ELSEWHERE = 'not on this machine'  # what stands for the content of what is
-FOLDER = 'files'  # what stands for the names and sizes of a folder's files
+FOLDER = 'names'  # what stands for the names of a folder's files, and the sizes of some
+MAX_SIZES = 1000  # files of a folder whose sizes are compared: each takes a request on a network
 
 
-def data_of(cfg: Config, dataloader: str) -> dict[str, str]:
-    """SHA-256 of what the data sets of a dataloader read, by path.
+def data_of(cfg: Config, dataloader: str, known: Mapping[str, str]) -> dict[str, str]:
+    """Return the SHA-256 of what the datasets of a dataloader read, by path.
 
-    That of an annotation file is of its content, that of a folder of the names and sizes of the
-    files in it and below: images are not read.
+    That of an annotation file is of its content, that of a folder as in
+    :func:`sha256_of_listing`: images are not read.
+
+    Args:
+        cfg: Config of a run.
+        dataloader: Its key, such as ``train_dataloader``.
+        known: SHA-256 that were computed before, by path.
 
     Raises:
         OSError: If something cannot be read.
     """
     return {
-        path: sha256_of_path(path, dataset.get('backend_args'))
+        path: known.get(path) or sha256_of_path(path, dataset.get('backend_args'))
         for _, dataset in find_datasets(cfg, (dataloader, ))
         for path in paths_of(dataset)
     }
 
 
 def sha256_of_path(path: str, settings: Settings = None) -> str:
-    """SHA-256 of a file's content, or of the names and sizes of a folder's files.
+    """SHA-256 of a file's content, or of the names of a folder's files.
 
     Args:
         path: Of a file or folder; of what is not on this machine, the answer says so.
@@ -65,18 +72,32 @@ def sha256_of_path(path: str, settings: Settings = None) -> str:
 
 
 def sha256_of_listing(folder: str) -> str:
-    """SHA-256 of the names and sizes of all files in a folder and below, in their order."""
-    lines = sorted(f'{os.path.relpath(path, folder)}\t{size}\n' for path, size in files_of(folder))
+    """Return the SHA-256 of the names of all files in a folder and below, and of some sizes.
+
+    The files whose sizes count are spread over all, ``MAX_SIZES`` at most.
+    """
+    paths = sorted(files_of(folder))
     digest = hashlib.sha256()
-    for line in lines:
-        digest.update(os.fsencode(line))
+    for path in paths:
+        digest.update(os.fsencode(path.removeprefix(folder).lstrip(os.sep) + '\n'))
+    for path in spread(paths, MAX_SIZES):
+        digest.update(f'{size_of(path)}\n'.encode())
     return digest.hexdigest()
 
 
-def files_of(folder: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
-    """Path and bytes of each file in a folder and below; of links that lead nowhere, their own.
+def size_of(path: str) -> int:
+    """Return the bytes of a file, or of a link that leads nowhere."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return os.lstat(path).st_size
 
-    Links to a folder that they are in are not followed.
+
+def files_of(folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the path of each file in a folder and below.
+
+    Links to a folder that they are in are not followed. Links with a suffix are taken for files:
+    to look where a million of them lead would take minutes on a network.
 
     Args:
         folder: To list.
@@ -85,10 +106,12 @@ def files_of(folder: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, in
     above = (*above, os.path.realpath(folder))
     with os.scandir(folder) as entries:
         for entry in entries:
-            lost = entry.is_symlink() and not os.path.exists(entry.path)  # what it points at
-            if lost or not entry.is_dir():
-                yield entry.path, entry.stat(follow_symlinks=not lost).st_size
-            elif os.path.realpath(entry.path) not in above:
+            is_link = entry.is_symlink()
+            is_file = is_link and (os.path.splitext(entry.name)[1]
+                                   or not os.path.exists(entry.path))
+            if is_file or not entry.is_dir():
+                yield entry.path
+            elif not is_link or os.path.realpath(entry.path) not in above:
                 yield from files_of(entry.path, above)
 
 
@@ -126,7 +149,7 @@ def machine() -> dict[str, str]:
 def processor() -> str:
     """Its name."""
     info = Path('/proc/cpuinfo')  # Linux alone; elsewhere Python knows it
-    for line in info.read_text().splitlines() if info.is_file() else ():
+    for line in info.read_text(encoding='utf-8').splitlines() if info.is_file() else ():
         if line.startswith('model name'):
             return line.partition(':')[2].strip()
     return platform.processor() or platform.machine()

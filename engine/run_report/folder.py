@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from colonnade.common.errors import MissingFileError, UserError
+
 from ..locking import locked
 
 RECORD, PAGE, VALUES = 'record', 'report.html', 'metrics.csv'
@@ -75,10 +77,10 @@ class Run:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The evaluation of the best main metric, the first of several; None without any."""
+        """The evaluation of the best main metric, the last of several; None without any."""
         key, sign = self.main_metric, -1 if self.lower_is_better else 1
         measured = [each for each in self.evaluations if each['metrics'].get(key) is not None]
-        return max(measured, key=lambda each: sign * each['metrics'][key], default=None)
+        return max(reversed(measured), key=lambda each: sign * each['metrics'][key], default=None)
 
     @property
     def lower_is_better(self) -> bool:
@@ -139,7 +141,7 @@ def is_training(work_dir: Path) -> bool:
     try:
         with locked(work_dir, ''):
             return False
-    except FileExistsError:
+    except UserError:
         return True
 
 
@@ -155,12 +157,12 @@ def read_run(work_dir: Path, *, is_live: bool | None = None) -> Run:
         ValueError: If the folder is none of a run, or a file of it is damaged.
     """
     if not work_dir.is_dir():
-        raise FileNotFoundError(f'{work_dir} is no folder: name the work dir of a run')
+        raise MissingFileError(f'{work_dir} is no folder: name the work dir of a run')
     record = record_of(work_dir)
     values = work_dir / VALUES
     if not (record / 'run.json').is_file() and not values.is_file():
-        raise ValueError(f'{work_dir} is no work dir of a run: it has neither {RECORD}/run.json '
-                         f'nor {VALUES}, which tools/train.py writes')
+        raise UserError(f'{work_dir} is no work dir of a run: it has neither {RECORD}/run.json '
+                        f'nor {VALUES}, which colonnade train writes')
     about = read_json(record / 'run.json') if (record / 'run.json').is_file() else {}
     found = recorded_evaluations(record)
     columns = read_columns(values) if values.is_file() else {}
@@ -179,7 +181,7 @@ def recorded_evaluations(record: Path) -> list[dict[str, Any]]:
     for path in record.glob(f'iter_*/{EVALUATION}'):
         content = read_json(path)
         if type(content.get('iteration')) is not int or not is_measured(content.get('metrics')):
-            raise ValueError(f'{path} is damaged: it needs an iteration and metrics, by numbers')
+            raise UserError(f'{path} is damaged: it needs an iteration and metrics, by numbers')
         found.append(content)
     return sorted(found, key=lambda each: each['iteration'])
 
@@ -197,11 +199,11 @@ def read_json(path: Path) -> dict[str, Any]:
         ValueError: If it is damaged.
     """
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f'{path} is damaged: {error}') from error
+        raise UserError(f'{path} is damaged: {error}') from error
     if not isinstance(content, dict):
-        raise ValueError(f'{path} is damaged: it holds no object')
+        raise UserError(f'{path} is damaged: it holds no object')
     return content
 
 
@@ -212,7 +214,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
         ValueError: If it is damaged.
     """
     try:
-        with path.open(newline='') as file:
+        with path.open(newline='', encoding='utf-8') as file:
             rows = csv.reader(file)
             names = next(rows, [])
             cells = [array('d') for _ in names]  # a long run has more rows than texts fit in memory
@@ -220,10 +222,10 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
                 for column, text in zip_longest(cells, row[:len(cells)]):
                     column.append(number_of(text))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f'{path} is damaged: {error}') from error
+        raise UserError(f'{path} is damaged: {error}') from error
     columns = {name: np.array(column) for name, column in zip(names, cells, strict=True)}
     if names and not np.isfinite(columns.get('iter', np.array([np.nan]))).all():
-        raise ValueError(f'{path} is damaged: a row has no number in its column iter')
+        raise UserError(f'{path} is damaged: a row has no number in its column iter')
     return columns
 
 

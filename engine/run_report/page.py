@@ -183,7 +183,7 @@ def checkpoint_of(run: Run) -> str:
     best = run.folder / 'best_checkpoint'
     named = best if best.is_file() else run.folder / 'last_checkpoint'
     if named.is_file():
-        path = Path(named.read_text().strip())
+        path = Path(named.read_text(encoding='utf-8').strip())
         beside = run.folder / path.name
         if not path.is_file() and beside.is_file():
             return shlex.quote(str(beside))
@@ -202,7 +202,7 @@ def config_section(run: Run) -> list[Section]:
     path = run.folder / run.about.get('config_file', '')
     if not path.is_file():
         return []
-    text = path.read_text()
+    text = path.read_text(encoding='utf-8')
     shown = text[:MOST_LETTERS]
     note = path.name
     if shown != text:

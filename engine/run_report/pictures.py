@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,8 @@ def draw(shown: Instances | LabelMap, pixels: np.ndarray, legend: Legend, *,
     """
     if isinstance(shown, LabelMap):
         labels = resized(shown.labels, *pixels.shape[:2])
-        return replace(
-            shown, size=pixels.shape[:2], labels=labels).draw(
-                pixels, legend=legend.named)
+        shown = shown.changed(size=pixels.shape[:2], labels=labels)
+        return shown.draw(pixels, legend=legend.named)
     shown = small_instances(shown, pixels)
     captions = list(shown.names)
     if scored:

@@ -3,15 +3,16 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import collect_results, is_main_process, master_only
+from mmengine.dist import all_gather_object, is_main_process, master_only
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
@@ -19,11 +20,12 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 
+from colonnade.common.errors import UserError
+from colonnade.runtime.colors import distinct_colors
+
 from ..atomic import write_json, write_text
 from ..metric_values import complete
-from ..prediction.results import distinct_colours
 from ..prediction.samples import kind_of
-from ..processes import on_several_machines
 from . import folder, pictures
 from .about import about_run, changed_data, data_of_run, memory, utc
 from .detections import Found, found_in
@@ -44,13 +46,17 @@ class RunRecord(Hook):
     It changes neither model nor metrics. What goes wrong in it is a warning in the log, and the
     training goes on.
 
+    Args:
+        digests: SHA-256 of files and folders of the data that are known already, by path.
+
     Attributes:
         strict: Whether what goes wrong is an error instead; for tests.
     """
     priority = 'LOWEST'  # behind the hooks that write metrics
     strict = False
 
-    def __init__(self) -> None:
+    def __init__(self, digests: Mapping[str, str] | None = None) -> None:
+        self.digests = digests or {}
         self.images: list[Found | Labelled] = []
         self.about: dict[str, Any] = {}
         self.places: dict[str, int] = {}  # of images in the validation set, by path
@@ -91,7 +97,7 @@ class RunRecord(Hook):
         with self.guard('versions and machine'):
             self.about |= dict(versions=versions(), machine=machine())
         with self.guard('the hashes of the data'):
-            self.about['data'] = data_of_run(runner)
+            self.about['data'] = data_of_run(runner, self.digests)
             self.about['starts'][-1]['other_data'] = changed_data(before, self.about)
         with self.guard('the start of the run'):
             self.write(runner)
@@ -128,12 +134,12 @@ class RunRecord(Hook):
         """
         path = sample.metainfo.get('img_path')
         if path not in self.places:
-            raise ValueError(f'the validation set has no image {path}: let the pipeline pack '
-                             'img_path (meta_keys)')
+            raise UserError(f'the validation set has no image {path}: let the pipeline pack '
+                            'img_path (meta_keys)')
         index, number = self.places[path], len(dataset.metainfo['classes'])
         if 'pred_sem_seg' not in sample:
             if 'pred_instances' not in sample:
-                raise ValueError('the model answers neither instances nor a label map')
+                raise UserError('the model answers neither instances nor a label map')
             return found_in(sample, index, masks)
         predicted = sample.pred_sem_seg.data.squeeze()
         if 'gt_sem_seg' in sample:
@@ -147,16 +153,19 @@ class RunRecord(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Gather what all processes found, and write it down in the first."""
-        dataset = runner.val_loop.dataloader.dataset
-        found: list[Found | Labelled] | None = []
-        with self.guard('what other processes found'):
-            device = 'gpu' if on_several_machines(runner.cfg.get('launcher', 'none')) else 'cpu'
-            found = collect_results(self.images, len(dataset), device)
+        dataset, part = runner.val_loop.dataloader.dataset, None
+        with self.guard('this evaluation'):
+            part = pickle.dumps(self.images)
         self.images = []
+        # Not guarded: whoever went on alone would leave the others waiting.
+        parts = all_gather_object(part)
         if not is_main_process():
             return
         with self.guard('this evaluation'):
-            unique = {each.index: each for each in found or ()}  # loaders may repeat the first
+            if None in parts:
+                raise RuntimeError(f'process {parts.index(None)} cannot send what it found')
+            found = [each for part in parts for each in pickle.loads(part)]
+            unique = {each.index: each for each in found}  # loaders may repeat the first
             self.evaluate(runner, dataset, [unique[index] for index in sorted(unique)], metrics)
         with self.guard('what has become of the run'):
             self.write(runner)
@@ -251,7 +260,7 @@ def legend_of(dataset: Any, model: torch.nn.Module) -> Legend:
     classes = tuple(dataset.metainfo['classes'])
     palette = dataset.metainfo.get('palette')
     usable = isinstance(palette, (list, tuple)) and len(palette) == len(classes)
-    colours = [tuple(each) for each in palette] if usable else distinct_colours(len(classes))
+    colours = [tuple(each) for each in palette] if usable else distinct_colors(len(classes))
     bare = model.module if is_model_wrapper(model) else model
     return Legend(kind_of(bare), classes, tuple(colours))
 

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
+from colonnade.common.errors import FileError
+
 VARIABLE = 'COLONNADE_CACHE'
 
 
@@ -38,8 +40,8 @@ def cached(url: str, version: str, fetch: Callable[[str], object]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, scratch = tempfile.mkstemp(prefix='.unfinished-', dir=path.parent)
     except OSError as error:
-        raise OSError(f'the cache of remote files cannot be written, {VARIABLE} names another '
-                      f'folder for it: {error}') from error
+        raise FileError(f'the cache of remote files cannot be written, {VARIABLE} names another '
+                        f'folder for it: {error}') from error
     os.close(handle)
     try:
         fetch(scratch)

@@ -5,6 +5,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.errors import MissingFileError, UserError, file_errors
+
 from ..digests import sha256_of
 from .errors import naming
 from .files import backend_of, exists, is_remote
@@ -13,6 +15,7 @@ from .shard_index import MANIFEST, ShardIndex
 CHUNK = 2**24  # bytes read at a time
 
 
+@file_errors()
 def verify(folder: str) -> dict[str, Any]:
     """Compare all files in a folder of shards with the checksums of its manifest.
 
@@ -28,7 +31,7 @@ def verify(folder: str) -> dict[str, Any]:
     """
     folder = folder.rstrip('/')
     if not exists(f'{folder}/{MANIFEST}'):
-        raise FileNotFoundError(f'{folder} is no folder of shards: it has no {MANIFEST}')
+        raise MissingFileError(f'{folder} is no folder of shards: it has no {MANIFEST}')
     manifest = ShardIndex(folder).manifest
     expected = {each['file']: each['sha256'] for each in manifest['shards']} | manifest['beside']
     faults = []
@@ -39,7 +42,7 @@ def verify(folder: str) -> dict[str, Any]:
         elif digest_of(path) != digest:
             faults.append(f'{path} is not what was written: its checksum is another')
     if faults:
-        raise ValueError('\n'.join(faults))
+        raise UserError('\n'.join(faults))
     return manifest
 
 

@@ -11,6 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 from mmengine.fileio import get, get_file_backend, get_local_path
 from mmengine.fileio.backends import backends, prefix_to_backends
 
+from colonnade.common.errors import UserError
+
 Settings = dict[str, Any] | None  # backend_args of data sets and transforms
 
 
@@ -73,14 +75,14 @@ def backend_of(path: str, settings: Settings = None) -> Any:
     """
     named, prefix = (settings or {}).get('backend'), path.partition('://')[0]
     if named is not None and named not in backends:
-        raise ValueError(f'backend_args: there is no backend {named!r}: {", ".join(backends)}')
+        raise UserError(f'backend_args: there is no backend {named!r}: {", ".join(backends)}')
     if named is None and is_remote(path) and ':' not in prefix and prefix not in prefix_to_backends:
         known = ', '.join(f'{each}://' for each in prefix_to_backends if each)
-        raise ValueError(f'{path}: nothing reads {prefix}://; known are {known}')
+        raise UserError(f'{path}: nothing reads {prefix}://; known are {known}')
     try:
         return get_file_backend(path, backend_args=settings, enable_singleton=True)
     except ImportError as error:
-        raise ValueError(f'{path} cannot be read: {error}') from error
+        raise UserError(f'{path} cannot be read: {error}') from error
 
 
 def content(path: str | PathLike[str], settings: Settings = None) -> str | PathLike[str] | BytesIO:

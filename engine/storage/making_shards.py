@@ -13,6 +13,8 @@ from mmengine.config import Config, ConfigDict
 from mmengine.fileio import get
 from mmengine.registry import DATASETS
 
+from colonnade.common.errors import UserError, file_errors
+
 from ..atomic import new_folder
 from ..data_sources import check_data, evaluators, find_datasets, paths_of_setting
 from ..digests import sha256_of
@@ -52,10 +54,10 @@ def make_shards(options: ShardOptions) -> dict[str, Any]:
         ValueError: If the config has no data sets that read files below one folder.
     """
     if not options.shard_size > 0:
-        raise ValueError(f'--shard-size must be positive, got {options.shard_size}')
+        raise UserError(f'--shard-size must be positive, got {options.shard_size}')
     if is_remote(str(options.out)):
-        raise ValueError(f'{options.out}: shards are written to a folder on this machine. Copy it '
-                         'to object storage then, and check the copy with --verify')
+        raise UserError(f'{options.out}: shards are written to a folder on this machine. Copy it '
+                        'to object storage then, and check the copy with --verify')
     cfg = load_config(options)
     dataloaders = tuple(key for key in PARTS if cfg.get(key))
     check_data(cfg, dataloaders)
@@ -67,7 +69,7 @@ def make_shards(options: ShardOptions) -> dict[str, Any]:
             for _, dataset in find_datasets(cfg, (key, )):
                 write_dataset(writer, dataset, root)
         if not writer.samples:
-            raise ValueError(f'no images in the data sets of {options.config}')
+            raise UserError(f'no images in the data sets of {options.config}')
         return writer.finish(copy_annotations(cfg, dataloaders, root, folder))
 
 
@@ -80,8 +82,8 @@ def root_of(cfg: Config, dataloaders: tuple[str, ...]) -> str:
     roots = {str(dataset.get('data_root') or '').rstrip('/')
              for _, dataset in find_datasets(cfg, dataloaders)}  # yapf: disable
     if len(roots) != 1 or not (root := roots.pop()):
-        raise ValueError('shards need data sets of one data_root, the config has '
-                         f'{", ".join(sorted(roots)) or "none"}: --data-root names one')
+        raise UserError('shards need data sets of one data_root, the config has '
+                        f'{", ".join(sorted(roots)) or "none"}: --data-root names one')
     return root
 
 
@@ -94,6 +96,7 @@ def write_dataset(writer: ShardWriter, dataset: ConfigDict, root: str) -> None:
             progress(done)
 
 
+@file_errors()
 def write_sample(writer: ShardWriter, info: dict[str, Any], root: str, settings: Settings) -> None:
     """Add an image with its label map, each unless it is there.
 
@@ -125,7 +128,7 @@ def infos_of(dataset: ConfigDict) -> list[dict[str, Any]]:
     with redirect_stdout(StringIO()):  # pycocotools prints its progress
         found = DATASETS.build(dict(dataset, lazy_init=True, pipeline=[])).load_data_list()
     if not all(isinstance(info, dict) and IMAGE in info for info in found):
-        raise ValueError(f'{dataset.type} does not say where its images are ({IMAGE})')
+        raise UserError(f'{dataset.type} does not say where its images are ({IMAGE})')
     return found
 
 
@@ -137,8 +140,8 @@ def relative(path: str, root: str) -> str:
     """
     inner = below(path, root)
     if inner is None:
-        raise ValueError(f'{path} is not below the data_root {root}: --data-root names a folder '
-                         'that holds all images')
+        raise UserError(f'{path} is not below the data_root {root}: --data-root names a folder '
+                        'that holds all images')
     return inner
 
 
@@ -149,6 +152,7 @@ def below(path: str, root: str) -> str | None:
     return plain.removeprefix(start).strip('/') if inside else None
 
 
+@file_errors()
 def copy_annotations(cfg: Config, dataloaders: tuple[str, ...], root: str,
                      folder: Path) -> dict[str, str]:
     """Copy the annotation files of data sets and evaluators that lie below the root.

@@ -13,6 +13,8 @@ from mmengine.fileio import register_backend
 from mmengine.fileio.backends import LocalBackend
 from mmengine.logging import print_log
 
+from colonnade.common.errors import FileError
+
 PAUSES = (1., 2., 4., 8., 15.)  # seconds before the next attempts
 #: errors of devices, network file systems and connections to them, which may pass
 PASSING = frozenset((errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN,
@@ -67,6 +69,6 @@ def patiently(read: Callable[[str | PathLike[str]], Content], path: str | PathLi
     except OSError as error:
         if error.errno not in PASSING:
             raise
-        raise OSError(
+        raise FileError(
             error.errno, f'{os.strerror(error.errno or 0)}, in {len(PAUSES) + 1} attempts within '
             f'{sum(PAUSES):g} s', str(path)) from error

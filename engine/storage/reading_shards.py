@@ -19,6 +19,8 @@ from typing import Any
 from mmengine.fileio import register_backend
 from mmengine.fileio.backends import BaseStorageBackend
 
+from colonnade.common.errors import FileError, MissingFileError
+
 from .files import Settings, backend_of, exists, local_copy
 from .object_storage import PROTOCOLS, joined
 from .patience import patiently
@@ -75,8 +77,8 @@ class ShardsBackend(BaseStorageBackend):
             if is_sharded(folder, self.options):
                 self.indices[folder] = ShardIndex(folder, self.options)
                 return self.indices[folder], name
-        raise FileNotFoundError(f'{path}: neither it nor a folder above has shards '
-                                '(shards.json, which tools/make_shards.py writes)')
+        raise MissingFileError(f'{path}: neither it nor a folder above has shards '
+                               '(shards.json, which colonnade make_shards writes)')
 
     def get(self, filepath: Any) -> bytes:
         """The content of a file.
@@ -90,8 +92,8 @@ class ShardsBackend(BaseStorageBackend):
         place = index.find(name)
         if place is None:
             if not exists(path, self.options):
-                raise FileNotFoundError(f'{filepath} does not exist: neither in the {len(index)} '
-                                        f'files of the shards nor beside them')
+                raise MissingFileError(f'{filepath} does not exist: neither in the {len(index)} '
+                                       f'files of the shards nor beside them')
             return backend_of(path, self.options).get(path)
         return read_place(index.folder, place, name, self.options)
 
@@ -126,7 +128,7 @@ class ShardsBackend(BaseStorageBackend):
         path = unsharded(str(filepath))
         index, name = self.index_of(path)
         if index.find(name) is not None:
-            raise OSError(f'{filepath} is in a shard, and cannot be opened as a file')
+            raise FileError(f'{filepath} is in a shard, and cannot be opened as a file')
         with local_copy(path, self.options) as local:
             yield local
 
@@ -173,8 +175,8 @@ def read_place(folder: str, place: Place, name: str, settings: Settings = None) 
     else:
         found = patiently(partial(read_range, place), shard)
     if len(found) != place.length or zlib.crc32(found) != place.checksum:
-        raise OSError(f'{shard} is damaged: {name} is not what was written there (bytes '
-                      f'{place.offset} to {end}). Copy or make the shards again')
+        raise FileError(f'{shard} is damaged: {name} is not what was written there (bytes '
+                        f'{place.offset} to {end}). Copy or make the shards again')
     return found
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.common.errors import UserError
+
 from .files import Settings, exists, local_copy
 
 MANIFEST, PATHS, PLACES = 'shards.json', 'paths.npy', 'places.npy'
@@ -56,12 +58,12 @@ class ShardIndex:
         self.manifest = read_manifest(folder, settings)
         self.paths, self.places = (self._mapped(name) for name in (PATHS, PLACES))
         if not len(self.paths) == len(self.places) == self.manifest['files']:
-            raise ValueError(f'{folder}: {PATHS} has {len(self.paths)} files, {PLACES} '
-                             f'{len(self.places)} and {MANIFEST} {self.manifest["files"]}: they do '
-                             'not belong together, copy the folder again')
+            raise UserError(f'{folder}: {PATHS} has {len(self.paths)} files, {PLACES} '
+                            f'{len(self.places)} and {MANIFEST} {self.manifest["files"]}: they do '
+                            'not belong together, copy the folder again')
         if self.places.shape[1:] != (4, ) or self.places.dtype.kind not in 'iu' \
                 or self.paths.dtype.kind != 'S' or self.paths.ndim != 1:
-            raise ValueError(f'{folder}: {PATHS} or {PLACES} is damaged: copy the folder again')
+            raise UserError(f'{folder}: {PATHS} or {PLACES} is damaged: copy the folder again')
 
     def _mapped(self, name: str) -> np.ndarray:
         with local_copy(f'{self.folder}/{name}', self.settings) as local:
@@ -70,7 +72,7 @@ class ShardIndex:
             except OSError:
                 raise
             except Exception as error:  # heads that are damaged lead numpy to errors of all kinds
-                raise ValueError(f'{self.folder}/{name} is damaged: {error}') from error
+                raise UserError(f'{self.folder}/{name} is damaged: {error}') from error
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -87,8 +89,8 @@ class ShardIndex:
             return None
         shard, offset, length, checksum = self.places[at].tolist()
         if not 0 <= shard < len(self.manifest['shards']) or offset < 0 or length < 0:
-            raise ValueError(f'{self.folder}/{PLACES} is damaged: the place of {path} is '
-                             f'{self.places[at].tolist()}')
+            raise UserError(f'{self.folder}/{PLACES} is damaged: the place of {path} is '
+                            f'{self.places[at].tolist()}')
         return Place(self.manifest['shards'][shard]['file'], offset, length, checksum)
 
     def below(self, folder: str) -> Iterator[str]:
@@ -120,17 +122,17 @@ def read_manifest(folder: str, settings: Settings = None) -> dict[str, Any]:
         try:
             found = json.loads(Path(local).read_bytes())
         except (ValueError, RecursionError) as error:
-            raise ValueError(f'{folder}/{MANIFEST} is damaged: {error}') from error
+            raise UserError(f'{folder}/{MANIFEST} is damaged: {error}') from error
     if not isinstance(found, dict) or found.get('format') != FORMAT:
-        raise ValueError(f'{folder}/{MANIFEST} is no index of shards of format {FORMAT}')
+        raise UserError(f'{folder}/{MANIFEST} is no index of shards of format {FORMAT}')
     shards, beside = found.get('shards'), found.get('beside')
     if type(found.get('files')) is not int or not isinstance(shards, list) or not all(
             isinstance(each, dict) and isinstance(each.get('sha256'), str)
             for each in shards) or not isinstance(beside, dict) or not all(
                 isinstance(each, str) for each in beside.values()):
-        raise ValueError(f'{folder}/{MANIFEST} is damaged: it must have files, shards with file '
-                         'and sha256, and beside')
+        raise UserError(f'{folder}/{MANIFEST} is damaged: it must have files, shards with file '
+                        'and sha256, and beside')
     for name in (each.get('file') for each in shards):
         if not isinstance(name, str) or not name or Path(name).name != name:
-            raise ValueError(f'{folder}/{MANIFEST}: shards must be files beside it, got {name!r}')
+            raise UserError(f'{folder}/{MANIFEST}: shards must be files beside it, got {name!r}')
     return found

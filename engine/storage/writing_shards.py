@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.common.errors import FileError
+
 from ..atomic import write_json
 from ..digests import sha256_of
 from .shard_index import CHECKSUM, FORMAT, LENGTH, MANIFEST, OFFSET, PATHS, PLACES, SHARD
@@ -133,7 +135,7 @@ class ShardWriter:
                 _, offset, length, checksum = places[row].tolist()
                 file.seek(offset)
                 if zlib.crc32(file.read(length)) != checksum:
-                    raise OSError(f'{path}: {names[row].decode()} is not what was written there: '
-                                  'is the disk damaged?')
+                    raise FileError(f'{path}: {names[row].decode()} is not what was written there: '
+                                    'is the disk damaged?')
         return dict(file=path.name, files=len(rows), bytes=path.stat().st_size,
                     sha256=sha256_of(path))  # yapf: disable

@@ -8,7 +8,8 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection, wait
@@ -20,13 +21,17 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
+from colonnade.common.errors import UserError
+
 from ..interruption import Interrupted
-from ..processes import on_several_machines
+from ..processes import ProcessError, on_several_machines
 from .hooks import Phases, Progress
-from .judging import BUSY, LEFT, SILENT, Report, hanging
+from .judging import LEFT, Report, find_silent, find_slow_data, find_stuck
 from .links import close, connect, receive, send
 
-HANG_LIMIT = 45.  # seconds
+HANG_LIMIT = 600.  # seconds
+REMINDER = 60.  # seconds between two warnings of slow data
+LONGEST = 10_000  # characters of a traceback
 BEAT = 1.  # seconds between two reports
 LATE = 5.  # seconds without a report, after which this process was suspended itself
 GRACE = 6.  # seconds that the main thread has to end by itself
@@ -34,20 +39,21 @@ GRACE = 6.  # seconds that the main thread has to end by itself
 LOST = re.compile(r'gloo|nccl|c10d|connection (closed|reset)|broken pipe', re.IGNORECASE)
 
 
-class ProcessLost(ConnectionError):
+class ProcessLost(ConnectionError, UserError):
     """Another process of the job died or hangs."""
 
 
 class Watch(Thread):
     """Reports where this process stands, and hears where the others do.
 
-    The first process is connected with all, and judges. The others judge it alone.
+    The first process is connected with all, and judges. The others end if it falls silent. No disk
+    can hold up this thread: others write for it.
 
     Args:
         links: See :func:`~.links.connect`.
-        limit: Seconds that a phase of an iteration may take; 0 for any number.
-        log_file: Of the first process.
-        stacks: Where this process writes what its threads were doing.
+        limit: Seconds that an iteration, or the silence of a process, may take; 0 for any number.
+        log_file: Log of the first process.
+        stacks: File to which this process writes what its threads were doing.
     """
 
     def __init__(self, links: dict[int, Connection], limit: float, log_file: Path,
@@ -57,8 +63,10 @@ class Watch(Thread):
         self.own = Report(get_rank(), socket.gethostname(), os.getpid())
         self.others = {rank: Report(rank, '?', 0) for rank in links}
         self.heard = dict.fromkeys(links, time.monotonic())
-        self.progress = Progress(self.tell)
-        self.reason, self.is_told = '', False  # why the job ends; whether the first one said so
+        self.progress = Progress()
+        self.warned = -REMINDER  # when slow data was last named
+        self.reason, self.details = '', ''  # why the job ends
+        self.is_told = False  # whether the first process said so
         self.bell, self.button = multiprocessing.Pipe(duplex=False)  # which wakes the thread
         self.known, self.closed, self.sending = Event(), Event(), Lock()
 
@@ -83,22 +91,16 @@ class Watch(Thread):
                 return
 
     def forgive(self) -> None:
-        """Start to measure anew: this process was suspended, perhaps with the whole job."""
+        """Start to measure again: this process was suspended, perhaps with the whole job."""
         self.progress.since = time.monotonic()
         self.heard = dict.fromkeys(self.heard, self.progress.since)
 
     def tell(self) -> None:
-        """Report where this process stands; the first one also tells each if others are busy."""
+        """Report where this process stands."""
         progress = self.progress
         self.own = replace(self.own, phase=progress.phase, iteration=progress.iteration,
-                           seconds=progress.seconds, longest=progress.longest)  # yapf: disable
-        for rank, link in self.links.items():
-            told = self.own
-            if self.own.rank == 0 and any(other.is_excused
-                                          for other in self.others.values() if other.rank != rank):
-                told = replace(told, phase=BUSY)
-            with self.sending:
-                send(link, dict(report=asdict(told)))
+                           seconds=time.monotonic() - progress.since)  # yapf: disable
+        self.send(report=asdict(self.own))
 
     def send(self, **message: Any) -> None:
         """Send a message to all that this process is connected with."""
@@ -107,7 +109,7 @@ class Watch(Thread):
                 send(link, message)
 
     def hear(self, rank: int) -> str:
-        """Take a message of another process; returns why the job ends, if it does."""
+        """Receive a message of another process; returns why the job ends, if it does."""
         try:
             message = receive(self.links[rank])
         except EOFError:
@@ -116,23 +118,27 @@ class Watch(Thread):
                     if other.phase != LEFT else '')
         self.heard[rank] = time.monotonic()
         if 'report' in message:
-            was_excused, self.others[rank] = self.others[rank].is_excused, Report(
-                **message['report'])
-            if self.own.rank == 0 and self.others[rank].is_excused != was_excused:
-                self.tell()  # to those who judge if this process falls silent
+            self.others[rank] = Report(**message['report'])
         if 'left' in message:
             self.others[rank].phase = LEFT
-        self.is_told = 'ended' in message
+        self.is_told, self.details = 'ended' in message, message.get('details', '')
         return message.get('ended', '')
 
     def judge(self) -> str:
-        """Why the job does not go on; empty if it does, or if another process will find out."""
+        """Return why the job does not go on; empty if it does, or if another process finds out."""
         moment = time.monotonic()
         for rank, heard in self.heard.items():
-            self.others[rank].silence = moment - heard if moment - heard > 2 * BEAT else 0.
-        if not self.limit or (self.own.rank and self.others[0].silence < SILENT):
+            self.others[rank].silence = moment - heard
+        others = list(self.others.values())
+        if self.own.rank == 0 and moment - self.warned >= REMINDER and \
+                (slow := find_slow_data([self.own, *others], REMINDER)):
+            self.warned = moment
+            write_aside(print_log, slow, logger='current', level=logging.WARNING)
+        if not self.limit:
             return ''
-        reason = hanging([self.own, *self.others.values()], self.limit)
+        reason = find_silent(others, self.limit)
+        if not reason and self.own.rank == 0:
+            reason = find_stuck([self.own, *others], self.limit)
         return reason and (f'the run hangs: {reason}. {self.stacks.parent} has the stacks of the '
                            f'processes; --hang-limit is {self.limit:g} s')
 
@@ -140,41 +146,54 @@ class Watch(Thread):
         """End this process, and with the first one all others, unless it ends by itself soon."""
         self.reason = reason
         self.known.set()
-        with self.stacks.open('w') as stacks:
-            faulthandler.dump_traceback(file=stacks)
-            # a thread without need of Python's lock, which also sees to the end of this one
-            faulthandler.dump_traceback_later(GRACE, exit=True, file=stacks)
+        with open(os.devnull, 'w', encoding='utf-8') as nowhere:
+            # This thread of faulthandler needs neither Python's lock nor a disk.
+            faulthandler.dump_traceback_later(GRACE, exit=True, file=nowhere)
             if self.own.rank == 0:
                 self.send(ended=reason)
-                print_log(reason, logger='current', level=logging.ERROR)
-            elif not self.is_told:
-                append_once(self.log_file, reason)
+            writing = write_aside(self.write_down)
             self.closed.wait(GRACE - 1)
             while not self.closed.wait(0.1):  # which this process may not live to see
                 for child in multiprocessing.active_children():  # loaders may start others
                     child.kill()
             faulthandler.cancel_dump_traceback_later()
-        self.stacks.unlink()
+        writing.join(1)
+
+    def write_down(self) -> None:
+        """Log why the job ends, and keep what this process was doing unless it ends by itself."""
+        try:
+            with self.stacks.open('w', encoding='utf-8') as stacks:
+                faulthandler.dump_traceback(file=stacks)
+        except OSError:  # the folder of another machine, or a disk that fails
+            pass
+        if self.own.rank == 0:
+            print_log(self.reason + self.details, logger='current', level=logging.ERROR)
+        elif not self.is_told:
+            append_once(self.log_file, self.reason)
+        if self.closed.wait(GRACE - 1):
+            self.stacks.unlink(missing_ok=True)
 
     def leave(self, error: BaseException | None) -> None:
         """End watching.
 
         Args:
-            error: That ends this process.
+            error: The one that ends this process.
 
         Raises:
             ProcessLost: If the error follows from the end of another process.
         """
         failed = (isinstance(error, Exception) and not isinstance(error, Interrupted)) or \
             (isinstance(error, SystemExit) and isinstance(error.code, str))
-        follows = isinstance(error, RuntimeError) and bool(LOST.search(str(error)))
+        follows = isinstance(error, ProcessError) or \
+            (isinstance(error, RuntimeError) and bool(LOST.search(str(error))))
         if follows:
             self.known.wait(GRACE / 2)
         if failed and not self.known.is_set():
-            reason = f'{self.own} ended: {named(error)}'
+            reason, details = f'{self.own} ended: {named(error)}', traceback_of(error)
+            self.send(ended=reason, details=details)
             if self.own.rank == 0:
-                print_log(reason, logger='current', level=logging.ERROR)
-            self.send(ended=reason)
+                write_aside(print_log, reason + details, logger='current',
+                            level=logging.ERROR).join(GRACE)  # yapf: disable
         else:
             self.send(left=True)
         self.closed.set()
@@ -183,6 +202,20 @@ class Watch(Thread):
         close(self.links.values())
         if follows and self.known.is_set():
             raise ProcessLost(self.reason) from None
+
+
+def write_aside(write: Callable[..., None], *args: Any, **kwargs: Any) -> Thread:
+    """Write to a disk, which may be what hangs, in a thread of its own, and return that."""
+    thread = Thread(target=write, args=args, kwargs=kwargs, daemon=True)
+    thread.start()
+    return thread
+
+
+def traceback_of(error: BaseException | None) -> str:
+    """Return the lines of a traceback; empty for errors whose message is all that a user needs."""
+    if error is None or isinstance(error, (UserError, SystemExit)):
+        return ''
+    return '\n' + ''.join(traceback.format_exception(error)).rstrip()[-LONGEST:]
 
 
 def named(error: BaseException | None) -> str:
@@ -194,8 +227,8 @@ def named(error: BaseException | None) -> str:
 def append_once(path: Path, line: str) -> None:
     """Add a line to the log of a process that cannot do so any more, unless another one did."""
     try:
-        if line not in path.read_text(errors='replace')[-10_000:]:
-            with path.open('a') as file:
+        if line not in path.read_text(encoding='utf-8', errors='replace')[-10_000:]:
+            with path.open('a', encoding='utf-8') as file:
                 file.write(f'{time.strftime("%Y/%m/%d %H:%M:%S")} - colonnade - ERROR - {line}\n')
     except OSError:  # of another machine
         pass
@@ -207,14 +240,14 @@ def watched(runner: Runner, limit: float) -> Iterator[None]:
 
     Args:
         runner: Of this process.
-        limit: Seconds that a phase of an iteration may take; 0 for any number.
+        limit: Seconds that an iteration, or the silence of a process, may take; 0 for any number.
 
     Raises:
         ProcessLost: If another process did, and this one fails for want of it.
         ValueError: If the limit is no number from 0 on.
     """
     if not limit >= 0:
-        raise ValueError(f'--hang-limit must be 0 or more, got {limit:g}')
+        raise UserError(f'--hang-limit must be 0 or more, got {limit:g}')
     if get_world_size() == 1:
         yield
         return

@@ -416,7 +416,7 @@ def test_a_sample_that_breaks_names_itself(workers: int, train: Callable, data: 
     path = images_of(data, 'ade')[3]
     assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
-                    f'image: {path}. tools/check_data.py CONFIG lists all that break; '
+                    f'image: {path}. colonnade check_data CONFIG lists all that break; '
                     '--on-bad-data skip takes others in their place')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
 
@@ -444,8 +444,8 @@ def test_label_maps_of_another_size_are_skipped(train: Callable, data: Path) -> 
 
 
 @pytest.mark.parametrize('damage, says', [
-    (turn, 'ValueError: the label map has 32 x 64 pixels, the image 64 x 64. as is said'),
-    (save_rgb, 'ValueError: a label map has one channel, this has 3. as is said'),
+    (turn, 'loaded: the label map has 32 x 64 pixels, the image 64 x 64. as is said'),
+    (save_rgb, 'loaded: a label map has one channel, this has 3. as is said'),
     (empty, '002.png is empty: 0 bytes. as is said'),
 ])
 def test_label_maps_that_are_not_of_their_images(damage: Callable, says: str, data: Path,
@@ -456,7 +456,9 @@ def test_label_maps_that_are_not_of_their_images(damage: Callable, says: str, da
     for settings in (cfg.train_dataloader.dataset, cfg.test_dataloader.dataset):
         settings.data_prefix = cfg.train_dataloader.dataset.data_prefix
         dataset = DATASETS.build(settings)
+        steps = [*dataset.pipeline.transforms]
         name_samples(dataset, None, 'as is said')
+        assert dataset.pipeline.transforms == steps  # so that indices are the config's
         assert dataset[1]
         with pytest.raises(SampleError, match=f'{re.escape(says)}$'):
             dataset[2]

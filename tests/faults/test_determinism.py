@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import LAYOUTS, NO_WORKERS, config
+from conftest import LAYOUTS, NO_WORKERS, ROOT, config
+from independent_processes import run_independently
 from interrupted_runs import assert_same, run
 from torch import nn
 
@@ -42,6 +43,20 @@ def test_a_batch_is_drawn_from_its_seed() -> None:
     first = drawn()
     nn.Linear(2, 2)  # draws too
     assert list(batch) == [4, 2] and drawn() == first
+
+
+@pytest.mark.parametrize('diff_rank_seed', [False, True])
+def test_processes_start_from_the_same_values(diff_rank_seed: bool, tmp_path: Path) -> None:
+    """They drop other things, and share out one order of the images."""
+    command = [ROOT / 'tests/seeded_processes.py', tmp_path, diff_rank_seed]
+    ended = run_independently(command, command, out=tmp_path, timeout=60)
+    assert [each.status for each in ended] == [0, 0], ended
+    one, other = (json.loads(each.printed.partition('FOUND ')[2].splitlines()[0])
+                  for each in ended)  # yapf: disable
+    for name in ('linear.weight', 'linear.bias', 'saved', 'unsaved'):
+        assert one[name] == other[name]
+    assert one['dropped'] != other['dropped']
+    assert sorted(one['images'] + other['images']) == list(range(12))
 
 
 @pytest.mark.slow

@@ -1,10 +1,15 @@
 """A process that dies, hangs or lacks memory ends its job, and the log says why."""
 from __future__ import annotations
 
+import faulthandler
+import json
+import multiprocessing
+import os
 import re
 import shutil
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,13 +19,14 @@ from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log, run_tw
 from independent_processes import Ended, run_independently, train
 from mmengine.registry import MODELS
 
-from colonnade.engine.agreement import differences
+from colonnade.engine.agreement import deciding_settings, differences
 from colonnade.engine.launch import read_config
+from colonnade.engine.watching import watch
 from colonnade.engine.watching.hooks import Phases, Progress
-from colonnade.engine.watching.judging import (BUSY, DATA, GATHERS, HOOKS, LEFT, STEP, Report,
-                                               hanging)
+from colonnade.engine.watching.judging import (BUSY, DATA, GATHERS, LEFT, STEP, Report, find_silent,
+                                               find_slow_data, find_stuck)
 
-LIMIT = 4  # seconds; the default is 45
+LIMIT = 6  # seconds; the default is 600
 OPTIONS = [
     *SHORT[:1], 'train_cfg.max_iters=6', 'default_hooks.checkpoint.interval=100',
     'default_hooks.logger.interval=1', 'train_dataloader.batch_size=2',
@@ -61,6 +67,7 @@ def run_two_of(path: Path,
     ('kill', 0, r'process 0 \(pid \d+ on \S+\) was killed or crashed, without a word'),
     ('fail', 1, r'process 1 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
     ('fail', 0, r'process 0 \(pid \d+ on \S+\) ended: RuntimeError: a fault of one process'),
+    ('file', 1, r'process 1 \(pid \d+ on \S+\) ended: OSError: a file of one process'),
     ('memory', 1, r'process 1 \(.*\) ended: RuntimeError: .*can.t allocate memory'),
 ])
 def test_a_process_that_dies_ends_all(fault: str, rank: int, expected: str, shapes: Path,
@@ -72,7 +79,42 @@ def test_a_process_that_dies_ends_all(fault: str, rank: int, expected: str, shap
     assert statuses == [-9 if fault == 'kill' and rank == own else 1 for own in (0, 1)]
     assert re.search(expected, latest_log(tmp_path / 'run'))
     assert re.search(f'train: {expected}', ended[1 - rank].printed)
-    assert 'Traceback' not in ended[1 - rank].printed
+    where = dict(kill='', fail=', in fail', file=', in lack_a_file',
+                 memory=', in exhaust_memory')[fault]  # yapf: disable
+    assert ('Traceback' in latest_log(tmp_path / 'run')) == bool(where)
+    assert where in latest_log(tmp_path / 'run')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('options', [(), ('--fsdp', )])
+def test_a_bug_while_saving_ends_all(options: tuple[str, ...], shapes: Path,
+                                     tmp_path: Path) -> None:
+    """As an error of the disk does, and the log has its traceback."""
+    path = faulty(tmp_path, hook=dict(fault='fail', rank=0, iteration=-1))
+    command = train(path, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run',
+                    '--no-report', *options, *OPTIONS, *NO_WORKERS, *NO_VAL,
+                    'default_hooks.checkpoint.interval=2')  # yapf: disable
+    ended = run_independently(command, command, out=tmp_path, timeout=60)
+    assert [each.status for each in ended] == [1, 1]
+    assert ended[1].printed.startswith('train: process 0 (')
+    assert 'ended: RuntimeError: a fault of one process' in ended[1].printed
+    assert 'in fail' in latest_log(tmp_path / 'run')
+
+
+def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
+    """Each is the one that leads to it; nobody waits, and errors of the record end nothing."""
+    command = [ROOT / 'tests/failing_processes.py']
+    one, other = run_independently(command, command, out=tmp_path, timeout=60)
+    assert one.status == other.status == 0, (one, other)
+    assert 'disk: CheckpointError full' in one.printed
+    for line in ('bug: ProcessError process 1 failed:', 'both: ProcessError process 1 failed:'):
+        assert line in one.printed
+    assert one.printed.count('in break_down') == 2
+    for line in ('disk: OSError', 'bug: KeyError', 'both: KeyError'):
+        assert line in other.printed
+    assert one.printed.count('the report lacks this evaluation') == 1
+    for each in (one, other):
+        assert each.printed.endswith('together: [0, 1]\n')
 
 
 @pytest.mark.slow
@@ -93,19 +135,33 @@ def test_a_stopped_process_ends_all(rank: int, shapes: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_an_endless_loop_in_an_iteration_ends_all(shapes: Path, tmp_path: Path) -> None:
+    path = faulty(tmp_path, hook=dict(fault='loop', rank=1))
+    ended = run_two_of(path, shapes, tmp_path, *NO_WORKERS, *NO_VAL)
+    assert [each.status for each in ended] == [1, 1]
+    assert re.search(r'the run hangs: process \d \(.*\) has been in iteration 3 for \d+ s',
+                     latest_log(tmp_path / 'run'))
+    stacks, = (tmp_path / 'run').glob('*/stacks_of_process_1.txt')
+    assert 'in loop' in stacks.read_text()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('num_workers', [0, 1])
-def test_an_endless_loop_in_a_transform_ends_all(num_workers: int, shapes: Path,
-                                                 tmp_path: Path) -> None:
-    """In a process or in its worker, none of which is left."""
+def test_an_endless_loop_in_a_transform_ends_by_the_limit_of_torch(
+        num_workers: int, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process or in its worker, none of which is left; the log names it before."""
+    monkeypatch.setattr(watch, 'REMINDER', 1.)
     options = NO_WORKERS if num_workers == 0 else [
         'train_dataloader.num_workers=1', 'train_dataloader.persistent_workers=False'
     ]
     ended = run_two_of(
         faulty(tmp_path, transform=dict(fault='loop', count=7, rank=1)), shapes, tmp_path, *options,
-        *NO_VAL)
+        *NO_VAL, 'env_cfg.dist_cfg.timeout=30')
     assert [each.status for each in ended] == [1, 1]
-    assert re.search(r'the run hangs: process 1 \(.*\) waits for the data of iteration \d since',
-                     latest_log(tmp_path / 'run'))
+    log = latest_log(tmp_path / 'run')
+    assert 'hangs' not in log
+    assert re.search(r'process 1 \(.*\) has been waiting for the data of iteration \d for', log)
+    assert re.search(r'process 0 \(.*\) ended: \w+Error: .*[Tt]imed out', log)
     stacks, = (tmp_path / 'run').glob('*/stacks_of_process_1.txt')
     assert ('in loop' if num_workers == 0 else 'dataloader.py') in stacks.read_text()
 
@@ -122,13 +178,18 @@ def test_a_slow_evaluation_is_no_hang(rank: int, shapes: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_slow_disk_is_no_hang(shapes: Path, tmp_path: Path) -> None:
-    """Each image takes two seconds in one process, half of what is allowed."""
+def test_data_that_pause_are_no_hang(shapes: Path, tmp_path: Path,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each image takes longer than the limit in one process, which is named."""
+    monkeypatch.setattr(watch, 'REMINDER', 3.)
     ended = run_two_of(
-        faulty(tmp_path, transform=dict(fault='slow', count=1, rank=1)), shapes, tmp_path,
-        'train_dataloader.batch_size=1', 'train_cfg.max_iters=4', *NO_WORKERS, *NO_VAL)
+        faulty(tmp_path, transform=dict(fault='late', count=1, rank=1)), shapes, tmp_path,
+        'train_dataloader.batch_size=1', 'train_cfg.max_iters=2', *NO_WORKERS, *NO_VAL)
     assert [each.status for each in ended] == [0, 0], ended
     assert not list((tmp_path / 'run').glob('*/stacks*'))
+    log = latest_log(tmp_path / 'run')
+    assert 2 <= len(re.findall(r'process 1 .* waiting for the data of iteration [12] for',
+                               log)) <= 6
 
 
 def evaluation(path: Path, shapes: Path, tmp_path: Path, weights: str = 'model.pth') -> list:
@@ -161,17 +222,15 @@ def test_an_evaluation_ends_as_a_whole(fault: str, rank: int, expected: str, sha
     assert [each.status for each in ended] == [of_faulty if rank == own else 1 for own in (0, 1)]
     assert re.search(expected, latest_log(tmp_path / 'run'))
     assert re.search(expected, ended[1 - rank].printed)
-    assert 'Traceback' not in ended[1 - rank].printed
     assert not list(tmp_path.glob('run/*/metrics.json'))
 
 
 @pytest.mark.slow
 def test_an_endless_loop_in_an_evaluation_ends_all(shapes: Path, tmp_path: Path) -> None:
     """While the other process waits for what this one found."""
-    fault = dict(fault='loop', count=2, rank=1)
-    path = faulty(tmp_path, transform=fault, loader='test_dataloader')
+    path = faulty(tmp_path, hook=dict(fault='loop', rank=1, iteration=2))
     assert [each.status for each in evaluate_by_two(path, shapes, tmp_path)] == [1, 1]
-    assert re.search(r'the run hangs: process 1 \(.*\) waits for the data of iteration 2 since',
+    assert re.search(r'the run hangs: process 1 \(.*\) has been in iteration 2 for',
                      latest_log(tmp_path / 'run'))
 
 
@@ -186,49 +245,96 @@ def test_an_evaluation_of_another_checkpoint_is_refused(shapes: Path, tmp_path: 
                          '.*other.pth, not .*one.pth', each.printed)  # yapf: disable
 
 
+def reports(*states: tuple[str, float, float]) -> list[Report]:
+    """Of processes, from their phase, the seconds in it and their silence."""
+    return [Report(rank, 'here', 7, phase, 12, seconds, silence)
+            for rank, (phase, seconds, silence) in enumerate(states)]  # yapf: disable
+
+
 def test_who_holds_up_the_others() -> None:
-    """From what processes say of themselves, as the first of them judges it."""
-
-    def reports(*states: tuple[str, float, float], longest: float = 0.) -> list[Report]:
-        return [Report(rank, 'here', 7, phase, 12, seconds, longest, silence)
-                for rank, (phase, seconds, silence) in enumerate(states)]  # yapf: disable
-
+    """From what processes report of themselves, as the first of them judges it."""
     for fine in (
-            reports((STEP, 44, 0), (DATA, 44, 0)),
-            reports((STEP, 500, 0), (BUSY, 500, 0)),  # saves, or starts
-            reports((STEP, 500, 0), (BUSY, 0, 500)),  # reads a large file in one call
-            reports((STEP, 500, 0), (HOOKS, 500, 0)),
-            reports((GATHERS, 500, 0), (GATHERS, 0, 500)),
-            reports((STEP, 50, 0), (DATA, 50, 0), longest=6)):
-        assert hanging(fine, 45) == ''
+            reports((STEP, 599, 0), (STEP, 599, 0)),
+            reports((STEP, 5000, 0), (DATA, 5000, 0)),  # loads data, for however long
+            reports((STEP, 5000, 0), (BUSY, 5000, 0)),  # saves, or starts
+            reports((STEP, 700, 0), (BUSY, 0, 500)),  # reads a large file in one call
+            reports((STEP, 700, 0), (STEP, 1, 0)),  # has just loaded its data
+            reports((GATHERS, 5000, 0), (GATHERS, 0, 500)),
+            reports((DATA, 1, 0), (LEFT, 0, 5000))):
+        assert find_stuck(fine, 600) == find_silent(fine, 600) == ''
     for states, expected in (
-        (((STEP, 46, 0), (DATA, 44, 0)), 'process 1 .* waits for the data of iteration 12'),
-        (((STEP, 46, 0), (STEP, 1, 45)), 'process 1 .* was not heard of for 45 s'),
-        (((STEP, 46, 0), (HOOKS, 1, 45)), 'process 1 .* was not heard of'),
-        (((DATA, 46, 0), (GATHERS, 900, 0)), 'process 0 .* waits for the data'),
-        (((STEP, 46, 0), (LEFT, 46, 46)), 'process 1 .* has ended at iteration 12'),
-        (((STEP, 46, 0), (STEP, 46, 0)),
-         'process 0 .* is in iteration 12 since 46 s, as are 2 of 2'),
+        (((STEP, 601, 0), (STEP, 602, 0)),
+         'process 0 .* has been in iteration 12 for 601 s, and 2 of'),
+        (((GATHERS, 1, 0), (STEP, 601, 0)), 'process 1 .* has been in iteration 12'),
+        (((STEP, 601, 0), (LEFT, 46, 46)), 'process 1 .* has ended at iteration 12, and process 0'),
     ):
-        assert re.match(expected, hanging(reports(*states), 45))
+        assert re.match(expected, find_stuck(reports(*states), 600))
+    for phase in (DATA, STEP, BUSY):
+        silent = reports((STEP, 5, 0), (phase, 5, 601))
+        assert re.match('process 1 .* was not heard of for 601 s', find_silent(silent, 600))
+
+
+def test_who_waits_for_data() -> None:
+    assert find_slow_data(reports((DATA, 59, 0), (STEP, 90, 0)), 60) == ''
+    assert re.match(
+        r'process 2 .* has been waiting for the data of iteration 12 for 70 s, and 2 of 3',
+        find_slow_data(reports((STEP, 90, 0), (DATA, 61, 0), (DATA, 70, 0)), 60))
 
 
 @pytest.mark.parametrize('kind', ['train', 'val', 'test'])
-def test_what_is_slow_from_the_first_batch_on_is_no_hang(kind: str) -> None:
-    """The first may take any time, and those behind it twice that."""
+def test_phases_of_a_process(kind: str) -> None:
+    """Data count for nothing, steps for their time, and other hooks may take any."""
     progress = Progress()
-    hook = Phases(progress, is_first=True)
-    runner = SimpleNamespace(iter=0, val_loop=SimpleNamespace(dataloader=[0, 0]),
-                             test_loop=SimpleNamespace(dataloader=[0, 0]))  # yapf: disable
-    getattr(hook, f'before_{kind}_epoch' if kind == 'train' else f'before_{kind}')(runner)
-    getattr(hook, f'before_{kind}_iter')(runner, 0)
-    assert progress.phase == BUSY
-    time.sleep(0.1)
-    getattr(hook, f'after_{kind}_iter')(runner, 0)
-    getattr(hook, f'before_{kind}_iter')(runner, 1)
-    for seconds, hangs in ((0.19, False), (0.5, True)):
-        report = Report(0, 'here', 7, progress.phase, 2, seconds, progress.longest)
-        assert bool(hanging([report, report], 0.01)) == hangs
+    loop = SimpleNamespace(dataloader=[0, 0])
+    runner = SimpleNamespace(iter=0, val_loop=loop, test_loop=loop)
+    hooks = [Phases(progress, is_first=is_first) for is_first in (True, False)]
+    found = []
+
+    def call(name: str, *arguments: int) -> None:
+        for hook in hooks:
+            getattr(hook, name.format(kind))(runner, *arguments)
+            found.append((progress.phase, progress.iteration))
+
+    call('before_{}_epoch')
+    call('before_{}_iter', 0)
+    call('after_{}_iter', 0)
+    runner.iter = 1
+    call('before_{}_iter', 1)
+    call('after_{}_iter', 1)
+    call('after_{}_epoch')
+    last = (DATA, 3) if kind == 'train' else (GATHERS, 2)
+    assert found == [(BUSY, 0), (DATA, 1), (STEP, 1), (STEP, 1), (BUSY, 1), (DATA, 2), (STEP, 2),
+                     (STEP, 2), (BUSY, 2), last, (BUSY, last[1]), (BUSY, last[1])]  # yapf: disable
+
+
+def wait_for_an_end(link: Connection, hanging: Path) -> None:
+    """What a process of two does, whose disk hangs when the other one ends the job."""
+    watch.Watch({0: link}, 600, hanging, hanging).start()
+    time.sleep(60)
+
+
+def test_a_disk_that_hangs_keeps_no_process(tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opens a pipe that nobody reads waits for ever."""
+    os.mkfifo(tmp_path / 'pipe')
+    monkeypatch.setattr(watch, 'GRACE', 1.)
+    faulthandler.cancel_dump_traceback_later()  # of pytest: a fork could start none of its own
+    fork = multiprocessing.get_context('fork')
+    own, other = fork.Pipe()
+    process = fork.Process(target=wait_for_an_end, args=(other, tmp_path / 'pipe'))
+    process.start()
+    own.send_bytes(json.dumps(dict(ended='a fault')).encode())
+    process.join(30)
+    process.kill()
+    assert process.exitcode == 1
+
+
+def test_strangers_keep_nobody_waiting(tmp_path: Path) -> None:
+    """One that connects and says nothing, one that says what no process does."""
+    command = [ROOT / 'tests/connecting_processes.py']
+    ended = run_independently(command, command, out=tmp_path, timeout=60)
+    assert [each.status for each in ended] == [0, 0], ended
+    assert [each.printed for each in ended] == ['connected with [1]\n', 'connected with [0]\n']
 
 
 @pytest.mark.parametrize('limit', ['-1', 'nan'])
@@ -252,6 +358,8 @@ def test_what_two_processes_compare(tmp_path: Path) -> None:
     assert len(re.findall('another URL: .*: https://b/x.pth, not https://a/x.pth', printed)) == 2
     assert printed.count('data of a backend: the same') == 2
     assert len(re.findall('another number: .* other data .*: 2 images in', printed)) == 2
+    assert len(re.findall('files elsewhere: .* names 1 file outside of /data', printed)) == 2
+    assert 'process 0 has looked 1 times' in printed and 'process 1 has looked 0 times' in printed
 
 
 @pytest.mark.slow
@@ -290,3 +398,29 @@ def test_paths_may_differ_between_machines() -> None:
     assert differences(dict(first, lr='0.2', more='1'),
                        first) == ('lr is 0.2 there, not 0.1, more is 1 there, not not set')
     assert differences({}, dict(commit='a'), missing=False) == ''
+
+
+def test_what_does_not_decide_a_training_may_differ() -> None:
+    cfg = read_config(config('sem_fpn'))
+    first = deciding_settings(cfg)
+    cfg.merge_from_dict({
+        'stamp': '20260101_120000',  # a variable of the config
+        'work_dir': 'runs/gpu07_20260101_120000',
+        'log_level': 'DEBUG',
+        'visualizer.name': 'gpu07',
+        'visualizer.vis_backends.0.save_dir': 'runs/gpu07',
+        'default_hooks.checkpoint.out_dir': 'runs/gpu07',
+        'default_hooks.logger.out_dir': 'runs/gpu07',
+        'val_evaluator.output_dir': 'runs/gpu07/maps',
+    })
+    assert differences(deciding_settings(cfg), first) == ''
+    cfg.merge_from_dict({
+        'default_hooks.checkpoint.interval': 7,
+        'optim_wrapper.optimizer.lr': 7.,
+        'model.backbone.drop_path_rate': 0.7,
+    })
+    found = differences(deciding_settings(cfg), first)
+    assert re.findall(r'(\S+) is ', found) == [
+        'default_hooks.checkpoint.interval', 'model.backbone.drop_path_rate',
+        'optim_wrapper.optimizer.lr'
+    ]

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import LAUNCH, NO_VAL, NO_WORKERS, TWO_PROCESSES, config
+from conftest import LAUNCH, NO_VAL, NO_WORKERS, ROOT, TWO_PROCESSES, config
+from independent_processes import run_independently
 from interrupted_runs import Runs, run, start
 from mmdet.datasets.samplers import AspectRatioBatchSampler
 from mmengine.config import Config
@@ -43,11 +44,11 @@ def runs(shapes: Path, tmp_path: Path) -> Runs:
 
 
 @pytest.mark.parametrize('words, expected', [
-    (['tools/train.py', 'a b.py'], "python tools/train.py 'a b.py' --resume"),
+    (['tools/train.py', 'a b.py'], "colonnade train 'a b.py' --resume"),
     (['colonnade train', 'a.py', '--resume'], 'colonnade train a.py --resume'),
-    (['t.py', 'a.py', '--res', 'x.pth', '--fsdp'], 'python t.py a.py --fsdp --resume'),
-    (['t.py', '--load-from', 'x.pth', '--new-classes', 'a.py'], 'python t.py a.py --resume'),
-    (['a b/t.py', '--load-from=x', 'a.py'], "python 'a b/t.py' a.py --resume"),
+    (['t.py', 'a.py', '--res', 'x.pth', '--fsdp'], 'colonnade train a.py --fsdp --resume'),
+    (['t.py', '--load-from', 'x.pth', '--new-classes', 'a.py'], 'colonnade train a.py --resume'),
+    (['a b/t.py', '--load-from=x', 'a.py'], 'colonnade train a.py --resume'),
 ])
 def test_the_command_that_goes_on(words: list[str], expected: str) -> None:
     assert command_to_go_on(words) == expected
@@ -115,13 +116,26 @@ def test_an_evaluation_within_a_step_is_not_broken_off(monkeypatch: pytest.Monke
     """No checkpoint holds the gradients that are summed."""
     model, hook, stopped = nn.Linear(1, 1), StopOnSignal(), []
     wrapper = OptimWrapper(SGD(model.parameters(), lr=0.1), accumulative_counts=2)
-    runner = SimpleNamespace(optim_wrapper=wrapper, model=model, hooks=[])
+    loop = SimpleNamespace(dataloader=[0, 0])
+    runner = SimpleNamespace(optim_wrapper=wrapper, model=model, hooks=[], val_loop=loop)
     monkeypatch.setattr(hook, 'stop', stopped.append)
-    hook.in_step, hook.signal = True, signal.SIGTERM
+    hook.before_val_epoch(runner)
+    hook.signal = signal.SIGTERM
     for expected in ([], [runner]):
         wrapper.update_params(model(torch.ones(1)))
-        hook.after_val_iter(runner)
+        hook.after_val_iter(runner, 0)
         assert stopped == expected
+
+
+@pytest.mark.parametrize('signalled', [False, True])
+def test_validation_waits_for_no_other_process(signalled: bool, tmp_path: Path) -> None:
+    """One process is done but for a batch before the other begins; both hear of a signal."""
+    command = [ROOT / 'tests/validating_processes.py', *['signal'] * signalled]
+    ended = run_independently(command, command, out=tmp_path, timeout=60)
+    assert [each.status for each in ended] == [0, 0], ended
+    assert [each.printed
+            for each in ended] == ['stopped by 15 in batch 4\n', 'stopped by 15 in batch 2\n'
+                                   ] if signalled else ['all batches\n'] * 2
 
 
 def test_a_signal_when_training_has_ended(capfd: pytest.CaptureFixture) -> None:

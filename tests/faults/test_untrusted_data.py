@@ -95,6 +95,22 @@ def test_files_elsewhere_are_found_without_training(tmp_path: Path, run_tool: Ca
     assert 'nothing stops training' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('file_name', ['../../secret.jpg', '{}/secret.jpg'])
+def test_files_elsewhere_get_no_config(file_name: str, tmp_path: Path, run_tool: Callable,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless they are allowed; the command that trains then allows them, too."""
+    data = draw_instances(tmp_path / 'data')
+    (tmp_path / 'data/train/1.jpg').rename(tmp_path / 'secret.jpg')
+    change(tmp_path / 'data/train.json', 'images', 0, file_name=file_name.format(tmp_path))
+    command = ['new_config', leaf('mask_rcnn'), *data, '--out', tmp_path / 'own.py']
+    with pytest.raises(SystemExit):
+        run_tool(*command)
+    assert f'secret.jpg is outside of {tmp_path}/data' in capsys.readouterr().err
+    assert not (tmp_path / 'own.py').exists()
+    run_tool(*command, '--allow-outside')
+    assert capsys.readouterr().out.endswith('own.py --allow-outside\n')
+
+
 @pytest.mark.slow
 def test_files_elsewhere_are_allowed(tmp_path: Path, run_tool: Callable) -> None:
     """Within the folder of the data set they always are."""
@@ -257,7 +273,7 @@ load_coco(Path(path), Report())
 """,
     'training':
     """
-import colonnade.engine
+import colonnade.engine.components
 from mmdet.datasets import CocoDataset
 CocoDataset(ann_file=path, data_prefix=dict(img=''), metainfo=dict(classes=('a', )), pipeline=[])
 """,

@@ -5,6 +5,7 @@ import ast
 import io
 import re
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from colonnade.engine.probing.cache import FeatureCache
 from colonnade.weights import WeightsError
 from colonnade.weights.checksums import SUMS
 from colonnade.weights.downloads import fetch
+from colonnade.weights.files import read_checkpoint
 
 REFUSED = 'contains more than weights'
 HEAD, DETECTOR = config('sem_fpn'), config('mask_rcnn')
@@ -212,7 +214,9 @@ def test_pickled_annotations(key: str, shapes: Path, tmp_path: Path, run_tool: C
 
 #: what runs texts or files, and where it may
 RUNS = {
-    'eval': (), 'exec': (), '__import__': (), 'compile': (), 'pickle.load': (), 'pickle.loads': (),
+    'eval': (), 'exec': (), '__import__': (), 'compile': (), 'pickle.load': (),
+    # bytes of the job's own processes, as torch.distributed reads them too
+    'pickle.loads': ('engine.run_report.recording', ),
     'torch.load': ('weights.files', ), 'torch.hub.load': (), 'yaml.load': (), 'yaml.full_load': (),
     'yaml.unsafe_load': (), 'os.system': (), 'os.popen': (), 'marshal.loads': (), 'joblib.load': (),
     'tarfile.TarFile.extractall': (), 'shutil.unpack_archive': (), 'torch.jit.load': (),
@@ -248,3 +252,16 @@ def test_no_code_of_ours_runs_texts() -> None:
                 found.add(f'{name}: {function}')
     assert not found
     assert any(function == 'torch.load' for function, _ in calls('weights.files'))
+
+
+def test_a_compressed_file_is_not_unpacked(tmp_path: Path) -> None:
+    """torch would: 100 kB to 100 MB."""
+    torch.save(dict(a=torch.zeros(2**20)), tmp_path / 'stored.pth')
+    with zipfile.ZipFile(tmp_path / 'stored.pth') as stored, \
+            zipfile.ZipFile(tmp_path / 'a.pth', 'w', zipfile.ZIP_DEFLATED) as compressed:
+        for record in stored.infolist():
+            compressed.writestr(record.filename, stored.read(record))
+    with pytest.raises(WeightsError, match=r'a.pth unpacks to \d+ bytes and has'):
+        read_checkpoint(tmp_path / 'a.pth')
+    assert read_checkpoint(tmp_path / 'a.pth', trust=True)['a'].numel() == 2**20
+    assert read_checkpoint(tmp_path / 'stored.pth')['a'].numel() == 2**20

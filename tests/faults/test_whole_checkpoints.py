@@ -23,6 +23,7 @@ from mmengine.fileio import get_file_backend
 from safetensors.torch import save as safetensors_bytes
 from safetensors.torch import save_file
 
+from colonnade.common.errors import UserError
 from colonnade.engine import atomic, locking
 from colonnade.engine.checkpoint_files import NAME, keep_sums
 from colonnade.engine.launch import sole_run
@@ -434,12 +435,12 @@ def test_a_killed_run_does_not_keep_its_work_dir(nfs: bool, tmp_path: Path,
         other.start()
     assert ready.wait(60)
     cfg = Config(dict(work_dir=str(tmp_path), launcher='none'))
-    with pytest.raises(FileExistsError, match='another run is training in'), sole_run(cfg):
+    with pytest.raises(UserError, match='another run is training in'), sole_run(cfg):
         pass
     other.kill()
     other.join()
     with sole_run(cfg):
-        with pytest.raises(FileExistsError), locked(tmp_path, ''):
+        with pytest.raises(UserError), locked(tmp_path, ''):
             pass
 
 

@@ -1,0 +1,1 @@
+"""What several rooms share and what imports none of them."""

@@ -1,0 +1,64 @@
+"""One of two processes of which the second fails in several ways; prints what each raises."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from mmengine.dist import all_gather_object
+from torch import distributed
+
+from colonnade.engine.processes import failing_together
+from colonnade.engine.run_report.recording import RunRecord
+
+
+def do_nothing() -> None:
+    """Succeed."""
+
+
+def fill_disk() -> None:
+    """Fail as a disk does."""
+    raise OSError(28, 'full')
+
+
+def break_down() -> None:
+    """Fail as a bug does."""
+    raise KeyError('a bug')
+
+
+def say(name: str, *works: Callable[[], None]) -> None:
+    """Print what failing together raises in this process.
+
+    Args:
+        name: Name of the case.
+        *works: What each process does.
+    """
+    try:
+        with failing_together():
+            works[int(os.environ['RANK'])]()
+    except Exception as error:
+        print(f'{name}: {type(error).__name__} {error}')
+
+
+def record() -> None:
+    """Record an evaluation of which the second process found what cannot be sent."""
+    record, loader = RunRecord(), SimpleNamespace(dataset=[0, 0])
+    record.strict = False
+    if os.environ['RANK'] == '1':
+        record.images = [lambda: None]
+    record.after_val_epoch(SimpleNamespace(val_loop=SimpleNamespace(dataloader=loader), cfg={}), {})
+
+
+def main() -> None:
+    distributed.init_process_group('gloo')
+    say('disk', do_nothing, fill_disk)
+    say('bug', do_nothing, break_down)
+    say('both', fill_disk, break_down)
+    record()
+    print('together:', all_gather_object(int(os.environ['RANK'])))
+    distributed.barrier()  # none may leave while the other still talks
+    distributed.destroy_process_group()
+
+
+if __name__ == '__main__':
+    main()
