@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,9 +62,10 @@ def draw_instances(folder: Path, num_images: int = 2) -> list[str | Path]:
 
 
 def change(file: Path, kind: str, index: int, **values: object) -> None:
-    """Overwrite values of one entry of a COCO file."""
+    """Overwrite values of one entry of a COCO file; ``...`` removes the key."""
     content = json.loads(file.read_text())
-    content[kind][index].update(values)
+    entry = content[kind][index] | values
+    content[kind][index] = {key: value for key, value in entry.items() if value is not ...}
     file.write_text(json.dumps(content))
 
 
@@ -104,9 +106,13 @@ def trained_and_tested(run_tool: Callable, config: Path) -> dict[str, float]:
 def faults_of(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments) -> list[str]:
     """The faults, and behind them the remarks, of a run that writes no config."""
     out = Path('own_that_is_not_written.py')
-    with pytest.raises(SystemExit, match='no config was written'):
-        run_tool('new_config', *arguments, '--out', out)
-    assert not out.exists()
+    try:
+        with pytest.raises(SystemExit, match='no config was written'):
+            run_tool('new_config', *arguments, '--out', out)
+        assert not out.exists()
+    finally:  # what is written all the same must not make other tests fail
+        out.unlink(missing_ok=True)
+        shutil.rmtree(out.with_name(f'{out.stem}_data'), ignore_errors=True)
     said = capsys.readouterr()
     return [line for line in (said.err + said.out).splitlines() if ': ' in line]
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,7 +15,11 @@ from conftest import ROOT
 from drawn_data import SHORT, assert_said, coco_content, draw_image, faults_of, leaf
 from foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
 
+from colonnade.common.errors import UserError
 from colonnade.engine.data_doors.doors import recognise
+from colonnade.engine.data_validation.findings import Report
+from colonnade.engine.data_validation.start import looked_at
+from colonnade.engine.launch import read_config
 
 
 @pytest.fixture(scope='session')
@@ -107,7 +112,7 @@ def test_one_folder_is_split(real: Parts, tmp_path: Path) -> None:
     record = json.loads((tmp_path / 'own_data/conversion.json').read_text())['split']
     assert (record['fraction'], record['seed'], set(record['val'])) == (0.4, 0, names[1])
     for other in (dict(split=0.4, split_seed=1), dict(split=0.2)):
-        with pytest.raises(FileExistsError, match='split in another way: remove it, or name'):
+        with pytest.raises(UserError, match='split in another way: remove it, or name'):
             read(options(one, out=tmp_path / 'own.py', **other))
     with pytest.raises(ValueError, match='does not match 5 names of images'):
         read(options(one, out=tmp_path / 'own.py', split=0.4, group='^(a)'))
@@ -130,7 +135,7 @@ def test_one_coco_file_is_split(drawn: Parts, tmp_path: Path, run_tool: Callable
     content['annotations'][3]['segmentation'] = [[1, None]]
     file.write_text(json.dumps(content))
     said = faults_of(run_tool, capsys, *arguments, '0.25')
-    assert_said(said, f'{file}: annotation 5: polygons must be numbers')
+    assert_said(said, 'all.json: annotation 5: polygons must be numbers')
     assert not Path('own_that_is_not_written_data').exists()
 
 
@@ -143,11 +148,77 @@ def test_a_conversion_is_used_again(drawn: Parts, tmp_path: Path) -> None:
     assert_said(report.remarks, 'own_data is used again')
     assert (tmp_path / 'own_data/train.json').stat() == before
     lines(tmp_path / 'set/labels/train/1.txt', BOX)
-    with pytest.raises(FileExistsError, match='own_data is a conversion of other data: remove it'):
+    with pytest.raises(UserError, match='own_data is a conversion of other data: remove it'):
         read(options(tmp_path / 'set', out=out))
     (tmp_path / 'other').mkdir()
-    with pytest.raises(FileExistsError, match='other exists and is no conversion'):
+    with pytest.raises(UserError, match='other exists and is no conversion'):
         read(options(tmp_path / 'set', out=out, data_out=tmp_path / 'other'))
+
+
+def found_before_training(config: Path) -> list[str]:
+    """What a training says of its data before it starts."""
+    reports = [Report.from_json(each['report']) for each in looked_at(read_config(config))]
+    return [found.text for report in reports for found in report.of_effect('loading', 'none')]
+
+
+@pytest.mark.parametrize('form', ['yolo_boxes', 'voc_boxes', 'labelme_polygons'])
+def test_labels_edited_after_the_conversion(form: str, drawn: Parts, tmp_path: Path,
+                                            run_tool: Callable,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
+    """Training and check_data stop; one command converts again, also when all has moved."""
+    WRITERS[form](drawn, tmp_path / 'a/set')
+    out = tmp_path / 'a/own.py'
+    run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'a/set', '--out', out)
+    assert not found_before_training(out)
+    source = json.loads((tmp_path / 'a/own_data/sources.json').read_bytes())
+    folder = tmp_path / 'a/set'
+    file = next(path for path in sorted(folder.rglob('*'))
+                if any(str(path).endswith(name) for name in source['labels']))  # yapf: disable
+    text = file.read_text()
+    os.utime(file, (1, 1))
+    assert not found_before_training(out)  # of the same content
+    file.with_name(f'another{file.suffix}').write_text(text)
+    assert f'another{file.suffix} (new)' in found_before_training(out)[0]
+    file.with_name(f'another{file.suffix}').unlink()
+    file.write_text(f'{text}\n')
+    assert_said(
+        found_before_training(out), f'{file} (edited); convert again with: '
+        f'colonnade check_data {out} --convert-again')
+    with pytest.raises(SystemExit, match='1 finding stops'):
+        run_tool('check_data', out)
+    assert 'conversions that are older than their sources (1)' in capsys.readouterr().out
+
+    shutil.move(tmp_path / 'a', tmp_path / 'b')
+    if form == 'yolo_boxes':
+        file = tmp_path / 'b' / file.relative_to(tmp_path / 'a')
+        lines(file, BOX)
+    text = (tmp_path / 'b/own.py').read_text()
+    (tmp_path / 'b/own.py').write_text(text.replace(f'{tmp_path}/a', f'{tmp_path}/b'))
+    run_tool('check_data', tmp_path / 'b/own.py', '--convert-again')
+    assert not found_before_training(tmp_path / 'b/own.py')
+    assert not (tmp_path / 'b/own_data-again').exists()
+    if form == 'yolo_boxes':
+        assert len(json.loads((tmp_path / 'b/own_data/train.json').read_bytes())['annotations']) < \
+            sum(len(content['annotations']) for _, content in drawn.values())
+
+
+def test_sources_that_are_elsewhere(drawn: Parts, tmp_path: Path, run_tool: Callable,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """As on a machine that has images and conversion, or where an earlier version converted."""
+    WRITERS['voc_boxes'](drawn, tmp_path / 'set')
+    out = tmp_path / 'own.py'
+    run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
+    for file in (tmp_path / 'set').rglob('*.xml'):
+        file.unlink()
+    assert_said(found_before_training(out), 'was converted from files that are not on this machine')
+    (tmp_path / 'own_data/sources.json').write_text('{')
+    assert_said(found_before_training(out), 'sources.json or a file that it names cannot be read')
+    (tmp_path / 'own_data/conversion.json').write_text('{}')
+    with pytest.raises(SystemExit, match='was converted by an earlier version'):
+        run_tool('check_data', out, '--convert-again')
+    with pytest.raises(
+            SystemExit, match='reads no dataset that colonnade new_config has converted'):
+        run_tool('check_data', leaf('mask_rcnn'), '--convert-again')
 
 
 def test_the_page(drawn: Parts, tmp_path: Path, run_tool: Callable,
@@ -167,9 +238,8 @@ def test_the_page(drawn: Parts, tmp_path: Path, run_tool: Callable,
     commands = [line for block in re.findall('```sh\n(.*?)```', page, re.DOTALL)
                 for line in block.replace('\\\n', '').splitlines()]  # yapf: disable
     for _, tool, *arguments in map(shlex.split, commands):
-        short = SHORT if tool == 'tools/train.py' else []
-        run_tool(Path(tool).stem, *arguments, *short)
-    assert len(commands) == 9 and len(list(tmp_path.glob('*.py'))) == 8
+        run_tool(tool, *arguments, *(SHORT if tool == 'train' else []))
+    assert len(commands) == 10 and len(list(tmp_path.glob('*.py'))) == 8
 
 
 @pytest.mark.parametrize('names, says', [
@@ -222,7 +292,6 @@ def test_an_archive(tmp_path: Path) -> None:
     (['--data', '.', '--split', '0.2', '--group', 'a'], 'has no group in brackets'),
     (['--data', '.', '--split', '0.2', '--group', '('], 'is no regular expression'),
     (['--coco', 'a.json', '--images', '.'], 'or one with --split 0.2'),
-    (['--coco', 'a.json', 'b.json', '--images', '.', '--data-out', 'x'], '--data-out is for'),
 ])
 def test_options_that_do_not_go_together(arguments: list[str], says: str, run_tool: Callable,
                                          tmp_path: Path) -> None:

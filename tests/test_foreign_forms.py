@@ -1,6 +1,8 @@
 """Each form of other programs: what is allowed, what is wrong, what is lost."""
 from __future__ import annotations
 
+import base64
+import io
 import json
 import random
 import re
@@ -8,11 +10,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from conftest import NO_WORKERS, ROOT, SHORT, latest_log
 from drawn_data import assert_said, draw_image
 from foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
+from PIL import Image
+from pycocotools import mask as coco_masks
 
 
 @pytest.fixture
@@ -89,18 +94,107 @@ def test_what_yolo_allows(drawn: Parts, tmp_path: Path) -> None:
         'labels/a b/x.y.txt:1']  # yapf: disable
 
 
-@pytest.mark.parametrize('points', [1, 3, 17])
-def test_poses_are_no_polygons(points: int, drawn: Parts, tmp_path: Path) -> None:
-    """A class, a box, and x, y and visibility of each point."""
+@pytest.mark.parametrize('points', [1, 2, 3, 4, 17])
+@pytest.mark.parametrize('flag', ['1', '2.000000'])
+def test_poses_are_no_polygons(points: int, flag: str, drawn: Parts, tmp_path: Path) -> None:
+    """A class, a box, and x, y and visibility of each point; one fault, not one for each line."""
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
-    line = BOX + ' 0.5 0.4 1' * points
+    line = BOX + f' 0.5 0.4 {flag}' * points
     for file in (tmp_path / 'set/labels').rglob('*.txt'):
         lines(file, line)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert_said(report.faults, f'as a class, a box and {points} keypoints have')
+    assert len(report.faults) == 1
     lines(tmp_path / 'set/labels/train/1.txt', line, BOX)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not any('keypoints' in fault for fault in report.faults)
+
+
+def test_objects_with_as_many_points(drawn: Parts, tmp_path: Path) -> None:
+    """Keypoints without visibility cannot be told from polygons: that is said."""
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    for file in (tmp_path / 'set/labels').rglob('*.txt'):
+        lines(file, BOX + ' 0.5 0.4 0.3 0.3 0.2 0.25')
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert_said(report.remarks, 'have 5 points: if these are boxes with keypoints, they train as')
+
+
+@pytest.mark.parametrize('form, file, text', [
+    ('yolo_boxes', 'labels/train/1.txt', f'{BOX}\n2 0.5 0.5 0.1 0.1'),
+    ('yolo_boxes', 'labels/train/1.txt', '0 1.05 0.5 0.1 0.1'),
+    ('yolo_boxes', 'images/train/1.jpg', 'no JPEG'),
+    ('voc_boxes', 'train/1.xml', '<annotation><object></object></annotation>'),
+    ('voc_boxes', 'train/1.xml', '<annotation>'),
+    ('labelme_polygons', 'train/1.json', '{"shapes": [7]}'),
+    ('labelme_polygons', 'train/1.json', '{"shapes": ['),
+    ('labelme_polygons', 'train/1.jpg', 'no JPEG'),
+])
+def test_samples_that_cannot_be_used_are_skipped(form: str, file: str, text: str, drawn: Parts,
+                                                 tmp_path: Path) -> None:
+    """The image goes with all its objects: one that is left out would be learnt as background."""
+    WRITERS[form](drawn, tmp_path / 'set')
+    (tmp_path / 'set' / file).write_text(text)
+    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert report.faults
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', on_bad_data='skip'))
     assert not report.faults
+    assert_said(report.remarks, f'--on-bad-data skip: 1 samples are left out, the first: {file}')
+    assert [image['file_name'] for image in contents[0]['images']] == ['2.jpg']
+    assert {a['image_id'] for a in contents[0]['annotations']} == {1}
+    assert json.loads((tmp_path / 'own_data/conversion.json').read_text())['skipped']
+
+
+def test_tests_that_are_missing_stop_nothing(drawn: Parts, tmp_path: Path) -> None:
+    """Nothing reads them."""
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    file = tmp_path / 'set/data.yaml'
+    for test in ('images/no', 'test.txt', 7):
+        lines(tmp_path / 'set/test.txt', 'no.jpg', 'images/train/1.jpg')
+        content = dict(train='images/train', val='images/val', test=test, names=['disc', 'square'])
+        file.write_text(yaml.safe_dump(content))
+        contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+        assert not report.faults and [len(content['images']) for content in contents] == [2, 2]
+    file.unlink()
+    lines(tmp_path / 'set/classes.txt', 'disc', 'square')
+    shutil.move(tmp_path / 'set/images', tmp_path / 'cvat')
+    for split in ('train', 'val'):
+        for image in (tmp_path / 'cvat' / split).iterdir():
+            label = (tmp_path / 'set/labels' / split / image.name).with_suffix('.txt')
+            shutil.move(label, image.with_suffix('.txt'))
+        names = [f'{split}/{image.name}' for image in (tmp_path / 'cvat' / split).glob('*.jpg')]
+        lines(tmp_path / f'cvat/{split}.txt', *names)
+    lines(tmp_path / 'cvat/test.txt', 'no.jpg')
+    lines(tmp_path / 'cvat/obj.names', 'disc', 'square')
+    _, report = read(options(tmp_path / 'cvat', out=tmp_path / 'cvat.py'))
+    assert not report.faults
+    WRITERS['voc_polygons'](drawn, tmp_path / 'voc')
+    lines(tmp_path / 'voc/ImageSets/Main/test.txt', 'no')
+    _, report = read(options(tmp_path / 'voc', out=tmp_path / 'voc.py'))
+    assert not report.faults
+
+
+def test_numbers_of_classes_without_names(drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    content = dict(train='images/train', val='images/val', nc=2)
+    (tmp_path / 'set/data.yaml').write_text(yaml.safe_dump(content))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.faults
+    assert [c['name'] for c in contents[0]['categories']] == ['class 0', 'class 1']
+    assert_said(report.remarks, 'nc without names: classes are called class 0, class 1 and so on')
+
+
+@pytest.mark.parametrize('name', ['data.yaml', 'classes.txt'])
+def test_names_in_latin_1(name: str, drawn: Parts, tmp_path: Path) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    text = 'train: images/train\nval: images/val\nnames: [Bär, Straße]\n'
+    (tmp_path / 'set/data.yaml').unlink()
+    (tmp_path / 'set' / name).write_text(
+        text if name == 'data.yaml' else 'Bär\nStraße\n', encoding='latin-1')
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.faults
+    assert [c['name'] for c in contents[0]['categories']] == ['Bär', 'Straße']
+    assert_said(report.remarks, f'repaired: names of classes in a file that is not in UTF-8: '
+                f'read as Latin-1 (1, the first: {name})')  # yapf: disable
 
 
 def test_two_yaml_files(drawn: Parts, tmp_path: Path) -> None:
@@ -158,8 +252,9 @@ def test_lists_of_images(drawn: Parts, tmp_path: Path) -> None:
     assert [len(content['images']) for content in contents] == [2, 2]
     assert_said(report.remarks, 'images of the test part are left for tests (2)')
     lines(folder / 'train.txt', 'images/train/1.jpg', 'images/train/7.jpg')
+    lines(folder / 'labels/train/1.txt', '0 1.2 0.5 0.1 0.1')
     _, report = read(options(folder, out=tmp_path / 'own.py'))
-    assert_said(report.faults, 'train.txt:2: there is no ')
+    assert_said(report.faults, 'train.txt:2: there is no ', '1.txt:1: coordinates must be parts')
 
 
 def test_two_folders_of_images(drawn: Parts, tmp_path: Path) -> None:
@@ -303,6 +398,39 @@ def test_xml_with_a_namespace(tmp_path: Path) -> None:
     assert [len(content['annotations']) for content in contents] == [2, 2]
 
 
+@pytest.mark.parametrize('encoding, declared', [
+    ('gbk', 'GBK'),
+    ('gb18030', 'gb2312'),
+    ('shift_jis', 'Shift_JIS'),
+    ('latin-1', 'ISO-8859-1'),
+    ('utf-8-sig', 'utf-8'),
+    ('utf-8', 'utf-8'),
+])
+def test_xml_in_other_encodings(encoding: str, declared: str, tmp_path: Path) -> None:
+    name = 'Straße' if encoding in ('latin-1', 'utf-8-sig') else '道路'
+    draw_voc(tmp_path, '{}', '{}')
+    for file in tmp_path.rglob('*.xml'):
+        source = file.read_text().replace('disc', name)
+        source = f'<?xml version="1.0" encoding={declared!r}?>\n{source}'
+        file.write_bytes(source.encode(encoding))
+    contents, report = read(options(tmp_path, out=tmp_path / 'own.py'))
+    assert not report.faults
+    assert contents[0]['categories'] == [dict(id=0, name=name)]
+
+
+@pytest.mark.parametrize('declared, says', [
+    ('no-such', "its encoding 'no-such' is not known"),
+    ('rot13', "its encoding 'rot13' is not known"),
+    ('utf-7', 'declares a document type'),
+])
+def test_encodings_that_hide_something(declared: str, says: str, tmp_path: Path) -> None:
+    draw_voc(tmp_path, '{}', '{}')
+    source = '<annotation/>' if declared != 'utf-7' else '+ADwAIQ-DOCTYPE a><annotation/>'
+    (tmp_path / 'train/train 0.xml').write_text(f'<?xml encoding={declared!r}?>{source}')
+    _, report = read(options(tmp_path, out=tmp_path / 'own.py'))
+    assert_said(report.faults, says)
+
+
 def labelme(*shapes: dict, **values: object) -> str:
     return json.dumps(dict(shapes=shapes, imagePath='..\\1.jpg', **values))
 
@@ -311,10 +439,21 @@ def shape(points: list, kind: str = 'polygon', **values: object) -> dict:
     return dict(label='disc', points=points, shape_type=kind, **values)
 
 
+def png_mask(pixels: np.ndarray) -> str:
+    """Return a mask as LabelMe stores it."""
+    file = io.BytesIO()
+    Image.fromarray((pixels > 0).astype(np.uint8) * 255).save(file, 'PNG')
+    return base64.b64encode(file.getvalue()).decode()
+
+
 @pytest.mark.parametrize('source, says', [
     (labelme(shape([[1, 2], [3, None], [5, 6]])), 'train/1.json: shape 1: points must be [[x, y]'),
     (labelme(shape([[1, 1], [1e8, 5], [5, 1e8]])), 'within -1048576 ... 1048576, got'),
-    (labelme(shape([[1, 2], [3, 4]], 'mask')), 'shape 1: is a mask: save it as a polygon'),
+    (labelme(shape([[1, 2], [3, 4]], 'mask')), 'shape 1: is a mask: it must have two points, and'),
+    (labelme(shape([[1, 2], [3, 4]], 'mask', mask='no')), 'shape 1: is a mask that cannot be read'),
+    (labelme(shape([[1, 2], [300, 4]], 'mask', mask='')), 'shape 1: is a mask from 1, 2 to 300, 4'),
+    (labelme(shape([[1, 2], [3, 4]], 'mask', mask=png_mask(
+        np.eye(4)))), 'shape 1: is a mask of 4 x 4 pixels, and its points are of 3 x 3'),
     (labelme(shape([[1, 2]], 'circle')), 'shape 1: is a circle of 1 points'),
     (labelme(dict(points=[])), 'shape 1: must have a label, got'),
     (labelme(shape([]), imageWidth=4, imageHeight=5), '1.json: says 4 x 5 pixels, '),
@@ -338,13 +477,42 @@ def test_shapes_of_labelme(drawn: Parts, tmp_path: Path) -> None:
             shape([[1, 1], [2, 2]], 'line', description='x'), shape([[1, 1], [2, 2]])))
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     box, circle, pair = [a for a in contents[0]['annotations'] if a['image_id'] == 1]
-    assert box['bbox'] == [5, 10, 15, 15] and 'segmentation' not in box
+    assert box['bbox'] == [5, 10, 15, 15]
+    assert box['segmentation'] == [[5, 10, 20, 10, 20, 25, 5, 25]]
     assert circle['bbox'] == [10, 10, 20, 20]
     assert circle['area'] == pytest.approx(314.16, rel=2e-3)
     assert pair['bbox'] == [1, 1, 28, 8] and list(map(len, pair['segmentation'])) == [6, 8]
-    assert_said(report.remarks, 'shapes of kind line, which have no area, are left out (1, the ',
-                'polygons of fewer than three points are left out (1', 'flags of shapes are lost',
-                'descriptions of shapes are lost', 'circles become polygons of 64 points')
+    assert_said(
+        report.remarks, 'shapes of kind line, which have no area, are left out (1, the ',
+        'polygons of fewer than three points are left out (1', 'flags of shapes are lost',
+        'descriptions of shapes are lost', 'circles become polygons of 64 points',
+        'repaired: objects without a mask beside others with one: the corners of their '
+        'box are the mask (--boxes trains boxes alone) (1, the first: train/1.json: ')
+
+
+def test_masks_and_turned_boxes_of_labelme(drawn: Parts, tmp_path: Path) -> None:
+    """Masks are RLEs of the image's size; parts of one object are joined, also with a polygon."""
+    WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
+    pixels = np.triu(np.ones((4, 6)))
+    part = shape([[10, 20], [15, 23]], 'mask', mask=png_mask(pixels))
+    (tmp_path / 'set/train/1.json').write_text(
+        labelme(part, part | dict(group_id=1), shape([[1, 1], [9, 1], [9, 9], [1, 9]], group_id=1),
+                shape([[5, 5], [9, 9], [5, 13], [1, 9]], 'rotation', direction=0.78),
+                part | dict(mask=png_mask(0 * pixels)), shape([[1, 1], [9, 9]], 'cuboid')))
+    contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.faults
+    alone, joined, turned = [a for a in contents[0]['annotations'] if a['image_id'] == 1]
+    expected = np.zeros((40, 48), np.uint8)
+    expected[20:24, 10:16] = pixels
+    np.testing.assert_array_equal(coco_masks.decode(alone['segmentation']), expected)
+    assert (alone['bbox'], alone['area']) == ([10, 20, 6, 4], pixels.sum())
+    expected[1:9, 1:9] = 1
+    np.testing.assert_array_equal(coco_masks.decode(joined['segmentation']), expected)
+    assert joined['bbox'] == [1, 1, 15, 23]
+    assert turned['segmentation'] == [[5, 5, 9, 9, 5, 13, 1, 9]]
+    assert_said(report.remarks, 'masks without a pixel are left out (1',
+                "shapes of kind 'cuboid', which is not known, are left out (1")
+    assert not any('no area' in remark for remark in report.remarks)
 
 
 @pytest.mark.parametrize('form', ['labelme_polygons', 'voc_boxes'])
@@ -407,7 +575,7 @@ def test_names_of_images_in_coco(drawn: Parts, tmp_path: Path) -> None:
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert [image['file_name'] for image in contents[0]['images']] == ['deep/1.jpg', 'deep/2.jpg']
     assert_said(report.remarks, 'backslashes in names of images are read as slashes (1',
-                'they are numbered from 1 on (2, the first: train/_annotations.coco.json)')
+                '0: numbered from 1 (8, the first: train/_annotations.coco.json: annotation 0)')
     for name in ('/no/1.jpg', 'C:\\no\\1.jpg'):
         content['images'] = [image | dict(file_name=name) for image in content['images']]
         file.write_text(json.dumps(content))

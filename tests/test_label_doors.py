@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import csv
 import io
 import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,9 +29,12 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
+from colonnade.common.errors import UserError
 from colonnade.engine.data_doors.colour_tables import text_rows
+from colonnade.engine.data_validation.conversions import find_changes
 from colonnade.engine.data_validation.findings import Report
 from colonnade.engine.own_data import command
+from colonnade.engine.own_data.options import check_data_options, complete_data_options
 
 SPLITS: Splits = {
     'train': draw_samples(['a b', 'ümläut', 'c3', 'c4']),
@@ -50,15 +55,16 @@ WHOLE = dict(
     group=None,
     colours=None,
     lists=None,
-    palette=None)
+    palette=None,
+    on_bad_data='stop')
 
 
 def look(out: Path, *paths: Path, **options: object) -> tuple[command.OwnData | None, Report]:
     """What ``new_config.py`` finds, without a recipe."""
     args, report = argparse.Namespace(**{**WHOLE, 'data': list(paths) or None, **options}), Report()
-    args.data_out = out if args.data or args.split or args.colours else None
-    command.check_data_options(args)
-    command.complete_data_options(args)
+    args.data_out = out
+    check_data_options(args)
+    complete_data_options(args)
     data = command.look_at_data(args, report, masks=True, filter_cfg={}, kind='labels')
     return data, report
 
@@ -181,12 +187,28 @@ def test_order_of_polygons_and_what_is_lost(tmp_path: Path) -> None:
     assert (found[:, :8] == 255).all() and (found[:, 8:] == data.classes.index('road')).all()
     assert_said(report.remarks, 'linestrip, which have no area, are left out')
     assert json.loads((tmp_path / 'out/conversion.json').read_text())['lost']
+    pixels = io.BytesIO()
+    Image.new('1', (48, 20), 1).save(pixels, 'PNG')
+    content['shapes'].append(
+        dict(
+            points=[[0, 20], [47, 39]],
+            shape_type='mask',
+            label='tree',
+            mask=base64.b64encode(pixels.getvalue()).decode()))
+    file.write_text(json.dumps(content))
+    data, report = look(tmp_path / 'out1', tmp_path)
+    assert data is not None
+    found = loaded(data)['train']['c3']
+    assert (found[20:] == data.classes.index('tree')).all() and (found[:20, :8] == 255).all()
     content['shapes'][0]['points'] = 'no'
     file.write_text(json.dumps(content))
     (tmp_path / 'train/c4.jpg').unlink()
     _, report = look(tmp_path / 'out2', tmp_path)
     assert_said(report.faults, 'c3.json: shape 1: points must be', 'c4.json: there is no image')
     assert not (tmp_path / 'out2').exists()
+    data, report = look(tmp_path / 'out2', tmp_path, on_bad_data='skip')
+    assert data is not None and not loaded(data)['train'].keys() & {'c3', 'c4'}
+    assert_said(report.remarks, '--on-bad-data skip: 2 samples are left out, the first: train/c3')
 
 
 def test_names_of_labelme_that_are_chosen(tmp_path: Path) -> None:
@@ -318,8 +340,8 @@ def test_one_set_is_split(group: str | None, tmp_path: Path) -> None:
         out = tmp_path / f'out{len(found)}'
         data, report = look(out, split=0.4, group=group, **options)
         assert report.faults == [] and data is not None and data.num_images == (3, 2)
-        assert sorted(path.name for path in out.iterdir()) == ['conversion.json', 'train.txt',
-                                                               'val.txt']  # yapf: disable
+        names = ['conversion.json', 'sources.json', 'train.txt', 'val.txt']
+        assert sorted(path.name for path in out.iterdir()) == names
         found.append(loaded(data))
         names = {split: set(samples) for split, samples in found[-1].items()}
         assert names['train'] | names['val'] == set(ONE['.'])
@@ -362,8 +384,27 @@ def test_a_conversion_happens_once(tmp_path: Path) -> None:
     assert_said(report.remarks, 'out is used again: label maps and lists')
     save(tmp_path / 'data/train_labels/c3_L.png', painted(SPLITS['train']['c4'][1]))
     os.utime(tmp_path / 'data/train_labels/c3_L.png', (1, 1))
-    with pytest.raises(FileExistsError, match='of other data: remove it'):
+    with pytest.raises(UserError, match='of other data: remove it'):
         look(tmp_path / 'out', tmp_path / 'data')
+
+
+def test_masks_edited_after_the_conversion(tmp_path: Path) -> None:
+    """Those in colours are stale; those that training reads itself only if one is new."""
+    write_camvid(tmp_path / 'data', SPLITS)
+    look(tmp_path / 'out', tmp_path / 'data')
+    assert find_changes(tmp_path / 'out') == []
+    mask = tmp_path / 'data/train_labels/c3_L.png'
+    save(mask, painted(SPLITS['train']['c4'][1]))
+    (tmp_path / 'data/class_dict.csv').write_text('name,r,g,b\n')
+    assert find_changes(tmp_path / 'out') == [f'{tmp_path}/data/class_dict.csv (edited)',
+                                              f'{mask} (edited)']  # yapf: disable
+    write_folders(tmp_path / 'one', ONE)
+    look(tmp_path / 'lists', tmp_path / 'one', split=0.4)
+    mask = next((tmp_path / 'one/masks').glob('*.png'))
+    mask.write_bytes(mask.read_bytes() + b'0')
+    assert find_changes(tmp_path / 'lists') == []
+    shutil.copy(mask, mask.with_name('new.png'))
+    assert find_changes(tmp_path / 'lists') == [f'{mask.with_name("new.png")} (new)']
 
 
 def test_files_that_are_missing(tmp_path: Path) -> None:

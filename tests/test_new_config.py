@@ -10,11 +10,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_python
 from drawn_data import draw_instances, draw_label_maps, leaf, trained_and_tested
 from mmengine.config import Config
 
+from colonnade.engine.launch import read_config
 from colonnade.engine.own_data.schedule import schedule
+from colonnade.engine.transplant.command import config_file
 
 CATEGORIES = {'person': 1, 'car': 3, 'dog': 18, 'bottle': 44, 'chair': 62}
 STUFF = {'wall': 1, 'building': 2, 'sky': 3}  # in ADE20k's numbering
@@ -72,9 +74,10 @@ def test_instances(five_classes: list, tmp_path: Path, run_tool: Callable,
 def test_label_maps(head: str, three_classes: Path, tmp_path: Path, run_tool: Callable,
                     capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / 'own.py'
-    run_tool('new_config', leaf(head), '--masks', three_classes, '--classes', *STUFF, '--out', out)
+    run_tool('new_config', leaf(head), '--masks', three_classes, '--classes', *STUFF, '--out', out,
+             '--zero', 'unlabelled')
     printed = capsys.readouterr().out
-    assert 'label 0 stands for unlabelled pixels: the 3 classes are the labels 1 to 3' in printed
+    assert 'label 0 stands for unlabelled pixels: as --zero or the form of the data says' in printed
     cfg = Config.fromfile(out)
     heads = [cfg.model.decode_head, cfg.model.get('auxiliary_head')]
     assert {head.num_classes for head in heads if head} == {3}
@@ -132,6 +135,21 @@ def test_schedule(head: str, recipe: str, num_images: int, options: dict, length
         assert rest['milestones'] == [length * 3 // 4, round(length * 33 / 36)]
 
 
+@pytest.mark.parametrize('options, epochs, rate', [
+    ({}, 300, 0.004),
+    (dict(num_gpus=4), 300, 0.004),
+    (dict(images_per_gpu=8, epochs=50), 50, 0.001),
+])
+def test_a_batch_size_that_is_not_the_recipes_own(options: dict, epochs: int, rate: float) -> None:
+    """mmdet's RTMDet was trained with 8 x 32 images, and inherits a base_batch_size of 16."""
+    cfg = read_config(config_file('mmdet::rtmdet/rtmdet_s_8xb32-300e_coco.py'))
+    changes, reasons = schedule(cfg, 17, **options)
+    assert changes['train_cfg']['max_epochs'] == epochs
+    assert changes['optim_wrapper']['optimizer']['lr'] == pytest.approx(rate)
+    assert 'auto_scale_lr' not in changes
+    assert 'base_batch_size is 16, less than the 32 images of one process' in reasons[1]
+
+
 @pytest.mark.parametrize('num_val, interval', [(0, 500), (31, 100), (2000, 250), (9000, 500)])
 def test_evaluations_are_several_if_they_are_short(num_val: int, interval: int) -> None:
     cfg = Config.fromfile(leaf('mask_rcnn'))
@@ -155,12 +173,14 @@ def test_a_schedule_of_one_epoch_and_a_small_batch() -> None:
     (['no.py', '--masks', '.'], 'no config file no.py'),
     (['{det}', '--masks', '.'], '--coco is for detectors, --masks for segmenters'),
     (['{det}', '--coco', 'a.json', 'b.json'], '--images must name'),
+    (['{det}', '--coco', '{seg}', 'b.json', '--images', '.', 'no'
+      ], 'no such file or folder: --coco b.json, --images no'),
     (['{det}', '--coco', 'a', 'b', '--ignore-255'
       ], '--zero, --suffixes, --ignore-255 and --colours'),
     (['{seg}', '--masks', '.'], '. is not laid out as ADE20k (annotations/training, images/tr'),
     (['{seg}', '--masks', '.', '--boxes'], '--boxes is for --coco'),
     (['{seg}', '--masks', '{seg}'], 'is a file and --masks takes folders of label maps'),
-    (['{seg}', '--masks', 'a', 'b', '--images', 'c'], '--images must name two folders'),
+    (['{seg}', '--masks', '.', '.', '--images', '.'], '--images must name two folders'),
     (['{seg}', '--masks', '.', '--out', '{seg}'], 'exists: name another --out'),
     (['{seg}', '--masks', '.', '--out', 'own'], '--out must end in .py, got own'),
     (['{seg}', '--masks', '.', '--classes', 'a', 'a'], '--classes must be names that differ'),
@@ -176,9 +196,9 @@ def test_wrong_arguments_are_named(arguments: list[str], message: str, run_tool:
 
 
 @pytest.mark.parametrize('content, says', [
-    ('model = dict(', 'cannot be read as a config: SyntaxError'),
-    ('_base_ = "no.py"', 'cannot be read as a config: FileNotFoundError'),
-    ('x = 1 / 0', 'cannot be read as a config: ZeroDivisionError'),
+    ('model = dict(', 'cannot be read: SyntaxError'),
+    ('_base_ = "no.py"', 'cannot be read: FileNotFoundError'),
+    ('x = 1 / 0', 'cannot be read: ZeroDivisionError'),
     ('x = 1', 'is no config that trains and evaluates: it has no default_scope, model'),
     ('_base_ = "{leaf}"\nval_evaluator = [dict(type="CocoMetric")]', 'val_evaluator must be one'),
     ('_base_ = "{leaf}"\nmodel = dict(_delete_=True, type="RPN")', 'nothing in model says num_cla'),
@@ -249,7 +269,9 @@ def test_config_and_data_of_one_project_move_together(out: str, tmp_path: Path, 
     monkeypatch.chdir(project)
     run_tool('new_config', leaf('mask_rcnn'), '--coco', 'data/train.json', 'data/val.json',
              '--images', 'data/train', 'data/val', '--out', out)
-    assert 'data_root starts from the folder of this file' in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert 'data_root starts from the folder of this file' in said
+    assert '_base_ is an absolute path: on another machine, change it' in said
     moved = project.rename(tmp_path / 'elsewhere')
     monkeypatch.chdir('/')
     cfg = Config.fromfile(moved / out)
@@ -272,19 +294,44 @@ def test_data_elsewhere_keep_their_place(tmp_path: Path, run_tool: Callable,
     assert Config.fromfile('near.py').data_root == str(project / 'data')
 
 
-@pytest.mark.parametrize('folder, options, says', [
-    (ROOT, [], 'python tools/train.py {}'),
-    (ROOT, ['--gpus', '4'], 'torchrun --nproc-per-node 4 tools/train.py {} --launcher pytorch'),
-    ('/', [], 'python -m colonnade.tools.train {}'),
-    ('/', ['--gpus', '2'
-           ], 'torchrun --nproc-per-node 2 -m colonnade.tools.train {} --launcher pytorch'),
+@pytest.mark.parametrize('options, says', [
+    ([], 'colonnade train {}'),
+    (['--gpus', '4'], 'torchrun --nproc-per-node 4 -m colonnade train {} --launcher pytorch'),
 ])
-def test_the_command_that_trains(folder: str | Path, options: list[str], says: str, tmp_path: Path,
-                                 run_tool: Callable, monkeypatch: pytest.MonkeyPatch,
+def test_the_command_that_trains(options: list[str], says: str, tmp_path: Path, run_tool: Callable,
                                  capsys: pytest.CaptureFixture[str]) -> None:
-    """It runs where it is printed."""
     arguments = draw_label_maps(tmp_path)
-    monkeypatch.chdir(folder)
     out = tmp_path / 'my own.py'
     run_tool('new_config', leaf('sem_fpn'), *arguments, '--out', out, *options)
     assert f'train with: {says.format(shlex.quote(str(out)))}\n' in capsys.readouterr().out
+
+
+def test_missing_files_are_refused_without_torch() -> None:
+    """Importing torch and mmdet takes seconds, in which a user waits for a typing error."""
+    words = ['new_config', str(leaf('mask_rcnn')), '--coco', 'no.json', 'no.json', '--images', '.']
+    printed = run_python(
+        '-c', f"""
+import sys
+from colonnade.tools import new_config
+sys.argv = {words}
+try:
+    new_config.main()
+except SystemExit as stopped:
+    print(stopped)
+print('torch' in sys.modules, 'mmdet' in sys.modules)
+""")
+    assert printed.endswith('no such file or folder: --coco no.json, --coco no.json\nFalse False\n')
+
+
+def test_a_config_is_written_without_timm_and_mmdet(tmp_path: Path) -> None:
+    words = [str(word) for word in ('new_config', leaf('mask_rcnn'), *draw_instances(tmp_path),
+                                    '--out', tmp_path / 'own.py')]  # yapf: disable
+    printed = run_python(
+        '-c', f"""
+import sys
+from colonnade.tools import new_config
+sys.argv = {words}
+new_config.main()
+print([name for name in ('timm', 'torchvision', 'mmdet', 'mmseg') if name in sys.modules])
+""")
+    assert printed.endswith('\n[]\n')

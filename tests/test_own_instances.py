@@ -1,6 +1,7 @@
 """Instances in COCO's form: all that is wrong with them is said."""
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,11 +9,14 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from drawn_data import (HEIGHT, WIDTH, assert_said, change, coco_content, draw_image,
+from drawn_data import (CLASSES, HEIGHT, WIDTH, assert_said, change, coco_content, draw_image,
                         draw_instances, faults_of, leaf, remove)
+from mmengine.config import Config
 
 from colonnade.engine.data_validation.coco_files import Usage, check_instances, headers_in
 from colonnade.engine.data_validation.findings import Report
+from colonnade.engine.own_data.command import look_at_data
+from colonnade.tools.command_line import add_data_arguments
 
 POLYGON = [4, 4, 20, 4, 20, 16]
 
@@ -33,9 +37,6 @@ def report_of(annotation: dict[str, Any], folder: Path, evaluated: bool = False)
 
 
 @pytest.mark.parametrize('kind, values, says', [
-    ('images', dict(width='48'), "image 1: width must be a whole number of pixels, got '48'"),
-    ('images', dict(height=None), 'image 1: height must be a whole number of pixels, got None'),
-    ('images', dict(height=0), 'image 1: height must be a whole number of pixels, got 0'),
     ('images', dict(file_name=7), 'image 1: file_name must be text, got 7'),
     ('images', dict(file_name='a\0b'), 'cannot be read: ValueError: embedded null byte'),
     ('images', dict(file_name='\ud800.jpg'), 'cannot be read: UnicodeEncodeError'),
@@ -44,21 +45,16 @@ def report_of(annotation: dict[str, Any], folder: Path, evaluated: bool = False)
     ('images', dict(id=[1]), 'images[0]: id must be a whole number, got [1]'),
     ('images', dict(id=10**30), 'images[0]: id must be a whole number, got 1000000'),
     ('categories', dict(name=5), 'category 0: name must be text, got 5'),
-    ('categories', dict(id='0'), "categories[0]: id must be a whole number, got '0'"),
     ('categories', dict(id=1), 'category 1 stands there more than once'),
     ('categories', dict(name='square'), "more than one is named 'square'"),
     ('categories', dict(name='ring'), 'must have the same categories in the same order'),
-    ('annotations', dict(id=3), 'annotation 3 stands there more than once'),
-    ('annotations', dict(image_id=7), 'annotation 2: there is no image 7'),
     ('annotations', dict(category_id=9), 'annotation 2: there is no category 9'),
+    ('annotations', dict(bbox=[1, 2, 3],
+                         segmentation=[]), 'bbox must be [left, top, width, height'),
+    ('annotations', dict(bbox=None, segmentation=[[1, 2, None]]), 'bbox must be [left'),
+    ('annotations', dict(iscrowd=2), 'iscrowd must be 0 or 1, got 2'),
+    ('annotations', dict(segmentation=7), 'segmentation must be a list of polygons'),
     ('annotations', dict(category_id=[0]), 'category_id must be a whole number, got [0]'),
-    ('annotations', dict(bbox=[1, 2, 3]), 'bbox must be [left, top, width, height], got [1, 2, 3]'),
-    ('annotations', dict(bbox=[1, 2, float('inf'), 3]), 'bbox must be [left'),
-    ('annotations', dict(bbox=[1, 2, 10**400, 3]), 'bbox must be [left'),
-    ('annotations', dict(area=None), 'area must be a number of pixels, got None'),
-    ('annotations', dict(iscrowd='0'), "iscrowd must be 0 or 1, got '0'"),
-    ('annotations', dict(segmentation=[]), 'annotation 2: has no segmentation'),
-    ('annotations', dict(segmentation=POLYGON), 'segmentation must be a list of polygons'),
     ('annotations', dict(segmentation=[[4, 4, None, 4, 20, 16]]), 'polygons must be numbers'),
     ('annotations', dict(segmentation=[[4, 4, 1e9, 4, 20, 16]]), 'polygons must be numbers'),
     ('annotations', dict(segmentation=[[4, 4, float('nan'), 4, 20, 16]]),
@@ -79,15 +75,174 @@ def test_what_cannot_be_used(kind: str, values: dict, says: str, instances: list
     assert_said(faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances), says)
 
 
-def test_entries_without_what_they_need(instances: list, run_tool: Callable,
-                                        capsys: pytest.CaptureFixture[str]) -> None:
-    remove(instances[1], 'area', 'iscrowd')
+def test_one_fault_brings_no_others(instances: list, run_tool: Callable,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """What follows from a fault is not reported with it."""
     content = json.loads(instances[1].read_text())
     content['categories'].append(7)
     instances[1].write_text(json.dumps(content))
     said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances)
-    assert_said(said, 'annotation 2 has no area, iscrowd',
-                'categories[2] must have id, name, got 7')
+    assert_said(said, 'categories[2] must have id, name, got 7')
+    assert len([line for line in said if line.startswith('fault')]) == 1
+    for kind, values in (('images', dict(file_name='no.jpg',
+                                         width=None)), ('categories', dict(name=None)),
+                         ('categories', dict(id=...)), ('annotations', dict(category_id=7))):
+        draw_instances(instances[1].parent)
+        change(instances[1], kind, 0, **values)
+        content = json.loads(instances[1].read_text())
+        content['images'] = content['images'][:1]
+        instances[1].write_text(json.dumps(content))
+        said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances)
+        assert len([line for line in said if line.startswith('fault')]) == 1, said
+
+
+def repaired(instances: list, *options: str) -> tuple[list[dict], list[str]]:
+    """Return the COCO files that a config of two files would use, and the remarks."""
+    parser = argparse.ArgumentParser()
+    add_data_arguments(parser)
+    args = parser.parse_args([*map(str, instances), *options])
+    args.out, report = instances[1].parent / 'own.py', Report()
+    data = look_at_data(args, report, masks=True, filter_cfg={}, kind='instances')
+    assert data is not None and not report.faults
+    files = [data.root / dataset['ann_file'] for dataset in data.datasets]
+    return [json.loads(file.read_text()) for file in files], report.remarks
+
+
+@pytest.mark.parametrize('split', [1, 2])
+@pytest.mark.parametrize('kind, values, expected, says', [
+    ('images', dict(width='48'), dict(width=48), 'width and height of images: written as int'),
+    ('images', dict(width=48.0), dict(width=48), 'written as integers'),
+    ('images', dict(height=None), dict(height=40), 'read from their files'),
+    ('images', dict(height=0), dict(height=40), 'read from their files'),
+    ('images', dict(height=...), dict(height=40), 'read from their files'),
+    ('categories', dict(id='0'), dict(id=0), 'IDs of categories'),
+    ('annotations', dict(id=0), {}, 'IDs of annotations, missing, used twice or 0'),
+    ('annotations', dict(id=...), {}, 'IDs of annotations, missing, used twice or 0'),
+    ('annotations', dict(id='2'), dict(id=2), 'IDs of annotations: written as integers'),
+    ('annotations', dict(bbox=...), dict(bbox=[4, 4, 16, 12]), 'bbox of annotations: computed'),
+    ('annotations', dict(bbox=[1, 2, 3]), dict(bbox=[4, 4, 16, 12]), 'computed from masks'),
+    ('annotations', dict(bbox=[1, 2, float('inf'), 3]), dict(bbox=[4, 4, 16, 12]), 'computed'),
+    ('annotations', dict(bbox=['4', 4, '16.0', 12]), dict(bbox=[4, 4, 16, 12]), 'as numbers'),
+    ('annotations', dict(area=...), dict(area=96), 'area of annotations: computed'),
+    ('annotations', dict(area=None), dict(area=96), 'area of annotations: computed'),
+    ('annotations', dict(iscrowd=...), dict(iscrowd=0), 'iscrowd of annotations: missing, now 0'),
+    ('annotations', dict(iscrowd='1'), dict(iscrowd=1), 'iscrowd of annotations: written as'),
+    ('annotations', dict(segmentation=POLYGON), dict(segmentation=[POLYGON]), 'flat polygons'),
+    ('annotations', dict(segmentation=[[4, 4], [20, 4], [20, 16]]), dict(segmentation=[POLYGON]),
+     'flat polygons: put into a list'),
+    ('annotations', dict(segmentation=[POLYGON, [1, 2, 3, 4]]), dict(segmentation=[POLYGON]),
+     'polygons of fewer than three points: removed'),
+    ('annotations', dict(segmentation=[]), dict(segmentation=[[4, 4, 20, 4, 20, 16, 4, 16]]),
+     'the corners of their box are the mask (--boxes trains boxes alone)'),
+])
+def test_what_is_repaired(split: int, kind: str, values: dict, expected: dict, says: str,
+                          instances: list) -> None:
+    change(instances[split], kind, 0, **values)
+    before = instances[split].read_bytes()
+    contents, said = repaired(instances)
+    content = contents[split - 1]
+    assert instances[split].read_bytes() == before
+    assert content[kind][0].items() >= expected.items()
+    assert all(
+        type(content[kind][0][key]) is type(value) for key, value in expected.items()
+        if key != 'area')
+    ids = [annotation['id'] for annotation in content['annotations']]
+    assert len(set(ids)) == len(ids) == 4 and set(map(type, ids)) == {int}
+    remarks = [line for line in said if line.startswith('repaired: ')]
+    assert len(remarks) == 1 and says in remarks[0]
+    assert f', the first: {instances[split].name}: ' in remarks[0]
+
+
+def test_repairs_of_many_kinds_are_one_remark(instances: list) -> None:
+    """IDs that are names, an orphan, a missing image that nothing is annotated in, and a mark."""
+    for file in instances[1:3]:
+        remove(file, 'area', 'iscrowd', 'bbox', 'id')
+        content = json.loads(file.read_text())
+        for image in content['images']:
+            image['id'] = f'image {image["id"]}'
+        for annotation in content['annotations']:
+            annotation['image_id'] = f'image {annotation["image_id"]}'
+        content['images'].append(dict(id='gone', file_name='gone.jpg'))
+        content['annotations'][1]['id'] = content['annotations'][2]['id'] = 5
+        content['annotations'].append(content['annotations'][0] | dict(image_id='nowhere'))
+        file.write_text(json.dumps(content), encoding='utf-8-sig')
+    contents, remarks = repaired(instances)
+    for content in contents:
+        assert [image['id'] for image in content['images']] == [2, 3]  # of three names in order
+        assert [a['image_id'] for a in content['annotations']] == [2, 2, 3, 3]
+    assert contents[0]['annotations'][0]['converted_from'] == 'train.json: annotations[0]'
+    said, = (line for line in remarks if line.startswith('repaired: '))
+    for text in ('byte order marks: removed (2, ', 'area of annotations: computed (8, the first: '
+                 'train.json: annotations[0])', 'the file does not have: removed (2, the first',
+                 'images without annotations whose files are missing: removed (2, ',
+                 'IDs of images: written as integers (6, the first: train.json: image image 1)'):
+        assert text in said, text
+
+
+@pytest.mark.parametrize('names', [['square', 'disc'], ['square'], ['disc', 'square', 'ring']])
+def test_categories_of_validation_in_another_order(names: list[str], instances: list) -> None:
+    """Also some of them, or more: what mmdet counts is the order in each file."""
+    content = json.loads(instances[2].read_text())
+    content['categories'] = [dict(id=10 + place, name=name) for place, name in enumerate(names)]
+    kept = [a for a in content['annotations'] if ('disc', 'square')[a['category_id']] in names]
+    for annotation in kept:
+        name = ('disc', 'square')[annotation['category_id']]
+        annotation['category_id'] = 10 + names.index(name)
+    instances[2].write_text(json.dumps(content | dict(annotations=kept)))
+    (train, val), _ = repaired(instances)
+    order = [category['name'] for category in train['categories']]
+    assert order == [category['name'] for category in val['categories']]
+    assert order == ['disc', 'square', 'ring'][:max(2, len(names))]
+    found = {category['id']: category['name'] for category in val['categories']}
+    assert {found[a['category_id']] for a in val['annotations']} == set(names) & {*CLASSES}
+
+
+def test_samples_that_cannot_be_repaired_are_skipped(instances: list, run_tool: Callable,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = draw_instances(instances[1].parent, num_images=5)
+    (arguments[1].parent / 'train/1.jpg').write_bytes(b'no JPEG')
+    (arguments[1].parent / 'train/2.jpg').unlink()
+    change(arguments[1], 'annotations', 4, category_id=9)  # of image 3
+    change(arguments[1], 'annotations', 6, bbox=None, segmentation=None)  # of image 4
+    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *arguments)
+    assert_said(said, 'image 1: ', 'train/2.jpg', 'there is no category 9', 'bbox must be')
+    (train, val), remarks = repaired(arguments, '--on-bad-data', 'skip')
+    assert [image['id'] for image in train['images']] == [5]
+    assert {a['image_id'] for a in train['annotations']} == {5} and len(val['images']) == 5
+    assert_said(remarks, '--on-bad-data skip: 4 samples are left out, the first: train.json: image')
+
+
+def test_repaired_files_are_what_the_config_uses(instances: list, run_tool: Callable,
+                                                 tmp_path: Path,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    remove(instances[1], 'iscrowd')
+    run_tool('new_config', leaf('mask_rcnn'), *instances, '--out', tmp_path / 'own.py')
+    cfg = Config.fromfile(tmp_path / 'own.py')
+    assert cfg.train_dataloader.dataset.ann_file == 'own_data/train.json'
+    assert cfg.val_evaluator.ann_file.endswith('own_data/val.json')
+    assert 'remark: repaired: iscrowd of annotations: missing, now 0 (4, the first: train.json: ' \
+        'annotation 2)\n' in capsys.readouterr().out
+
+
+def test_repaired_files_are_made_again(instances: list, run_tool: Callable, tmp_path: Path) -> None:
+    """With the same repairs, and with the samples that are left out."""
+    remove(instances[1], 'iscrowd')
+    (tmp_path / 'train/1.jpg').write_bytes(b'no JPEG')
+    run_tool('new_config', leaf('mask_rcnn'), *instances, '--out', tmp_path / 'own.py',
+             '--on-bad-data', 'skip')
+    change(instances[1], 'annotations', 2, bbox=[5, 5, 9, 9])
+    with pytest.raises(SystemExit):
+        run_tool('check_data', tmp_path / 'own.py')
+    run_tool('check_data', tmp_path / 'own.py', '--convert-again')
+    content = json.loads((tmp_path / 'own_data/train.json').read_text())
+    assert [image['file_name'] for image in content['images']] == ['2.jpg']
+    assert content['annotations'][0]['bbox'] == [5, 5, 9, 9]
+    assert content['annotations'][0]['iscrowd'] == 0
+
+
+def test_files_without_faults_are_used_as_they_are(instances: list, tmp_path: Path) -> None:
+    repaired(instances, '--on-bad-data', 'skip')
+    assert not (tmp_path / 'own_data').exists()
 
 
 @pytest.mark.parametrize('values, says', [
@@ -127,8 +282,8 @@ def test_polygons_that_the_evaluation_cannot_read(polygon: list[int], tmp_path: 
     (b'7', 'it is 7'),
     (b'{"shapes": [], "imagePath": "a"}', "it is one image's shapes, as LabelMe writes them"),
     (b'{"images": [], "annotations": null, "categories": {}}', 'annotations must be a list'),
-    (b'{"images": [], "annotations": [], "categories": []}', 'no image has an annotation'),
-    (b'\xef\xbb\xbf{}', 'starts with a byte order mark'),
+    (b'{"images": [], "annotations": [], "categories": []}', 'has no images'),
+    (b'\xef\xbb\xbf{}', 'it is an object of nothing'),
     ('{"images": "é"}'.encode('latin-1'), 'cannot be read'),
     ('{}'.encode('utf-16'), 'cannot be read'),
     (b'[' * 100000, 'cannot be read'),
@@ -160,10 +315,9 @@ def test_other_programs_data_are_named(name: str, what: str, instances: list, tm
     assert_said(said, f'{named} is {what}', "--coco takes COCO's JSON")
 
 
-def test_a_file_that_is_not_there(instances: list, run_tool: Callable,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
-    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), '--coco', 'no.json', *instances[2:])
-    assert_said(said, 'no.json cannot be read')
+def test_a_file_that_is_not_there(instances: list, run_tool: Callable) -> None:
+    with pytest.raises(SystemExit, match='no such file or folder: --coco no.json'):
+        run_tool('new_config', leaf('mask_rcnn'), '--coco', 'no.json', *instances[2:])
 
 
 def test_many_faults_of_a_kind_are_counted(tmp_path: Path, run_tool: Callable,
@@ -176,10 +330,9 @@ def test_many_faults_of_a_kind_are_counted(tmp_path: Path, run_tool: Callable,
     assert_said(said, 'fault: and 30 more of this kind')
 
 
-def test_a_folder_of_images_that_is_not_there(instances: list, run_tool: Callable,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
-    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances[:4], 'no', 'no')
-    assert_said(said, '--images: no is no folder')
+def test_a_folder_of_images_that_is_not_there(instances: list, run_tool: Callable) -> None:
+    with pytest.raises(SystemExit, match='no such file or folder: --images no'):
+        run_tool('new_config', leaf('mask_rcnn'), *instances[:4], 'no', 'no')
 
 
 def test_run_lengths_where_polygons_alone_train(tmp_path: Path, run_tool: Callable,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from mmengine.config import Config
 
+from colonnade.common.errors import UserError
 from colonnade.configs import find_config
 
 from ..atomic import check_writable
@@ -17,6 +18,7 @@ from ..data_sources import check_data
 from ..launch import LaunchOptions, load_config
 from ..progress import Progress
 from ..reporting import write_page
+from ..terminal import print_traceback
 from . import sections
 from .duplicates import Hashes, hashes_of
 from .faults import Suspicion, empty_images, huge_images, rare_classes
@@ -65,11 +67,11 @@ class BrowseOptions:
         """Raise an error for options that cannot be followed."""
         for name, least in (('num', 1), ('draws', 1), ('limit', 1), ('seed', 0)):
             if getattr(self, name) < least:
-                raise ValueError(f'--{name} is at least {least}, got {getattr(self, name)}')
+                raise UserError(f'--{name} is at least {least}, got {getattr(self, name)}')
         if self.split not in SPLITS:
-            raise ValueError(f'--split is {", ".join(SPLITS)}, got {self.split}')
+            raise UserError(f'--split is {", ".join(SPLITS)}, got {self.split}')
         if Path(self.out).exists():
-            raise FileExistsError(f'{self.out} exists: name another --out, or remove it')
+            raise UserError(f'{self.out} exists: name another --out, or remove it')
         check_writable(Path(self.out))
 
 
@@ -134,13 +136,13 @@ def browse(config: str | Path, **options: Any) -> Browsed:
 def check_sets(sets: Sequence[ImageSet], data: ImageSet | None, split: str) -> None:
     """Raise a ValueError for splits that cannot be shown beside each other."""
     if data is None:
-        raise ValueError(f'--split {split}: the config has no {split}_dataloader')
+        raise UserError(f'--split {split}: the config has no {split}_dataloader')
     if not len(data):
-        raise ValueError(f'--split {split}: the data set has no images')
+        raise UserError(f'--split {split}: the data set has no images')
     for other in sets:
         if other.classes != data.classes:
-            raise ValueError(f'the classes of {other.name} are {shortened(other.classes)}, and '
-                             f'those of {data.name} {shortened(data.classes)}')
+            raise UserError(f'the classes of {other.name} are {shortened(other.classes)}, and '
+                            f'those of {data.name} {shortened(data.classes)}')
 
 
 def look(cfg: Config, told: BrowseOptions, sets: Sequence[ImageSet], data: ImageSet) -> Browsed:
@@ -159,6 +161,7 @@ def look(cfg: Config, told: BrowseOptions, sets: Sequence[ImageSet], data: Image
     try:
         feeder = Feeder.of(cfg, told.split)
     except ValueError as error:
+        print_traceback(error)
         stop.counts, stop.note = {data.name: 1}, f'The reason: {error}'
     else:
         draws = told.draws if feeder.training else 1

@@ -18,6 +18,8 @@ from mmengine.runner import set_random_seed
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from colonnade.common.errors import UserCodeError
+
 from ..own_data.label_maps import IGNORED
 from ..prediction.drawing import Colour
 from .input_faults import order_fault, range_fault
@@ -142,7 +144,7 @@ class Feeder:
             with DefaultScope.overwrite_default_scope(cfg.default_scope):
                 built = MODELS.build(settings)
         except Exception as error:  # data sets raise of all kinds
-            raise ValueError(f'{type(error).__name__}: {error}') from error
+            raise UserCodeError(f'{type(error).__name__}: {error}') from error
         training = split == 'train'
         late = not training and loads_late(cfg, split)
         return cls(dataset, built, settings, training, mixes, late)
@@ -177,7 +179,7 @@ class Feeder:
             if self.late:
                 bring_onto_inputs(ready['data_samples'][0])
         except Exception as error:  # steps of pipelines raise of all kinds
-            raise ValueError(f'{type(error).__name__}: {error}') from error
+            raise UserCodeError(f'{type(error).__name__}: {error}') from error
         inputs = ready['inputs'][0]
         self.seen.append(Fed(inputs, ready['data_samples'][0], self.as_pixels(inputs), before))
         return self.seen[-1]

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_masks
 
+from colonnade.common.errors import UserError
+
 from ..data_validation.segmentations import is_number, is_polygon, segmentation_fault
 
 #: what a segmentation is kept as: polygons ``(P, 2)`` of x and y, a run-length code, or None
@@ -145,12 +147,12 @@ def as_pixels(mask: Mask, size: tuple[int, int]) -> np.ndarray:
     if isinstance(mask, list):
         polygons = [polygon.ravel().tolist() for polygon in mask]
         if fault := segmentation_fault(polygons, None, False):
-            raise ValueError(fault)
+            raise UserError(fault)
         code = coco_masks.merge(coco_masks.frPyObjects(polygons, *size))
     else:
         assert mask is not None
         if fault := segmentation_fault(mask, list(mask['size']), False):
-            raise ValueError(fault)
+            raise UserError(fault)
         height, width = mask['size']
         is_list = isinstance(mask['counts'], list)
         code = coco_masks.frPyObjects(mask, height, width) if is_list else mask
@@ -179,8 +181,8 @@ def objects_of_coco(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
         sizes = [(image['width'], image['height']) for image in content['images']]
         labels = {each['id']: names.get(each['name']) for each in content['categories']}
     except (KeyError, TypeError) as error:
-        raise ValueError(f'{dataset.ann_file}: images need id, file_name, width and height, '
-                         f'categories id and name: {error} is missing') from error
+        raise UserError(f'{dataset.ann_file}: images need id, file_name, width and height, '
+                        f'categories id and name: {error} is missing') from error
     objects, left_out = counted(content.get('annotations') or (), numbers, labels)
     return dict(
         paths=paths,
@@ -240,12 +242,12 @@ def read_json(path: str) -> dict[str, Any]:
     try:
         content = json.loads(Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f'{path} is no JSON: {error}') from error
+        raise UserError(f'{path} is no JSON: {error}') from error
     lists = ('images', 'categories')
     if not isinstance(content, dict) or not all(
             isinstance(content.get(key), list) for key in lists):
-        raise ValueError(f"{path} is not in COCO's form: it needs the lists images, annotations "
-                         'and categories')
+        raise UserError(f"{path} is not in COCO's form: it needs the lists images, annotations "
+                        'and categories')
     return content
 
 

@@ -18,13 +18,15 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from PIL import UnidentifiedImageError
 
+from colonnade.common.errors import UserError
+from colonnade.runtime.colors import distinct_colors
+
 from ..class_checks import shortened
 from ..data_sources import find_datasets
 from ..launch import build_error
 from ..own_data.label_maps import IGNORED
 from ..pipeline_steps import loads_annotations
 from ..prediction.drawing import Colour
-from ..prediction.results import distinct_colours
 from .objects import Objects, joined, objects_of_coco, objects_of_infos
 
 
@@ -52,17 +54,17 @@ class LabelMapFile:
         """
         path = self.info.get('seg_map_path')
         if path is None:
-            raise ValueError(f'{self.info["img_path"]}: the data set names no label map of it')
+            raise UserError(f'{self.info["img_path"]}: the data set names no label map of it')
         try:
             labels = self.load({**self.info, 'seg_fields': []})['gt_seg_map'].astype(np.int64)
         except FileNotFoundError as error:
-            raise ValueError(f'{path}: there is no such file') from error
+            raise UserError(f'{path}: there is no such file') from error
         except UnidentifiedImageError as error:
-            raise ValueError(f'{path} is no image that can be read') from error
+            raise UserError(f'{path} is no image that can be read') from error
         except Exception as error:  # decoders raise of all kinds
-            raise ValueError(f'{path} cannot be decoded: {error}') from error
+            raise UserError(f'{path} cannot be decoded: {error}') from error
         if labels.ndim != 2:
-            raise ValueError(f'{path} is no label map: it has {labels.shape[-1]} channels')
+            raise UserError(f'{path} is no label map: it has {labels.shape[-1]} channels')
         ignored, wrong = labels == IGNORED, labels == self.num_classes
         labels[wrong] += 1
         labels[ignored] = self.num_classes
@@ -142,7 +144,7 @@ def read_set(cfg: Config, split: str) -> ImageSet | None:
         return None
     parts = [settings for _, settings in find_datasets(cfg, (f'{split}_dataloader', ))]
     if not parts:
-        raise ValueError(f'{split}_dataloader reads no files: there is nothing to look at')
+        raise UserError(f'{split}_dataloader reads no files: there is nothing to look at')
     found = [read_part(cfg, settings, split) for settings in parts]
     return found[0] if len(found) == 1 else merged(found)
 
@@ -153,7 +155,7 @@ def read_part(cfg: Config, settings: ConfigDict, split: str) -> ImageSet:
     classes = tuple(dataset.metainfo.get('classes') or ())
     palette = dataset.metainfo.get('palette')
     if not isinstance(palette, (list, tuple)) or len(palette) < len(classes):
-        palette = distinct_colours(len(classes))
+        palette = distinct_colors(len(classes))
     colours = tuple((int(r), int(g), int(b)) for r, g, b in palette[:len(classes)])
     about: dict[str, Any] = dict(name=split, classes=classes, palette=colours)
     if cfg.default_scope == 'mmdet' and reads_coco(dataset):
@@ -199,7 +201,7 @@ def merged(parts: Sequence[ImageSet]) -> ImageSet:
         objects = joined([part.objects for part in parts if part.objects is not None], starts,
                          [numbers_of(part.classes, names) for part in parts])
     elif any(part.classes != names for part in parts):
-        raise ValueError('the data sets of the config have label maps of different classes')
+        raise UserError('the data sets of the config have label maps of different classes')
     left_out: dict[str, int] = {}
     for part in parts:
         for reason, number in part.left_out.items():
@@ -244,7 +246,7 @@ def chosen_images(data: ImageSet,
     label = None if class_name is None else label_of(data, class_name)
     wrong = [index for index in indices if not 0 <= index < len(data)]
     if wrong:
-        raise ValueError(f'--index is from 0 to {len(data) - 1} in {data.name}, got {wrong[0]}')
+        raise UserError(f'--index is from 0 to {len(data) - 1} in {data.name}, got {wrong[0]}')
     named = [*indices, *(found for name in names for found in positions(data, name))]
     order = named or np.random.default_rng(seed).permutation(len(data)).tolist()
     if label is None:
@@ -256,7 +258,7 @@ def chosen_images(data: ImageSet,
         if len(found) == num and not named:
             break
     if not found:
-        raise ValueError(f'--class {class_name}: no image of {data.name} has it')
+        raise UserError(f'--class {class_name}: no image of {data.name} has it')
     return found
 
 
@@ -271,7 +273,7 @@ def label_of(data: ImageSet, class_name: str) -> int:
         return names.index(class_name.strip())
     near = get_close_matches(class_name, names, n=3)
     meant = f'did you mean {" or ".join(near)}?' if near else f'it has {shortened(names)}'
-    raise ValueError(f'--class {class_name}: the data set has no such class; {meant}')
+    raise UserError(f'--class {class_name}: the data set has no such class; {meant}')
 
 
 def positions(data: ImageSet, name: str) -> Iterator[int]:
@@ -283,6 +285,6 @@ def positions(data: ImageSet, name: str) -> Iterator[int]:
     found = [i for i, path in enumerate(data.paths) if name in (path, Path(path).name)]
     found = found or [i for i, path in enumerate(data.paths) if Path(path).stem == name]
     if not found:
-        raise ValueError(f'--image {name}: {data.name} has no such image; the first is '
-                         f'{data.file(0) if len(data) else "missing: it has none"}')
+        raise UserError(f'--image {name}: {data.name} has no such image; the first is '
+                        f'{data.file(0) if len(data) else "missing: it has none"}')
     yield from found

@@ -44,7 +44,7 @@ def problems_when_built(cfg: Config, *, step: bool) -> Iterator[Finding]:
     try:
         model = build_without_memory(cfg.model)
     except Exception as error:  # of classes of others
-        yield Finding(f'the model cannot be built: {first_line(error)}', ('model', ))
+        yield Finding(f'the model cannot be built: {first_line(error)}', ('model', ), cause=error)
         return
     yield from unmatched_keys(cfg, model)
     if trunk_of(cfg.model) is None:
@@ -63,8 +63,11 @@ def step_problem(cfg: Config) -> Iterator[Finding]:
     Args:
         cfg: Of a detector or segmenter on a trunk of ours.
     """
-    if (fault := trial_fault(with_light_trunk(cfg))) is not None:
-        yield Finding(f'a step of training on two drawn images fails: {fault}', ('model', ))
+    if (fault := trial_fault(with_light_trunk(cfg), gradients=True)) is not None:
+        yield Finding(
+            f'a step of training on two drawn images fails: {type(fault).__name__}: {fault}',
+            ('model', ),
+            cause=fault)
 
 
 def first_line(error: Exception) -> str:
@@ -80,7 +83,7 @@ def unmatched_keys(cfg: Config, model: nn.Module) -> Iterator[Finding]:
         if not any(key in name for name in names):
             place = f'optim_wrapper.paramwise_cfg.custom_keys.{key}'
             yield Finding(f'{place} matches no parameter of the model', (place, 'model'),
-                          'tools/param_groups.py lists them', 'warning')
+                          'colonnade param_groups lists them', 'warning')
 
 
 def weights_on_disk(cfg: Config, model: nn.Module) -> Iterator[Finding]:

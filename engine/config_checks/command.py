@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -105,4 +105,6 @@ def write(path: Path, config: str | Path, found: list[Finding]) -> None:
         OSError: If it cannot be written.
     """
     counts = {f'{kind}s': sum(each.severity == kind for each in found) for kind in ORDER}
-    write_json(path, dict(config=str(config), **counts, findings=[asdict(each) for each in found]))
+    keys = [each.name for each in fields(Finding) if each.name != 'cause']
+    content = [{key: getattr(each, key) for key in keys} for each in found]
+    write_json(path, dict(config=str(config), **counts, findings=content))

@@ -9,6 +9,8 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
 
+from colonnade.common.errors import UserCodeError
+
 from ..class_checks import class_problems
 from ..data_validation.label_map_files import label_problems
 from .data import label_setting_problems, metric_problems, palette_problems, window_problems
@@ -20,7 +22,7 @@ from .settings import setting_problems
 from .weights import channel_problems, normalisation_problems, start_problems, weight_problems
 from .widths import batch_problems, width_problems
 
-ADVICE = 'If the data are right, tools/new_config.py writes a config like this for their classes'
+ADVICE = 'If the data are right, colonnade new_config writes a config like this for their classes'
 
 
 def findings(cfg: Config, dataloaders: tuple[str, ...], *, labels: bool = True) -> list[Finding]:
@@ -107,7 +109,8 @@ def without_errors(found: list[Finding]) -> list[Finding]:
     if errors := errors_of(found):
         lines = [f'  {each}' for each in errors]
         lines += [ADVICE] * any('classes' in place for each in errors for place in each.places)
-        raise ValueError('\n'.join(['the config does not fit together:', *lines]))
+        cause = next((each.cause for each in errors if each.cause is not None), None)
+        raise UserCodeError('\n'.join(['the config does not fit together:', *lines])) from cause
     return warnings_of(found)
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Severity = Literal['error', 'warning', 'note']
@@ -19,11 +19,13 @@ class Finding:
         fix: What would be right, as an imperative; empty if that is not known.
         severity: A training ends at an ``'error'`` before it starts, and goes on with a
             ``'warning'``. A ``'note'`` is what could not be checked.
+        cause: Error that code of the config's classes raised, if any did.
     """
     says: str
     places: tuple[str, ...]
     fix: str = ''
     severity: Severity = 'error'
+    cause: Exception | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f'{self.says}: {self.fix}' if self.fix else self.says

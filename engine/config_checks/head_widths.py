@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 from mmengine.config import ConfigDict
+from mmengine.registry import MODELS
 
 from ..pipeline_steps import name_of
+from ..registries import find_class
 from .finding import Finding
 from .settings import value_of
 
@@ -129,7 +131,20 @@ def dense_problems(where: str, head: ConfigDict, levels: Levels) -> Iterator[Fin
         # others are pairs, or fractions of no pyramid of ours, as YOLACT's
         if isinstance(found, (list, tuple)) and all(
                 isinstance(stride, (int, float)) and stride % 0.25 == 0 for stride in found):
-            yield from levels.strides_differ(f'{where}.{key}', found, levels.strides)
+            yield from levels.strides_differ(f'{where}.{key}', found,
+                                             strides_for_dense_head(head, levels.strides))
+
+
+def strides_for_dense_head(head: ConfigDict, strides: Sequence[float]) -> list[float]:
+    """Return the strides that a head on all levels has to state.
+
+    SOLO's heads halve the resolution of the first level, and resize the last one to that of its
+    neighbor, before they read them.
+    """
+    bases = getattr(find_class(head.get('type'), MODELS), '__mro__', ())
+    if len(strides) > 1 and any(base.__name__ == 'SOLOHead' for base in bases):
+        return [2 * strides[0], *strides[1:-1], strides[-2]]
+    return list(strides)
 
 
 def region_problems(roi_head: ConfigDict, levels: Levels) -> Iterator[Finding]:

@@ -127,4 +127,4 @@ def step_problems(where: str, steps: list[ConfigDict]) -> Iterator[Finding]:
         except Exception as error:  # of classes of others
             if 'unexpected keyword' not in str(error):  # the settings' own check says so
                 yield Finding(f'{where}[{index}] ({kind_of_step(step)}) cannot be built: {error}',
-                              (f'{where}[{index}]', ))
+                              (f'{where}[{index}]', ), cause=error)  # yapf: disable

@@ -10,6 +10,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.common.errors import UserError
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 
 from ..pipeline_steps import name_of
@@ -68,7 +69,7 @@ def described(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Trunk:
         ValueError: If there is no such architecture.
     """
     if 'arch' not in backbone:
-        raise ValueError(f'{kind.__name__} has no default')
+        raise UserError(f'{kind.__name__} has no default')
     settings = kind.variants.complete(backbone.arch)
     taps, arch = backbone.get('out_indices'), backbone.arch
     named = arch if isinstance(arch, str) else 'its own'

@@ -4,7 +4,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from mmseg.utils import cityscapes_classes, cityscapes_palette
+
+from colonnade.common.errors import UserError
 
 from ..data_validation.findings import Report
 from ..own_data.label_maps import IGNORED
@@ -38,9 +39,10 @@ def label_set(folders: list[Pair], report: Report) -> LabelSet:
     has_train_ids, has_ids = (
         all(next(masks.rglob(f'*{end}'), None) for _, masks in folders) for end in (TRAIN_IDS, IDS))
     if not has_train_ids and not has_ids:
-        raise ValueError(f'{folders[0][1]}: there are no files *{TRAIN_IDS} or *{IDS}')
+        raise UserError(f'{folders[0][1]}: there are no files *{TRAIN_IDS} or *{IDS}')
     suffixes = (IMAGE_END, TRAIN_IDS if has_train_ids else IDS)
     parts, _ = sources_of(folders, suffixes, report)
+    from mmseg.utils import cityscapes_classes, cityscapes_palette  # brings torch
     return LabelSet(
         form='Cityscapes',
         parts=parts,
@@ -66,7 +68,7 @@ def train_ids_of(source: Path, size: tuple[int, int]) -> np.ndarray:
     ids = read_labels(source, size)
     beyond = ids[(ids > HIGHEST_ID) & (ids != IGNORED)]
     if beyond.size:
-        raise ValueError(f"Cityscapes' ids end at {HIGHEST_ID}, got {beyond.max()}")
+        raise UserError(f"Cityscapes' ids end at {HIGHEST_ID}, got {beyond.max()}")
     table = np.full(256, IGNORED, np.uint8)
     table[list(TRAINED)] = range(len(TRAINED))
     return table[ids]

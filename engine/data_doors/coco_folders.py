@@ -2,13 +2,18 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
-from ..data_validation.coco_files import CONVERTED_FROM, FIELDS, SINGULAR, load_coco, whole_entries
-from ..data_validation.findings import listed
+from ..data_validation.coco_files import (CONVERTED_FROM, FIELDS, SINGULAR, Usage, check_instances,
+                                          headers_in, load_coco, whole_entries)
+from ..data_validation.findings import Report, listed
+from .coco_repairs import Repairer, fill_masks
 from .instances import ALL, SPLITS, Part, Reading, any_case, split_folders
 
 PROBE = 2**16  # bytes at the beginning of a file that are looked at to recognise it
+PROBES = 10  # images that are looked for: some may be missing
 OTHER_TASKS = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info')
 
 
@@ -37,7 +42,7 @@ def _keys_of(file: Path) -> set[bytes]:
 
 
 def read_coco(path: Path, reading: Reading) -> dict[str, Part]:
-    """The parts of a data set in COCO's form; they keep their files where nothing changes."""
+    """Return the parts of a dataset in COCO's format; they keep their files if nothing changes."""
     parts, found = {}, _annotation_files(path)
     if {'train', 'val'} <= found.keys():
         for file in found.pop(ALL, ()):
@@ -81,31 +86,43 @@ def _split_of(stem: str) -> str:
     return next((split for split, names in SPLITS.items() if set(names) & set(words)), ALL)
 
 
-def read_file(file: Path, images: Path | None, reading: Reading) -> Part | None:
-    """One COCO file and its folder of images.
+def read_file(file: Path, images: Path | None, reading: Reading, masks: bool = True) -> Part | None:
+    """Read one COCO file and find its folder of images; repair what can be repaired.
 
     Args:
         file: The file.
         images: The folder; ``None`` looks for it.
-        reading: Takes what is wrong.
+        reading: Takes what is wrong and what was repaired.
+        masks: Whether segmentations are used.
     """
-    before = reading.report.num_faults
-    content = load_coco(file, reading.report)
+    reading.tables.add(file)
+    content = load_coco(file, reading.report, takes_bom=True)
     if content is None:
-        return None
-    for kind, fields in FIELDS.items():
-        whole_entries(content[kind], kind, fields, file, reading.report)
-    ids = {image['id'] for image in content['images'] if reading.report.num_faults == before}
-    for annotation in content['annotations'] if ids else ():
-        if annotation['image_id'] not in ids:
-            reading.fault(file, f'there is no image {annotation["image_id"]}',
-                          f'annotation {annotation["id"]}')
-    if reading.report.num_faults > before:
         return None
     located = _located(file, images, content['images'], reading)
     if located is None:
         return None
     folder, entries = located
+    has_slashes = entries is not content['images']
+    content['images'] = entries
+    repairer = Repairer(file, content, reading)
+    if starts_with_bom(file):
+        repairer.has_changed = True
+        reading.repair('byte order marks: removed', reading.source(file))
+    repairer.repair_ids()
+    repairer.remove_orphans(folder)
+    repairer.repair_sizes(folder)
+    repairer.repair_annotations()
+    if reading.skips_bad_data:
+        repairer.remove_bad_samples(folder, masks)
+    if not _is_whole(file, content):
+        fill_masks([Part(folder, content)], lambda part: None, Reading(reading.root, Report()))
+        for entry in (*content['images'], *content['annotations']):
+            if isinstance(entry, dict) and CONVERTED_FROM in entry:  # and has a new ID
+                entry[CONVERTED_FROM] = str(reading.root / entry[CONVERTED_FROM])
+        usage = Usage(masks=masks)
+        check_instances(file, content, reading.report, look=headers_in(folder), usage=usage)
+        return None
     used = {annotation['category_id'] for annotation in content['annotations']}
     unused = [
         c for c in content['categories'] if c['id'] == 0 and 0 not in used and any(
@@ -116,19 +133,23 @@ def read_file(file: Path, images: Path | None, reading: Reading) -> Part | None:
             f'category {unused[0]["name"]!r}, of which the others are kinds, has no '
             'annotations and is left out', reading.source(file))
         content['categories'] = [c for c in content['categories'] if c not in unused]
-    has_zero = any(annotation['id'] == 0 for annotation in content['annotations'])
-    if not unused and not has_zero and entries is content['images']:
+    if not unused and not has_slashes and not repairer.has_changed:
         return Part(folder, content, file)
-    content = named_by_source(content | dict(images=entries), reading.source(file))
-    if has_zero:
-        reading.lose(
-            'ids of annotations count from 0, which stands for "not matched" in COCO\'s '
-            'evaluation: they are numbered from 1 on', reading.source(file))
-        content['annotations'] = [
-            annotation | dict(id=number)
-            for number, annotation in enumerate(content['annotations'], 1)
-        ]
-    return Part(folder, content)
+    return Part(folder, named_by_source(content, reading.source(file)))
+
+
+def starts_with_bom(file: Path) -> bool:
+    """Return True if a file starts with the byte order mark of UTF-8."""
+    with file.open('rb') as handle:
+        return handle.read(len(BOM_UTF8)) == BOM_UTF8
+
+
+def _is_whole(file: Path, content: dict[str, list]) -> bool:
+    """Return True if all entries have what they need, and no two of a kind one ID."""
+    report = Report()
+    for kind, fields in FIELDS.items():
+        whole_entries(content[kind], kind, fields, file, report)
+    return not report.num_faults
 
 
 def named_by_source(content: dict[str, list], source: str) -> dict[str, list]:
@@ -150,22 +171,29 @@ def _located(file: Path, images: Path | None, entries: list[dict],
     Args:
         file: The file.
         images: The folder; ``None`` looks for it.
-        entries: Of the images; the first that has a backslash is looked for, or the first.
+        entries: Of the images; the first that have a backslash are looked for, or the first.
         reading: Takes what is wrong.
     """
-    if not entries:
+    if images and not images.is_dir():
+        reading.fault(images, 'is no folder: --images takes the folder of the images')
+        return None
+    names = [
+        entry['file_name'] for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get('file_name'), str)
+    ]
+    if not names:
         reading.fault(file, 'has no images')
         return None
-    names = [entry['file_name'] for entry in entries]
-    name = next((name for name in names if '\\' in name), names[0])
+    names = [name for name in names if '\\' in name][:PROBES] or names[:PROBES]
+    name = names[0]
     ways = [images] if images else _folders_of_images(file)
-    for way in ways:
-        if way.is_dir() and (way / name).is_file():  # a folder, also where names are absolute
+    for way in ways:  # a folder, also where names are absolute
+        if way.is_dir() and any((way / name).is_file() for name in names):
             return way, entries
     for way in ways:
-        if (way / name.replace('\\', '/')).is_file():
+        if any((way / name.replace('\\', '/')).is_file() for name in names):
             reading.lose('backslashes in names of images are read as slashes', reading.source(file))
-            return way, [e | dict(file_name=e['file_name'].replace('\\', '/')) for e in entries]
+            return way, [_with_slashes(entry) for entry in entries]
     if images:
         return images, entries
     where = 'there: name images from their folder on' \
@@ -173,6 +201,13 @@ def _located(file: Path, images: Path | None, entries: list[dict],
         f'in {listed([str(way) for way in ways])}: say --coco and --images'
     reading.fault(file, f'its image {name} is not {where}')
     return None
+
+
+def _with_slashes(entry: Any) -> Any:
+    """Return the entry of an image with slashes for the backslashes in its name."""
+    if isinstance(entry, dict) and isinstance(entry.get('file_name'), str):
+        return entry | dict(file_name=entry['file_name'].replace('\\', '/'))
+    return entry
 
 
 def _folders_of_images(file: Path) -> list[Path]:

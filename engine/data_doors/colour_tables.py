@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.errors import UserError
+
 from ..data_validation.findings import listed, repeated, shown
 from ..own_data.label_maps import IGNORED
 
@@ -29,10 +31,12 @@ class ColourTable:
         classes: Names.
         colours: RGB of each.
         unlabelled: Colours of pixels to be ignored.
+        file: Where they were read.
     """
     classes: tuple[str, ...]
     colours: tuple[Colour, ...]
     unlabelled: tuple[Colour, ...] = ()
+    file: Path | None = None
 
     @property
     def all_colours(self) -> tuple[Colour, ...]:
@@ -53,20 +57,20 @@ def read_colours(file: Path) -> ColourTable:
         rows = list(
             _json_rows(json.loads(text)) if file.suffix.lower() == '.json' else text_rows(text))
     except (ValueError, RecursionError, csv.Error) as error:
-        raise ValueError(f'{file}: {error}') from error
+        raise UserError(f'{file}: {error}') from error
     if not rows:
-        raise ValueError(f'{file}: there is no row in it. Wanted: lines of name,r,g,b')
+        raise UserError(f'{file}: there is no row in it. Wanted: lines of name,r,g,b')
     for what, values in (('name', [name for name, _ in rows]), ('colour', [c for _, c in rows])):
         if twice := repeated(values):
-            raise ValueError(f'{file}: a {what} stands there more than once: '
-                             f'{listed(list(map(str, twice)))}')
+            raise UserError(f'{file}: a {what} stands there more than once: '
+                            f'{listed(list(map(str, twice)))}')
     named = [(name, colour) for name, colour in rows if name.lower() not in UNLABELLED]
     if len(named) > MOST_CLASSES:
-        raise ValueError(f'{file}: there are {len(named)} classes, label maps have room for '
-                         f'{MOST_CLASSES}')
+        raise UserError(f'{file}: there are {len(named)} classes, label maps have room for '
+                        f'{MOST_CLASSES}')
     return ColourTable(
         tuple(name for name, _ in named), tuple(colour for _, colour in named),
-        tuple(colour for name, colour in rows if name.lower() in UNLABELLED))
+        tuple(colour for name, colour in rows if name.lower() in UNLABELLED), file)
 
 
 def text_rows(text: str) -> Iterator[tuple[str, Colour]]:
@@ -85,11 +89,11 @@ def text_rows(text: str) -> Iterator[tuple[str, Colour]]:
             mark = _mark(line)
             continue
         if order is None and len(cells) == 4 and all(map(str.isdigit, cells)):
-            raise ValueError(f'line {number}: which of these is the name? Write a heading '
-                             f'name,r,g,b above {shown(line)}')
+            raise UserError(f'line {number}: which of these is the name? Write a heading '
+                            f'name,r,g,b above {shown(line)}')
         places = order or ((3, 0, 1, 2) if all(map(str.isdigit, cells[:3])) else (0, 1, 2, 3))
         if len(cells) <= max(places):
-            raise ValueError(f'line {number}: wanted name,r,g,b, got {shown(line)}')
+            raise UserError(f'line {number}: wanted name,r,g,b, got {shown(line)}')
         name, *values = (cells[place] for place in places)
         yield _row(name, values, f'line {number}')
 
@@ -132,8 +136,8 @@ def _json_rows(content: Any) -> Iterator[tuple[str, Colour]]:
         entries = [(next((entry[key] for key in NAMES if key in entry),
                          None), entry.get('color', entry.get('colour'))) for entry in content]
     else:
-        raise ValueError('wanted {"name": [r, g, b], ...}, or a list of {"name": ..., "color": '
-                         f'[r, g, b]}}, got {shown(content)}')
+        raise UserError('wanted {"name": [r, g, b], ...}, or a list of {"name": ..., "color": '
+                        f'[r, g, b]}}, got {shown(content)}')
     for number, (name, colour) in enumerate(entries, 1):
         found = isinstance(colour, str) and re.fullmatch('#?([0-9a-fA-F]{6})', colour.strip())
         values = list(bytes.fromhex(found[1])) if found else colour
@@ -143,14 +147,14 @@ def _json_rows(content: Any) -> Iterator[tuple[str, Colour]]:
 def _row(name: Any, values: Any, where: str) -> tuple[str, Colour]:
     """A row whose values are checked."""
     if not isinstance(name, str) or not name.strip():
-        raise ValueError(f'{where}: wanted the name of a class, got {shown(name)}')
+        raise UserError(f'{where}: wanted the name of a class, got {shown(name)}')
     try:
         whole = [int(value) for value in values]
     except (TypeError, ValueError):
         whole = []
     if len(whole) != 3 or not all(0 <= value <= 255 for value in whole):
-        raise ValueError(f'{where}: wanted red, green and blue from 0 to 255 for {name!r}, got '
-                         f'{shown(values)}')
+        raise UserError(f'{where}: wanted red, green and blue from 0 to 255 for {name!r}, got '
+                        f'{shown(values)}')
     return name.strip(), (whole[0], whole[1], whole[2])
 
 
@@ -162,6 +166,6 @@ def find_table(folder: Path) -> Path | None:
     """
     found = [folder / name for name in FILES if (folder / name).is_file()]
     if len(found) > 1:
-        raise ValueError(f'{listed(list(map(str, found)))} may be the table of colours: say '
-                         '--colours')
+        raise UserError(f'{listed(list(map(str, found)))} may be the table of colours: say '
+                        '--colours')
     return found[0] if found else None

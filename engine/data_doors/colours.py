@@ -4,11 +4,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from colonnade.common.errors import UserError
 from colonnade.runtime.depths import has_16_bits
 
 from ..data_validation.findings import Report
@@ -28,7 +30,7 @@ def table_for(file: Path | None, roots: Iterable[Path], sources: Sequence[Path],
     Args:
         file: The table that the user names; ``None`` looks for one.
         roots: Where to look.
-        sources: The masks, of which the first tells what they are.
+        sources: The masks, of which the first that can be read tells what they are.
         report: Takes what is assumed.
 
     Raises:
@@ -36,9 +38,10 @@ def table_for(file: Path | None, roots: Iterable[Path], sources: Sequence[Path],
         ValueError: If masks are in colours and there is no table, or it is wrong.
     """
     found = file or next(filter(None, map(find_table, roots)), None)
+    sources = list(dropwhile(_is_unreadable, sources)) or sources
     kind = _kind_of(sources[0])
     if found is None and kind == 'colours':
-        raise ValueError(_without_table(sources))
+        raise UserError(_without_table(sources))
     if found is None:
         return None
     try:
@@ -52,8 +55,8 @@ def table_for(file: Path | None, roots: Iterable[Path], sources: Sequence[Path],
     if kind != 'colours' and not (holds_colours and
                                   (file or set(colours_in(sources[:1])) <= set(table.all_colours))):
         if file:
-            raise ValueError(f'--colours: {sources[0]} has one channel, which holds labels and no '
-                             'colours: give the names of labels with --classes')
+            raise UserError(f'--colours: {sources[0]} has one channel, which holds labels and no '
+                            'colours: give the names of labels with --classes')
         report.remark(f'{found} is not used: {sources[0]} holds labels, and no colours of this '
                       'table. --classes gives names')
         return None
@@ -62,6 +65,15 @@ def table_for(file: Path | None, roots: Iterable[Path], sources: Sequence[Path],
         report.remark(f'{found}: pixels of {", ".join(map(str, table.unlabelled))} are unlabelled, '
                       'as their name says: rename the row to train it as a class')
     return table
+
+
+def _is_unreadable(mask: Path) -> bool:
+    """Return True if a mask is no image, which is reported when all are read."""
+    try:
+        with opened(mask):
+            return False
+    except OSError:
+        return True
 
 
 def _kind_of(mask: Path) -> str:
@@ -114,7 +126,7 @@ class ColourReader:
         places = np.searchsorted(known[order], numbers).clip(max=len(known) - 1)
         wrong = known[order][places] != numbers
         if wrong.any():
-            raise ValueError(self._unknown(numbers[wrong]))
+            raise UserError(self._unknown(numbers[wrong]))
         return labels[order][places]
 
     def _unknown(self, numbers: np.ndarray) -> str:
@@ -150,7 +162,7 @@ def numbers_of(source: Path) -> np.ndarray:
         fault = _fault_of(image)
         pixels = np.asarray(image.convert('RGB')).astype(np.int32)
     if fault:
-        raise ValueError(fault)
+        raise UserError(fault)
     return (pixels[..., 0] << 16) + (pixels[..., 1] << 8) + pixels[..., 2]
 
 
@@ -189,5 +201,5 @@ def colours_in(sources: Sequence[Path]) -> Counter[Colour]:
         try:
             counts += _counted(numbers_of(source))
         except ValueError as error:
-            raise ValueError(f'{source}: {error}') from error
+            raise UserError(f'{source}: {error}') from error
     return counts

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from colonnade.common.errors import MissingFileError, UserError
+
 from ..data_validation.findings import Report, listed
+from .conversion import keep_options
 from .door import Door, Kind
-from .instance_doors import INSTANCE_DOORS, open_one_file
+from .instance_doors import INSTANCE_DOORS, open_files
 from .instances import SPLITS
 from .label_doors import LABEL_DOORS, open_folders
 from .label_folders import IMAGES, MASKS
@@ -36,22 +39,22 @@ def recognise(path: Path, kind: Kind) -> Door:
         ValueError: If it has no known form of this kind, or more than one.
     """
     if not os.path.exists(path):
-        raise FileNotFoundError(f'--data: there is no {path}')
+        raise MissingFileError(f'--data: there is no {path}')
     found = [door for door in DOORS if door.recognises(path)]
     fitting = [door for door in found if door.kind == kind]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise ValueError(f'{path} has more than one form: {_names(fitting)}. Keep one of them in '
-                         'the folder, or name the folder or file of one')
+        raise UserError(f'{path} has more than one form: {_names(fitting)}. Keep one of them in '
+                        'the folder, or name the folder or file of one')
     if path.suffix.lower() in ARCHIVES and path.is_file():
-        raise ValueError(f'{path} is an archive: unpack it, and name the folder')
+        raise UserError(f'{path} is an archive: unpack it, and name the folder')
     seen = f'is read as {_names(found)}, which has {WHAT[found[0].kind]}' if found else \
         _contents(path)
     forms = '\n'.join(f'  {door.name}: {door.layout}' for door in DOORS if door.kind == kind)
     near = _recognised_near(path, kind)
     advice = f'Did you mean {" or ".join(near)}?' if near else f'The forms are\n{forms}'
-    raise ValueError(f'{path} {seen}. Wanted: {WHAT[kind]}. {advice}')
+    raise UserError(f'{path} {seen}. Wanted: {WHAT[kind]}. {advice}')
 
 
 def _recognised_near(path: Path, kind: Kind) -> list[str]:
@@ -111,11 +114,12 @@ def opened(args: argparse.Namespace, kind: Kind | None, report: Report) -> Itera
         ValueError: If the data have no known form, or no two parts.
     """
     written = None
+    keep_options(args)
     if args.data:
         written = _open_door(args, kind, report)
-    elif args.coco and args.split:
-        written = open_one_file(args, report)
-    elif args.masks and (args.split or args.colours):
+    elif args.coco:
+        written = open_files(args, report)
+    elif args.masks:
         written = open_folders(args, report)
     yield
     if written and report.num_faults:
@@ -127,10 +131,10 @@ def _open_door(args: argparse.Namespace, kind: Kind | None, report: Report) -> P
     door = recognise(args.data[0], kind or kind_of(args.data[0]))
     for path in args.data[1:]:
         if recognise(path, door.kind) is not door:
-            raise ValueError(f'{args.data[0]} and {path} must have the same form, got {door.name} '
-                             f'and {recognise(path, door.kind).name}')
+            raise UserError(f'{args.data[0]} and {path} must have the same form, got {door.name} '
+                            f'and {recognise(path, door.kind).name}')
     if door.kind == 'instances' and (args.zero or args.suffixes or args.colours or args.ignore_255):
-        raise ValueError('--zero, --suffixes, --colours and --ignore-255 are for label maps, and '
-                         f'{args.data[0]} has instances')
+        raise UserError('--zero, --suffixes, --colours and --ignore-255 are for label maps, and '
+                        f'{args.data[0]} has instances')
     report.remark(f'{args.data[0]} is read as {door.name}')
     return door.open(args, report)

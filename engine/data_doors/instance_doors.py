@@ -11,12 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.errors import UserError
+
 from ..atomic import write_text
 from ..data_validation.findings import Report, listed
 from .coco_folders import is_coco, named_by_source, read_coco, read_file
-from .conversion import convert_once, data_out
+from .coco_repairs import align_categories, fill_masks
+from .conversion import convert_once, data_out, recorded_options
 from .door import Door
-from .instances import ALL, Part, Reading, above_images
+from .instances import ALL, Loss, Part, Reading, above_images, report_skipped
 from .labelme import is_labelme, read_labelme
 from .splitting import split
 from .voc import is_voc, read_voc
@@ -46,7 +49,8 @@ def open_instances(form: str, read: Reader, args: argparse.Namespace,
     """
     paths = args.data
     folders = [above_images(path.parent if path.is_file() else path) for path in paths]
-    reading = Reading(Path(os.path.commonpath(folders)), report, paths=paths)
+    reading = Reading(
+        Path(os.path.commonpath(folders)), report, paths=paths, skips_bad_data=_skips(args))
     found = [read(path, reading) for path in paths]
     if report.num_faults:
         return None
@@ -59,18 +63,30 @@ def open_instances(form: str, read: Reader, args: argparse.Namespace,
     return _finish(form, sides, args, reading)
 
 
-def open_one_file(args: argparse.Namespace, report: Report) -> Path | None:
-    """As :func:`open_instances`, for ``--coco ONE.json --split``."""
-    file, images = args.coco[0], args.images[0]
-    reading = Reading(Path(os.path.abspath(file.parent)), report)
-    part = read_file(file, images, reading)
-    return None if part is None else _finish('COCO', {ALL: part}, args, reading)
+def open_files(args: argparse.Namespace, report: Report) -> Path | None:
+    """As :func:`open_instances`, for ``--coco`` with two files, or with one and ``--split``."""
+    files = args.coco
+    root = os.path.commonpath([os.path.abspath(file.parent) for file in files])
+    reading = Reading(Path(root), report, skips_bad_data=_skips(args))
+    sides = SIDES if len(files) == 2 else (ALL, )
+    parts = {
+        side: read_file(file, images, reading, masks=not args.boxes)
+        for side, file, images in zip(sides, files, args.images[:len(files)], strict=True)
+    }
+    if report.num_faults:
+        return None
+    return _finish('COCO', {side: part for side, part in parts.items() if part}, args, reading)
+
+
+def _skips(args: argparse.Namespace) -> bool:
+    """Return True if samples that cannot be used are left out."""
+    return args.on_bad_data == 'skip'
 
 
 def _only(path: Path, parts: dict[str, Part]) -> Part:
     if len(parts) != 1:
-        raise ValueError(f'{path} is one of two paths of --data, and has the parts '
-                         f'{", ".join(parts) or "none"}: name it alone')
+        raise UserError(f'{path} is one of two paths of --data, and has the parts '
+                        f'{", ".join(parts) or "none"}: name it alone')
     return next(iter(parts.values()))
 
 
@@ -78,19 +94,34 @@ def _finish(form: str, parts: dict[str, Part], args: argparse.Namespace,
             reading: Reading) -> Path | None:
     """Split the data if they are one part, write them if needed, and set the options."""
     _with_all_classes(parts)
+    change = partial(_prepare_change, reading=reading)
+    if not args.boxes:
+        fill_masks(parts.values(), change, reading)
+    if len(parts) == 2:
+        align_categories(parts, change, reading)
+    if len(parts) == 1:  # which is split, and thus written
+        change(*parts.values())
     whole = parts
     parts, chosen = _two_sides(whole, args)
     for what, loss in reading.lost.items():
-        first = f', the first: {loss.first}' if loss.first else ''
-        reading.report.remark(f'{what} ({loss.count}{first})')
+        reading.report.remark(f'{what} ({_counted(loss)})')
+    if reading.repairs:
+        reading.report.remark('repaired: ' + '; '.join(f'{what} ({_counted(loss)})'
+                                                       for what, loss in reading.repairs.items()))
+    report_skipped(list(reading.skipped.values()), reading.report)
     args.images = [parts[side].images for side in SIDES]
     files = [parts[side].file for side in SIDES]
     if all(files):
         args.coco = files
         return None
+    for part in parts.values():  # faults name the file that the user has
+        _prepare_change(part, reading)
     texts = {side: json.dumps(parts[side].content) + '\n' for side in SIDES}
     counts = {side: {key: len(parts[side].content[key]) for key in COUNTED} for side in SIDES}
+    folder = data_out(args)
     record = dict(
+        kind='instances',
+        options=recorded_options(args, folder),
         source=[os.path.abspath(path) for path in args.data or args.coco],
         form=form,
         fingerprint=_fingerprint(whole),
@@ -99,18 +130,34 @@ def _finish(form: str, parts: dict[str, Part], args: argparse.Namespace,
         lost={
             what: loss.count
             for what, loss in reading.lost.items()
-        })
+        },
+        repaired={
+            what: loss.count
+            for what, loss in reading.repairs.items()
+        },
+        skipped=list(reading.skipped.values()))
 
     def write(scratch: Path) -> None:
         for side, text in texts.items():
             write_text(scratch / f'{side}.json', text)
 
-    folder = data_out(args)
-    written = convert_once(folder, record, write)
+    written = convert_once(folder, record, write, tables=reading.tables, labels=reading.labels)
     reading.report.remark(f"{folder} is {'written' if written else 'used again'}: what was "
                           "converted, in COCO's form")
     args.coco = [folder / f'{side}.json' for side in SIDES]
     return folder if written else None
+
+
+def _prepare_change(part: Part, reading: Reading) -> None:
+    """Name the entries of a part after its file, which no longer holds what the part does."""
+    if part.file:
+        part.content = named_by_source(part.content, reading.source(part.file))
+        part.file = None
+
+
+def _counted(loss: Loss) -> str:
+    """Return how often something happened, and where first."""
+    return f'{loss.count}, the first: {loss.first}' if loss.first else str(loss.count)
 
 
 def _fingerprint(parts: dict[str, Part]) -> str:
@@ -137,16 +184,16 @@ def _two_sides(parts: dict[str, Part],
     """Training and validation, and how they were chosen if the data are one part."""
     if 'train' in parts and 'val' in parts:
         if args.split:
-            raise ValueError('--split is for data of one part; these have training and validation')
+            raise UserError('--split is for data of one part; these have training and validation')
         return parts, None
     if len(parts) > 1 and ALL in parts:
-        raise ValueError(f'{_named(args)} does not tell which file is for training: name two files')
+        raise UserError(f'{_named(args)} does not tell which file is for training: name two files')
     part = parts.get(ALL) or parts.get('train')
     if part is None:
-        raise ValueError(f'{_named(args)} has no training images')
+        raise UserError(f'{_named(args)} has no training images')
     if not args.split:
-        raise ValueError(f'{_named(args)} has no validation images of its own: say --split 0.2 to '
-                         'take a part of the others, or name two paths')
+        raise UserError(f'{_named(args)} has no validation images of its own: say --split 0.2 to '
+                        'take a part of the others, or name two paths')
     return _split(part, args)
 
 
@@ -156,8 +203,6 @@ def _named(args: argparse.Namespace) -> str:
 
 def _split(part: Part, args: argparse.Namespace) -> tuple[dict[str, Part], dict[str, Any]]:
     content = part.content
-    if part.file:
-        content = named_by_source(content, str(part.file))
     names = {image['id']: image['file_name'] for image in content['images']}
     classes = {category['id']: category['name'] for category in content['categories']}
     labels: dict[str, set[str]] = {name: set() for name in names.values()}
@@ -189,8 +234,8 @@ def groups_of(names: Mapping[str, Any], pattern: str | None) -> dict[str, str] |
     found = {name: re.search(pattern, name) for name in names}
     missing = [name for name, match in found.items() if match is None or match[1] is None]
     if missing:
-        raise ValueError(f'--group {pattern} does not match {len(missing)} names of images: '
-                         f'{listed(missing)}')
+        raise UserError(f'--group {pattern} does not match {len(missing)} names of images: '
+                        f'{listed(missing)}')
     return {name: match[1] for name, match in found.items() if match}
 
 

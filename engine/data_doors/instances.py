@@ -10,12 +10,12 @@ from typing import Any
 
 import cv2
 import numpy as np
+from pycocotools import mask as run_lengths
 
 from ..data_validation.coco_files import CONVERTED_FROM
 from ..data_validation.findings import Report
 from ..data_validation.image_files import image_size
 
-IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.jp2', '.ppm', '.pgm')
 SPLITS = {
     'train': ('train', 'training'),
     'val': ('val', 'valid', 'validation'),
@@ -34,6 +34,7 @@ class Instance:
     polygons: list[list[float]]  # each x, y, x, y, ...
     source: str  # file and place
     crowd: bool = False
+    mask: dict[str, Any] | None = None  # RLE of the image's size, in place of polygons
 
 
 @dataclass
@@ -80,6 +81,11 @@ class Reading:
         faults: Those that were reported.
         owners: Images that :func:`~.same_stem.image_of` found, and the annotations of each.
         paths: All that ``--data`` names.
+        skips_bad_data: Whether samples that cannot be used are left out, not reported as faults.
+        skipped: Samples that are left out, and why.
+        repairs: What was repaired, and how often.
+        tables: Files on the whole dataset that were read.
+        labels: Files of single images that were read, or do not exist.
     """
     root: Path
     report: Report
@@ -88,6 +94,16 @@ class Reading:
     faults: set[str] = field(default_factory=set)
     owners: dict[Path, Path] = field(default_factory=dict)
     paths: Sequence[Path] = ()
+    skips_bad_data: bool = False
+    skipped: dict[str, str] = field(default_factory=dict)
+    repairs: dict[str, Loss] = field(default_factory=dict)
+
+    def repair(self, what: str, source: str | None = None) -> None:
+        """Count a repair; the first source is its example."""
+        self.repairs.setdefault(what, Loss(first=source)).count += 1
+
+    tables: set[Path] = field(default_factory=set)
+    labels: set[Path] = field(default_factory=set)
 
     def lose(self, what: str, source: str | None = None, count: int = 1) -> None:
         """Count something that is not kept; the first source is its example."""
@@ -110,8 +126,26 @@ class Reading:
             self.faults.add(fault)
             self.report.fault(fault)
 
+    def reject(self,
+               file: Path,
+               text: str,
+               place: int | str | None = None,
+               *,
+               sample: str | None = None) -> None:
+        """Report what is wrong with one sample, or count it if bad samples are skipped.
+
+        Args:
+            file, text, place: See :meth:`fault`.
+            sample: Name of the sample. Defaults to the file.
+        """
+        if self.skips_bad_data:
+            self.skipped.setdefault(sample or str(file), f'{self.source(file, place)}: {text}')
+        else:
+            self.fault(file, text, place)
+
     def lines_of(self, file: Path) -> list[str]:
         """Lines of a text file without blanks at their ends; none, and a fault, if it is none."""
+        self.tables.add(file)
         try:
             return [line.strip() for line in text_of(file).rstrip().splitlines()]
         except (OSError, ValueError) as error:
@@ -132,13 +166,25 @@ class Reading:
         try:
             size = image_size(image)
         except OSError as error:
-            self.fault(image, f'cannot be read: {error}')
+            self.reject(image, f'cannot be read: {error}')
             return None
         if said and source and all(said) and size != said:
-            self.fault(source, f'says {said[0]} x {said[1]} pixels, {image} has {size[0]} x '
-                       f'{size[1]}')
+            self.reject(source, f'says {said[0]} x {said[1]} pixels, {image} has {size[0]} x '
+                        f'{size[1]}')
             return None
         return size
+
+
+def report_skipped(texts: Sequence[str], report: Report) -> None:
+    """Say how many samples are left out, if any, and why the first one is."""
+    if texts:
+        report.remark(
+            f'--on-bad-data skip: {len(texts)} samples are left out, the first: {texts[0]}')
+
+
+def unreported(reading: Reading) -> Reading:
+    """Return a reading of test data: nothing uses them, so that what is missing is no fault."""
+    return Reading(reading.root, Report(), paths=reading.paths)
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
@@ -270,6 +316,10 @@ def _shape_of(found: Instance) -> dict[str, Any]:
         points = [np.float32(polygon).reshape(-1, 2) for polygon in found.polygons]
         area = sum(map(cv2.contourArea, points))
         shape['segmentation'] = [_rounded(polygon) for polygon in found.polygons]
+    if found.mask:
+        area = float(run_lengths.area(found.mask))
+        shape['segmentation'] = dict(
+            size=list(map(int, found.mask['size'])), counts=found.mask['counts'].decode())
     return shape | dict(
         area=round(area, 3), iscrowd=int(found.crowd), **{CONVERTED_FROM: found.source})
 

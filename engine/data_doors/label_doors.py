@@ -3,16 +3,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from colonnade.common.errors import UserError
+
 from ..data_validation.findings import Report
+from ..data_validation.image_files import labels_of
+from ..data_validation.label_map_files import IGNORED
 from . import cityscapes, polygon_label_maps, roboflow_masks, voc_label_maps
 from .colours import ColourReader, table_for
 from .door import Door
 from .label_folders import Pair, find_folders, left_for_tests
 from .label_sets import LabelSet, sources_of, use
 from .labelme import is_labelme
+from .roboflow_masks import renumbering
+from .single_channel import read_labels
 
 Finder = Callable[[argparse.Namespace, Report], LabelSet]
 
@@ -33,15 +40,22 @@ def open_labels(find: Finder, args: argparse.Namespace, report: Report) -> Path 
         ValueError: If options do not go together, or a table of colours is wrong.
     """
     if args.boxes:
-        raise ValueError('--boxes is for detectors')
+        raise UserError('--boxes is for detectors')
     return use(find(args, report), args, report)
 
 
 def open_folders(args: argparse.Namespace, report: Report) -> Path | None:
-    """As :func:`open_labels`, for ``--masks`` with ``--split`` or ``--colours``."""
+    """As :func:`open_labels`, for ``--masks``, unless mmseg can read them in place."""
     pairs = list(zip(args.images, args.masks, strict=True))
-    args.masks = None  # until they can be used
-    return use(_of_folders(pairs, args, (), report), args, report)
+    is_needed = args.split or args.colours or args.on_bad_data == 'skip'
+    own = report if is_needed else Report()
+    found = _of_folders(pairs, args, (), own)
+    if not is_needed:
+        if own.num_faults or found.read is None:  # which is reported with all that is in them
+            return None
+        for text in own.remarks:
+            report.remark(text)
+    return use(found, args, report)
 
 
 def _cityscapes(args: argparse.Namespace, report: Report) -> LabelSet:
@@ -62,12 +76,13 @@ def _labelme(args: argparse.Namespace, report: Report) -> LabelSet:
     _remark_on_tests(args.data, report)
     folders = [folder for root in args.data for folder in polygon_label_maps.folders_of(root)]
     classes, args.classes = args.classes, None
-    return polygon_label_maps.label_set(folders, classes, args.zero, report)
+    return polygon_label_maps.label_set(
+        folders, classes, args.zero, report, skips_bad_data=args.on_bad_data == 'skip')
 
 
 def _voc(args: argparse.Namespace, report: Report) -> LabelSet:
     if len(args.data) > 1:
-        raise ValueError("--data: one folder in Pascal VOC's layout, its lists name both parts")
+        raise UserError("--data: one folder in Pascal VOC's layout, its lists name both parts")
     _refuse(args, 'Pascal VOC', 'suffixes')
     root = args.data[0]
     masks = sorted((root / voc_label_maps.MASKS).rglob('*.png'))
@@ -93,11 +108,29 @@ def _of_folders(pairs: list[Pair], args: argparse.Namespace, roots: Sequence[Pat
                 report: Report) -> LabelSet:
     """Label maps as they are, or to be made of colours."""
     form = 'images and label maps'
-    parts, suffixes = sources_of(pairs, args.suffixes and tuple(args.suffixes), report)
+    parts, suffixes = sources_of(
+        pairs,
+        args.suffixes and tuple(args.suffixes),
+        report,
+        skips_bad_data=args.on_bad_data == 'skip')
     sources = [source for part in parts for source in part.sources.values()]
     table = table_for(args.colours, roots, sources, report) if sources else None
+    if not table and (values := _two_values(sources, args)):
+        low, high = values
+        names = ['background', *args.classes][-2:]
+        report.remark(f'label maps hold {low} and {high}: {low} becomes label 0, {names[0]!r}, and '
+                      f'{high} label 1, {names[1]!r}')
+        return LabelSet(
+            form,
+            parts,
+            suffixes,
+            read=renumbering([low, high]),
+            classes=names,
+            zero='class',
+            ignore_255=True,
+            meaning=values)
     if not table:
-        return LabelSet(form, parts, suffixes)
+        return LabelSet(form, parts, suffixes, read=None if suffixes else read_labels)
     _refuse(args, 'the table of colours', 'classes', 'zero')
     return LabelSet(
         form,
@@ -108,14 +141,34 @@ def _of_folders(pairs: list[Pair], args: argparse.Namespace, roots: Sequence[Pat
         palette=table.colours,
         zero='class',
         ignore_255=True,
-        meaning=[table.classes, table.colours, table.unlabelled])
+        meaning=[table.classes, table.colours, table.unlabelled],
+        tables=[table.file] if table.file else [])
+
+
+def _two_values(sources: Sequence[Path], args: argparse.Namespace) -> tuple[int, int] | None:
+    """Return the values of the background and of one class, if these are not labels 0 and 1.
+
+    Reading ends with the first label maps that show that there are more values, or just these.
+    """
+    if len(args.classes or ()) not in (1, 2) or args.zero or args.ignore_255:
+        return None
+    values: set[int] = set()
+    for source in sources:
+        with suppress(OSError, ValueError):  # reported when they are used
+            values |= labels_of(source, None)
+        if len(values) > 2 or values == {0, 1}:
+            return None
+    low, high = min(values, default=0), max(values, default=0)
+    are_labels = (low, high) == (1, len(args.classes))  # which need no conversion
+    is_void = low > 0 and high == IGNORED  # one class, and unlabelled pixels
+    return None if len(values) < 2 or are_labels or is_void else (low, high)
 
 
 def _refuse(args: argparse.Namespace, form: str, *options: str) -> None:
     """Raise a ValueError if an option is given that the form decides itself."""
     for option in options:
         if getattr(args, option) is not None:
-            raise ValueError(f'--{option} has no effect: {form} says it')
+            raise UserError(f'--{option} has no effect: {form} says it')
 
 
 def _door(name: str, layout: str, recognises: Callable[[Path], bool], find: Finder) -> Door:

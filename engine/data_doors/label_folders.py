@@ -7,6 +7,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from colonnade.common.errors import UserError
+
 from .instances import SPLITS, split_folders, without_number
 
 IMAGES = ('images', 'image', 'img', 'imgs', 'jpegimages')
@@ -70,7 +72,7 @@ def child(folder: Path,
     if len(found) > 1:
         found = [path for path in found if has_images(Path(path))]
     if len(found) > 1:
-        raise ValueError(f'{" and ".join(found)} may be meant: say --masks and --images')
+        raise UserError(f'{" and ".join(found)} may be meant: say --masks and --images')
     return Path(found[0]) if found else None
 
 

@@ -13,14 +13,18 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from colonnade.common.errors import UserError
+
+from ..data_validation.conversions import RECORD
 from ..data_validation.findings import Report
 from ..data_validation.image_files import image_size, labels_of
 from ..own_data.describe_labels import report_empty_folders
-from ..own_data.file_pairs import find_suffixes, list_files
+from ..own_data.file_pairs import Listing, find_pairs, find_suffixes, list_files
 from ..own_data.label_maps import IGNORED, paired
 from ..progress import Progress
-from .conversion import convert_once, data_out
+from .conversion import convert_once, data_out, recorded_options
 from .instance_doors import groups_of
+from .instances import report_skipped
 from .splitting import split
 
 SPLITS = ('train', 'val')
@@ -61,6 +65,7 @@ class LabelSet:
         zero: What label 0 is, as ``--zero``.
         ignore_255: Whether 255 stands for unlabelled pixels.
         meaning: What the labels depend on beside the files.
+        tables: Files that say so.
         lost: What a conversion leaves out, and how often.
     """
     form: str
@@ -73,29 +78,67 @@ class LabelSet:
     zero: str | None = None
     ignore_255: bool = False
     meaning: Any = None
+    tables: Sequence[Path] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
 
 
-def sources_of(folders: Sequence[tuple[Path, Path]], suffixes: tuple[str, str] | None,
-               report: Report) -> tuple[list[Part], tuple[str, str] | None]:
-    """Images and label maps by their names, and how these end.
+def sources_of(folders: Sequence[tuple[Path, Path]],
+               suffixes: tuple[str, str] | None,
+               report: Report,
+               *,
+               skips_bad_data: bool = False) -> tuple[list[Part], tuple[str, str] | None]:
+    """Return images and label maps by their names, and how these end.
 
     Args:
         folders: Of images and of label maps.
         suffixes: How names end; ``None`` finds it.
         report: Takes what is wrong, such as images without a label map.
+        skips_bad_data: Whether images without a label map are left out.
+
+    Returns:
+        The parts, and suffixes by which mmseg finds label maps in place, or None if it cannot.
     """
     listings = [list_files(*pair, report) for pair in folders]
     report_empty_folders(listings, report)
-    if report.num_faults or not (suffixes := suffixes or find_suffixes(listings, report)):
+    if report.num_faults:
         return [], None
-    return [
-        Part(
-            found.images, found.masks, {
+    quiet, pairs = Report(), None
+    if not suffixes and (not find_suffixes(listings, quiet) or quiet.num_faults):
+        pairs = find_pairs(listings)
+    if pairs is None and not (suffixes := suffixes or find_suffixes(listings, report)):
+        return [], None
+    missing, parts = Report() if skips_bad_data else report, []
+    for place, found in enumerate(listings):
+        if pairs is None:
+            assert suffixes is not None  # or nothing would be paired
+            files = paired(found, suffixes, missing)
+        else:
+            files = _by_name(found, pairs[place], missing)
+        parts.append(
+            Part(found.images, found.masks, {
                 str(image.relative_to(found.images)): mask
-                for image, mask in paired(found, suffixes, report)
-            }) for found in listings
-    ], suffixes
+                for image, mask in files
+            }))
+    if skips_bad_data:
+        report_skipped([finding.text for finding in missing.findings], report)
+    return parts, suffixes
+
+
+def _by_name(listing: Listing, pairs: Mapping[str, str], report: Report) -> list[tuple[Path, Path]]:
+    """Return images and label maps whose names mmseg cannot derive from each other."""
+    image, mask = next(iter(pairs.items()))
+    report.remark(
+        f'{listing.masks}: label maps are found by the rest of their names, as {mask} for '
+        f'{image}, and copied to the names that mmseg needs')
+    there, found = set(listing.mask_names), []
+    for image, mask in pairs.items():
+        if mask in there:
+            found.append((listing.images / image, listing.masks / mask))
+        else:
+            report.fault(f'{listing.images / image} has no label map {listing.masks / mask}')
+    for mask in sorted(there - set(pairs.values())):
+        report.remark(f'{listing.masks / mask} is not used: there is no such image')
+    return found
 
 
 def use(found: LabelSet, args: argparse.Namespace, report: Report) -> Path | None:
@@ -120,11 +163,13 @@ def use(found: LabelSet, args: argparse.Namespace, report: Report) -> Path | Non
         report.remark(f'{found.form}: {number} {what}')
     images, masks = ([getattr(part, key) for part in found.parts] for key in ('images', 'masks'))
     suffixes, lists, folder = found.suffixes, found.lists and list(found.lists), None
-    if found.read is not None or len(found.parts) == 1:
+    if found.read is not None or len(found.parts) == 1 or args.on_bad_data == 'skip':
         folder = data_out(args)
         written = _convert(found, args, folder, report)
         if report.num_faults:
             return None
+        record = json.loads((folder / RECORD).read_text(encoding='utf-8'))
+        report_skipped(record.get('skipped') or (), report)
         what = 'label maps and lists' if found.read else 'lists of images'
         report.remark(f'{folder} is {"written" if written else "used again"}: {what}')
         lists = [folder / f'{name}.txt' for name in SPLITS]
@@ -148,14 +193,14 @@ def folder_of(paths: Sequence[Path]) -> Path:
 def check_parts(found: LabelSet, args: argparse.Namespace) -> None:
     """Raise a ValueError if there is one part and no ``--split``, or two and one, or more."""
     if len(found.parts) > 2:
-        raise ValueError(f'{found.form}: the paths of --data have {len(found.parts)} parts, wanted '
-                         'are two, training and validation')
+        raise UserError(f'{found.form}: the paths of --data have {len(found.parts)} parts, wanted '
+                        'are two, training and validation')
     if len(found.parts) == 1 and args.split is None:
-        raise ValueError(f'{found.parts[0].images}: there is no validation set. --split 0.2 takes '
-                         'a fifth of the images for validation')
+        raise UserError(f'{found.parts[0].images}: there is no validation set. --split 0.2 takes '
+                        'a fifth of the images for validation')
     if len(found.parts) == 2 and args.split is not None:
-        raise ValueError(f'--split is for one set of images, and there are two: '
-                         f'{found.parts[0].images} and {found.parts[1].images}')
+        raise UserError(f'--split is for one set of images, and there are two: '
+                        f'{found.parts[0].images} and {found.parts[1].images}')
 
 
 def _names_of_parts(found: LabelSet) -> Sequence[str]:
@@ -165,17 +210,23 @@ def _names_of_parts(found: LabelSet) -> Sequence[str]:
 def _convert(found: LabelSet, args: argparse.Namespace, folder: Path, report: Report) -> bool:
     """Write what mmseg reads, if it is not there; returns whether it was written."""
     record: dict[str, Any] = dict(
+        kind='labels',
+        options=recorded_options(args, folder),
         source=[os.path.abspath(part.masks) for part in found.parts],
         form=found.form,
-        fingerprint=_fingerprint(found),
+        fingerprint=_fingerprint(found, args.on_bad_data == 'skip'),
         split=_split_options(args, found),
         lost=dict(found.lost))
-    sources = sum(len(part.sources) for part in found.parts)
+    sources = [file for part in found.parts for file in part.sources.values()]
     try:
-        with Progress('label maps', sources) as progress:
+        with Progress('label maps', len(sources)) as progress:
             return convert_once(
-                folder, record,
-                lambda scratch: _write(scratch, found, args, report, record, progress))
+                folder,
+                record,
+                lambda scratch: _write(scratch, found, args, report, record, progress),
+                tables=[*found.tables, *(found.lists or ())],
+                labels=sources if found.read else (),
+                listed=() if found.read else sources)
     except Unusable:
         return False
 
@@ -186,14 +237,20 @@ def _split_options(args: argparse.Namespace, found: LabelSet) -> dict[str, Any] 
     return dict(fraction=args.split, seed=args.split_seed, group=args.group)
 
 
-def _fingerprint(found: LabelSet) -> str:
-    """Another text where files of labels were changed, or what they mean."""
+def _fingerprint(found: LabelSet, skips_bad_data: bool) -> str:
+    """Another text where files of labels were changed, or what they mean.
+
+    Images count too where those that cannot be used are left out.
+    """
     digest = hashlib.sha256(json.dumps([found.meaning, found.suffixes]).encode())
     for part in found.parts:
         for image, source in sorted(part.sources.items()):
-            state, name = source.stat(), os.path.relpath(source, part.masks)
-            line = f'{image}\0{name}\0{state.st_size}\0{state.st_mtime_ns}\n'
-            digest.update(line.encode(errors='surrogateescape'))
+            name = os.path.relpath(source, part.masks)
+            files = [source, part.images / image] if skips_bad_data else [source]
+            states = [file.stat() for file in files]
+            line = '\0'.join(
+                (image, name, *(f'{state.st_size}\0{state.st_mtime_ns}' for state in states)))
+            digest.update(f'{line}\n'.encode(errors='surrogateescape'))
     return digest.hexdigest()
 
 
@@ -204,17 +261,21 @@ def _write(scratch: Path, found: LabelSet, args: argparse.Namespace, report: Rep
     Raises:
         Unusable: If there are faults.
     """
+    skips_bad_data = args.on_bad_data == 'skip'
+    faults = Report() if skips_bad_data else report
     labels: list[dict[str, list[str]]] = []
     done = iter(range(1, 1 + sum(len(part.sources) for part in found.parts)))
     for name, part in zip(_names_of_parts(found), found.parts, strict=True):
         labels.append({})
-        for image, label_map in _label_maps(part, found.read, report):
+        for image, label_map in _label_maps(part, found.read, faults):
             labels[-1][image] = [str(label) for label in np.unique(label_map) if label != IGNORED]
             if found.read is not None:
                 file = scratch / 'masks' / name / f'{image}.png'
                 file.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(label_map).save(file)
             progress(next(done))
+    if skips_bad_data:
+        record['skipped'] = [finding.text for finding in faults.findings]
     if report.num_faults:
         raise Unusable
     names = [list(images) for images in labels]
@@ -236,9 +297,8 @@ def _write_list(file: Path, names: Sequence[str]) -> None:
     """
     for name in names:
         if name != name.strip() or set('\r\n') & set(name):
-            raise ValueError(
-                f'{name!r}: mmseg takes names of images from a list, where they cannot '
-                'begin or end with a blank, or have several lines')
+            raise UserError(f'{name!r}: mmseg takes names of images from a list, where they cannot '
+                            'begin or end with a blank, or have several lines')
     file.write_text(''.join(f'{name}\n' for name in names), encoding='utf-8')
 
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 from pycocotools import mask as run_lengths
 
+from colonnade.common.errors import UserError
+from colonnade.runtime.images import SUFFIXES
+
 from ..data_validation.findings import Report, listed
 from ..own_data.label_maps import IGNORED
-from .instances import IMAGES, Reading, files_below, split_folders
+from .instances import Reading, files_below, report_skipped, split_folders
 from .label_sets import LabelSet, Part, folder_of
 from .labelme import load_labelme, looks_like_labelme, outline
 from .same_stem import image_of
@@ -43,14 +46,16 @@ class Painter:
         content = load_labelme(source, reading) or {}
         said = content.get('imageWidth') or size[0], content.get('imageHeight') or size[1]
         if said != size:
-            raise ValueError(f'it is of an image of {said[0]} x {said[1]} pixels, the image has '
-                             f'{size[0]} x {size[1]}')
+            raise UserError(f'it is of an image of {said[0]} x {said[1]} pixels, the image has '
+                            f'{size[0]} x {size[1]}')
         labels = np.zeros(size[::-1], np.uint8)
         for shape in content['shapes']:
-            name, points, _ = outline(shape, reading, str(source))
+            name, points, _, mask = outline(shape, size, reading, str(source))
             if points:
                 code, = run_lengths.frPyObjects([points], size[1], size[0])
-                labels[run_lengths.decode(code).astype(bool)] = self._label(name)
+                mask = run_lengths.decode(code)
+            if mask is not None:
+                labels[mask.astype(bool)] = self._label(name)
         return labels
 
     def _label(self, name: str) -> int:
@@ -59,7 +64,7 @@ class Painter:
         if name in NAMES_OF_BACKGROUND:
             return 0
         if name not in self.classes:
-            raise ValueError(f'{name!r} is none of --classes')
+            raise UserError(f'{name!r} is none of --classes')
         return 1 + self.classes.index(name)
 
 
@@ -70,8 +75,12 @@ def folders_of(root: Path) -> list[Path]:
         if 'train' in splits else [root]
 
 
-def label_set(folders: Sequence[Path], classes: Sequence[str] | None, zero: str | None,
-              report: Report) -> LabelSet:
+def label_set(folders: Sequence[Path],
+              classes: Sequence[str] | None,
+              zero: str | None,
+              report: Report,
+              *,
+              skips_bad_data: bool = False) -> LabelSet:
     """Label maps to be painted.
 
     Args:
@@ -79,10 +88,12 @@ def label_set(folders: Sequence[Path], classes: Sequence[str] | None, zero: str 
         classes: Names of the labels from 1 on; ``None`` takes all names, in alphabetical order.
         zero: What pixels outside of all shapes are: ``unlabelled``, or a class, the background.
         report: Takes what is wrong, and what is assumed.
+        skips_bad_data: Whether images whose shapes cannot be used are left out.
     """
     names: set[str] = set()
-    reading = Reading(folder_of(folders), report)
+    reading = Reading(folder_of(folders), report, skips_bad_data=skips_bad_data)
     parts = [_part_of(folder, names, reading) for folder in folders]
+    report_skipped(list(reading.skipped.values()), report)
     others = {UNLABELLED, *NAMES_OF_BACKGROUND}
     found = tuple(name for name in classes or sorted(names) if name not in others)
     if len(found) > IGNORED - 1:
@@ -114,17 +125,20 @@ def _part_of(folder: Path, names: set[str], reading: Reading) -> Part:
             continue
         named = content.get('imagePath')
         image = image_of(file, named if isinstance(named, str) else None, [], reading)
-        if image:
-            sources[image] = file
+        if image is None:
+            continue
+        sources[image] = file
         for place, shape in enumerate(content['shapes'], 1):
             try:
-                name, points, _ = outline(shape, reading, reading.source(file, f'shape {place}'))
+                source = reading.source(file, f'shape {place}')
+                name, points, _, mask = outline(shape, None, reading, source)
             except ValueError as error:
-                reading.fault(file, str(error), f'shape {place}')
+                reading.reject(file, str(error), f'shape {place}')
+                sources.pop(image, None)
                 continue
-            if points:
+            if points or mask is not None:
                 names.add(name)
-    others = [image for image in files_below(folder, IMAGES) if image not in sources]
+    others = [image for image in files_below(folder, SUFFIXES) if image not in sources]
     if others:
         reading.report.remark(f'{len(others)} images are not used, which have no file of LabelMe: '
                               f'{listed(list(map(str, others)))}')

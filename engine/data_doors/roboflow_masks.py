@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from colonnade.common.errors import UserError
+
 from ..data_validation.findings import Report, repeated, shown
 from ..own_data.label_maps import IGNORED
 from .instances import split_folders
@@ -42,7 +44,7 @@ def label_set(folders: list[Path], report: Report) -> LabelSet:
     """
     tables = [read_classes(folder / CLASSES) for folder in folders]
     if tables[-1] != tables[0]:
-        raise ValueError(f'{folders[0] / CLASSES} and {folders[-1] / CLASSES} must be the same')
+        raise UserError(f'{folders[0] / CLASSES} and {folders[-1] / CLASSES} must be the same')
     values = list(tables[0])
     parts = [Part(folder, folder, _sources_in(folder, report)) for folder in folders]
     ends = {Path(name).suffix for part in parts for name in part.sources}
@@ -55,7 +57,8 @@ def label_set(folders: list[Path], report: Report) -> LabelSet:
         classes=list(tables[0].values()),
         zero='class',
         ignore_255=True,
-        meaning=json.dumps(tables[0]))
+        meaning=json.dumps(tables[0]),
+        tables=[folder / CLASSES for folder in folders])
 
 
 def read_classes(file: Path) -> dict[int, str]:
@@ -72,14 +75,14 @@ def read_classes(file: Path) -> dict[int, str]:
         if not any(row):
             continue
         if len(row) != 2 or not row[0].isdigit() or int(row[0]) >= IGNORED or not row[1]:
-            raise ValueError(f'{file}:{number}: wanted a pixel value from 0 to {IGNORED - 1} and '
-                             f'the name of a class, got {shown(",".join(row))}')
+            raise UserError(f'{file}:{number}: wanted a pixel value from 0 to {IGNORED - 1} and '
+                            f'the name of a class, got {shown(",".join(row))}')
         found.append((int(row[0]), row[1]))
     for values in zip(*found, strict=True):
         if twice := repeated(values):
-            raise ValueError(f'{file}: {twice[0]!r} stands there more than once')
+            raise UserError(f'{file}: {twice[0]!r} stands there more than once')
     if not found:
-        raise ValueError(f'{file}: there are no classes in it')
+        raise UserError(f'{file}: there are no classes in it')
     return dict(sorted(found))
 
 
@@ -105,7 +108,7 @@ def renumbering(values: list[int]) -> Callable[[Path, tuple[int, int]], np.ndarr
         labels = read_labels(source, size)
         unknown = set(np.unique(labels).tolist()) - {*values, IGNORED}
         if unknown:
-            raise ValueError(f'labels {sorted(unknown)} are not in {CLASSES}')
+            raise UserError(f'labels {sorted(unknown)} are not in {CLASSES}')
         return table[labels]
 
     return read

@@ -5,7 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path, PureWindowsPath
 
-from .instances import IMAGES, AnnotatedImage, Reading
+from colonnade.runtime.images import SUFFIXES
+
+from .instances import AnnotatedImage, Reading
 
 
 def image_of(file: Path, said: str | None, folders: list[Path], reading: Reading) -> Path | None:
@@ -45,9 +47,9 @@ def _found(file: Path, said: str | None, folders: list[Path], reading: Reading) 
     if name.name:
         ways = [file.parent / name.as_posix(), *(folder / name.name for folder in places)]
         for way in ways:
-            if way.is_file() and way.suffix.lower() in IMAGES:
+            if way.is_file() and way.suffix.lower() in SUFFIXES:
                 return way
-    reading.fault(file, f'there is no image {said or file.stem} of it')
+    reading.reject(file, f'there is no image {said or file.stem} of it')
     return None
 
 
@@ -56,7 +58,7 @@ def say_unused(parts: Iterable[Iterable[AnnotatedImage]], reading: Reading) -> N
     used = {image.path for part in parts for image in part}
     for folder in sorted({path.parent for path in used}):
         for path in sorted(folder.iterdir()):
-            if path.suffix.lower() in IMAGES and path not in used:
+            if path.suffix.lower() in SUFFIXES and path not in used and path not in reading.owners:
                 reading.lose('images without annotations, or of no part, are not used',
                              reading.source(path))
 
@@ -65,6 +67,6 @@ def _by_stem(folder: Path) -> dict[str, list[Path]]:
     """Images of a folder by what their names are without the suffix."""
     found: defaultdict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.suffix.lower() in IMAGES:
+        if path.suffix.lower() in SUFFIXES:
             found[path.stem].append(path)
     return dict(found)

@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from colonnade.common.errors import UserError
+
 TRAINING, VALIDATION = 0, 1
 
 
@@ -70,11 +72,11 @@ def split(labels: Mapping[str, Collection[str]],
         ValueError: If the fraction is not between 0 and 1, or there is one group alone.
     """
     if not 0 < fraction < 1:
-        raise ValueError(f'the fraction for validation must be between 0 and 1, got {fraction}')
+        raise UserError(f'the fraction for validation must be between 0 and 1, got {fraction}')
     units = _units(labels, groups or {})
     if len(units) < 2:
         what = 'groups of images' if groups else 'images'
-        raise ValueError(f'a split needs two {what} or more, got {len(units)}')
+        raise UserError(f'a split needs two {what} or more, got {len(units)}')
     random.Random(seed).shuffle(units)
     units.sort(key=lambda unit: -len(unit.names))  # what is large fits nowhere later
     sides = [_Side(share, units) for share in (1 - fraction, fraction)]

@@ -7,10 +7,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from colonnade.common.errors import UserError
+
 from ..data_validation.findings import Report
 from .instances import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Loss,
                         Part, Reading, any_case, box_around, files_below, is_finite, part_of,
-                        split_folders)
+                        split_folders, unreported)
 from .same_stem import image_of, say_unused
 
 SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
@@ -46,6 +48,7 @@ def read_voc(path: Path, reading: Reading) -> dict[str, Part]:
     files = _files_by_part(path, reading)
     if 'test' in files:
         reading.lose(TEST_LEFT, count=len(files.pop('test')))
+    reading.labels.update(file for found in files.values() for file in found)
     trees = {split: _parsed(found, reading) for split, found in files.items()}
     origin = _origin([tree for found in trees.values()
                       for tree in found.values()] + _trees_of_others(path, reading))
@@ -71,7 +74,7 @@ def _folder_of_set(path: Path) -> Path:
         return path
     below = sorted(lists.parent.parent for lists in path.glob('*/ImageSets/Main'))
     if len(below) > 1:
-        raise ValueError(f'{" and ".join(map(str, below))} may be meant: name one of them')
+        raise UserError(f'{" and ".join(map(str, below))} may be meant: name one of them')
     return below[0] if below else path
 
 
@@ -91,7 +94,8 @@ def _files_by_part(path: Path, reading: Reading) -> dict[str, list[Path]]:
         lists.pop('train', None)
     if ALL in lists or 'train' in lists:
         return {
-            split: _listed(file, path, reading)
+            split: _listed(file, path,
+                           unreported(reading) if split == 'test' else reading)
             for split, file in lists.items() if split in (*SPLITS, ALL)
         }
     folders = split_folders(_annotations_of(path)) or split_folders(path)
@@ -134,15 +138,31 @@ def _parsed(files: list[Path], reading: Reading) -> dict[Path, Element]:
     trees = {}
     for file in files:
         try:
-            source = file.read_bytes()
-            if b'\0' in source:
-                raise ValueError('it is not in UTF-8')
-            if re.search(rb'<!(ENTITY|DOCTYPE)', source):  # entities can grow without bound
-                raise ValueError('it declares a document type or entities')
+            source = _decoded(file.read_bytes())
+            if re.search('<!(ENTITY|DOCTYPE)', source):  # entities can grow without bound
+                raise UserError('it declares a document type or entities')
             trees[file] = _without_namespaces(ElementTree.fromstring(source))
         except (OSError, ValueError, ElementTree.ParseError) as error:
-            reading.fault(file, f'cannot be read: {error}')
+            reading.reject(file, f'cannot be read: {error}')
     return trees
+
+
+def _decoded(source: bytes) -> str:
+    """Return the text of XML in the encoding that it declares, of which expat knows few.
+
+    Raises:
+        ValueError: If it is not in that encoding, or in none that is known.
+    """
+    if b'\0' in source:
+        raise UserError('it is not in UTF-8')
+    found = re.match(rb'(\xef\xbb\xbf)?\s*<\?xml[^>]*?\sencoding\s*=\s*["\']([\w.-]+)', source)
+    name = found[2].decode('ascii').lower() if found and not found[1] else 'utf-8'
+    try:
+        # the first has what programs write that declare one of the others
+        encoding = 'gb18030' if name in ('gbk', 'gb2312') else name
+        return source.decode('utf-8-sig' if name in ('utf-8', 'utf8') else encoding)
+    except LookupError as error:
+        raise UserError(f'its encoding {name!r} is not known') from error
 
 
 def _without_namespaces(tree: Element) -> Element:
@@ -170,12 +190,15 @@ def _image(file: Path, tree: Element, path: Path, origin: int,
     if not image or not size:
         return None
     instances = []
-    for place, element in enumerate(tree.findall('object'), 1):
+    objects = tree.findall('object')
+    for place, element in enumerate(objects, 1):
         try:
             instances.append(_instance(element, origin, reading.source(file, f'object {place}')))
         except ValueError as error:
-            reading.fault(file, str(error), f'object {place}')
+            reading.reject(file, str(error), f'object {place}')
         _count_lost(element, reading, reading.source(file, f'object {place}'))
+    if len(instances) < len(objects):
+        return None
     return AnnotatedImage(image, size, reading.source(file), instances)
 
 
@@ -187,20 +210,20 @@ def _instance(element: Element, origin: int, source: str) -> Instance:
     """
     name = (element.findtext('name') or '').strip()
     if not name:
-        raise ValueError('has no name')
+        raise UserError('has no name')
     if element.find('robndbox') is not None:
-        raise ValueError('is an oriented box (robndbox), for which Colonnade has no configs')
+        raise UserError('is an oriented box (robndbox), for which Colonnade has no configs')
     polygons = [_polygon(found, origin) for found in element.findall('polygon')]
     polygons = [polygon for polygon in polygons if len(polygon) >= 6]
     box = element.find('bndbox')
     if box is None and not polygons:
-        raise ValueError('has no bndbox')
+        raise UserError('has no bndbox')
     crowd = (element.findtext('difficult') or '0').strip() not in ('0', '')
     if box is None:
         return Instance(name, box_around(polygons), polygons, source, crowd)
     left, top, right, bottom = (_coordinate(box, key) for key in SIDES)
     if right < left or bottom < top:
-        raise ValueError(f'bndbox ends before it begins: {left:g} {top:g} {right:g} {bottom:g}')
+        raise UserError(f'bndbox ends before it begins: {left:g} {top:g} {right:g} {bottom:g}')
     # the last pixel that VOC names is in the box, whose edge is behind it
     sides = (left - origin, top - origin, right, bottom)
     return Instance(name, sides, polygons, source, crowd)
@@ -232,7 +255,7 @@ def _coordinate(element: Element, key: str) -> float:
     except ValueError:
         value = float('nan')
     if not is_finite([value]):
-        raise ValueError(f'{element.tag} must have a number {key}, got {text!r}')
+        raise UserError(f'{element.tag} must have a number {key}, got {text!r}')
     return value
 
 

@@ -5,8 +5,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmseg.utils import voc_classes, voc_palette
 from PIL import Image
+
+from colonnade.common.errors import UserError
 
 from ..data_validation.findings import Report
 from ..own_data.file_pairs import list_named
@@ -56,7 +57,10 @@ def label_set(root: Path, lists: Sequence[Path], table: ColourTable | None,
             if mask not in have:
                 report.fault(f'{names}: {images / image} has no label map {masks / mask}')
         parts.append(Part(images, masks, {i: masks / m for i, m in pairs.items() if m in have}))
-    classes, palette = (voc_classes(), voc_palette()) if is_benchmark else (None, None)
+    classes, palette = None, None
+    if is_benchmark:
+        from mmseg.utils import voc_classes, voc_palette  # brings torch
+        classes, palette = voc_classes(), voc_palette()
     if table:
         classes, palette = table.classes, table.colours
     return LabelSet(
@@ -69,7 +73,8 @@ def label_set(root: Path, lists: Sequence[Path], table: ColourTable | None,
         palette=palette and [tuple(colour) for colour in palette],
         zero='class' if classes else None,
         ignore_255=True,
-        meaning=table and [table.classes, table.colours, table.unlabelled])
+        meaning=table and [table.classes, table.colours, table.unlabelled],
+        tables=[table.file] if table and table.file else [])
 
 
 def _image_end(images: Path, names: Path) -> str:
@@ -85,5 +90,5 @@ def _image_end(images: Path, names: Path) -> str:
         if path.stem == Path(first).name and path.suffix.lower() in known
     ]
     if not first or not ends:
-        raise ValueError(f'{names}: there is no image {images / first}.*')
+        raise UserError(f'{names}: there is no image {images / first}.*')
     return ends[0]

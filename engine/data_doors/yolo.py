@@ -2,18 +2,48 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from .instances import (ALL, IMAGES, SPLITS, TEST_LEFT, AnnotatedImage, Instance, Part, Reading,
-                        any_case, box_around, files_below, is_finite, part_of, split_folders,
-                        text_of)
+from colonnade.common.errors import UserError
+from colonnade.runtime.images import SUFFIXES
+
+from .instances import (ALL, SPLITS, TEST_LEFT, AnnotatedImage, Instance, Part, Reading, any_case,
+                        box_around, files_below, is_finite, part_of, split_folders, text_of,
+                        unreported)
 from .yolo_yaml import (NAMES_FILES, class_names, is_yolo_yaml, listed_images, read_yaml,
                         yaml_files_in)
 
+VISIBILITIES = {'0', '1', '2'}  # of a keypoint: not labelled, hidden, seen
 TOLERANCE = 0.01  # of the image's size, by which rounded coordinates may leave it
 NOT_LABELS = (*NAMES_FILES, *(f'{name}.txt' for names in SPLITS.values() for name in names))
+
+
+@dataclass
+class Lines:
+    """The lines of all files of labels.
+
+    Attributes:
+        widths: How many lines have how many columns.
+        num_poses: How many lines have a box and x, y and visibility (0, 1 or 2) of points.
+        faults: File, text and number of the lines that are wrong.
+    """
+    widths: Counter[int] = field(default_factory=Counter)
+    num_poses: int = 0
+    faults: list[tuple[Path, str, int]] = field(default_factory=list)
+
+    def add(self, words: list[str]) -> None:
+        """Count a line."""
+        self.widths[len(words)] += 1
+        self.num_poses += len(words) >= 8 and len(words) % 3 == 2 and VISIBILITIES.issuperset(
+            re.sub(r'\.0*$', '', flag) for flag in words[7::3])
+
+    def are_poses(self) -> bool:
+        """Return True if all lines are of poses with as many keypoints."""
+        return len(self.widths) == 1 and self.num_poses == self.widths.total()
 
 
 def is_yolo(path: Path) -> bool:
@@ -26,9 +56,9 @@ def is_yolo(path: Path) -> bool:
         file for below in ('', '*/', 'labels/**/', '*/labels/**/')
         for file in path.glob(below + any_case('.txt')))
     if 'images' in path.absolute().parts:
-        files = itertools.chain(files, map(label_file, files_below(path, IMAGES)))
+        files = itertools.chain(files, map(label_file, files_below(path, SUFFIXES)))
     return any(_has_labels(file) for file in files if file.name.lower() not in NOT_LABELS) \
-        and bool(files_below(path, IMAGES))
+        and bool(files_below(path, SUFFIXES))
 
 
 def _has_labels(file: Path) -> bool:
@@ -47,23 +77,27 @@ def read_yolo(path: Path, reading: Reading) -> dict[str, Part]:
     """
     yaml_files = [path] if path.is_file() else yaml_files_in(path)
     if len(yaml_files) > 1:
-        raise ValueError(f'{" and ".join(map(str, yaml_files))} may be meant: name one of them')
+        raise UserError(f'{" and ".join(map(str, yaml_files))} may be meant: name one of them')
     if yaml_files:
         names, images = read_yaml(yaml_files[0], reading)
     else:
         names, images = class_names(path, reading), images_without_yaml(path, reading)
-    if reading.report.num_faults:
+    if not names:  # which is reported; labels cannot be judged without
         return {}
-    parts, widths = {}, Counter[int]()
+    parts, lines = {}, Lines()
     for split, files in images.items():
         if split == 'test':
             reading.lose(TEST_LEFT, count=len(files))
             continue
-        found = read_images(files, names, widths, reading)
+        found = read_images(files, names, lines, reading)
         if found:
             parts[split] = part_of(found, names)
-    _say_if_oriented(parts, reading)
-    _refuse_poses(path, widths, reading)
+    if lines.are_poses():
+        _refuse_poses(path, lines, reading)
+        return {}
+    for file, text, number in lines.faults:
+        reading.reject(file, text, number)
+    _remark_on_shapes(parts, lines, reading)
     return parts
 
 
@@ -75,13 +109,17 @@ def images_without_yaml(path: Path, reading: Reading) -> dict[str, list[Path]]:
     root = path / 'images' if (path / 'images').is_dir() else path
     folders = split_folders(path / 'images') or split_folders(path)
     if 'train' in folders:
-        found = {split: files_below(folder, IMAGES, reading) for split, folder in folders.items()}
+        found = {split: files_below(folder, SUFFIXES, reading) for split, folder in folders.items()}
     elif lists := _lists_in(path):
-        found = {split: listed_images(file, path, reading) for split, file in lists.items()}
+        found = {
+            split: listed_images(file, path,
+                                 unreported(reading) if split == 'test' else reading)
+            for split, file in lists.items()
+        }
     else:
-        return {ALL: files_below(root, IMAGES, reading)}
+        return {ALL: files_below(root, SUFFIXES, reading)}
     used = {image for images in found.values() for image in images}
-    for image in files_below(root, IMAGES):
+    for image in files_below(root, SUFFIXES):
         if image not in used:
             reading.lose('images of no part are not used', reading.source(image))
     return found
@@ -116,14 +154,14 @@ def _label_file(image: Path) -> Path:
     return image.with_suffix('.txt')
 
 
-def read_images(files: list[Path], names: list[str], widths: Counter[int],
+def read_images(files: list[Path], names: list[str], lines: Lines,
                 reading: Reading) -> list[AnnotatedImage]:
     """All images of a part with the objects that their files of labels have.
 
     Args:
         files: The images.
         names: Of the classes.
-        widths: Takes how many columns lines have.
+        lines: Counts lines, and takes those that are wrong.
         reading: Takes what is wrong.
     """
     labels = {image: label_file(image) for image in files}
@@ -135,27 +173,30 @@ def read_images(files: list[Path], names: list[str], widths: Counter[int],
         for file in set(folder.glob(any_case('.txt'))) - set(labels.values()):
             if file.name.lower() not in NOT_LABELS and _has_labels(file):
                 reading.lose('files of labels without an image are not used', reading.source(file))
+    reading.labels.update(labels.values())
     found = []
     for image, file in labels.items():
         if size := reading.size_of(image):
-            instances = _read_labels(file, names, size, widths, reading)
-            found.append(AnnotatedImage(image, size, reading.source(file), instances))
+            instances = _read_labels(file, names, size, lines, reading)
+            if instances is not None:
+                found.append(AnnotatedImage(image, size, reading.source(file), instances))
     return found
 
 
-def _read_labels(file: Path, names: list[str], size: tuple[int, int], widths: Counter[int],
-                 reading: Reading) -> list[Instance]:
+def _read_labels(file: Path, names: list[str], size: tuple[int, int], lines: Lines,
+                 reading: Reading) -> list[Instance] | None:
+    """Return the objects of an image; None if one of them is wrong."""
     try:
-        lines = text_of(file).splitlines()
+        texts = text_of(file).splitlines()
     except FileNotFoundError:
         reading.lose('images without a file of labels are taken for images without objects',
                      reading.source(file))
         return []
     except (OSError, ValueError) as error:
-        reading.fault(file, f'cannot be read: {error}')
-        return []
-    found, seen = [], set()
-    for number, line in enumerate(lines, 1):
+        reading.reject(file, f'cannot be read: {error}')
+        return None
+    found, seen, num_faults = [], set(), len(lines.faults)
+    for number, line in enumerate(texts, 1):
         if not line.strip():
             continue
         if line in seen:
@@ -163,14 +204,14 @@ def _read_labels(file: Path, names: list[str], size: tuple[int, int], widths: Co
                          reading.source(file, number))
             continue
         seen.add(line)
-        widths[len(line.split())] += 1
+        lines.add(line.split())
         try:
             label, numbers = parse_line(line, names, reading)
         except ValueError as error:
-            reading.fault(file, str(error), number)
+            lines.faults.append((file, str(error), number))
         else:
             found.append(_instance(names[label], numbers, size, reading.source(file, number)))
-    return found
+    return found if len(lines.faults) == num_faults else None
 
 
 def parse_line(line: str, names: list[str], reading: Reading) -> tuple[int, list[float]]:
@@ -182,18 +223,18 @@ def parse_line(line: str, names: list[str], reading: Reading) -> tuple[int, list
     try:
         label, *numbers = map(float, line.split())
     except ValueError:
-        raise ValueError(f'must be a class and numbers, got {line.strip()[:60]!r}') from None
+        raise UserError(f'must be a class and numbers, got {line.strip()[:60]!r}') from None
     if len(numbers) < 4:
-        raise ValueError('must be `class x y width height` or `class x y x y x y ...`, got '
-                         f'{len(numbers) + 1} columns')
+        raise UserError('must be `class x y width height` or `class x y x y x y ...`, got '
+                        f'{len(numbers) + 1} columns')
     if len(numbers) % 2:
         reading.lose('numbers behind a box or polygon are taken for confidences and left out')
         numbers.pop()
     if not label.is_integer() or not 0 <= label < len(names):
-        raise ValueError(f'class {label:g} has no name: there are {len(names)}, from 0 on')
+        raise UserError(f'class {label:g} has no name: there are {len(names)}, from 0 on')
     if not all(-TOLERANCE <= value <= 1 + TOLERANCE for value in numbers):
-        raise ValueError('coordinates must be parts of the image, 0 to 1, got '
-                         f'{next(v for v in numbers if not -TOLERANCE <= v <= 1 + TOLERANCE):g}')
+        raise UserError('coordinates must be parts of the image, 0 to 1, got '
+                        f'{next(v for v in numbers if not -TOLERANCE <= v <= 1 + TOLERANCE):g}')
     return int(label), numbers
 
 
@@ -207,23 +248,23 @@ def _instance(name: str, numbers: list[float], size: tuple[int, int], source: st
     return Instance(name, box_around([polygon]), [polygon], source)
 
 
-def _refuse_poses(path: Path, widths: Counter[int], reading: Reading) -> None:
-    """Report lines of a class, a box and x, y and visibility of points, if all lines may be so."""
-    if len(widths) != 1:
-        return
-    (columns, count), = widths.items()
-    points, rest = divmod(columns - 5, 3)
-    if points > 0 and not rest and columns % 2 == 0:
-        reading.fault(
-            path, f'all {count} lines of labels have {columns} columns, as a class, a box and '
-            f'{points} keypoints have: Colonnade has no configs for keypoints')
+def _refuse_poses(path: Path, lines: Lines, reading: Reading) -> None:
+    """Report lines of a class, a box and x, y and visibility of points."""
+    (columns, count), = lines.widths.items()
+    reading.fault(
+        path, f'all {count} lines of labels have {columns} columns, as a class, a box and '
+        f'{(columns - 5) // 3} keypoints have: Colonnade has no configs for keypoints')
 
 
-def _say_if_oriented(parts: dict[str, Part], reading: Reading) -> None:
-    """Lines of oriented boxes are those of polygons with four points."""
+def _remark_on_shapes(parts: dict[str, Part], lines: Lines, reading: Reading) -> None:
+    """Say that polygons may be oriented boxes or keypoints if all have as many points."""
     masks = [a.get('segmentation') for part in parts.values() for a in part.content['annotations']]
-    if masks and all(mask and len(mask[0]) == 8 for mask in masks):
+    if not masks or not all(masks) or len(lines.widths) > 1:
+        return
+    number = len(masks[0][0]) // 2
+    what = 'oriented boxes' if number == 4 else 'boxes with keypoints'
+    if number == 4 or number > 4 and len(masks) > 1:
         reading.lose(
-            'objects, all that there are, have four points: if these are oriented boxes, they '
-            'train as polygons',
+            f'objects, all that there are, have {number} points: if these are {what}, they train '
+            'as polygons',
             count=len(masks))

@@ -7,9 +7,13 @@ from typing import Any
 
 import yaml
 
-from ..data_validation.findings import repeated, shown
-from .instances import IMAGES, SPLITS, Reading, above_images, files_below, text_of
+from colonnade.runtime.images import SUFFIXES
 
+from ..data_validation.findings import repeated, shown
+from .instances import SPLITS, Reading, above_images, files_below, text_of, unreported
+
+NOT_UTF8 = 'names of classes in a file that is not in UTF-8: read as Latin-1'
+MOST_CLASSES = 2**16  # that nc can count without names
 NAMES_FILES = ('classes.txt', 'obj.names', 'names.txt')
 
 
@@ -23,7 +27,7 @@ def is_yolo_yaml(file: Path) -> bool:
     if file.suffix.lower() not in ('.yaml', '.yml'):
         return False
     try:
-        text = text_of(file)
+        text, _ = text_of_names(file)
     except (OSError, ValueError):
         return False
     return all(re.search(rf'^{key}\s*:', text, re.MULTILINE) for key in ('(names|nc)', 'train'))
@@ -31,11 +35,15 @@ def is_yolo_yaml(file: Path) -> bool:
 
 def read_yaml(file: Path, reading: Reading) -> tuple[list[str], dict[str, list[Path]]]:
     """Names of classes, and images of each part."""
+    reading.tables.add(file)
     try:
-        content = yaml.safe_load(text_of(file))
+        text, is_utf8 = text_of_names(file)
+        content = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reading.fault(file, f'cannot be read: {" ".join(str(error).split())}')
         return [], {}
+    if not is_utf8:
+        reading.repair(NOT_UTF8, reading.source(file))
     if not isinstance(content, dict):
         reading.fault(file, f'must have names, train and val, got {shown(content)}')
         return [], {}
@@ -49,16 +57,22 @@ def read_yaml(file: Path, reading: Reading) -> tuple[list[str], dict[str, list[P
         if given is None:
             continue
         entries = given if isinstance(given, list) else [given]
+        taking = unreported(reading) if split == 'test' else reading
         found = [
-            image for entry in entries for image in _images(file, content, split, entry, reading)
+            image for entry in entries for image in _images(file, content, split, entry, taking)
         ]
-        images[split] = list(dict.fromkeys(found))
+        if found or split != 'test':
+            images[split] = list(dict.fromkeys(found))
     return names, images
 
 
 def _names(file: Path, content: dict[str, Any], reading: Reading) -> list[str]:
     """Names of the classes in order, from a list or from a mapping of numbers."""
     names, number = content.get('names'), content.get('nc')
+    if names is None and type(number) is int and 0 < number <= MOST_CLASSES:
+        reading.lose('nc without names: classes are called class 0, class 1 and so on',
+                     reading.source(file))
+        return [f'class {place}' for place in range(number)]
     if isinstance(names, dict):
         if sorted(map(str, names)) != sorted(map(str, range(len(names)))):
             reading.fault(
@@ -95,7 +109,7 @@ def _images(file: Path, content: dict[str, Any], split: str, entry: Any,
         reading.fault(file, f'{split}: there is no {ways[0]}')
         return []
     if found.is_dir():
-        images = files_below(found, IMAGES, reading)
+        images = files_below(found, SUFFIXES, reading)
     else:
         images = listed_images(found, root, reading)
     if not images:
@@ -130,8 +144,28 @@ def class_names(folder: Path, reading: Reading) -> list[str]:
     return []
 
 
+def text_of_names(file: Path) -> tuple[str, bool]:
+    """Return the text of a file that people write names in, and whether it is in UTF-8.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is neither in UTF-8 nor in Windows' Latin-1.
+    """
+    try:
+        return text_of(file), True
+    except UnicodeDecodeError:
+        return file.read_text(encoding='cp1252'), False
+
+
 def _names_in(file: Path, reading: Reading) -> list[str]:
-    names = reading.lines_of(file)
+    try:
+        text, is_utf8 = text_of_names(file)
+    except (OSError, ValueError) as error:
+        reading.fault(file, f'cannot be read: {error}')
+        return []
+    if not is_utf8:
+        reading.repair(NOT_UTF8, reading.source(file))
+    names = [line.strip() for line in text.rstrip().splitlines()]
     if '' in names:
         reading.fault(file, 'the line is empty', names.index('') + 1)
     for name in repeated(filter(None, names)):

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from colonnade.common.errors import UserError
+
 from ..collecting import without_collecting
 from ..image_depths import Depths
 from .findings import Report, json_layout, other_format, repeated, shown
@@ -60,13 +62,18 @@ class Instances:
         return Instances(kept, self.images, {i: names for i, names in annotated.items() if names})
 
 
-def load_coco(ann_file: Path, report: Report, *, annotated: bool = True) -> dict[str, list] | None:
+def load_coco(ann_file: Path,
+              report: Report,
+              *,
+              annotated: bool = True,
+              takes_bom: bool = False) -> dict[str, list] | None:
     """The lists of a COCO file, whatever they hold; None if it is no such file.
 
     Args:
         ann_file: The file.
         report: Takes what is wrong.
         annotated: Whether it must have annotations, which those of test images need not.
+        takes_bom: Whether a byte order mark is passed over, of a file that is to be written again.
     """
 
     def fault(text: str) -> None:
@@ -77,7 +84,7 @@ def load_coco(ann_file: Path, report: Report, *, annotated: bool = True) -> dict
               'validation. --data takes other forms')
         return None
     try:
-        content = read_json(ann_file)
+        content = read_json(ann_file, takes_bom=takes_bom)
     except (OSError, ValueError, RecursionError) as error:
         fault(f'{ann_file} cannot be read: {error}')
         return None
@@ -95,17 +102,21 @@ def load_coco(ann_file: Path, report: Report, *, annotated: bool = True) -> dict
     return {key: content[key] for key in FIELDS}
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, *, takes_bom: bool = False) -> Any:
     """What JSON in UTF-8 holds.
+
+    Args:
+        path: The file.
+        takes_bom: See :func:`load_coco`.
 
     Raises:
         OSError: If it cannot be read.
         RecursionError: If it is nested too deep.
         ValueError: If it is none.
     """
-    text = path.read_text(encoding='utf-8')
+    text = path.read_text(encoding='utf-8-sig' if takes_bom else 'utf-8')
     if text.startswith('\ufeff'):
-        raise ValueError('it starts with a byte order mark, at which pycocotools stops')
+        raise UserError('it starts with a byte order mark, at which pycocotools stops')
     with without_collecting():
         return json.loads(text)
 
@@ -181,6 +192,7 @@ def check_instances(ann_file: Path,
         whole[kind], known[kind] = whole_entries(
             content[kind], kind, fields, ann_file, report,
             partial(_effect, kind=kind, known=known, usage=usage))
+    lost_ids = {kind for kind in FIELDS if not all(map(_has_id, content[kind]))}
     for name in repeated(category['name'] for category in whole['categories']):
         report.fault(
             f'{ann_file}: categories: more than one is named {name!r}',
@@ -207,6 +219,9 @@ def check_instances(ann_file: Path,
         image = images.get(annotation['image_id'])
         name = names.get(annotation['category_id'])
         faults = list(_annotation_faults(annotation, image, name, known, usage, fitting))
+        if lost_ids:  # of which the annotation may be: it is the entry's fault, not its own
+            faults = [fault for fault in faults if not any(
+                fault[0] == f'unknown-{SINGULAR[kind]}' for kind in lost_ids)]  # yapf: disable
         for kind, text, effect in faults:
             report.fault(
                 f'{place(ann_file, "annotations", annotation)}: {text}',
@@ -226,6 +241,11 @@ def check_instances(ann_file: Path,
                 id=annotation['id'])
         counts[name] += trains
     return Instances(counts, images, annotated)
+
+
+def _has_id(entry: Any) -> bool:
+    """Return True if other entries can name this one."""
+    return isinstance(entry, dict) and isinstance(entry.get('id'), (int, float, str))
 
 
 def place(ann_file: Path, kind: str, entry: dict[str, Any]) -> str:
@@ -254,7 +274,7 @@ def whole_entries(entries: list,
             ids.append(entry['id'])
         else:
             _report_entry(entry, index, kind, fields, ann_file, report, effect_of)
-            if isinstance(entry, dict) and isinstance(entry.get('id'), (int, float, str)):
+            if _has_id(entry):
                 ids.append(entry['id'])
     for number in repeated(ids):
         report.fault(

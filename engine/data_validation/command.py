@@ -10,11 +10,13 @@ from typing import Any
 
 import cv2
 
+from colonnade.common.errors import UserError
 from colonnade.runtime.printing import one_line
 
 from ..atomic import check_writable, write_json
 from ..launch import LaunchOptions, load_config
 from ..pipeline_steps import name_of
+from .conversions import report_changes
 from .findings import SHOWN_OF_A_KIND
 from .kinds import KINDS, NO_KIND, STOPPING
 from .listed_files import Depth
@@ -54,19 +56,21 @@ def check_data_sets(options: CheckOptions) -> list[Source]:
         ValueError: If the options do not fit the config, or it reads no files.
     """
     if options.workers is not None and options.workers < 1:
-        raise ValueError(f'--workers must be at least 1, got {options.workers}')
+        raise UserError(f'--workers must be at least 1, got {options.workers}')
     if options.json:
         check_writable(Path(options.json))
     cfg = load_config(options)
     sources = list(sources_of(cfg, options.split))
     if not sources:
-        raise ValueError(f'{options.config} reads no files in {", ".join(options.split)}')
+        raise UserError(f'{options.config} reads no files in {", ".join(options.split)}')
     workers = options.workers or min(os.cpu_count() or 1, MOST_WORKERS)
     cv2.setLogLevel(0)  # of each damaged image
+    known: set[Path] = set()
     for source in sources:
         depth = Depth(True, workers, True, allow_outside=options.allow_outside)
         print(f'{source.name}: reading annotations and all files ...', flush=True)
         check_source(cfg, source, depth)
+        report_changes(source.dataset, options.config, known, source.report)
     if options.json:
         write_json(Path(options.json), as_json(sources))
     return sources

@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from threading import Lock
 from typing import Literal
 
 import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from colonnade.common.errors import FileError, UserError
 from colonnade.runtime.depths import depth_fault, tiff_fault
+from colonnade.runtime.images import any_size
 
 from ..image_depths import Depths
 from .kinds import Fault
@@ -28,42 +29,21 @@ KNOWN_TAGS = (b'Exif\0\0', b'http://ns.adobe.com/')  # EXIF, XMP
 MOST_PIXELS = 2**30  # that OpenCV decodes
 MOST_DECODED = 2**28  # pixels of an image that is decoded to be checked: 0.8 GB
 SIGNATURES = (b'\xff\xd8\xff', b'\x89PNG')  # of JPEG and PNG
+PNG = b'\x89PNG\r\n\x1a\n'  # begins the file
 #: with these color_types of mmcv, OpenCV does not turn images as their EXIF data say
 NOT_TURNED = ('color_ignore_orientation', 'grayscale_ignore_orientation', 'unchanged')
 
 
-class NotDecodedError(OSError):
+class NotDecodedError(FileError):
     """An image is whole, and OpenCV does not decode it, or decodes it to something else."""
 
 
-class OtherSizeError(ValueError):
+class OtherSizeError(UserError):
     """A label map is not of its image's size."""
 
 
-class OtherLabelsError(ValueError):
+class OtherLabelsError(UserError):
     """A label map is read, with other labels than it was saved with."""
-
-
-class _AnySize:
-    """While threads are in it, Pillow opens images of any size."""
-
-    def __init__(self) -> None:
-        self.lock, self.inside, self.limit = Lock(), 0, Image.MAX_IMAGE_PIXELS
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if not self.inside:
-                self.limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-            self.inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.inside -= 1
-            if not self.inside:
-                Image.MAX_IMAGE_PIXELS = self.limit
-
-
-any_size = _AnySize()
 
 
 @contextmanager
@@ -82,7 +62,7 @@ def opened(source: Path | BytesIO) -> Iterator[Image.Image]:
         except OSError:
             raise
         except Exception as error:  # decoders raise whatever a damaged file leads them to
-            raise OSError(f'{type(error).__name__}: {error}') from error
+            raise FileError(f'{type(error).__name__}: {error}') from error
 
 
 def image_size(path: Path,
@@ -109,17 +89,18 @@ def image_size(path: Path,
                 depths.look(path, image)
     except UnidentifiedImageError as error:
         with path.open('rb') as file:
-            raise OSError(tiff_fault(file) or 'its content is no image') from error
+            raise FileError(tiff_fault(file) or 'its content is no image') from error
     if any('\ud800' <= letter <= '\udfff' for letter in str(path)):  # at which OpenCV crashes
         raise NotDecodedError('its name is not in UTF-8: rename it')
     if not cv2.haveImageReader(str(path)):
-        raise NotDecodedError(f'OpenCV, which loads images, does not decode {kind}')
+        raise NotDecodedError(f'OpenCV, which loads images, does not decode {kind}: save it '
+                              'as JPEG or PNG')
     if size[0] * size[1] > MOST_PIXELS:
         raise NotDecodedError(f'it has {size[0]} x {size[1]} pixels, OpenCV decodes {MOST_PIXELS}')
     if color_type in NOT_TURNED:
         return size
     if kind == 'PNG':  # EXIF data may stand behind the pixels
-        return decoded_size(path) if b'eXIf' in path.read_bytes() else size
+        return decoded_size(path) if _has_exif(path) else size
     segments: list[tuple[str, bytes]] = getattr(image, 'applist', [])  # of a JPEG
     if not exif and any(name == 'APP1' and not content.startswith(KNOWN_TAGS)
                         for name, content in segments):
@@ -129,6 +110,17 @@ def image_size(path: Path,
     if orientation is None or orientation >= 5 and kind not in ('JPEG', 'MPO'):
         return decoded_size(path)
     return size[::-1] if orientation >= 5 else size
+
+
+def _has_exif(path: Path) -> bool:
+    """Return True if a PNG has a chunk of EXIF data; only the heads of its chunks are read."""
+    with path.open('rb', buffering=0) as file:
+        file.seek(len(PNG))
+        while len(head := file.read(8)) == 8 and head[4:] != b'IEND':  # length, type
+            if head[4:] == b'eXIf':
+                return True
+            file.seek(int.from_bytes(head[:4], 'big') + 4, os.SEEK_CUR)  # content, checksum
+    return False
 
 
 def header_fault(path: Path,
@@ -252,9 +244,9 @@ def decoded_size(path: Path) -> tuple[int, int]:
     try:
         image = cv2.imread(str(path), cv2.IMREAD_COLOR)
     except cv2.error as error:
-        raise OSError(f'OpenCV cannot decode it: {error}') from error
+        raise FileError(f'OpenCV cannot decode it: {error}') from error
     if image is None:
-        raise OSError('OpenCV cannot decode it')
+        raise FileError('OpenCV cannot decode it')
     height, width = image.shape[:2]
     return width, height
 
@@ -275,13 +267,13 @@ def labels_of(mask: Path | BytesIO, size: tuple[int, int] | None) -> frozenset[i
         raise OtherLabelsError('it is a JPEG, whose compression changes labels: save it as PNG')
     limit = 2 * (any_size.limit or MOST_PIXELS)
     if width * height > limit:
-        raise ValueError(f'the label map has {width} x {height} pixels, and Pillow, with which '
-                         f'mmseg loads it, refuses more than {limit}: cut it into parts')
+        raise UserError(f'the label map has {width} x {height} pixels, and Pillow, with which '
+                        f'mmseg loads it, refuses more than {limit}: cut it into parts')
     content = mask if isinstance(mask, BytesIO) else BytesIO(mask.read_bytes())
     with opened(content) as image:  # as mmseg: Pillow maps files otherwise
         label_map = np.asarray(image)
     if label_map.ndim != 2:
-        raise ValueError(f'a label map has one channel, this has {label_map.shape[2]}')
+        raise UserError(f'a label map has one channel, this has {label_map.shape[2]}')
     height, width = label_map.shape
     if size not in (None, (width, height)):
         assert size is not None

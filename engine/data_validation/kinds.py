@@ -57,7 +57,7 @@ KINDS = {
          'number annotations from 1: evaluation takes 0 for "not matched"'),
     'no-segmentation':
     Kind('annotations without a segmentation', 'sample',
-         'add it, or train boxes alone (tools/new_config.py --boxes)'),
+         'add it, or train boxes alone (colonnade new_config --boxes)'),
     'wrong-segmentation':
     Kind('segmentations that are malformed', 'sample', 'correct or delete the annotation'),
     'empty-box':
@@ -102,6 +102,12 @@ KINDS = {
     'no-image':
     Kind('label maps without an image', 'meaning',
          'restore the image, or move the label map away: it is not trained on'),
+    'stale-conversion':
+    Kind('conversions that are older than their sources', 'loading',
+         'convert again; to train on it as it is, remove sources.json from its folder'),
+    'unknown-sources':
+    Kind('conversions that were not compared with their sources', 'none',
+         'convert on this machine if the sources may have changed'),
     'outside':
     Kind('files outside of the folders of their data set', 'loading',
          'look which they are; if they are meant, say --allow-outside'),

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from colonnade.common.errors import UserError
+
 from .findings import shown
 from .image_files import MOST_PIXELS
 
@@ -99,19 +101,19 @@ def decoded_counts(counts: str) -> Iterator[int]:
     for character in counts:
         bits = ord(character) - 48
         if not 0 <= bits < 64:
-            raise ValueError(f'{character!r} does not occur in a string of counts')
+            raise UserError(f'{character!r} does not occur in a string of counts')
         value |= (bits & 31) << shift
         shift += 5
         if shift > 60:
-            raise ValueError('a run is longer than any image')
+            raise UserError('a run is longer than any image')
         if bits & 32:  # the number goes on
             continue
         if bits & 16:
             value -= 1 << shift  # its sign
         runs.append(value + (runs[-2] if len(runs) > 2 else 0))
         if runs[-1] < 0:
-            raise ValueError('a run is shorter than nothing')
+            raise UserError('a run is shorter than nothing')
         yield runs[-1]
         value = shift = 0
     if shift:
-        raise ValueError('the string ends within a number')
+        raise UserError('the string ends within a number')

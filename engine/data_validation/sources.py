@@ -208,12 +208,14 @@ def check_coco(source: Source, depth: Depth) -> None:
         return
     source.num_images, source.num_annotations = len(content['images']), len(content['annotations'])
     used = used_images(content, source)
-    add_outside(source, [
-        dict(img_path=os.path.join(image_folder(dataset), entry['file_name']), id=entry.get('id'))
-        for entry in content['images']
-        if isinstance(entry.get('file_name'), str) and (used is None or entry.get('id') in used)
-    ], depth)
-    look = images_of_entries(image_folder(dataset), source.loading, depth, used)
+    folder = image_folder(dataset)
+    if not depth.allow_outside:
+        add_outside(source, [
+            dict(img_path=os.path.join(folder, entry['file_name']), id=entry.get('id'))
+            for entry in content['images']
+            if isinstance(entry.get('file_name'), str) and (used is None or entry.get('id') in used)
+        ], depth)
+    look = images_of_entries(folder, source.loading, depth, used)
     with without_collecting():
         if not depth.whole and is_sound(content, source.usage):
             content = dict(content, annotations=[])

@@ -6,18 +6,21 @@ import json
 import logging
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 from mmengine.dist import all_gather_object
 from mmengine.logging import print_log
 
+from colonnade.common.errors import UserError
 from colonnade.runtime.printing import one_line
 
 from ..atomic import write_json
-from ..processes import VARIABLES
+from ..processes import VARIABLES, wait_for_all
 from ..storage.cache import cache_folder
 from ..storage.files import is_remote
+from .conversions import report_changes
 from .findings import Report
 from .kinds import KINDS, STOPPING
 from .label_map_files import ignored_labels
@@ -26,10 +29,10 @@ from .sources import Source, check_source, sources_of
 
 FORMAT = 3  # of what is kept; another one is looked at anew
 SHOWN = 10  # findings of a kind that are kept
-ADVICE = 'tools/check_data.py CONFIG looks at every file and lists all'
+ADVICE = 'colonnade check_data CONFIG looks at every file and lists all'
 
 
-class BadDataError(ValueError):
+class BadDataError(UserError):
     """Data that training would stop at."""
 
 
@@ -45,6 +48,7 @@ def check_before_training(cfg: Config, *, skip: bool) -> None:
     """
     local_rank = VARIABLES.get(cfg.get('launcher', 'none'), ('', '', ''))[2]
     found = [] if int(os.environ.get(local_rank, 0)) else looked_at(cfg)
+    wait_for_all()  # the first start with a large data set takes minutes
     stop, warn, skippable = [], [], True
     for each in unique(each for part in all_gather_object(found) for each in part):
         report = Report.from_json(each['report'])
@@ -83,11 +87,17 @@ def lines_of(report: Report, name: str, *effects: Any) -> list[tuple[str, str]]:
 
 def looked_at(cfg: Config) -> list[dict[str, Any]]:
     """Name, split and report of the data sets of training and validation."""
-    found = []
+    found: list[dict[str, Any]] = []
+    conversions: set[Path] = set()
     try:
         for source in sources_of(cfg, ('train', 'val')):
             report = kept_report(cfg, source)
-            found.append(dict(name=source.name, split=source.split, report=report))
+            changes = Report()  # of other files than the dataset's, whose report may be a kept one
+            report_changes(source.dataset, cfg.filename, conversions, changes)
+            found += [
+                dict(name=source.name, split=source.split, report=each)
+                for each in (report, changes.as_json(SHOWN))
+            ]
     except Exception as error:  # data sets of others raise of all kinds; loading says it in full
         print_log(
             f'the data could not be looked at before training: {type(error).__name__}: {error}',

@@ -6,10 +6,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from mmdet.visualization import get_palette
 from mmengine.config import Config
 
+from colonnade.common.errors import MissingFileError, UserError
+from colonnade.runtime.colors import distinct_colors
+
 from ..classes import with_num_classes
+from ..config_files import read_file
 from ..config_source import Source, base_path, comment_lines, laid_out
 from .describe import OwnData
 from .schedule import schedule
@@ -32,28 +35,24 @@ def load_recipe(leaf: Path, scopes: Collection[str] = ('mmdet', 'mmseg')) -> Con
         ValueError: If it is none.
     """
     if not os.path.isfile(leaf):
-        raise FileNotFoundError(f'no config file {leaf}')
-    try:
-        cfg = Config.fromfile(leaf)
-    except Exception as error:  # a config is a program
-        raise ValueError(f'{leaf} cannot be read as a config: {type(error).__name__}: '
-                         f'{error}') from error
+        raise MissingFileError(f'no config file {leaf}')
+    cfg = read_file(leaf, import_modules=False)
     missing = [key for key in NEEDED if _at(cfg, key) is None]
     if missing:
-        raise ValueError(f'{leaf} is no config that trains and evaluates: it has no '
-                         f'{", ".join(missing)}')
+        raise UserError(f'{leaf} is no config that trains and evaluates: it has no '
+                        f'{", ".join(missing)}')
     if cfg.default_scope not in scopes:
-        raise ValueError('--coco is for detectors, --masks for segmenters, and '
-                         f'{leaf} is a config of {cfg.default_scope}')
+        raise UserError('--coco is for detectors, --masks for segmenters, and '
+                        f'{leaf} is a config of {cfg.default_scope}')
     if not isinstance(cfg.val_evaluator, dict):
-        raise ValueError(f'{leaf}: val_evaluator must be one metric')
+        raise UserError(f'{leaf}: val_evaluator must be one metric')
     for split in SPLITS:
         dataset = _at(cfg, f'{split}_dataloader.dataset')
         if not isinstance(dataset.get('pipeline'), list):
-            raise ValueError(f'{leaf}: {split}_dataloader.dataset must be one data set, not a '
-                             f'{dataset.get("type")}')
+            raise UserError(f'{leaf}: {split}_dataloader.dataset must be one data set, not a '
+                            f'{dataset.get("type")}')
     if with_num_classes(cfg.model, 1) is None:
-        raise ValueError(f'{leaf}: nothing in model says num_classes')
+        raise UserError(f'{leaf}: nothing in model says num_classes')
     return cfg
 
 
@@ -86,7 +85,7 @@ def settings(cfg: Config,
         num_gpus: How many GPUs, or processes, will train.
         epochs: See :func:`~.schedule.schedule`.
     """
-    colours = data.palette or get_palette('random', len(data.classes))
+    colours = data.palette or distinct_colors(len(data.classes))
     palette = [tuple(map(int, colour)) for colour in colours]
     model = with_num_classes(cfg.model, len(data.classes))
     common = dict(data_root=Source('data_root'), metainfo=Source('metainfo'))
@@ -137,8 +136,8 @@ def _leave_zero_label_to_the_data(cfg: Config, datasets: list[dict]) -> None:
 def _train_boxes_alone(cfg: Config, model: dict, datasets: list[dict], evaluator: dict) -> None:
     """Leave out all that needs masks: of Mask R-CNN, Faster R-CNN remains."""
     if 'roi_head' not in model:
-        raise ValueError(f'{cfg.model.type} cannot be trained without masks: take a detector of '
-                         'boxes, such as those in configs/faster_rcnn and configs/dino')
+        raise UserError(f'{cfg.model.type} cannot be trained without masks: take a detector of '
+                        'boxes, such as those in configs/faster_rcnn and configs/dino')
     if cfg.model.type == 'MaskRCNN':
         model['type'] = 'FasterRCNN'
     model['data_preprocessor'] = dict(pad_mask=False)
@@ -171,8 +170,12 @@ def _root(root: Path, out: Path) -> tuple[str, str]:
 def config_source(leaf: Path, out: Path, content: dict[str, Any], data: OwnData) -> str:
     """The config file: what was found and chosen as comments, the recipe, and what it sets."""
     trained, evaluated = data.num_images
+    base = base_path(leaf, out)
+    if os.path.isabs(base):
+        data.reasons.append('_base_ is an absolute path: on another machine, change it to where '
+                            'the config is there')
     comments = [
         f'{trained} training and {evaluated} validation images, {len(data.classes)} classes, as '
-        'tools/new_config.py found them.', *data.reasons
+        'colonnade new_config found them.', *data.reasons
     ]
-    return laid_out([*comment_lines(comments), f'_base_ = {base_path(leaf, out)!r}', ''], content)
+    return laid_out([*comment_lines(comments), f'_base_ = {base!r}', ''], content)

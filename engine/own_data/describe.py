@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..data_validation.coco_files import Instances, Usage, check_instances, headers_in, load_coco
+from ..data_borders import plain
+from ..data_validation.coco_files import (FIELDS, Instances, Usage, check_instances, headers_in,
+                                          load_coco, whole_entries)
 from ..data_validation.findings import Report, listed
 from ..image_depths import Depths
 
@@ -22,6 +24,7 @@ class OwnData:
     masks: bool = True  # whether there are masks, or boxes alone
     palette: list[tuple[int, int, int]] | None = None  # of the classes; None draws one
     reasons: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)  # files that are named, and not below the root
 
 
 def describe_instances(ann_files: list[Path],
@@ -54,29 +57,38 @@ def describe_instances(ann_files: list[Path],
         report.remark('no annotation has a segmentation: the config trains boxes alone, as Faster '
                       'R-CNN does')
     usages = Usage(masks, polygons_alone), Usage(masks, evaluated=True)
-    depths = Depths()
-    train, val = (
-        look_at(file, content, folder, usage, depths, report)
-        for file, content, folder, usage in zip(ann_files, contents, images, usages, strict=True))
+    depths, found, num_faults = Depths(), [], []
+    for file, content, folder, usage in zip(ann_files, contents, images, usages, strict=True):
+        before = report.num_faults
+        found.append(look_at(file, content, folder, usage, depths, report))
+        num_faults.append(report.num_faults - before)
+    train, val = found
     report_depths(depths, report)
-    if list(train.classes) != list(val.classes):
-        report.fault('training and validation must have the same categories in the same order, '
-                     f'got {listed(list(train.classes))}; and {listed(list(val.classes))}')
-    for name in chosen or ():
-        if name not in train.classes:
-            report.fault(f'--classes: {ann_files[0]} has no category {name!r}, only '
-                         f'{listed(list(train.classes))}')
+    if all(map(_has_whole_categories, contents)):  # else names are missing that were reported
+        for name in chosen or ():
+            if name not in train.classes:
+                report.fault(f'--classes: {ann_files[0]} has no category {name!r}, only '
+                             f'{listed(list(train.classes))}')
+        names_of_classes = [[name for name in split.classes if not chosen or name in chosen]
+                            for split in found]  # yapf: disable
+        if names_of_classes[0] != names_of_classes[1]:
+            report.fault('training and validation must have the same categories in the same order, '
+                         f'got {"; and ".join(map(listed, names_of_classes))}')
     names = [[image['file_name'] for image in split.images.values()] for split in (train, val)]
     remark_overlap(images, names, report)
     if chosen:
         train, val = train.restricted(chosen), val.restricted(chosen)
-    for file, instances in zip(ann_files, (train, val), strict=True):
+    for place, (file, instances) in enumerate(zip(ann_files, (train, val), strict=True)):
         unseen = [name for name, count in instances.classes.items() if not count]
         if len(unseen) == len(instances.classes):
-            report.fault(f'{file}: no image has an annotation that could be used')
+            if not num_faults[place]:  # else they are why
+                num_faults[place] += 1
+                report.fault(f'{file}: no image has an annotation that could be used')
         elif unseen:
             report.remark(f'{file}: no annotations of {listed(unseen)}')
     num_train = _usable_images(train, filter_cfg, report)
+    if not num_train and not num_faults[0]:
+        report.fault('training: there is no image left to train with')
 
     root = common_root(ann_files + images)
     below = [os.path.relpath(absolute(path), root) for path in ann_files + images]
@@ -89,7 +101,8 @@ def describe_instances(ann_files: list[Path],
         root,
         datasets,
         ann_file=below[1],
-        masks=masks)
+        masks=masks,
+        outside=find_outside(root, images, names))
 
 
 def look_at(ann_file: Path, content: dict[str, list], folder: Path, usage: Usage, depths: Depths,
@@ -113,6 +126,12 @@ def _has_segmentations(content: dict[str, list]) -> bool:
     return any(isinstance(a, dict) and a.get('segmentation') for a in content['annotations'])
 
 
+def _has_whole_categories(content: dict[str, list]) -> bool:
+    """Return True if all categories have what they need."""
+    return len(whole_entries(content['categories'], 'categories', FIELDS['categories'], Path(),
+                             Report())[0]) == len(content['categories'])  # yapf: disable
+
+
 def _usable_images(train: Instances, filter_cfg: dict, report: Report) -> int:
     """How many images will be trained with."""
     least = filter_cfg.get('min_size', 0)
@@ -127,10 +146,7 @@ def _usable_images(train: Instances, filter_cfg: dict, report: Report) -> int:
     empty = len(train.images) - len(used)
     if empty:
         report.remark(f'left out of training: {empty} images without objects')
-    number = len(set(used) - set(small))
-    if not number:
-        report.fault('training: there is no image left to train with')
-    return number
+    return len(set(used) - set(small))
 
 
 def remark_overlap(folders: list[Path], names: list[list[str]], report: Report) -> None:
@@ -155,3 +171,17 @@ def common_root(paths: list[Path]) -> Path:
     return Path(
         os.path.commonpath(
             [absolute(path) if os.path.isdir(path) else absolute(path).parent for path in paths]))
+
+
+def find_outside(root: Path, folders: list[Path], names: list[list[str]]) -> list[str]:
+    """Return the paths of files that lead out of the root, which training refuses to read.
+
+    Args:
+        root: Folder of the dataset.
+        folders: Folders below it.
+        names: Names of the files of each, from there on.
+    """
+    start = f'{plain(str(root))}/'
+    pairs = zip(map(absolute, folders), names, strict=True)
+    paths = (os.path.join(folder, name) for folder, below in pairs for name in below)
+    return [path for path in paths if not plain(path).startswith(start)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..data_validation.findings import Report, listed
 from ..image_depths import Depths
-from .describe import OwnData, absolute, common_root, remark_overlap, report_depths
+from .describe import OwnData, absolute, common_root, find_outside, remark_overlap, report_depths
 from .file_pairs import Listing, find_suffixes, list_files, list_named
 from .label_maps import IGNORED, LabelMaps, read_label_maps
 
@@ -68,7 +68,13 @@ def describe_label_maps(masks: list[Path],
         _dataset(*pair, suffixes, reduce_zero_label, ann_file, root)
         for pair, ann_file in zip(folders, lists or (None, None), strict=True)
     ]
-    return OwnData(classes, (len(train.labels), len(val.labels)), root, datasets, reasons=[reason])
+    named = [*(found.image_names for found in listings), *(found.mask_names for found in listings)]
+    return OwnData(
+        classes, (len(train.labels), len(val.labels)),
+        root,
+        datasets,
+        reasons=[reason],
+        outside=find_outside(root, [*images, *masks], named))
 
 
 def _dataset(images: Path, masks: Path, suffixes: tuple[str, str], reduce_zero_label: bool,
@@ -102,15 +108,15 @@ def _listings(folders: list[tuple[Path, Path]], suffixes: tuple[str, str] | None
 
 def _remark_on_zero(values: set[int], names: list[str], reduced: bool, report: Report) -> None:
     """Say what label 0 is taken for, where that is not certain."""
-    if not reduced and len(names) > 1:
+    if reduced and 0 in values:
+        report.fault(
+            f'there are {len(names)} names, and labels from 0 to {max(values)}: if label 0 stands '
+            f'for unlabelled pixels, pass --zero unlabelled; if it is a class, such as '
+            f'{names[0]!r}, a name is missing: pass {max(values) + 1}')
+    elif not reduced and len(names) > 1:
         report.remark(f'label 0 is taken for {names[0]!r}, label 1 for {names[1]!r} and so on. '
                       'If label 0 stands for unlabelled pixels, say --zero unlabelled, with '
                       f'{max(values)} names or more: those of the labels from 1 on')
-    if reduced and 0 in values:
-        report.remark(
-            f'label 0 is taken for unlabelled pixels, label 1 for {names[0]!r} and so '
-            f'on: there are {len(names)} names and labels up to {max(values)}. If label 0 '
-            f'is a class, a name is missing: give {max(values) + 1}, or say --zero class')
 
 
 def _check_labels(train: LabelMaps, val: LabelMaps, classes: tuple[str, ...], first: int,
@@ -124,9 +130,11 @@ def _check_labels(train: LabelMaps, val: LabelMaps, classes: tuple[str, ...], fi
     values = train.values()
     unseen = [name for label, name in enumerate(classes, first) if label not in values]
     if train.ignores() and len(values) == 1 and not ignore_255:
+        advice = f'--classes with one name takes 0 for the background and {IGNORED} for that ' \
+            'class; with two names, the first is that of 0' if values == {0} else \
+            f'Where {IGNORED} is a class, save it as another label, such as 1'
         report.fault(f'training: the labels are {values.pop()} and {IGNORED} alone, and mmseg '
-                     f'ignores {IGNORED}: one class would be learnt. Where {IGNORED} is a class, '
-                     'save it as another label, such as 1')
+                     f'ignores {IGNORED}: one class would be learnt. {advice}')
     elif len(classes) < 2:
         report.fault(f'a segmenter needs at least two classes, got {list(classes)}')
     elif unseen and train.ignores() and not ignore_255:

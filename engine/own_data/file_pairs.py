@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -118,7 +117,7 @@ def find_suffixes(listings: Sequence[Listing], report: Report) -> tuple[str, str
     Returns:
         None if the names do not tell.
     """
-    if any(os.path.realpath(found.images) == os.path.realpath(found.masks) for found in listings):
+    if any(map(_is_one_folder, listings)):
         report.fault(f'{listings[0].images} holds images and label maps: say with --suffixes how '
                      'the names of both end, e.g. --suffixes .jpg _gt.png')
         return None
@@ -148,14 +147,60 @@ def find_suffixes(listings: Sequence[Listing], report: Report) -> tuple[str, str
         report.fault(f'images have more than one label map each: say {ways}; {names}')
     elif best:
         report.fault(f'the names of label maps start with {best[0].mask_start!r}, where those of '
-                     f'images start with {best[0].image_start!r}; mmseg can replace the end of a '
-                     f'name alone. Rename the label maps{_command(best[0], listings)}')
+                     f'images start with {best[0].image_start!r}, and more than one has the rest '
+                     f'of an image\'s name: {names}')
     else:
         have = len(masks.intersection(images)) or 'none'
         report.fault(f'{have} of {len(images)} images in {listings[0].images} and '
                      f'{listings[-1].images} have a label map of their name: {names}. --suffixes '
                      'IMAGE MASK says how both end where the rest of the name is equal')
     return None
+
+
+def find_pairs(listings: Sequence[Listing]) -> list[dict[str, str]] | None:
+    """Pair images with label maps whose names mmseg cannot derive from each other.
+
+    Extensions may differ within a folder, and names may start differently.
+
+    Args:
+        listings: The files of training and validation.
+
+    Returns:
+        For each listing, the names of images and of their label maps, or None if the names do not
+        tell. Images without a label map have that of the name which is missing.
+    """
+    if any(map(_is_one_folder, listings)) or all(map(_look_swapped, listings)):
+        return None
+    images, masks = ([{
+        os.path.splitext(name)[0]: name
+        for name in names
+    } for names in of_folders] for of_folders in ([found.image_names for found in listings],
+                                                  [found.mask_names for found in listings]))
+    if any(
+            len(stems) < len(names)
+            for found, *by_stem in zip(listings, images, masks, strict=True)
+            for stems, names in zip(by_stem, (found.image_names, found.mask_names), strict=True)):
+        return None  # of two files with one stem, either may be meant
+    all_images = [
+        os.path.join(str(split), stem) for split, own in enumerate(images) for stem in own
+    ]
+    all_masks = {os.path.join(str(split), stem) for split, own in enumerate(masks) for stem in own}
+    if not all_images:
+        return None
+    best = [Naming('', '', '', '')]
+    if 2 * len(all_masks.intersection(all_images)) < len(all_images):
+        best = _best_namings(all_images, all_masks)
+    if len(best) != 1:
+        return None
+    return [{
+        image: of_masks.get(stem := str(best[0].mask_of(own)), f'{stem}.png')
+        for own, image in of_images.items()
+    } for of_images, of_masks in zip(images, masks, strict=True)]
+
+
+def _is_one_folder(listing: Listing) -> bool:
+    """Return True if images and label maps are in the same folder."""
+    return os.path.realpath(listing.images) == os.path.realpath(listing.masks)
 
 
 def _look_swapped(listing: Listing) -> bool:
@@ -227,14 +272,3 @@ def _namings(image: str, mask: str) -> Iterator[Naming]:
                 naming.mask_end[:1])
         if not any(map(str.isdigit, ends)):
             yield naming
-
-
-def _command(naming: Naming, listings: Sequence[Listing]) -> str:
-    """How a shell does it, where that is a line."""
-    names = [name for found in listings for name in found.mask_names]
-    plain = re.fullmatch(r'[\w.-]*', naming.image_start + naming.mask_start)
-    if not plain or any(os.path.dirname(name) for name in names):
-        return ''
-    return ''.join(f'\n  (cd {shlex.quote(str(found.masks))} && for f in {naming.mask_start}*; do '
-                   f'mv "$f" "{naming.image_start}${{f#{naming.mask_start}}}"; done)'
-                   for found in listings)

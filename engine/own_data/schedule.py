@@ -5,7 +5,9 @@ from typing import Any
 
 from mmengine.config import Config
 
-from ..batch_size import COUNTS_OF_SCHEDULERS, base_batch_size, scale_final_rates
+from colonnade.common.errors import UserError
+
+from ..batch_size import APPLIED, COUNTS_OF_SCHEDULERS, base_batch_size, scale_final_rates
 
 RECIPE_IMAGES = {'CocoDataset': 117266, 'ADE20KDataset': 20210}  # with objects
 COUNTS_OF_HOOKS = ('switch_epoch', 'switch_iter')  # when the pipeline of the last epochs begins
@@ -25,6 +27,9 @@ def schedule(cfg: Config,
     A small data set is passed more often, for ``LEAST_STEPS`` steps of the recipe's batch. The
     learning rate is proportional to the batch (arXiv 1706.02677).
 
+    A recipe that takes more images in one process than its ``auto_scale_lr.base_batch_size`` has
+    inherited that. The batch of its rate is then known per process only, and its length is kept.
+
     Args:
         cfg: The recipe.
         num_images: Images to train with.
@@ -39,23 +44,30 @@ def schedule(cfg: Config,
     Raises:
         ValueError: If the recipe does not say which batch its rate is for, or how long it trains.
     """
-    base = base_batch_size(cfg)
-    batch = (images_per_gpu or cfg.train_dataloader.batch_size) * num_gpus
+    if (accumulated := cfg.get(APPLIED, {}).get('accumulate', 1)) > 1:
+        raise UserError(
+            f'the config was written by a run with --accumulate {accumulated}, which is '
+            'in its iterations: use the config that this run was started with')
+    stated, own = base_batch_size(cfg), cfg.train_dataloader.batch_size
+    is_own_base = stated >= own
+    base = stated if is_own_base else own * num_gpus
+    least_steps = LEAST_STEPS if is_own_base else 1
+    batch = (images_per_gpu or own) * num_gpus
     loop, checkpoint = cfg.train_cfg, cfg.default_hooks.checkpoint
     schedulers = cfg.param_scheduler
     schedulers = schedulers if isinstance(schedulers, list) else [schedulers]
     if not loop.get('max_epochs') and not loop.get('max_iters'):
-        raise ValueError('train_cfg of the config has neither max_epochs nor max_iters')
+        raise UserError('train_cfg of the config has neither max_epochs nor max_iters')
     if loop.get('max_epochs'):
         old = loop.max_epochs
-        new = epochs or max(old, -(-LEAST_STEPS * base // num_images))
+        new = epochs or max(old, -(-least_steps * base // num_images))
         key, unit, iterations = 'max_epochs', 'epochs', new * -(-num_images // batch)
     else:
         old = loop.max_iters
         dataset = cfg.train_dataloader.dataset
         is_own = 'metainfo' in dataset  # not what the recipe was made for
         recipe_images = num_images if is_own else RECIPE_IMAGES.get(dataset.get('type'), num_images)
-        seen = max(old * base * num_images // recipe_images, min(LEAST_STEPS, old) * base)
+        seen = max(old * base * num_images // recipe_images, min(least_steps, old) * base)
         new = iterations = -(-(epochs * num_images if epochs else seen) // batch)
         key, unit = 'max_iters', 'iterations'
     rate, factor = cfg.optim_wrapper.optimizer.lr, new / old
@@ -69,9 +81,19 @@ def schedule(cfg: Config,
             _stretched_scheduler(scheduler, factor, iterations) for scheduler in schedulers
         ],
         optim_wrapper=dict(optimizer=dict(lr=rate * batch / base)),
-        auto_scale_lr=dict(base_batch_size=batch),
         default_hooks=dict(checkpoint=_stretched_counts(checkpoint, ('interval', ), factor)))
     scale_final_rates(changes['param_scheduler'], batch / base)
+    reasons = [
+        f'{new} {unit} for {num_images} images, {batch} a step (the recipe has {old}, {base} a '
+        f'step); learning rate {rate:g} x {batch} / {base} = {rate * batch / base:g}'
+    ]
+    if is_own_base:
+        changes['auto_scale_lr'] = dict(base_batch_size=batch)
+    else:
+        reasons.append(f'auto_scale_lr.base_batch_size is {stated}, less than the {own} images of '
+                       'one process of the recipe, so its learning rate is for another batch: it '
+                       'changes only with --batch-size, and the length only with --epochs. Check '
+                       'optim_wrapper.optimizer.lr')
     hooks = [hook for hook in cfg.get('custom_hooks') or [] if hook]
     if num_val and 'val_interval' in changes['train_cfg']:
         seen = num_images if key == 'max_epochs' else batch  # in one of what the loop counts
@@ -82,10 +104,7 @@ def schedule(cfg: Config,
         changes['custom_hooks'] = [  # as a whole: a list of a base config is replaced
             dict(hook, **_stretched_counts(hook, COUNTS_OF_HOOKS, factor)) for hook in hooks
         ]
-    return changes, [
-        f'{new} {unit} for {num_images} images, {batch} a step (the recipe has {old}, {base} a '
-        f'step); learning rate {rate:g} x {batch} / {base} = {rate * batch / base:g}'
-    ]
+    return changes, reasons
 
 
 def _stretched_scheduler(scheduler: dict[str, Any], factor: float,

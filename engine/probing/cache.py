@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.common.errors import FileError
+
 from ..atomic import replacing, write_json
 
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-class CacheError(OSError):
+class CacheError(FileError):
     """A folder of features that cannot be written or read."""
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import torch
 
+from colonnade.common.errors import UserError
+
 from ..atomic import check_writable, write_text
 from ..data_validation.findings import Report, repeated
-from ..own_data.command import check_data_options, complete_data_options, look_at_data
+from ..own_data.command import look_at_data
 from ..own_data.describe import OwnData
 from .cache import CacheError, default_folder, size_of
 from .data import samples_of, subset
@@ -36,19 +38,17 @@ def complete(args: argparse.Namespace) -> list[NamedTrunk]:
         ValueError: If the options do not go together.
     """
     if os.path.lexists(args.out):
-        raise FileExistsError(f'{args.out} exists: name another --out')
+        raise UserError(f'{args.out} exists: name another --out')
     for option in ('max_images', 'steps', 'memory', 'neighbours', 'size'):
         if getattr(args, option) < 1:
-            raise ValueError(f'--{option.replace("_", "-")} must be at least 1')
+            raise UserError(f'--{option.replace("_", "-")} must be at least 1')
     if not 0 < args.temperature < math.inf:
-        raise ValueError(f'--temperature must be positive, got {args.temperature}')
+        raise UserError(f'--temperature must be positive, got {args.temperature}')
     check_writable(args.out)
-    check_data_options(args)
-    complete_data_options(args)
     texts = [text if '=' in text or not args.random else f'{text}={RANDOM}'
              for text in args.trunks]  # yapf: disable
     if twice := repeated(texts):
-        raise ValueError(f'--trunks must differ, got {", ".join(twice)} more than once')
+        raise UserError(f'--trunks must differ, got {", ".join(twice)} more than once')
     args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     return named_trunks(texts)
 

@@ -14,6 +14,8 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 from pycocotools import mask as run_lengths
 
+from colonnade.common.errors import UserError
+
 from ..own_data.describe import OwnData
 from ..own_data.label_maps import IGNORED
 
@@ -45,8 +47,8 @@ def samples_of(data: OwnData) -> tuple[tuple[str, ...], list[Sample], list[Sampl
         ValueError: If it has more categories than labels.
     """
     if data.ann_file and len(data.classes) > MOST_CLASSES:
-        raise ValueError(f'label maps have room for {MOST_CLASSES} categories, the files have '
-                         f'{len(data.classes)}: name some with --classes')
+        raise UserError(f'label maps have room for {MOST_CLASSES} categories, the files have '
+                        f'{len(data.classes)}: name some with --classes')
     train, val = (_samples_of_split(settings, data) for settings in data.datasets)
     return ((BACKGROUND, *data.classes) if data.ann_file else data.classes), train, val
 

@@ -13,6 +13,8 @@ from mmseg.evaluation import IoUMetric
 from torch import Tensor
 from torch.nn import functional as F
 
+from colonnade.common.errors import UserError
+
 from ..own_data.label_maps import IGNORED
 from ..progress import no_progress
 from .data import Sample
@@ -52,7 +54,7 @@ def iou_of_classes(predict: Callable[[Tensor], Tensor],
             IoUMetric.intersect_and_union(predicted, label_map, num_classes, IGNORED))
         progress(done)
     if not areas[-1].any():
-        raise ValueError('no pixel of the validation images is labelled')
+        raise UserError('no pixel of the validation images is labelled')
     return IoUMetric.total_area_to_metrics(*areas)['IoU']
 
 

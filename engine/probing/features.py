@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from colonnade import backbones
 from colonnade.backbones import ColumnarBackbone
+from colonnade.common.errors import UserError
 
 from ..progress import no_progress
 from .cache import CacheError, FeatureCache
@@ -52,8 +53,8 @@ class Extractor:
                  std: Sequence[float],
                  device: str = 'cpu') -> None:
         if size < backbone.patch_size:
-            raise ValueError(f'--size must be at least {backbone.patch_size} (one patch), '
-                             f'got {size}')
+            raise UserError(f'--size must be at least {backbone.patch_size} (one patch), '
+                            f'got {size}')
         self.backbone = backbone.eval().requires_grad_(False).to(device)
         self.size, self.mean, self.std, self.device = size, list(mean), list(std), device
 
@@ -103,7 +104,7 @@ class Extractor:
         except cv2.error:
             decoded = None
         if decoded is None:
-            raise ValueError(f'{name} is no image that can be read')
+            raise UserError(f'{name} is no image that can be read')
         image = torch.from_numpy(decoded).to(self.device).permute(2, 0, 1)[None].float()
         size = self.input_size(*image.shape[-2:])
         image = F.interpolate(image, size=size, mode='bicubic', antialias=True).clamp(0, 255)
@@ -120,7 +121,7 @@ class Extractor:
         maps = self.backbone(self.prepare(content, name))
         features = torch.cat(maps, dim=1)[0].permute(1, 2, 0).half()
         if not features.isfinite().all():
-            raise ValueError(f'features of {name} are not finite in float16')
+            raise UserError(f'features of {name} are not finite in float16')
         return features.cpu().contiguous().numpy()
 
 

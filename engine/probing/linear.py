@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from colonnade.common.errors import UserError
+
 from ..progress import no_progress
 from .soft_labels import SoftLabels
 
@@ -64,7 +66,7 @@ def train_linear_probe(features: Sequence[Tensor],
     """
     labelled = [index for index, target in enumerate(targets) if len(target.places)]
     if not labelled:
-        raise ValueError('no pixel of the training images is labelled')
+        raise UserError('no pixel of the training images is labelled')
     probe = LinearProbe(*moments(features), num_classes).to(device)
     optimizer = torch.optim.AdamW(
         probe.linear.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)

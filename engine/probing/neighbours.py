@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from colonnade.common.errors import UserError
+
 from .soft_labels import SoftLabels
 
 MOST_VALUES = 2**24  # similarities, or votes, that are in memory at once: 64 MiB
@@ -71,7 +73,7 @@ def remember(features: Sequence[Tensor],
     labelled = [target.labelled() for target in targets]
     total = sum(map(len, labelled))
     if not total:
-        raise ValueError('no pixel of the training images is labelled')
+        raise UserError('no pixel of the training images is labelled')
     drawn = torch.zeros(total, dtype=torch.bool)
     drawn[torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:most]] = True
     memory, votes = [], []

@@ -13,6 +13,7 @@ import torch
 
 from colonnade.backbones import TRUNKS, ColumnarBackbone
 from colonnade.backbones.registry import infer_trunk
+from colonnade.common.errors import UserError
 from colonnade.weights import load_weights
 from colonnade.weights.layouts import remap
 from colonnade.weights.pretrained import IMAGENET, Normalisation, normalisation_of
@@ -97,11 +98,11 @@ class NamedTrunk:
         kind, colon, arch = self.name.partition(':')
         if colon:
             if kind not in TRUNKS:
-                raise ValueError(f'CLASS:ARCH needs {", ".join(TRUNKS)} for CLASS, got {kind!r}')
+                raise UserError(f'CLASS:ARCH needs {", ".join(TRUNKS)} for CLASS, got {kind!r}')
             return TRUNKS[kind], dict(arch=arch)
         if self._timm_name is None:
-            raise ValueError(f'timm has no model {self.name!r}, and it is not CLASS:ARCH, as '
-                             'XCiT:small_12_p16')
+            raise UserError(f'timm has no model {self.name!r}, and it is not CLASS:ARCH, as '
+                            'XCiT:small_12_p16')
         model = self._timm_name.partition('.')[0]
         with torch.device('meta'):
             state = timm.create_model(model).state_dict()

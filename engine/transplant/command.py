@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from mmengine.config import Config
 
+from colonnade.common.errors import UserCodeError, UserError
 from colonnade.configs import find_config
 
 from ..atomic import write_text
@@ -23,7 +25,9 @@ from .training import new_training
 from .trial import trial_fault
 from .trunks import Trunk, find_trunk
 
-IMPORTS = ['colonnade.backbones', 'colonnade.necks', 'colonnade.engine']
+#: names of configs in packages that mmengine reads as a base
+READ_BY_NAME = r'\w+::\w+/'
+IMPORTS = ['colonnade.backbones', 'colonnade.necks', 'colonnade.engine.components']
 
 
 def config_file(name: str) -> Path:
@@ -38,7 +42,7 @@ def config_file(name: str) -> Path:
         return find_config(name)
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise ValueError(f'{name}: {package} is not installed')
+        raise UserError(f'{name}: {package} is not installed')
     return find_config(Path(spec.submodule_search_locations[0], '.mim/configs', below))
 
 
@@ -58,18 +62,18 @@ def transplant(name: str, trunk_name: str, out: Path) -> Notes:
         ValueError: If it cannot be done; nothing is written then.
     """
     if out.suffix != '.py':
-        raise ValueError(f'--out must end in .py, got {out}')
+        raise UserError(f'--out must end in .py, got {out}')
     if os.path.lexists(out):
-        raise FileExistsError(f'{out} exists: name another --out')
+        raise UserError(f'{out} exists: name another --out')
     trunk, path, notes = find_trunk(trunk_name), config_file(name), Notes()
     cfg = read_config(path)
     if not isinstance(cfg.model.get('type'), str):
-        raise ValueError(f"{path} is in mmengine's Python style, and a config of text cannot start "
-                         'from it')
+        raise UserError(f"{path} is in mmengine's Python style, and a config of text cannot start "
+                        'from it')
     old = cfg.to_dict()
     new = changed(old, trunk, notes)
     content = difference(old, new)
-    base = name if '::' in name else base_path(path, out)
+    base = name if re.match(READ_BY_NAME, name) else base_path(path, out)
     write_text(out, source(base, trunk, content, notes))
     try:
         check_written(out, new, cfg, notes)
@@ -99,7 +103,7 @@ def changed(old: dict[str, Any], trunk: Trunk, notes: Notes) -> dict[str, Any]:
 def source(base: str, trunk: Trunk, content: dict[str, Any], notes: Notes) -> str:
     """The text of the config."""
     head = [
-        f'{trunk.name} in a config of others, written by tools/transplant.py. All that is not '
+        f'{trunk.name} in a config of others, written by colonnade transplant. All that is not '
         'set here is theirs.'
     ]
     head += [f'Undecided: {text}.' for text in notes.undecided]
@@ -122,12 +126,19 @@ def check_written(path: Path, expected: dict[str, Any], before: Config, notes: N
     found = cfg.to_dict()
     for key, value in expected.items():
         if without_scope(found.get(key)) != without_scope(value):
-            raise ValueError(f'{key} of the written config is not what it should be: its base '
-                             'cannot be changed by a config of text')
+            raise UserError(f'{key} of the written config is not what it should be: its base '
+                            'cannot be changed by a config of text')
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
-    if (fault := trial_fault(cfg)) is not None:
-        if trial_fault(before) != fault:
-            raise ValueError('; '.join(
-                ['a step of training fails, so no config was written', fault, *notes.undecided]))
+    if (error := trial_fault(cfg)) is not None:
+        fault = f'{type(error).__name__}: {error}'
+        if trial_fault(cfg, gradients=True) is None:
+            notes.leave('a step of training succeeds, but on a CPU the heads fail without '
+                        f'gradients, so test and predict need a GPU: {fault}')
+            return
+        theirs = trial_fault(before)
+        if fault != f'{type(theirs).__name__}: {theirs}':
+            raise UserCodeError('; '.join(
+                ['a step of training fails, so no config was written', fault,
+                 *notes.undecided])) from error
         notes.leave('a step of training fails on this machine, with their backbone in the same '
                     f'way: {fault}')

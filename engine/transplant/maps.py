@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from mmengine.config import ConfigDict
+from mmengine.registry import MODELS
 from torch import Tensor, nn
+
+from colonnade.common.errors import UserCodeError, UserError
 
 from ..without_memory import build_without_memory
 
@@ -28,8 +31,8 @@ def build(part: dict[str, Any]) -> nn.Module:
     try:
         return build_without_memory(ConfigDict(part))
     except Exception as error:  # of classes of others
-        raise ValueError(f'{part.get("type")} cannot be built: {type(error).__name__}: '
-                         f'{error}') from error
+        raise UserCodeError(f'{part.get("type")} cannot be built: {type(error).__name__}: '
+                            f'{error}') from error
 
 
 def run(part: nn.Module, inputs: Any) -> list[Tensor]:
@@ -43,12 +46,12 @@ def run(part: nn.Module, inputs: Any) -> list[Tensor]:
         with torch.device('meta'):
             maps = part(inputs)
     except Exception as error:  # of classes of others
-        raise ValueError(f'{name} cannot be run: {type(error).__name__}: {error}') from error
+        raise UserCodeError(f'{name} cannot be run: {type(error).__name__}: {error}') from error
     maps = [maps] if isinstance(maps, Tensor) else maps
     if not isinstance(maps, (list, tuple)) or not all(
             isinstance(each, Tensor) and each.ndim == 4 for each in maps):
-        raise ValueError(f'{name} gives something else than maps to its heads: no columnar trunk '
-                         'can take its place')
+        raise UserError(f'{name} gives something else than maps to its heads: no columnar trunk '
+                        'can take its place')
     return list(maps)
 
 
@@ -109,5 +112,14 @@ def read_by(neck: dict[str, Any], maps: Sequence[Map]) -> list[int]:
     """Which maps a neck reads: those that its output depends on."""
     inputs = as_tensors(maps)
     output = torch.stack([each.sum() for each in run(build(neck), tuple(inputs))]).sum()
-    gradients = torch.autograd.grad(output, inputs, allow_unused=True)
+    try:
+        gradients = torch.autograd.grad(output, inputs, allow_unused=True)
+    except RuntimeError:  # operators such as deformable convolutions have none without memory
+        inputs = [
+            torch.rand(2, each.width, 8 * 2**level, 8 * 2**level, requires_grad=True)
+            for level, each in zip(reversed(range(len(maps))), maps, strict=True)
+        ]
+        part = MODELS.build(ConfigDict(neck))
+        output = torch.stack([each.sum() for each in part(tuple(inputs))]).sum()
+        gradients = torch.autograd.grad(output, inputs, allow_unused=True)
     return [index for index, gradient in enumerate(gradients) if gradient is not None]

@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from colonnade.backbones import TRUNKS
+from colonnade.common.errors import UserCodeError, UserError
 from colonnade.weights.pretrained import IMAGENET
 
 from ..options import names_of_type
@@ -49,6 +50,11 @@ def with_trunk(model: Model, trunk: Trunk, notes: Notes) -> Model:
             f'{model["backbone"]["type"]}; ColumnarPyramid does so here.')
     theirs = maps_of(model['backbone'], *resampling)
     used = read_by(necks[0], theirs) if necks else all_read(model, len(theirs))
+    if necks and needs_unread_maps(necks[0], used, theirs):
+        used = list(range(len(theirs)))
+        notes.leave(
+            f'{necks[0]["type"]} counts on maps that it does not read, so the pyramid makes '
+            'them, too: training in several processes needs find_unused_parameters = True')
     strides = strides_of([theirs[index].stride for index in used], trunk)
     model = deepcopy(model)
     model['backbone'] = trunk.config(len(theirs), used)
@@ -72,25 +78,38 @@ def with_trunk(model: Model, trunk: Trunk, notes: Notes) -> Model:
     return model
 
 
+def needs_unread_maps(neck: Model, used: list[int], maps: list[Map]) -> bool:
+    """Return True if a neck cannot be run on the maps alone that its output depends on."""
+    if len(used) == len(maps) or not isinstance(neck['in_channels'], (list, tuple)):
+        return False
+    widths = [maps[index].width for index in used]
+    try:
+        levels_of(
+            dict(without_first(neck, used[0]), in_channels=widths), [maps[index] for index in used])
+    except UserCodeError:
+        return True
+    return False
+
+
 def refuse(model: Model) -> None:
     """Raise a ValueError for a model that no trunk of ours fits into."""
     if not isinstance(model.get('backbone'), dict):
-        raise ValueError(f'{model.get("type")} has no model.backbone that could be replaced')
+        raise UserError(f'{model.get("type")} has no model.backbone that could be replaced')
     kind = str(model['backbone'].get('type')).rpartition('.')[2]
     if kind in TRUNKS:
-        raise ValueError(f'{kind} is one of ours already: change backbone.arch, and the widths '
-                         'and strides that tools/train.py then asks for')
+        raise UserError(f'{kind} is one of ours already: change backbone.arch, and the widths '
+                        'and strides that colonnade train then asks for')
     inner = str((model['backbone'].get('backbone_cfg') or {}).get('type')).rpartition('.')[2]
     for name in (kind, inner):
         if name in MARRIED:
-            raise ValueError(f'{name} cannot be replaced: {MARRIED[name]}')
+            raise UserError(f'{name} cannot be replaced: {MARRIED[name]}')
     if any('rfp_backbone' in neck for neck in listed(model.get('neck'))):
-        raise ValueError(f'{kind} cannot be replaced: the neck runs a second one that takes the '
-                         "neck's own levels")
+        raise UserError(f'{kind} cannot be replaced: the neck runs a second one that takes the '
+                        "neck's own levels")
     shared = (model.get('roi_head') or {}).get('shared_head')
     if shared:
-        raise ValueError(f'{kind} cannot be replaced: roi_head.shared_head ({shared["type"]}) is '
-                         'its last stage. Take a config with an FPN')
+        raise UserError(f'{kind} cannot be replaced: roi_head.shared_head ({shared["type"]}) is '
+                        'its last stage. Take a config with an FPN')
 
 
 def listed(neck: Any) -> list[Model]:
@@ -107,14 +126,14 @@ def strides_of(theirs: Sequence[float], trunk: Trunk) -> list[float]:
         ValueError: If they decrease, or are not within a factor 4 of the patch size.
     """
     if list(theirs) != sorted(theirs):
-        raise ValueError(f'maps of the strides {theirs} become finer: the backbone is an encoder '
-                         'and a decoder, and no trunk alone can take its place')
+        raise UserError(f'maps of the strides {theirs} become finer: the backbone is an encoder '
+                        'and a decoder, and no trunk alone can take its place')
     patch = trunk.settings['patch_size']
     steps = [round(math.log2(stride / patch)) for stride in theirs]
     if any(abs(step) > 2 for step in steps):
-        raise ValueError(f'the heads need maps of the strides {list(theirs)}, and a pyramid on '
-                         f'patches of {patch} has {patch / 4:g} to {patch * 4}: take a trunk of '
-                         'other patches')
+        raise UserError(f'the heads need maps of the strides {list(theirs)}, and a pyramid on '
+                        f'patches of {patch} has {patch / 4:g} to {patch * 4}: take a trunk of '
+                        'other patches')
     return [whole(patch * 2.**step) for step in steps]
 
 

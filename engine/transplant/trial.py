@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -14,32 +13,35 @@ from mmengine.structures import PixelData
 from torch import Tensor, nn
 
 from ..random_weights import random_model
+from ..without_memory import with_plain_norms
 
 #: of the images in pixels; the second for heads that choose among more pixels than the first has
 SIDES = (128, 512)
 
 
-def trial_fault(cfg: Config) -> str | None:
-    """Why a model cannot take a step of training; None if it can.
+def trial_fault(cfg: Config, *, gradients: bool = False) -> Exception | None:
+    """Return the error of a model that cannot take a step of training; None if it can.
 
     Args:
-        cfg: Of a detector or segmenter. Weights are random, and no gradients are computed.
+        cfg: Of a detector or segmenter. Weights are random.
+        gradients: Whether maps are those of training. Without gradients, on a CPU, they are in
+            channels-last order, which some heads cannot view.
     """
-    fault = None
+    fault: Exception | None = None
     for side in SIDES:
         try:
-            with torch.no_grad(), warnings.catch_warnings():
+            with torch.set_grad_enabled(gradients), warnings.catch_warnings():
                 warnings.simplefilter('ignore')
                 trial_loss(trial_model(cfg, side), cfg, side)
             return None
         except Exception as error:  # of classes of others
-            fault = f'{type(error).__name__}: {error}'
+            fault = error
     return fault
 
 
 def trial_model(cfg: Config, side: int) -> nn.Module:
     """The model of a config, for square images on a CPU."""
-    settings = deepcopy(cfg.model)
+    settings = with_plain_norms(cfg.model)
     preprocessor = settings.get('data_preprocessor') or {}
     preprocessor.pop('batch_augments', None)
     if preprocessor.get('size'):

@@ -13,6 +13,7 @@ from timm.models import list_pretrained
 from colonnade.backbones import TRUNKS, ColumnarBackbone, PlainViT
 from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.backbones.variants import resolve_out_indices
+from colonnade.common.errors import UserError
 from colonnade.weights.pretrained import IMAGENET, Normalisation, normalisation_of
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
@@ -100,5 +101,5 @@ def find_trunk(name: str) -> Trunk:
         near = get_close_matches(name, [*names, *known_models()], n=3)
         meant = f'; did you mean {" or ".join(near)}?' if near else \
             ': xcit_small_12_p16, or timm\'s name of a plain ViT, such as vit_small_patch16_dinov3'
-        raise ValueError(f'there is no trunk {name}{meant}') from error
+        raise UserError(f'there is no trunk {name}{meant}') from error
     return Trunk(name.partition('.')[0], PlainViT, name)
