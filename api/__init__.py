@@ -3,7 +3,7 @@
     import colonnade
     model = colonnade.load('sem_fpn/xcit_nano_12_p16_slim_shapes', 'iter_500.pth')
     result = model.predict('image.jpg')
-    result.draw('image.jpg').save('prediction.png')
+    result.draw().save('prediction.png')
 
 What is named here is imported when it is first asked for, so that ``import colonnade`` is instant.
 """

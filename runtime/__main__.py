@@ -19,7 +19,7 @@ def parse_args() -> argparse.Namespace:
         prog='colonnade_runtime',
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('folder', type=Path, help='that tools/export.py has written')
+    parser.add_argument('folder', type=Path, help='that colonnade export has written')
     parser.add_argument(
         'images', type=Path, nargs='+', metavar='IMAGE', help='image file, or folder of images')
     parser.add_argument('--out', type=Path, required=True, help='folder to write')

@@ -128,9 +128,9 @@ def read_description(folder: Path) -> Section:
     """
     path = folder / NAME
     if not folder.is_dir():
-        raise FileNotFoundError(f'no folder {folder}: name one that tools/export.py has written')
+        raise FileNotFoundError(f'no folder {folder}: name one that colonnade export has written')
     if not path.is_file():
-        raise FileNotFoundError(f'no {path}: {folder} is no folder of tools/export.py')
+        raise FileNotFoundError(f'no {path}: {folder} is no folder of colonnade export')
     try:
         content = json.loads(path.read_text(encoding='utf-8'))
     except (ValueError, RecursionError) as error:

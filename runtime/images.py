@@ -4,8 +4,10 @@ from __future__ import annotations
 import re
 import struct
 import warnings
+from contextlib import nullcontext
 from io import BufferedReader, BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -15,8 +17,9 @@ from .depths import DARK, FORMATS_OF_PAGES, NO_RANGE, advice, depth_fault, has_1
 
 #: a path, an image of Pillow's, RGB values (H, W, 3), a file's content or an open file
 Source: TypeAlias = str | Path | Image.Image | np.ndarray | bytes | BinaryIO
-SUFFIXES = ('.bmp', '.gif', '.jfif', '.jpeg', '.jpg', '.pgm', '.png', '.pnm', '.ppm', '.tif',
-            '.tiff', '.webp')
+#: how names of image files end, in lower case, for training and prediction
+SUFFIXES = ('.avif', '.bmp', '.gif', '.jfif', '.jp2', '.jpeg', '.jpg', '.pgm', '.png', '.pnm',
+            '.ppm', '.tif', '.tiff', '.webp')
 MAX_PIXELS = 178_956_970  # Pillow refuses larger ones: they could be made to fill the memory
 
 # Pillow warns from half of that on; a filter for the time of a call would not be safe in threads
@@ -30,7 +33,29 @@ class ImageError(ValueError):
     """An image that cannot be read; the message names it."""
 
 
-def read_image(source: Source) -> np.ndarray:
+class _AnySize:
+    """Context manager that makes Pillow open images of any size while threads are in it."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.limit = Lock(), 0, Image.MAX_IMAGE_PIXELS
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+            self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                Image.MAX_IMAGE_PIXELS = self.limit
+
+
+any_size = _AnySize()
+
+
+def read_image(source: Source, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """An image as an array of RGB values.
 
     The first frame of a file, turned as its EXIF says. Gray values and palettes become colours,
@@ -39,12 +64,13 @@ def read_image(source: Source) -> np.ndarray:
 
     Args:
         source: See :data:`Source`.
+        max_pixels: Largest width times height that is decoded.
 
     Returns:
         ``(H, W, 3)``, uint8.
 
     Raises:
-        ImageError: If it is no image, is cut off, or has more than ``MAX_PIXELS`` pixels.
+        ImageError: If it is no image, is cut off, or has more than ``max_pixels`` pixels.
     """
     if isinstance(source, np.ndarray):
         return checked_array(source)
@@ -52,7 +78,13 @@ def read_image(source: Source) -> np.ndarray:
     try:
         if isinstance(source, Image.Image):
             return rgb_of(source)
-        with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as image:
+        file = BytesIO(source) if isinstance(source, bytes) else source
+        with any_size if max_pixels > MAX_PIXELS else nullcontext():  # reads the header only
+            image = Image.open(file)
+        with image:
+            if image.width * image.height > max_pixels:
+                raise ImageError(f'it has {image.width * image.height:,} pixels, more than '
+                                 f'{max_pixels:,}: cut it up')
             return rgb_of(image)
     except ImageError as error:
         raise ImageError(f'{name}: {error}') from None

@@ -25,6 +25,7 @@ from colonnade.engine.serving.uploads import Limits
 
 LIMITS = Limits(max_bytes=10**6, max_pixels=10**6)
 PATIENCE = 60  # seconds that a busy machine may take for anything
+HOSTS = ('models.example', 'other.example:8443')
 LOOPBACK = ('127.0.0.1', '::1', 'localhost')
 
 
@@ -66,11 +67,15 @@ class Live:
         model: That it serves.
         folder: Where its page keeps files.
         reached: Addresses that this process connected to meanwhile.
+        service: Behind it.
+        server: uvicorn's.
     """
     url: str
     model: CountingModel
     folder: Path
     reached: list[Any]
+    service: Service
+    server: Any
 
 
 @contextmanager
@@ -85,11 +90,12 @@ def live_server(model: CountingModel, **settings: Any) -> Iterator[Live]:
     sys.addaudithook(watch)  # stays for good
     service = Service(model, LIMITS, **settings)
     with closing(service), temporary_folder() as folder, closing(listen('127.0.0.1', 0)) as socket:
-        server = server_of(build_app(service, folder, loopback=True))
+        server = server_of(build_app(service, folder, loopback=True, allowed_hosts=HOSTS), service)
         thread = Thread(target=server.run, kwargs=dict(sockets=[socket]), daemon=True)
         thread.start()
         try:
-            yield Live(f'http://127.0.0.1:{socket.getsockname()[1]}', model, folder, reached)
+            yield Live(f'http://127.0.0.1:{socket.getsockname()[1]}', model, folder, reached,
+                       service, server)
         finally:
             server.should_exit = True
             thread.join(PATIENCE)

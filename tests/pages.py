@@ -91,7 +91,8 @@ def docstrings_of(module: Path) -> Iterator[tuple[int, str]]:
             text = re.sub(r'::\n\n((?: {4}.*)?\n)+', '.\n\n', text + '\n')  # code
             text = re.sub(r'^ {4}(?=[\w*, ]+: )', '\n\n', text, flags=re.MULTILINE)
             text = re.sub(r'^(Args|Returns|Raises|Attributes|Yields):$', '\n', text, flags=re.M)
-            text = re.sub(r'^( {4}\S.*\n)+', '', text, flags=re.M) if 'python ' in text else text
+            if re.search(r'^ {4}(colonnade|.*python) ', text, re.M):
+                text = re.sub(r'^( {4}\S.*\n)+', '', text, flags=re.M)
             yield node.body[0].lineno, text
 
 

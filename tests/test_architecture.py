@@ -1,7 +1,13 @@
-"""Which folder may import which, counting what is imported within functions and by name."""
+"""Which folder may import which, counting what is imported within functions and by name.
+
+Also in which encoding they read and write text.
+"""
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -12,6 +18,7 @@ from conftest import ROOT
 COMMON = ('weights', 'backbones.kernels', 'backbones.variants', 'backbones.registry',
           'backbones.loadable', 'backbones.columnar', 'backbones.positions')
 BENEATH = {  # room -> what it may import besides itself
+    'common': (),
     'configs': (),
     'weights': (),
     'backbones.kernels': (),
@@ -44,7 +51,7 @@ BENEATH = {  # room -> what it may import besides itself
     'engine.reporting': ('engine', ),
     'engine.serving': ('configs', 'engine', 'runtime'),
     'engine.pictures': ('engine', 'backbones', 'runtime'),
-    'engine.planning': ('engine', 'engine.transplant', 'backbones'),
+    'engine.planning': ('engine', 'engine.transplant', 'backbones', 'runtime'),
     'engine.sharing': ('engine', 'engine.prediction', 'necks', 'backbones', 'weights', 'runtime'),
     'engine.prediction': ('configs', 'engine', 'engine.sharing', 'weights', 'runtime'),
     'engine.transplant': ('configs', 'engine', 'necks', 'backbones', 'weights'),
@@ -56,7 +63,9 @@ ENTRANCES = ('engine.own_data', 'engine.benchmark', 'engine.browsing', 'engine.d
              'engine.exporting', 'engine.pictures', 'engine.planning', 'engine.prediction',
              'engine.probing', 'engine.reporting', 'engine.serving', 'engine.sharing',
              'engine.transplant')
-FOLDERS = ('weights', 'backbones', 'necks', 'heads', 'runtime', 'engine', 'tools')
+# rooms that import no other, not even 'common'
+ALONE = ('common', 'runtime')
+FOLDERS = ('common', 'weights', 'backbones', 'necks', 'heads', 'runtime', 'engine', 'tools')
 
 
 def modules() -> dict[str, Path]:
@@ -104,7 +113,8 @@ def room(name: str) -> str:
 def test_imports_run_one_way(name: str) -> None:
     own = room(name)
     for other in imported(name):
-        allowed = any(f'{other}.'.startswith(f'{beneath}.') for beneath in (own, *BENEATH[own]))
+        beneath = (own, *BENEATH[own], *(['common'] if own not in ALONE else []))
+        allowed = any(f'{other}.'.startswith(f'{each}.') for each in beneath)
         entered = own == 'engine' and room(other) in ENTRANCES
         assert allowed and not entered, f'{name} ({own}) imports {other} ({room(other)})'
 
@@ -134,7 +144,7 @@ def test_no_attribute_of_ours_is_looked_for_by_name() -> None:
 
 def test_configs_load_no_private_part_of_mmengine() -> None:
     """Configs import the packages themselves; what these import, every run loads."""
-    waiting, seen = ['backbones', 'necks', 'heads', 'engine'], set()
+    waiting, seen = ['backbones', 'necks', 'heads', 'engine.components'], set()
     while waiting:
         name = waiting.pop()
         if name not in seen:
@@ -143,3 +153,32 @@ def test_configs_load_no_private_part_of_mmengine() -> None:
     assert 'engine.sharding' in seen
     for name in seen:
         assert 'mmengine._' not in MODULES[name].read_text(), name
+
+
+def lines_without_encoding(name: str) -> Iterator[int]:
+    """Yield the lines of a module that read or write text in the encoding of the locale."""
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding='utf-8'))):
+        if not isinstance(node, ast.Call) or 'encoding' in {each.arg for each in node.keywords}:
+            continue
+        is_method = isinstance(node.func, ast.Attribute)
+        called = getattr(node.func, 'attr' if is_method else 'id', '')
+        mode = next((each.value for each in node.args[0 if is_method else 1:][:1]
+                     if isinstance(each, ast.Constant)), '')  # yapf: disable
+        opens = called == 'open' and (re.fullmatch(r'[rwax]t?\+?', str(mode)) or not node.args)
+        if opens or is_method and called in ('read_text', 'write_text'):
+            yield node.lineno
+
+
+@pytest.mark.parametrize('name', MODULES)
+def test_text_is_in_utf_8(name: str) -> None:
+    """What it is in must not depend on the machine: runs move to others."""
+    assert not list(lines_without_encoding(name))
+
+
+def test_files_in_a_locale_without_utf_8(tmp_path: Path) -> None:
+    program = 'import runpy, sys, pathlib; write = runpy.run_path(sys.argv[1])["write_text"]; ' \
+              'write(pathlib.Path(sys.argv[2]), "\\u00e9\\n")'
+    subprocess.run([sys.executable, '-c', program, ROOT / 'engine/atomic.py', tmp_path / 'a.py'],
+                   env=dict(LC_ALL='C', PYTHONCOERCECLOCALE='0', PYTHONUTF8='0'),
+                   check=True)  # yapf: disable
+    assert (tmp_path / 'a.py').read_bytes() == 'é\n'.encode()

@@ -7,22 +7,53 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, run_python
+from conftest import ROOT, config, run_python
 
+from colonnade.common.errors import MissingFileError, UserCodeError, UserError, file_errors
 from colonnade.configs import find_config
+from colonnade.engine.samples import SampleError
+from colonnade.runtime import ImageError, ModelError
 from colonnade.tools.command_line import SPINS, WAITING, add_amp, limit_spinning, user_errors
 
 TOOLS = sorted(path.stem for path in (ROOT / 'tools').glob('*.py')
                if 'def parse_args' in path.read_text())  # yapf: disable
 
 
-def test_users_errors_end_the_program() -> None:
+@pytest.mark.parametrize('error', [
+    UserError('no such class'),
+    MissingFileError('no such class'),
+    SampleError('no such class'),
+    ImageError('no such class'),
+    ModelError('no such class'),
+])
+def test_users_errors_end_the_program(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match='^train: no such class$'), user_errors('train'):
-        raise ValueError('no such class')
-    with pytest.raises(KeyError), user_errors('train'):
-        raise KeyError('ours')
-    with pytest.raises(ValueError), user_errors('train', OSError):
-        raise ValueError('ours')
+        raise error
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize('kind', [ValueError, OSError, KeyError, FloatingPointError])
+def test_errors_of_somebodys_code_pass(kind: type[Exception]) -> None:
+    with pytest.raises(kind) as caught, user_errors('train'):
+        raise kind('theirs')
+    assert type(caught.value) is kind
+
+
+def test_the_traceback_of_somebodys_code_stands_before_the_message(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match='^train: the head fails$'), user_errors('train'):
+        try:
+            int('theirs')
+        except ValueError as error:
+            raise UserCodeError('the head fails') from error
+    said = capsys.readouterr().err
+    assert said.startswith('Traceback') and __file__ in said and said.endswith("'theirs'\n")
+
+
+def test_files_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=rf"^train: \[Errno 2\] .*: '{tmp_path}/a'$"), \
+            user_errors('train'), file_errors():
+        open(tmp_path / 'a')
 
 
 @pytest.mark.parametrize('options, expected', [
@@ -98,3 +129,28 @@ def test_nothing_is_set_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 'torch' in sys.modules
     limit_spinning()
     assert 'GOMP_SPINCOUNT' not in os.environ
+
+
+@pytest.mark.parametrize('tool, arguments', [
+    ('predict', ['no.pth', 'a.jpg', '--out', 'new']),
+    ('test', ['no.pth']),
+    ('train', ['--load-from', 'no.pth']),
+    ('export', ['no.pth', '--out', 'new']),
+    ('visualize', ['no.pth', 'a.jpg', '--out', 'new']),
+    ('serve', ['no.pth']),
+    ('package', ['no.pth', '--out', 'new']),
+])
+def test_missing_weights_are_refused_before_torch_is_imported(tool: str,
+                                                              arguments: list[str]) -> None:
+    words = [tool, str(config('sem_fpn')), *arguments]
+    printed = run_python(
+        '-c', f"""
+import sys
+from importlib import import_module
+sys.argv = {words}
+try:
+    import_module('colonnade.tools.{tool}').main()
+except SystemExit as stopped:
+    print(stopped, 'torch' in sys.modules)
+""")
+    assert printed == f'{tool}: no weights file no.pth False\n'

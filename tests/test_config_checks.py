@@ -82,7 +82,7 @@ def test_advice_is_given_where_classes_differ() -> None:
                                                                         False)):
         with pytest.raises(ValueError) as raised:
             checked(config('mask_rcnn'), **{key: 80})
-        assert ('tools/new_config.py writes a config' in str(raised.value)) == given
+        assert ('colonnade new_config writes a config' in str(raised.value)) == given
 
 
 def with_simple_pyramid(**settings: Any) -> Config:
@@ -155,6 +155,18 @@ def test_heads_that_take_levels_otherwise(head: dict) -> None:
     cfg = read_config(config('upernet'))
     cfg.model.decode_head = Config(dict(a=head)).a
     check_config(cfg, ALL)
+
+
+@pytest.mark.parametrize('kind', ['SOLOHead', 'DecoupledSOLOLightHead', 'SOLOV2Head'])
+def test_solo_states_the_strides_of_levels_that_it_resizes(kind: str) -> None:
+    cfg = read_config(config('mask_rcnn'))
+    head = dict(type=kind, num_classes=3, in_channels=64, strides=[8, 8, 16, 32, 32])
+    cfg.model = ConfigDict(
+        type='SOLO', backbone=cfg.model.backbone, neck=cfg.model.neck, mask_head=head)
+    check_config(cfg, ALL)
+    cfg.model.mask_head.strides = [4, 8, 16, 32, 64]
+    with pytest.raises(ValueError, match=r'set model.mask_head.strides=\[8, 8, 16, 32, 32\]'):
+        check_config(cfg, ALL)
 
 
 def test_strides_that_are_no_strides_of_levels() -> None:

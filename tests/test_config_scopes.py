@@ -60,7 +60,7 @@ def test_in_a_process_that_imports_colonnade(tmp_path: Path) -> None:
     path = write_config(tmp_path, 'mmseg::_base_/datasets/ade20k.py')
     printed = run_python(
         '-c', f"""
-import colonnade.engine
+import colonnade.engine.components
 from mmengine.config import Config
 from mmengine.registry import MODELS, RUNNERS
 from mmengine.runner.checkpoint import CheckpointLoader

@@ -35,7 +35,7 @@ TINY = {  # tool -> options behind those of the page, for runs of seconds
     'train': SHORT,
     'test': ['--cfg-options', *NO_WORKERS[4:]],
 }
-ROOMS = ('backbones', 'engine', 'heads', 'necks', 'runtime', 'tests', 'tools', 'weights')
+ROOMS = ('backbones', 'common', 'engine', 'heads', 'necks', 'runtime', 'tests', 'tools', 'weights')
 every_page = pytest.mark.parametrize('page', PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -110,8 +110,10 @@ def parser_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], argparse.Argum
 
 def tool_of(command: list[str]) -> tuple[str | None, list[str]]:
     """The tool of ours that a command starts, in whatever way, and its arguments."""
-    if command[0] == 'colonnade' and command[1] != 'configs':
-        return command[1], command[2:]
+    if 'colonnade' in command[:-1]:  # torchrun starts it with -m
+        index = command.index('colonnade') + 1
+        if command[index] != 'configs':
+            return command[index], command[index + 1:]
     for index, word in enumerate(command):
         if found := re.fullmatch(r'tools/(\w+)\.py|colonnade\.tools\.(\w+)', word):
             return found[1] or found[2], command[index + 1:]

@@ -15,6 +15,7 @@ from trunks import MAKERS, randomised, tiny
 
 from colonnade.backbones.kernels.resampling import matrix_from_sizes
 from colonnade.backbones.plain_vit.windows import Heads, attend_in_whole_windows, attend_in_windows
+from colonnade.common.errors import UserError
 from colonnade.configs import find_config
 from colonnade.engine.exporting import ExportError, ExportOptions, export, exporting, to_archive
 from colonnade.engine.exporting.features import Features, names_of_maps, sides_of
@@ -96,7 +97,7 @@ def test_features_of_a_model(model: Model, format: str, tmp_path: Path) -> None:
     assert about['graphs']['features']['outputs'] == ['map1', 'map2', 'map3', 'map4']
     if format == 'onnx':
         check_runtime(model, out)
-    with pytest.raises(FileExistsError, match='out exists'):
+    with pytest.raises(UserError, match='out exists'):
         export(model, model.cfg, out, options)
 
 
@@ -126,9 +127,56 @@ def test_a_deviation_leaves_no_folder(model: Model, tmp_path: Path,
     monkeypatch.setattr('colonnade.engine.exporting.features.plan',
                         lambda *_: exporting.Plan('features', (graph, )))
     options = ExportOptions(format='archive', what='features')
-    with pytest.raises(ExportError, match='features: .* more than the tolerance of 0.0001'):
+    with pytest.raises(ExportError, match=r'output map1 deviates .* pass --tolerance \d+, and'):
         export(model, model.cfg, tmp_path / 'out', options)
     assert not list(tmp_path.iterdir())
+
+
+class Cancelling(nn.Module):
+    """Subtracts what it has added, so that rounding is large beside what is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Conv2d(3, 16, 3, bias=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        added = 1000 * self.layer.weight.sum((1, 2, 3))
+        return self.layer(images + 1000) - added[:, None, None]
+
+
+class Wrong(Cancelling):
+    """Deviates by a little more than rounding, relative to the largest value of an output."""
+    share = 0.
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found = super().forward(images)
+        return found + self.share * found.abs().max()
+
+
+@pytest.mark.parametrize('share, says', [(0., ''), (0.02, 'warning'), (0.5, 'error')])
+def test_rounding_is_judged_by_what_it_costs_torch(share: float, says: str, tmp_path: Path) -> None:
+    """Here 1e-4 of the largest value, by which a limit for all models refused trained ones."""
+    module = Cancelling().eval()
+    graph = Graph('one', module, images_of, (ImageSides(1, 8).dims(), ), ('image', ), ('map1', ),
+                  ((2, 16, 24), (1, 9, 8)))  # yapf: disable
+    other = Wrong().eval()
+    other.share = share
+    to_onnx(other, images_of((2, 16, 24)), graph.dynamic_shapes, tmp_path / 'one.onnx',
+            graph.input_names, graph.output_names)  # yapf: disable
+    if says == 'error':
+        with pytest.raises(
+                ExportError, match='map1 deviates from float64 by .* nothing is written'):
+            verify(graph, tmp_path / 'one.onnx', 10)
+        return
+    found = verify(graph, tmp_path / 'one.onnx', 10)
+    assert found.relative > 1e-4 and found.output == 'map1'
+    assert bool(found.warning) == (says == 'warning') == (found.factor > 10)
+
+
+def test_tolerances_are_factors() -> None:
+    with pytest.raises(ExportError, match='--tolerance must be at least 1, .* got 0.001'):
+        ExportOptions(tolerance=0.001)
 
 
 def test_outputs_that_cannot_be_compared(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from colonnade.engine.digests import sha256_of
 from colonnade.engine.exporting.detectors import plan
 from colonnade.engine.exporting.exporting import ExportOptions, export
 from colonnade.engine.exporting.graphs import ExportError, to_onnx
-from colonnade.engine.exporting.whole_images import num_different
+from colonnade.engine.exporting.whole_images import num_different, require_agreement, scenes
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.model import Model
 from colonnade.runtime.boxes import Coder, anchors, decode, levels_of, suppress
@@ -229,6 +229,26 @@ def test_what_the_runtime_does_not_do_is_refused(mask_rcnn: SimpleNamespace) -> 
     refused('MyRPN cannot be exported: the runtime has RPNHead')
     model.module = nn.Linear(2, 2)
     refused('Linear cannot be exported: there are TwoStageDetector, RTMDet, DINO, Mask2Former')
+
+
+@pytest.mark.parametrize('above, says', [(0, ''), (1, 'warning'), (9, 'error')])
+def test_objects_of_whole_images(above: int, says: str, mask_rcnn: SimpleNamespace,
+                                 tmp_path: Path) -> None:
+    """Few others are a warning, and many an error; here scores too low to be shown."""
+    model = mask_rcnn.model
+    scores = np.sort(np.concatenate([model.predict(image).scores for image in scenes()]))
+    least = float(scores[above * len(scores) // 20])
+
+    def omit(about: dict[str, Any]) -> None:
+        about['postprocess']['boxes'].update(least_score=least)
+
+    folder = changed(mask_rcnn.folder, tmp_path / 'omitting', omit)
+    if says == 'error':
+        with pytest.raises(ExportError, match='objects are other .* nothing is written. .* --what'):
+            require_agreement(model, folder)
+        return
+    found = require_agreement(model, folder)
+    assert bool(found.warning) == bool(says) == (found.different > 0.02 * found.number)
 
 
 def test_other_objects_are_counted() -> None:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from colonnade.engine.classes import class_heads
 from colonnade.engine.launch import read_config
-from colonnade.engine.new_classes import NewClasses, rows_by_class, trained_classes
+from colonnade.engine.new_classes import NewClasses, rows_by_class
 from colonnade.weights.loading import plan_loading
+from colonnade.weights.state_dicts import trained_classes
 
 OLD = {'coco': ('triangle', 'star', 'disc', 'ring'), 'ade': ('ring', 'square', 'background')}
 NEW = {

@@ -1,6 +1,7 @@
 """Images of other depths and channels: training and prediction see the same, or refuse."""
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 from drawn_data import assert_said, draw_instances, draw_label_maps, faults_of, leaf
 from PIL import Image
 
+from colonnade.engine.data_doors.instances import files_below
 from colonnade.engine.data_validation.image_files import image_size
 from colonnade.engine.image_depths import Depths
-from colonnade.runtime.images import ImageError, read_image
+from colonnade.engine.prediction.inputs import walk
+from colonnade.runtime.images import SUFFIXES, ImageError, read_image
 
 tifffile = pytest.importorskip('tifffile')  # which supervision and scikit-image bring
 RANDOM = np.random.default_rng(0)
@@ -62,6 +65,7 @@ def test_training_and_prediction_see_the_same(name: str, tmp_path: Path) -> None
     assert depths.faults() == []
     assert bool(depths.remarks()) == bool(remark)
     assert_said(depths.remarks(), *filter(None, [remark]))
+    assert all(str(path) in said for said in depths.remarks())
 
 
 def test_colours_of_16_bits_in_tiff_differ_by_rounding(tmp_path: Path) -> None:
@@ -180,3 +184,40 @@ def test_faults_of_a_data_set(head: str, tmp_path: Path, run_tool: Callable,
     bands(path, RANDOM.random(size).astype(np.float32))
     said = faults_of(run_tool, capsys, leaf(head), *arguments)
     assert_said(said, 'cannot be read: its values are floating-point numbers')
+
+
+def test_only_the_heads_of_chunks_of_a_png_are_read(tmp_path: Path) -> None:
+    """Also of one that is cut off."""
+    pixels = values(np.uint8, (3, )).repeat(20, 0).repeat(20, 1)
+    Image.fromarray(pixels).save(tmp_path / 'plain.png')
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / 'turned.png', exif=exif)
+    assert image_size(tmp_path / 'plain.png') == pixels.shape[1::-1]
+    assert image_size(tmp_path / 'turned.png') == pixels.shape[:2]
+    content = (tmp_path / 'plain.png').read_bytes()
+    (tmp_path / 'cut.png').write_bytes(content[:1000])
+    assert image_size(tmp_path / 'cut.png') == pixels.shape[1::-1]
+    (tmp_path / 'sparse.png').write_bytes(content[:60])
+    with (tmp_path / 'sparse.png').open('r+b') as file:  # a chunk of 2 GB, of which nothing is read
+        file.seek(33)
+        file.write((2**31 - 1).to_bytes(4, 'big') + b'IDAT')
+        file.truncate(2**31 + 100)
+    tracemalloc.start()
+    assert image_size(tmp_path / 'sparse.png') == pixels.shape[1::-1]
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize('suffix', SUFFIXES)
+def test_training_sees_the_files_that_prediction_does(suffix: str, tmp_path: Path) -> None:
+    """It names those that OpenCV does not decode."""
+    path = tmp_path / f'a{suffix}'
+    Image.fromarray(values(np.uint8, (3, ))).save(path)
+    assert read_image(path).shape == (*SIZE, 3)
+    assert files_below(tmp_path, SUFFIXES) == [path] == list(walk(tmp_path, tmp_path / 'out'))
+    if suffix in ('.avif', '.gif'):
+        with pytest.raises(OSError, match='does not decode (AVIF|GIF): save it as JPEG or PNG'):
+            image_size(path)
+    else:
+        assert image_size(path) == SIZE[::-1]

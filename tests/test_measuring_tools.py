@@ -12,7 +12,7 @@ from pathlib import Path
 import cv2
 import pytest
 import torch
-from conftest import ROOT, config
+from conftest import ROOT, config, run_python
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from rounding import check_all_rounding, doubled
@@ -156,7 +156,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (dict(checkpoint='no.pth'), 'no.pth'),
     (dict(checkpoint=ROOT / 'setup.cfg'), 'setup.cfg'),
     (dict(images='no/images'), 'no folder no/images'),
-    (dict(images=ROOT / 'backbones'), r'no .jpg, .jpeg, .png images in .*backbones'),
+    (dict(images=ROOT / 'backbones'), r'no .avif, .bmp, .* .webp images in .*backbones'),
     (dict(images=b''), 'a.jpg is no image that can be read'),
     (dict(images=b'no image'), 'a.jpg is no image that can be read'),
 ])
@@ -206,3 +206,14 @@ def test_throughput_beside_the_libraries(head: str, layout: str, shapes: Path,
         per_second, seconds, share = row[20:].split()
         assert float(per_second) == pytest.approx(1 / float(seconds), rel=0.1)
         assert 0 < int(share.rstrip('%')) <= 100
+
+
+@pytest.mark.slow
+def test_starts_on_datasets_of_several_sizes() -> None:
+    printed = run_python('docs/measure_start.py', '--images', '10', '20')
+    rows = [[cell.strip() for cell in line.split('|')] for line in printed.splitlines()[2:]]
+    assert [row[1] for row in rows] == ['10', '20']
+    for row in rows:
+        for cell in row[3:6]:
+            seconds, memory = map(float, re.fullmatch(r'([\d.]+) s, ([\d.]+) GiB', cell).groups())
+            assert seconds >= 0 and 0.1 < memory < 8

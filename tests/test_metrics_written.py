@@ -116,7 +116,7 @@ def test_metrics_are_printed_before_they_are_written(evaluate: Callable, tmp_pat
                                                      monkeypatch: pytest.MonkeyPatch,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
 
-    def full(self: Path, *_: Any) -> None:
+    def full(self: Path, *_: Any, **__: Any) -> None:
         self.touch()
         raise OSError(28, 'No space left on device')
 

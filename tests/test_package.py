@@ -14,16 +14,22 @@ from packages import some_image, write_checkpoint, write_package
 from PIL import Image
 
 LEAF = 'sem_fpn/xcit_tiny_12_p16_80k_ade20k'
-PARTS = ('api', 'backbones', 'configs', 'engine', 'heads', 'necks', 'runtime', 'tools', 'weights')
+PARTS = ('api', 'backbones', 'common', 'configs', 'engine', 'heads', 'necks', 'runtime', 'tools',
+         'weights')
+
+
+def link_source(folder: Path) -> Path:
+    """Link what a build reads, so that it leaves nothing in the clone."""
+    folder.mkdir()
+    for name in (*PARTS, 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE'):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
 
 
 @pytest.fixture(scope='module')
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     out = tmp_path_factory.mktemp('wheel')
-    source = out / 'source'
-    source.mkdir()
-    for name in (*PARTS, 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE'):
-        (source / name).symlink_to(ROOT / name)
+    source = link_source(out / 'source')
     subprocess.run([
         sys.executable, '-m', 'pip', 'wheel', '--no-deps', '--no-build-isolation', '--quiet',
         '--wheel-dir', out, source
@@ -41,6 +47,37 @@ def test_wheel_carries_everything(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith('LICENSE') for name in names)
     outside = {name for name in names if not name.startswith('colonnade')}
     assert outside == set(), 'nothing is installed under a generic name'
+
+
+def test_editable_install_wins_over_a_folder_of_its_name(tmp_path: Path) -> None:
+    """As from the folder above a clone, which Python takes for a namespace package."""
+    build = """
+from colonnade.tools import build_backend
+print(build_backend.build_editable('..'))
+"""
+    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', build],
+                          cwd=link_source(tmp_path / 'source'),
+                          stdout=subprocess.PIPE,
+                          text=True,
+                          check=True)
+    with zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]) as wheel:
+        wheel.extractall(tmp_path / 'site')
+    (tmp_path / 'above/colonnade/backbones').mkdir(parents=True)
+    code = f"""
+import site
+site.addsitedir({str(tmp_path / 'site')!r})
+import colonnade, colonnade.configs
+print(colonnade.__file__, colonnade.load.__module__, colonnade.configs.__file__)
+"""
+    paths = f"import sys; sys.path += [{str(Path(torch.__file__).parent.parent)!r}]"
+    done = subprocess.run([sys.executable, '-S', '-W', 'ignore', '-c', paths + code],
+                          cwd=tmp_path / 'above',
+                          capture_output=True,
+                          text=True)
+    assert not done.returncode, done.stderr
+    api, load, configs = done.stdout.split()
+    assert (api, configs) == (f'{ROOT}/api/__init__.py', f'{ROOT}/configs/__init__.py')
+    assert load.startswith('colonnade.')
 
 
 def test_nothing_of_openmmlab_is_a_hard_requirement(wheel: zipfile.ZipFile) -> None:
@@ -61,7 +98,7 @@ import colonnade
 model = colonnade.load('shared')
 result = model.predict('image.jpg')
 print(result)
-result.draw('image.jpg').save('drawn.png')
+result.draw().save('drawn.png')
 print(result.size)
 from colonnade.configs import find_config
 from colonnade.engine.launch import read_config

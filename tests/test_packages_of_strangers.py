@@ -1,20 +1,25 @@
 """A package of a stranger runs nothing, and a damaged one is an error that names the file."""
 from __future__ import annotations
 
+import resource
 import shutil
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from evil_pickle import write_evil
 from packages import change_card, forge, write_checkpoint, write_package
+from torch import nn
 
 from colonnade.engine.prediction import load
 from colonnade.engine.sharing import PackageError, open_package
-from colonnade.engine.sharing.plain_config import parse_config
+from colonnade.engine.sharing.memory_limits import ShapesAlone
+from colonnade.engine.sharing.plain_config import config_text, parse_config
 from colonnade.weights.files import read_checkpoint, trusting
 from colonnade.weights.state_dicts import WeightsError
 
@@ -141,6 +146,15 @@ EVIL = {  # what is exchanged in the config -> what for
     'an operator that is a module': ("type='RPNHead'", "type='soft_nms'"),
     'a URL': ("type='XCiT'", "init_cfg=dict(checkpoint='http://127.0.0.1/x.pth'), type='XCiT'"),
     'a scope': ("type='XCiT'", "_scope_='antigravity', type='XCiT'"),
+    'a hub': ("arch='nano_12_p16'", "arch='hf-hub:owner/model'"),
+    'a type that opens connections': ("type='RPNHead'", "type='BertModel', name='own'"),
+    'a type that no list has': ("type='RPNHead'", "type='GroundingDINOHead'"),
+    'weights of timm': ("type='XCiT'", "pretrained=True, type='XCiT'"),
+    'a configuration of timm': ("type='XCiT'", "pretrained_cfg=dict(url='x'), type='XCiT'"),
+    'results that fill memory': ('max_per_img=100', 'max_per_img=1000000'),
+    'regions that fill memory': ('output_size=14', 'output_size=10000'),
+    'images that fill memory': ("type='Resize'", "scale_factor=1000.0, type='Resize'"),
+    'a setting of a step': ("type='Resize'", "fields=['img'], type='Resize'"),
     'another string': ("type='XCiT'", "own=['mmengine.utils.call_command'], type='XCiT'"),
     'a key': ("type='XCiT'", f"own={{'os.system': 1, {HARM!r}: 1}}, type='XCiT'"),
     'a step': ("type='Resize'", "type='subprocess.run'"),
@@ -188,10 +202,90 @@ def test_weights_that_do_not_fit(package: Path, tmp_path: Path) -> None:
     """Strictly, as any: nothing stays random."""
     text = (package / 'config.py').read_text().replace('fc_out_channels=256', 'fc_out_channels=64')
     forge(package, 'config.py', text.encode())
-    with pytest.raises(WeightsError, match='model.safetensors .*does not fit'):
+    with pytest.raises(PackageError, match='model.safetensors does not fit the model'):
         load(package)
     with pytest.raises(ValueError, match='shared is a folder that has its weights'):
         load(package, tmp_path / 'a.pth')
+
+
+@pytest.mark.parametrize(
+    'change', ['pretrained=True', "pretrained_cfg=dict(url='x')", "model_name='hf-hub:owner/name'"])
+def test_no_connection_is_opened(change: str, tmp_path: Path,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a backbone of timm is told."""
+    folder, asked = tmp_path / 'shared', []
+    write_package('sem_fpn', write_checkpoint('sem_fpn', tmp_path / 'a.pth'), folder)
+    values = parse_config((folder / 'config.py').read_text(), 'config.py')
+    values['model']['backbone'] = dict(
+        type='TIMMBackbone',
+        model_name='resnet18',
+        features_only=True,
+        **parse_config(f'value = dict({change})', 'a change')['value']) \
+        if 'model_name' not in change else dict(type='TIMMBackbone', model_name='hf-hub:owner/name')
+    forge(folder, 'config.py', config_text(values, []).encode())
+
+    def connect(*arguments: Any) -> None:
+        asked.append(arguments)
+        raise ConnectionRefusedError('a test opens no connections')
+
+    monkeypatch.setattr(socket.socket, 'connect', connect)
+    monkeypatch.setattr(socket, 'getaddrinfo', connect)
+    with pytest.raises(PackageError, match="TIMMBackbone', which is not on the list of types"):
+        load(folder)
+    assert not asked
+
+
+@pytest.mark.parametrize('before, after, message', [
+    ('fc_out_channels=256', 'fc_out_channels=100000', 'needs more than .* MiB'),
+    ('num_convs=2', 'num_convs=100000', 'has more than .* layers|needs more than'),
+])
+def test_a_small_file_fills_no_memory(before: str, after: str, message: str, package: Path) -> None:
+    """5 GB were allocated before the shapes were compared."""
+    text = (package / 'config.py').read_text()
+    assert before in text
+    forge(package, 'config.py', text.replace(before, after, 1).encode())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(PackageError, match=message):
+        load(package)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 2**20  # KiB
+
+
+def test_a_checkpoint_fills_no_memory_by_its_config(original: Path, tmp_path: Path) -> None:
+    text = (original / 'config.py').read_text()
+    text = text.replace('fc_out_channels=256', 'fc_out_channels=100000')
+    checkpoint = read_checkpoint(original / 'model.safetensors')
+    checkpoint['meta']['cfg'] = text
+    torch.save(checkpoint, tmp_path / 'a.pth')
+    with pytest.raises(PackageError, match='a.pth: the model needs more than'):
+        load(tmp_path / 'a.pth')
+
+
+@pytest.mark.parametrize('change', [
+    lambda values: values['test_dataloader'].update(dataset=[3]),
+    lambda values: values['test_dataloader']['dataset'].update(metainfo=dict(classes=3)),
+    lambda values: values['model'].update(roi_head=3),
+    lambda values: values['model']['backbone'].update(depth='nearest'),
+    lambda values: values['model'].update(test_cfg=None),
+    lambda values: values['test_dataloader']['dataset'].update(pipeline=[[]]),
+    lambda values: values['test_dataloader']['dataset']['pipeline'].clear(),
+    lambda values: values['model']['data_preprocessor'].update(mean='color'),
+])
+def test_every_failure_is_a_package_error(change: Callable, package: Path) -> None:
+    values = parse_config((package / 'config.py').read_text(), 'config.py')
+    change(values)
+    forge(package, 'config.py', config_text(values, []).encode())
+    with pytest.raises(PackageError):
+        load(package).predict(np.zeros((32, 32, 3), np.uint8))
+
+
+def test_small_tensors_keep_their_values() -> None:
+    """Some constructors look at rates of stochastic depth; all large tensors are shapes."""
+    with ShapesAlone(2**30, 'a file'):
+        small, large = torch.linspace(0, 1, 3), torch.ones(300, 300)
+        assert [each.item() for each in small] == [0, .5, 1] and large.is_meta
+        assert (large + 1).is_meta and nn.Linear(300, 300).weight.is_meta
+    with ShapesAlone(2**20, 'a file'), pytest.raises(PackageError, match='needs more than 1 MiB'):
+        torch.ones(512, 513)
 
 
 @pytest.mark.parametrize('metadata, message', [('{', 'damaged'), ('[]', 'is no object'),

@@ -24,7 +24,7 @@ from colonnade.engine.planning.memory import GIB, Memory, Units, over_processes,
 from colonnade.engine.planning.plan import sizes_of
 from colonnade.engine.planning.planned_config import PlanOptions, as_if_started, planned_config
 from colonnade.engine.planning.schedule import Schedule, checkpoints, free_room
-from colonnade.engine.planning.trial import Measured, padded
+from colonnade.engine.planning.trial import Measured, Trial, padded
 from colonnade.engine.training import TrainOptions
 
 SMALL = ('--plan', '--plan-size', 64, 64, '--cfg-options', 'train_dataloader.batch_size=2')
@@ -186,3 +186,13 @@ def test_a_training_that_does_not_fit(run_tool: Callable[..., None], tmp_path: P
     advised = [line.split()[0] for line in lines[first + 1:]]
     assert advised[:2] == ['--amp', 'model.backbone.with_cp=True']
     assert 'time: not measured, because that GPU is not here' in lines
+
+
+def test_a_gpu_that_is_not_here_stores_what_gpus_store() -> None:
+    """GELU and norms are computed anew for the gradients on a CPU only."""
+    cfg, peaks = read_config(slim('sem_fpn')), {}
+    cfg.model.backbone.drop_path_rate = 0.
+    for device in ('cpu', 'cuda'):
+        trial = Trial(cfg, 'cpu', None, images=2, objects=1, trains_on=device)
+        peaks[device] = trial.measure((256, 256), timed=0).memory
+    assert peaks['cuda'] > 1.05 * peaks['cpu']

@@ -5,6 +5,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from PIL import Image
 from random_models import random_checkpoint
 
 import colonnade
+from colonnade.common.errors import UserError
 from colonnade.configs import find_config
 from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.batches import WINDOW, in_batches
@@ -73,6 +75,14 @@ def test_prefetched_keeps_order_and_never_runs_far_ahead() -> None:
     with pytest.raises(ZeroDivisionError):
         next(broken)
     assert not set(threading.enumerate()) - before
+
+
+def test_norms_of_several_processes_predict_in_one(weights: dict[str, Path]) -> None:
+    """mmcv's synchronized norm cannot be built before processes have found each other."""
+    cfg = read_config(find_config(LEAVES['masks']))
+    cfg.model.neck.norm_cfg = dict(type='MMSyncBN')
+    model = colonnade.load(cfg, weights['masks'], device='cpu')
+    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in model.module.neck.modules())
 
 
 @pytest.mark.parametrize('batch_size', [1, 3])
@@ -215,6 +225,15 @@ def test_wrapped_data_sets_and_colours() -> None:
         steps_for_arrays(cfg)
 
 
+def test_images_above_the_limit_of_pillow_in_tiles(models: dict[str, Model], tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.fromarray(images((40, 60))[0]).save(tmp_path / 'a.png')
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 1000)
+    with pytest.raises(ImageError, match='has 2,400 pixels, more than'):
+        models['labels'].predict(tmp_path / 'a.png')
+    assert models['labels'].predict(tmp_path / 'a.png', tile=32).size == (40, 60)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('leaf', colonnade.list_configs('*/xcit_nano_12_p16_slim_shapes'))
 def test_every_head_answers(leaf: str, tmp_path: Path) -> None:
@@ -311,6 +330,84 @@ def test_what_one_image_may_be(models: dict[str, Model], tmp_path: Path) -> None
         model.predict(5)
     with pytest.raises(ValueError, match='overlap is of tiles'):
         model.predict(tmp_path / 'a.png', overlap=0.5)
+
+
+def kinds_of(rgb: np.ndarray) -> dict[str, tuple[Any, dict[str, str]]]:
+    """One image in every form that is taken."""
+    tensor, file = torch.from_numpy(rgb.copy()), BytesIO()
+    Image.fromarray(rgb).save(file, 'PNG')
+    channels_first = tensor.permute(2, 0, 1)
+    return {
+        'an array': (rgb, {}),
+        'a view': (rgb[:, ::-1][:, ::-1], {}),
+        'of OpenCV': (rgb[..., ::-1], dict(channels='bgr')),
+        'floats': (rgb / 255, {}),
+        'a tensor': (channels_first, {}),
+        'a tensor of floats': (channels_first / 255, {}),
+        'a tensor with a gradient': ((channels_first / 255).requires_grad_(), {}),
+        'a tensor of float64': ((channels_first / 255).to(torch.float64), {}),
+        'a tensor in BGR': (channels_first.flip(0), dict(channels='bgr')),
+        'a tensor, channels last': (tensor, {}),
+        'of Pillow': (Image.fromarray(rgb), {}),
+        'a file': (file.getvalue(), {}),
+    }
+
+
+@pytest.mark.parametrize('kind', ['labels', 'boxes'])
+def test_images_in_memory(kind: str, models: dict[str, Model], tmp_path: Path) -> None:
+    """All give one answer, and keep the image, so that it can be drawn."""
+    model, rgb = models[kind], images((40, 56))[0]
+    Image.fromarray(rgb).save(tmp_path / 'a.png')
+    expected = model.predict(tmp_path / 'a.png')
+    assert expected.image is None
+    drawn = np.asarray(expected.draw())
+    for name, (image, options) in kinds_of(rgb).items():
+        for found in (model.predict(image, **options), *model.predict([image], tile=48, **options)):
+            np.testing.assert_array_equal(found.image, rgb, err_msg=name)
+        found = model.predict(image, **options)
+        np.testing.assert_array_equal(found.draw(), drawn, err_msg=name)
+    mirrored = model.predict(rgb[..., ::-1])  # nothing shows that this one is of OpenCV
+    assert (np.asarray(mirrored.draw()) != drawn).any()
+    batch = torch.from_numpy(np.stack([rgb, rgb])).permute(0, 3, 1, 2)
+    assert [len(model.predict(several)) for several in (batch, batch.numpy().transpose(0, 2, 3, 1))
+            ] == [2, 2]  # yapf: disable
+
+
+def test_a_kept_image_is_a_copy(models: dict[str, Model]) -> None:
+    """Programs that read videos write each frame to one array."""
+    frame = images((40, 40))[0]
+    found, before = models['labels'].predict(frame), frame.copy()
+    frame[:] = 0
+    np.testing.assert_array_equal(found.image, before)
+
+
+def test_gray_images_in_memory(models: dict[str, Model]) -> None:
+    gray = images((40, 40))[0][..., 0]
+    expected = models['labels'].predict(Image.fromarray(gray))
+    for image in (gray, gray[..., None], torch.from_numpy(gray), torch.from_numpy(gray)[None]):
+        found = models['labels'].predict(image)
+        np.testing.assert_array_equal(found.labels, expected.labels)
+        np.testing.assert_array_equal(found.image, expected.image)
+
+
+@pytest.mark.parametrize('image, says', [
+    (np.zeros((40, 40, 4), np.uint8), r'got \(40, 40, 4\) and uint8'),
+    (np.zeros((3, 40, 40), np.uint8), r'as a tensor also \(3, H, W\), .*got \(3, 40, 40\)'),
+    (np.zeros((40, 40, 3), np.int64), r'values of type uint8, .* got .* and int64'),
+    (np.full((40, 40, 3), 255.), 'floats from 0 to 1, got floats from 255 to 255'),
+    (np.full((40, 40, 3), np.nan), 'got floats from nan to nan'),
+    (torch.full((3, 40, 40), -1.), 'got floats from -1 to -1'),
+    (torch.zeros(3, 0, 40), r'got \(3, 0, 40\) and torch.float32'),
+    ([5], "an image is a path, .* a tensor or the content of a file, got int"),
+])  # yapf: disable
+def test_what_no_image_is(image: Any, says: str, models: dict[str, Model]) -> None:
+    with pytest.raises(ImageError, match=says):
+        models['labels'].predict(image)
+
+
+def test_the_order_of_channels_has_two_names(models: dict[str, Model]) -> None:
+    with pytest.raises(UserError, match="channels must be rgb or bgr, got 'RGB'"):
+        models['labels'].predict(images((40, 40))[0], channels='RGB')
 
 
 @pytest.mark.parametrize('config, given, says', [

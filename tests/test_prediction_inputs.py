@@ -72,7 +72,7 @@ def test_names_in_other_encodings(tmp_path: Path) -> None:
 @pytest.mark.parametrize('text, says', [
     ('nowhere', 'no such file or folder'),
     ('*.jpg', 'no image or video fits this pattern'),
-    ('folder', r'no images or videos in this folder \(\.bmp \.gif'),
+    ('folder', r'no images or videos in this folder \(\.avif \.bmp'),
 ])
 def test_inputs_that_lead_to_nothing(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / 'folder').mkdir()

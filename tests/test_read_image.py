@@ -178,6 +178,8 @@ def test_images_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 200)
     with pytest.raises(ImageError, match='a.png has 512 pixels, more than 178,956,970: cut it up'):
         read_image(path)
+    assert read_image(path, max_pixels=2**30).shape == (16, 32, 3)
+    assert Image.MAX_IMAGE_PIXELS == 200
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason='no sample images')

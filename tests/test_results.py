@@ -8,7 +8,8 @@ import pytest
 from pycocotools import mask as coco_masks
 
 from colonnade.engine.prediction.drawing import draw_instances
-from colonnade.engine.prediction.results import Instances, LabelMap, distinct_colours
+from colonnade.engine.prediction.results import Instances, LabelMap
+from colonnade.runtime.colors import distinct_colors
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -76,16 +77,16 @@ def test_label_maps() -> None:
         found.draw(np.zeros((3, 3, 3), dtype=np.uint8))
     with pytest.raises(ValueError, match='opacity is from 0 to 1, got 2'):
         found.draw(grey, opacity=2)
-    with pytest.raises(ValueError, match='given as an array: draw'):
+    with pytest.raises(ValueError, match='has no image: pass it'):
         found.draw()
 
 
 def test_label_maps_of_many_classes() -> None:
     names = tuple(map(str, range(300)))
     labels = np.array([[0, 299]], dtype=np.uint16)
-    found = LabelMap((1, 2), names, distinct_colours(300), labels)
+    found = LabelMap((1, 2), names, distinct_colors(300), labels)
     assert np.array(found.as_image()).tolist() == [[0, 299]]
-    small = LabelMap((1, 1), names[:256], distinct_colours(256), np.zeros((1, 1), dtype=np.uint8))
+    small = LabelMap((1, 1), names[:256], distinct_colors(256), np.zeros((1, 1), dtype=np.uint8))
     assert small.as_image().mode == 'P' and np.array(small.as_image(1)).dtype == np.uint16
     with pytest.raises(ValueError, match='labels are from 0 to 65535'):
         found.as_image(65500)
@@ -98,6 +99,17 @@ def test_pictures_of_any_size(size: tuple[int, int], number: int) -> None:
     picture = draw_instances(np.zeros((*size, 3), dtype=np.uint8), boxes, None, [RED] * number,
                              ['a long caption 0.50'] * number)  # yapf: disable
     assert picture.size == size[::-1] and np.array(picture).any() == bool(number)
+
+
+def test_captions_leave_small_objects_visible() -> None:
+    """Ten small objects in a row, as in a photograph of a crowd: each must stay visible."""
+    boxes = np.array([[20 + 30 * index, 60, 32 + 30 * index, 72] for index in range(10)], float)
+    blank = np.zeros((160, 340, 3), dtype=np.uint8)
+    plain = np.array(draw_instances(blank, boxes, None, [RED] * 10, None))
+    picture = np.array(draw_instances(blank, boxes, None, [RED] * 10, ['person 0.50'] * 10))
+    for left, top, right, bottom in boxes.astype(int):
+        inside = slice(top, bottom + 1), slice(left, right + 1)
+        assert (picture[inside] == plain[inside]).all()
 
 
 def test_instances_are_chosen_and_printed() -> None:

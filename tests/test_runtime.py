@@ -267,7 +267,7 @@ def test_a_bad_description_is_named(name: str, tmp_path: Path) -> None:
 def test_files_that_are_missing_or_no_graphs(exported: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match='no folder .*nowhere'):
         load(tmp_path / 'nowhere')
-    with pytest.raises(FileNotFoundError, match='no .*model.json: .* is no folder of tools/export'):
+    with pytest.raises(FileNotFoundError, match='no .*model.json: .* is no folder of colonnade'):
         load(tmp_path)
     folder = shutil.copytree(exported, tmp_path / 'copy')
     with pytest.raises(ValueError, match='no provider Abacus here: there are .*CPU'):

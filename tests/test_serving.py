@@ -23,12 +23,13 @@ from live_server import LIMITS, PATIENCE, file_of, random_model
 from PIL import Image
 from random_models import random_checkpoint
 
+from colonnade.common.errors import UserError
 from colonnade.engine.fusing import is_fused
 from colonnade.engine.prediction.results import LabelMap
 from colonnade.engine.serving import ServeOptions, serve
 from colonnade.engine.serving.answers import name_of_weights
 from colonnade.engine.serving.look import table_of
-from colonnade.engine.serving.server import listen, load_models, server_of
+from colonnade.engine.serving.server import check_host, listen, load_models, server_of
 from colonnade.engine.serving.service import (Busy, Kept, ModelError, Served, Service, TimedOut,
                                               affordable_pixels)
 from colonnade.engine.serving.worker import Worker
@@ -114,7 +115,7 @@ def test_too_many_users_and_too_long(stand_in: StandIn) -> None:
             service.predict(grey(20))
         service.timeout = PATIENCE
         last = users.submit(service.predict, grey(30, 9))
-        while service._places._value and not last.done():
+        while service._places.num_taken < 2 and not last.done():
             sleep(0.01)
         with pytest.raises(Busy, match='too many requests at once'):
             service.predict(grey(40))
@@ -162,10 +163,34 @@ def test_names_of_classes_are_text() -> None:
     assert '&lt;script&gt;' in table_of(result, 0) and '<script>' not in table_of(result, 0)
 
 
-def test_logs_of_others_stay_open(tmp_path: Path) -> None:
-    with closing(FileHandler(tmp_path / 'run.log')) as log:
-        server_of(None)
+def test_logs_of_others_stay_open(stand_in: StandIn, tmp_path: Path) -> None:
+    with closing(FileHandler(tmp_path / 'run.log')) as log, \
+            closing(Service(stand_in, LIMITS)) as service:
+        server_of(None, service)
         assert log.stream
+
+
+def test_what_is_computed_at_the_end_is_given_up(stand_in: StandIn) -> None:
+    """Its thread may last; whoever waits for it hears of the end, and not of a fault."""
+    with ThreadPoolExecutor(2) as users:
+        with closing(Service(stand_in, LIMITS)) as service:
+            futures = [users.submit(service.predict, grey(value)) for value in (10, 20)]
+            assert stand_in.started.wait(PATIENCE)
+            assert service.is_working() and not service.ending
+        for future in futures:
+            with pytest.raises(Busy, match='the server ends'):
+                future.result(PATIENCE)
+        with pytest.raises(Busy, match='the server ends'):
+            service.predict(grey(30))
+        stand_in.gate.set()
+
+
+@pytest.mark.parametrize('name',
+                         ['', 'https://a.example', 'a/b', '*', 'a.example:0', 'me@a', 'a b/'])
+def test_allowed_hosts_are_names(name: str) -> None:
+    with pytest.raises(UserError, match='--allowed-host must be a name'):
+        check_host(name)
+    assert check_host('A.example:80') == 'a.example:80'
 
 
 def test_a_port_in_use_is_named() -> None:

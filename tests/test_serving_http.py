@@ -2,15 +2,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from io import BytesIO
 from itertools import count
 from pathlib import Path
 from threading import Event
+from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -20,8 +23,10 @@ from live_server import LIMITS, PATIENCE, Live, file_of, live_server, random_mod
 from PIL import Image
 from pycocotools import mask as coco_masks
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
+from colonnade.engine.serving import connections, guard, server
 from colonnade.engine.serving.api import build_api
 from colonnade.engine.serving.guard import Guard
 from colonnade.engine.serving.page import Page
@@ -241,9 +246,153 @@ def test_large_requests_are_refused_whatever_they_announce(live: Live) -> None:
     assert httpx.post(events, content=b'[' * 100_000, timeout=PATIENCE).status_code == 400
 
 
-def test_a_server_for_all_is_not_bound_to_a_name() -> None:
-    guard = Guard(None, loopback=False, max_bytes=9, folder='/folder')  # type: ignore[arg-type]
-    guard.check('/', Headers(dict(host='any.example:80', origin='https://any.example:80')))
+def test_a_server_for_all_is_not_bound_to_a_name(live: Live) -> None:
+    own = dict(host='any.example:80', origin='https://any.example:80')
+    guarded: Any = partial(Guard, None, service=live.service, loopback=False, folder='/folder')
+    guarded().check('/', Headers(own))
+    with pytest.raises(HTTPException, match='421|not .any.example'):
+        guarded(allowed_hosts=('models.example', )).check('/', Headers(own))
+
+
+@pytest.mark.parametrize('headers, status', [
+    ({'Host': 'models.example', 'Origin': 'https://models.example'}, 200),
+    ({'Host': 'Models.example:443'}, 200),
+    ({'Origin': 'https://models.example'}, 200),
+    ({'Host': 'other.example:8443', 'Origin': 'https://other.example:8443'}, 200),
+    ({'Host': 'other.example:9'}, 421),
+    ({'Host': 'models.example.org'}, 421),
+    ({'Host': 'models.example', 'Origin': 'https://elsewhere.example'}, 403),
+])  # yapf: disable
+def test_a_proxy_passes_names_on(headers: dict[str, str], status: int, live: Live) -> None:
+    """Those of --allowed-host, as nginx does with and without ``proxy_set_header Host``."""
+    answer = httpx.post(f'{live.url}/api/predict', content=file_of(PICTURE), headers=headers,
+                        timeout=PATIENCE)  # yapf: disable
+    assert answer.status_code == status, answer.text
+    if status != 200:
+        assert '--allowed-host' in answer.json()['detail']
+
+
+def test_the_page_behind_a_proxy_has_the_address_of_the_proxy(live: Live) -> None:
+    headers = {'Host': 'models.example', 'X-Forwarded-Proto': 'https'}
+    about = httpx.get(f'{live.url}/config', headers=headers, timeout=PATIENCE).json()
+    assert about['root'] == 'https://models.example'
+
+
+HEAD = (b'POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n'
+        b'Content-Length: 1000\r\n\r\n')
+
+
+@contextmanager
+def sending(live: Live, *parts: bytes) -> Iterator[socket.socket]:
+    """A connection that sends something, and no more."""
+    with socket.create_connection(('127.0.0.1', httpx.URL(live.url).port), PATIENCE) as connection:
+        for part in parts:
+            connection.sendall(part)
+        yield connection
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what the server will do."""
+    last = monotonic() + PATIENCE
+    while not condition():
+        assert monotonic() < last, 'it does not come true'
+        sleep(0.01)
+
+
+def test_uploads_that_stop_are_given_up(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold a place each, so others are refused before their file is read, and a deadline."""
+    uploads = live.service.uploads
+    monkeypatch.setattr(uploads, 'capacity', 2)
+    with sending(live, HEAD, b'x' * 990), sending(live, HEAD, b'x' * 990):
+        until(lambda: uploads.num_taken == 2)
+        refused = post(live, b'x' * 10**5)
+        assert (refused.status_code, refused.headers['retry-after']) == (503, '2')
+        assert httpx.get(f'{live.url}/health', timeout=PATIENCE).is_success
+        monkeypatch.setattr(guard, 'STALL_SECONDS', 0.)
+        with sending(live, HEAD, b'x' * 990) as third:  # is refused while it sends
+            assert third.recv(99).startswith(b'HTTP/1.1 503')
+    until(lambda: uploads.num_taken == 0)
+
+
+@pytest.mark.parametrize('path', ['/api/predict', '/gradio_api/upload'])
+def test_a_body_has_a_deadline(path: str, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, 'STALL_SECONDS', 0.1)
+    head = HEAD.replace(b'/api/predict', path.encode())
+    if 'upload' in path:
+        head = head.replace(b'image/png', b'multipart/form-data; boundary=x')
+    with sending(live, head, b'--x\r\n') as connection:
+        answer = b''.join(iter(partial(connection.recv, 9999), b''))
+    assert answer.startswith(b'HTTP/1.1 408') and b'does not arrive' in answer
+    until(lambda: live.service.uploads.num_taken == 0)
+
+
+@pytest.mark.parametrize('body', [b'', b'x' * 990])
+def test_a_client_that_leaves_is_no_fault(body: bytes, live: Live,
+                                          caplog: pytest.LogCaptureFixture) -> None:
+    with sending(live, HEAD, body):
+        until(lambda: live.service.uploads.num_taken == 1)
+    until(lambda: live.service.uploads.num_taken == 0)
+    assert httpx.get(f'{live.url}/health', timeout=PATIENCE).is_success
+    assert not caplog.records
+
+
+def test_connections_have_a_limit_and_no_rest(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_now = live.server.server_state.connections
+    until(lambda: not open_now)
+    monkeypatch.setattr(connections, 'CHECK_SECONDS', 0.2)
+    with sending(live, HEAD[:20]) as silent:
+        until(lambda: len(open_now) == 1)
+        monkeypatch.setattr(connections, 'MAX_CONNECTIONS', 1)
+        with sending(live) as refused:
+            assert refused.recv(99).startswith(b'HTTP/1.1 503')
+        with suppress(ConnectionResetError):
+            assert silent.recv(1) == b''  # closed: half of a head is no request
+    until(lambda: not open_now)
+
+
+def test_an_answer_that_is_not_read_is_given_up(live: Live,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, 'CHECK_SECONDS', 0.2)
+    open_now = live.server.server_state.connections
+    until(lambda: not open_now)
+    asked = b'GET /api/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n' * 3000
+    with sending(live) as connection:
+        connection.setblocking(False)
+        until(lambda: len(open_now) == 1)
+        with suppress(BlockingIOError, ConnectionError):
+            while asked:
+                asked = asked[connection.send(asked):]
+        until(lambda: not open_now)
+
+
+@pytest.mark.parametrize('grace, status', [(PATIENCE, 200), (0, 503)])
+def test_what_is_in_work_at_the_end(grace: float, status: int,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM and Ctrl-C: it is answered, or 503 says that the server ends; never 500."""
+    monkeypatch.setattr(server, 'SECONDS_TO_FINISH', grace)
+    model, started, gate = random_model('sem_fpn'), Event(), Event()
+    run = model.run
+
+    def held(batch: Any) -> Any:
+        started.set()
+        gate.wait(PATIENCE)
+        return run(batch)
+
+    monkeypatch.setattr(model, 'run', held)
+    with live_server(model) as live, ThreadPoolExecutor(2) as users:
+        first = users.submit(post, live, file_of(PICTURE))
+        assert started.wait(PATIENCE)
+        with sending(live, HEAD, b'x' * 990) as half:
+            until(lambda: live.service.uploads.num_taken == 2)
+            live.server.should_exit = True
+            assert half.recv(99).startswith(b'HTTP/1.1 503')  # its file is not there yet
+        if grace:
+            assert not first.done()
+            gate.set()
+        answer = first.result(PATIENCE)
+        gate.set()
+    assert answer.status_code == status, answer.text
+    assert status == 200 or 'the server ends' in answer.json()['detail']
 
 
 def test_files_of_the_page_are_removed(live: Live, tmp_path: Path) -> None:

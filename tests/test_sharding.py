@@ -5,7 +5,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 from colonnade.engine.classes import class_heads
 from colonnade.engine.launch import read_config
-from colonnade.engine.sharding import ShardedRunner
 from colonnade.weights import WeightsError
 from colonnade.weights.downloads import fetch
 
@@ -79,28 +77,6 @@ def test_any_run_goes_on_from_shards(shapes: Path, tmp_path: Path, run_tool: Cal
     save_file(tensors, file)
     with pytest.raises(WeightsError, match='is a damaged checkpoint in shards'):
         fetch(folder)
-
-
-@pytest.mark.parametrize('is_sharded', [False, True])
-def test_hooks_hear_that_a_checkpoint_is_saved(is_sharded: bool, tmp_path: Path,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    """What watches processes would wait for ever for one that hangs later."""
-    runner, said = ShardedRunner.__new__(ShardedRunner), list[str]()
-
-    def write(path: str, **_: Any) -> None:
-        said.append('write')
-        Path(path).mkdir()  # fails where there is no folder
-
-    runner.cfg = dict(sharded_checkpoints=is_sharded)
-    runner.num_bytes = 0
-    monkeypatch.setattr(runner, '_write', write)
-    monkeypatch.setattr(runner, 'call_hook', said.append)
-    (tmp_path / 'file').touch()
-    with pytest.raises(OSError):  # of the disk: its text is the system's
-        runner.save_checkpoint(tmp_path / 'file', 'iter_1.pth')
-    assert said[-1] == 'after_save_checkpoint'
-    runner.save_checkpoint(tmp_path, 'iter_1.pth')
-    assert said[-2:] == ['write', 'after_save_checkpoint']
 
 
 def lines(log: str) -> list[tuple[str, ...]]:

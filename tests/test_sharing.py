@@ -167,7 +167,7 @@ def test_metrics_are_of_this_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match='metrics.json is of .*b.pth, not of .*a.pth'):
         read_metrics(metrics, str(tmp_path / 'a.pth'))
     metrics.write_text('[]')
-    with pytest.raises(PackageError, match='is no metrics.json of tools/test.py'):
+    with pytest.raises(PackageError, match='is no metrics.json of colonnade test'):
         read_metrics(metrics, str(tmp_path / 'a.pth'))
 
 
@@ -237,13 +237,17 @@ def test_errors_of_the_command_line(checkpoints: dict[str, Path], tmp_path: Path
 
 def test_a_checkpoint_of_a_run_alone(tmp_path: Path, run_tool: Callable) -> None:
     cfg = read_config(config('sem_fpn'))
-    path = write_checkpoint('sem_fpn', tmp_path / 'iter_500.pth', cfg=cfg.pretty_text)
+    path = write_checkpoint('sem_fpn', tmp_path / 'iter_330.pth', cfg=cfg.pretty_text, iter=330)
     metrics = tmp_path / 'metrics.json'
     metrics.write_text(json.dumps(dict(checkpoint=str(path), metrics=dict(mIoU=75.2))))
-    run_tool('package', 'make', path, '--out', tmp_path / 'shared', '--metrics', metrics)
+    run_tool('package', path, '--out', tmp_path / 'shared', '--metrics', metrics)
+    run_tool('package', tmp_path / 'shared')  # checks it
     package = open_package(tmp_path / 'shared')
     assert package.card.classes == CLASSES['sem_fpn'] and package.card.metrics == dict(mIoU=75.2)
     assert package.card.training['max_iters'] == cfg.train_cfg.max_iters
+    readme = (tmp_path / 'shared/README.md').read_text()
+    assert '| iterations | 330 |' in readme
+    assert f'| planned iterations | {cfg.train_cfg.max_iters} |' in readme
 
 
 def test_evaluators_are_those_that_all_have() -> None:
@@ -255,9 +259,11 @@ def test_evaluators_are_those_that_all_have() -> None:
 
 
 @pytest.mark.parametrize('tool, arguments, step', [
-    ('package', ('make', config('sem_fpn'), 'a.pth', '--out', 'new'), 'sharing.command.load'),
-    ('visualize', (config('sem_fpn'), 'a.pth', ROOT / 'docs/images/visualize_features.png', '--out',
-                   'new'), 'pictures.command.load'),
+    ('package',
+     ('make', config('sem_fpn'), 'https://a.b/c.pth', '--out', 'new'), 'sharing.command.load'),
+    ('visualize',
+     (config('sem_fpn'), 'https://a.b/c.pth', ROOT / 'docs/images/visualize_features.png', '--out',
+      'new'), 'pictures.command.load'),
 ])
 def test_tools_stop_quietly(tool: str, arguments: tuple, step: str, run_tool: Callable,
                             tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

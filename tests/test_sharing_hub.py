@@ -84,7 +84,7 @@ def test_what_arrives_otherwise(tool: Callable, hub: Hub, package: Path, tmp_pat
 @pytest.mark.parametrize('repository, message', [
     ('anna/nothing', 'anna/nothing: there is no such repository'),
     ('anna/shapes@v9', 'anna/shapes@v9: there is no such revision'),
-    (f'anna/shapes@{0:040x}', 'is no package of tools/package.py'),
+    (f'anna/shapes@{0:040x}', 'is no package of colonnade package'),
     ('anna/a/b', 'anna/a/b is no OWNER/NAME of a repository'),
 ])
 def test_pulls_that_fail(repository: str, message: str, tool: Callable, hub: Hub, package: Path,

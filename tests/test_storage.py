@@ -21,6 +21,7 @@ from mmengine.config import Config
 from mmengine.fileio import get, list_dir_or_file
 from mmengine.registry import DATASETS
 
+from colonnade.common.errors import UserError
 from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
 from colonnade.engine.launch import LaunchOptions, load_config
 from colonnade.engine.run_folder.table import MetricsTable
@@ -199,7 +200,7 @@ def test_webdataset_reads_shards(shards: Path) -> None:
 
 def test_shards_are_made_whole_or_not_at_all(shapes: Path, shards: Path, tmp_path: Path) -> None:
     options = ShardOptions(config=config('mask_rcnn'), data_root=shapes / 'coco')
-    with pytest.raises(FileExistsError, match='exists: name another folder'):
+    with pytest.raises(UserError, match='exists: name another folder'):
         make_shards(replace(options, out=shards / 'coco'))
     with pytest.raises(ValueError, match='shards are written to a folder on this machine'):
         make_shards(replace(options, out='s3://bucket/new'))

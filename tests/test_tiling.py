@@ -1,6 +1,8 @@
 """Tiles of an image, and one answer made of theirs."""
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco_masks
 
 from colonnade.engine.prediction.results import Instances, LabelMap
-from colonnade.engine.prediction.tiling import View, encoded, merge, tiles_of
+from colonnade.engine.prediction.tiling import Part, View, candidates, encoded, merge, tiles_of
 
 lengths = st.integers(1, 90)
 CLASSES, PALETTE = ('disc', 'square'), ((255, 0, 0), (0, 255, 0))
@@ -152,3 +154,38 @@ def test_masks_whose_places_meet_and_that_do_not() -> None:
                 scene[row, view.left + (15 - offset if view.top == 0 else 9 - offset)] = 1
         found.append(seen(scene, view, 0.5, True))
     assert len(merge(found, views, size)) == 2
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 20)] * 2, *[st.integers(0, 9)] * 2,
+                          st.integers(0, 2), st.integers(0, 2)), max_size=12))  # yapf: disable
+def test_candidates_are_the_pairs_that_meet(rows: list[tuple[int, ...]]) -> None:
+    parts = [
+        Part(view, label, 1., (0., 0., 0., 0.), View(top, left, top + height, left + width), None,
+             False, True) for top, left, height, width, label, view in rows
+    ]
+    expected = {
+        (i, j)
+        for i, j in combinations(range(len(parts)), 2)
+        if parts[i].label == parts[j].label and parts[i].view != parts[j].view and parts[i].place.
+        top < parts[j].place.bottom and parts[j].place.top < parts[i].place.bottom and
+        parts[i].place.left < parts[j].place.right and parts[j].place.left < parts[i].place.right
+    }
+    found = list(candidates(parts))
+    assert len(found) == len(set(found)) and set(found) == expected
+
+
+def test_few_parts_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many objects far from each other; as many as lie above each other."""
+    compared = []
+    flatnonzero = np.flatnonzero
+
+    def counting(meets: np.ndarray) -> np.ndarray:
+        compared.append(len(meets))
+        return flatnonzero(meets)
+
+    monkeypatch.setattr(np, 'flatnonzero', counting)
+    parts = [
+        Part(i % 2, 0, 1., (0., 0., 0., 0.), View(0, 10 * i, 5, 10 * i + 5), None, False, True)
+        for i in range(1000)
+    ]
+    assert not list(candidates(parts)) and sum(compared) < len(parts)

@@ -17,6 +17,7 @@ from mmengine.structures import InstanceData
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.common.errors import UserError
 from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
 from colonnade.engine.instance_tta import InstanceTTAModel
 from colonnade.engine.launch import LaunchOptions, load_config, read_config
@@ -79,10 +80,10 @@ def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
     cfg = Config(dict(work_dir=str(tmp_path), resume=False))
     set_resume(cfg, None)
     (tmp_path / 'best_mIoU_iter_2.pth').touch()
-    with pytest.raises(FileExistsError, match=f'{tmp_path} has the best checkpoint of an earlier'):
+    with pytest.raises(UserError, match=f'{tmp_path} has the best checkpoint of an earlier'):
         set_resume(cfg, None)
     (tmp_path / 'last_checkpoint').write_text(f'{tmp_path}/iter_2.pth')
-    with pytest.raises(FileExistsError, match=f'{tmp_path} has checkpoints of an earlier run'):
+    with pytest.raises(UserError, match=f'{tmp_path} has checkpoints of an earlier run'):
         set_resume(cfg, None)
     with pytest.raises(
             FileNotFoundError, match='last_checkpoint names .*/iter_2.pth, which is not'):
@@ -177,7 +178,7 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
     ], "init_cfg has a checkpoint and no type: init_cfg.type must be 'Pretrained'"),
     ('train', ['{config}', '--data-root', '{data}', '--resume', 'no.pth'
                ], '--resume: no checkpoint no.pth'),
-    ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no checkpoint no.pth'),
+    ('test', ['{config}', 'no.pth', '--data-root', '{data}'], 'test: no weights file no.pth'),
     ('test', ['{config}', '{config}'], 'instances_val2017.json (test_dataloader.dataset)'),
     ('test', [
         '{config}', '{config}', '--data-root', '{data}', '--tta', '--cfg-options',

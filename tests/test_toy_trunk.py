@@ -52,7 +52,7 @@ def test_blocks_need_two_methods_to_be_fused() -> None:
     with pytest.raises(FusedError, match=r'Toy cannot be fused: its blocks have no fuse\(\)'):
         trunk.fuse()
     for block in trunk.blocks:
-        block.fuse = lambda block=block: fold_norm(block.norm2, block.mlp.fc1)
+        block.fuse = lambda dtype, block=block: fold_norm(block.norm2, block.mlp.fc1)
         block.touched_layer = lambda: None
     torch.testing.assert_close(trunk.fuse()(image), expected)
 

@@ -238,7 +238,7 @@ def test_frames_of_many_clips_are_soon_compared(tmp_path: Path) -> None:
 
 
 def test_data_sets_of_torch_say_no_images() -> None:
-    assert image_paths([Dataset(), ChainDataset([])]) == []
+    assert list(image_paths([Dataset(), ChainDataset([])])) == []
 
 
 def test_configs_of_data_sets_with_other_classes_stay() -> None:

@@ -141,6 +141,28 @@ def test_a_step_of_training(name: str, tmp_path: Path) -> None:
     assert math.isfinite(loss) and not idle
 
 
+@pytest.mark.usefixtures('no_layout', 'untried')
+@pytest.mark.parametrize('name', [
+    'mmdet::gn+ws/faster-rcnn_r50_fpn_gn-ws-all_1x_coco.py',
+    'mmdet::legacy_1.x/retinanet_r50_fpn_1x_coco_v1.py',
+    'mmdet::strong_baselines/mask-rcnn_r50_fpn_rpn-2conv_4conv1fc_syncbn-all_lsj-100e_coco.py',
+])
+def test_names_that_mmengine_cannot_read_and_norms_of_several_processes(name: str,
+                                                                        tmp_path: Path) -> None:
+    transplant(name, NANO, tmp_path / 'own.py')
+    assert read_config(tmp_path / 'own.py').model.backbone.type == 'XCiT'
+
+
+@pytest.mark.usefixtures('no_layout', 'untried')
+def test_a_neck_that_counts_on_maps_it_does_not_read(tmp_path: Path) -> None:
+    name = 'mmdet::nas_fcos/nas-fcos_r50-caffe_fpn_nashead-gn-head_4xb4-1x_coco.py'
+    transplant(name, NANO, tmp_path / 'own.py')
+    neck = read_config(tmp_path / 'own.py').model.neck
+    maps = neck[0] if isinstance(neck, list) else neck
+    reader = neck[1] if isinstance(neck, list) else neck.fpn
+    assert 'out_strides' not in maps and reader.type == 'NASFCOS_FPN' and reader.start_level == 1
+
+
 @pytest.mark.parametrize('name', REFUSED)
 def test_what_cannot_work_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=REFUSED[name]):

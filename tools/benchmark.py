@@ -1,9 +1,9 @@
 """Time and peak memory of our trunks and of opponents, in turns on the same images.
 
-    python tools/benchmark.py                                # XCiT-S12/16 against timm's
-    python tools/benchmark.py --trunks CaiT:s24 --sizes 512 --train
-    python tools/benchmark.py --opponents timm timm-compiled ours-fused --csv b.csv --plot b.png
-    python tools/benchmark.py --opponents resnet50 swin_t    # Mask R-CNN on our trunk and on theirs
+    colonnade benchmark                                # XCiT-S12/16 against timm's
+    colonnade benchmark --trunks CaiT:s24 --sizes 512 --train
+    colonnade benchmark --opponents timm timm-compiled ours-fused --csv b.csv --plot b.png
+    colonnade benchmark --opponents resnet50 swin_t    # Mask R-CNN on our trunk and on theirs
 
 All run in turns in one process. timm's modules of a fixed size are built at the size that is
 measured. Memory is the peak above the weights and, in training, their gradients. On a CPU it is
@@ -14,9 +14,9 @@ would include the compiler's memory.
 `share` is that of the fastest product of matrices which the libraries of this machine compute.
 These variables, set before the start, imitate processors without AMX, and with AVX2 alone:
 
-    ONEDNN_MAX_CPU_ISA=AVX512_CORE python tools/benchmark.py
+    ONEDNN_MAX_CPU_ISA=AVX512_CORE colonnade benchmark
     ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
-        python tools/benchmark.py
+        colonnade benchmark
 """
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def run(step: str, command: list[str | Path], advice: str, venv: Path, **environ
                           capture_output=True,
                           text=True)
     output = done.stdout + done.stderr
-    with open(venv / LOG, 'a') as log:
+    with open(venv / LOG, 'a', encoding='utf-8') as log:
         log.write(f'$ {" ".join(map(str, command))}\n{output}\n')
     if done.returncode:
         tail = '\n'.join(output.splitlines()[-15:])
@@ -104,13 +104,14 @@ def digest(paths: list[Path], *facts: object) -> str:
 
 def fingerprint(compiled: bool) -> str:
     """What the environment is made from; when this changes, it is brought up to date."""
-    sources = [LOCK, SETUP_LOCK, ROOT / 'setup.cfg', Path(__file__).resolve(), *MMCV_TOOLS]
+    package = [ROOT / name for name in ('setup.cfg', 'pyproject.toml', 'tools/build_backend.py')]
+    sources = [LOCK, SETUP_LOCK, *package, Path(__file__).resolve(), *MMCV_TOOLS]
     return digest(sources, sys.version, ROOT, compiled)
 
 
 def is_current(venv: Path, compiled: bool) -> bool:
     stamp = venv / 'fingerprint'
-    return (stamp.exists() and stamp.read_text() == fingerprint(compiled)
+    return (stamp.exists() and stamp.read_text(encoding='utf-8') == fingerprint(compiled)
             and (venv / 'bin/python').exists())
 
 
@@ -182,7 +183,7 @@ def check_space(venv: Path, compiled: bool) -> None:
 def one_at_a_time() -> Iterator[None]:
     """Wait until no other set-up uses the cache, and keep others waiting."""
     import fcntl  # which Windows lacks; check_machine says so
-    with open(CACHE / 'lock', 'w') as file:
+    with open(CACHE / 'lock', 'w', encoding='utf-8') as file:
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -204,9 +205,10 @@ def scratch_folder() -> tempfile.TemporaryDirectory:
 
 def locked(requirement: str, folder: str) -> Path:
     """A file, written to a folder, with a requirement and the hashes that it may have."""
-    lines = SETUP_LOCK.read_text().replace('\\\n', '').splitlines()
+    lines = SETUP_LOCK.read_text(encoding='utf-8').replace('\\\n', '').splitlines()
     path = Path(folder, f'{requirement}.txt')
-    path.write_text(next(line for line in lines if line.startswith(f'{requirement} ')))
+    line = next(line for line in lines if line.startswith(f'{requirement} '))
+    path.write_text(line, encoding='utf-8')
     return path
 
 
@@ -337,7 +339,7 @@ def make_environment(venv: Path, compiled: bool) -> None:
          get_mmcv(venv, python, compiled)], ADVICE_INSTALL, venv)
     run('installing colonnade', [*install, '--no-build-isolation', '--editable', ROOT],
         ADVICE_INSTALL, venv)
-    stamp.write_text(fingerprint(compiled))
+    stamp.write_text(fingerprint(compiled), encoding='utf-8')
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Write a page that shows the data of a config: annotations, what a model is fed, suspected faults.
 
-    python tools/browse.py mine.py --out browse.html
-    python tools/browse.py mine.py --class dog --num 12 --draws 5 --out dogs.html
+    colonnade browse mine.py --out browse.html
+    colonnade browse mine.py --class dog --num 12 --draws 5 --out dogs.html
 """
 from __future__ import annotations
 

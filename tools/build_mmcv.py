@@ -51,7 +51,7 @@ def build_without_operators(folder: Path) -> Path:
         BuildError: If it cannot be fetched or built.
     """
     locked = folder / 'requirements.txt'
-    locked.write_text(f'{NAME}=={VERSION} --hash=sha256:{SHA256}')
+    locked.write_text(f'{NAME}=={VERSION} --hash=sha256:{SHA256}', encoding='utf-8')
     # isolated and uncached: what it finds and what others find must not depend on each other
     pip('wheel', '--use-pep517', '--no-deps', '--no-binary', NAME, '--no-cache-dir', '--wheel-dir',
         folder, '--requirement', locked)

@@ -1,6 +1,6 @@
 """Say all that is wrong with a config, before anything is loaded or trained.
 
-    python tools/check_config.py configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py --data-root data
+    colonnade check_config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py --data-root data
 
 The status is 1 if a training would end with an error.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from pathlib import Path
 
+from colonnade.common.errors import UserError
 from colonnade.configs import find_config
 from colonnade.tools.command_line import add_config_arguments, print_any_name, user_errors
 
@@ -43,6 +45,8 @@ def main() -> None:
         if args.json:
             write(args.json, args.config, found)
     for finding in found:
+        if finding.cause is not None and not isinstance(finding.cause, UserError):
+            traceback.print_exception(finding.cause)
         print(f'{finding.severity}: {finding}')
     errors = sum(finding.severity == 'error' for finding in found)
     warnings = sum(finding.severity == 'warning' for finding in found)

@@ -1,7 +1,9 @@
 """Look at every file that a config trains and is evaluated on, and list all that is wrong.
 
-    python tools/check_data.py mine.py
-    python tools/check_data.py mine.py --split train --json faults.json
+    colonnade check_data mine.py
+    colonnade check_data mine.py --split train --json faults.json
+
+    python tools/check_data.py mine.py --convert-again
 
 Images and label maps are decoded. Training looks at annotations and some headers alone. The status
 is 1 if training or evaluation would stop at the data.
@@ -14,7 +16,7 @@ from pathlib import Path
 
 from colonnade.configs import find_config
 from colonnade.tools.command_line import (add_allow_outside, add_config_arguments, print_any_name,
-                                          stoppable, user_errors)
+                                          print_report, stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -33,6 +35,10 @@ def parse_args() -> argparse.Namespace:
         '--json', type=Path, metavar='FILE', help='write the whole report to this file too')
     add_allow_outside(parser)
     parser.add_argument(
+        '--convert-again',
+        action='store_true',
+        help='first repeat the conversions of new_config.py that the config reads')
+    parser.add_argument(
         '--workers', type=int, metavar='N', help='threads that decode (one a core, at most 8)')
     return parser.parse_args()
 
@@ -46,7 +52,12 @@ def main() -> None:
         from colonnade.engine.launch import import_quietly
         import_quietly('colonnade.engine.data_validation')  # takes seconds
         from colonnade.engine.data_validation import command
-        sources = command.check_data_sets(command.CheckOptions(**vars(args)))
+        options = vars(args)
+        if options.pop('convert_again'):
+            from colonnade.engine.data_doors.again import convert_all_again
+            report = convert_all_again(command.CheckOptions(**options))
+            print_report(report, 'check_data', 'nothing was converted')
+        sources = command.check_data_sets(command.CheckOptions(**options))
     for source in sources:
         print('\n'.join(command.lines_of(source)))
     if number := command.stops_training(sources):

@@ -1,12 +1,13 @@
 """Lay runs side by side: metrics, curves, classes, settings and data.
 
-    python tools/compare.py work_dirs/first work_dirs/second --out compare.html
+    colonnade compare work_dirs/first work_dirs/second --out compare.html
 """
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from colonnade.common.errors import file_errors
 from colonnade.tools.command_line import print_any_name, stoppable, user_errors
 
 
@@ -25,7 +26,7 @@ def main() -> None:
     """Write the page, and print what sums it up."""
     print_any_name()
     args = parse_args()
-    with user_errors('compare'):
+    with user_errors('compare'), file_errors():
         from colonnade.engine.run_report import comparison, terminal  # takes seconds
         tables, warnings = comparison.compare(args.runs, args.out)
     print('\n\n'.join([*warnings, *map(terminal.text_of, tables)]))

@@ -1,8 +1,8 @@
 """Parameters and multiply-adds of a config's trunk, pyramid and heads, or of all configs.
 
-    python tools/complexity.py configs/upernet/xcit_small_12_p16_160k_ade20k.py --size 512 512
-    python tools/complexity.py configs/dino/xcit_small_12_p16_12ep_coco.py --time
-    python tools/complexity.py --table     # all trunks and published configs beside the papers'
+    colonnade complexity configs/upernet/xcit_small_12_p16_160k_ade20k.py --size 512 512
+    colonnade complexity configs/dino/xcit_small_12_p16_12ep_coco.py --time
+    colonnade complexity --table     # all trunks and published configs beside the papers'
 
 One multiply-add counts once, as in the papers.
 """

@@ -1,12 +1,13 @@
 """Write published weights of any known layout as ours, and say what became of each tensor.
 
-    python tools/convert_checkpoint.py maskrcnn_xcit_small_12_p16.pth ours.pth --report
+    colonnade convert_checkpoint maskrcnn_xcit_small_12_p16.pth ours.pth --report
 """
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from colonnade.common.errors import file_errors
 from colonnade.tools.command_line import stoppable, user_errors
 
 
@@ -26,7 +27,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Read, convert, report and write as the command line says."""
     args = parse_args()
-    with user_errors('convert_checkpoint'):
+    with user_errors('convert_checkpoint'), file_errors():
         from colonnade.engine.conversion import convert  # takes seconds
         convert(
             args.source,

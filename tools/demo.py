@@ -20,6 +20,7 @@ from collections import deque
 from pathlib import Path
 from shlex import quote
 
+from colonnade.common.errors import UserError, file_errors
 from colonnade.tools.command_line import stoppable, user_errors
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +67,7 @@ def choose_configs(heads: list[str], trunk: str) -> dict[str, Path]:
     for head in heads:
         configs = configs_of(head)
         if trunk not in configs:
-            raise ValueError(f'--trunk {trunk}: {head} has slim configs on {", ".join(configs)}')
+            raise UserError(f'--trunk {trunk}: {head} has slim configs on {", ".join(configs)}')
         chosen[head] = configs[trunk]
     return chosen
 
@@ -75,20 +76,23 @@ def run_tool(tool: str, log: Path, *arguments: str | Path, show: bool) -> None:
     """Run a tool, its output going to ``log``, the progress of training to the screen.
 
     Raises:
-        RuntimeError: If the tool fails, with the end of its output.
+        UserError: If the tool fails, with the end of its output.
     """
     command = [sys.executable, ROOT / 'tools' / tool, *arguments]
     tail: deque[str] = deque(maxlen=25)
-    with open(log, 'a') as file, subprocess.Popen(
-            list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True) as process:
+    with open(
+            log, 'a', encoding='utf-8') as file, subprocess.Popen(
+                list(map(str, command)),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True) as process:
         for line in process.stdout or ():
             file.write(line)
             tail.append(line)
             if show and (found := PROGRESS.search(line)):
                 print_progress(*found.groups())
     if process.returncode:
-        raise RuntimeError(f'{tool} failed:\n{"".join(tail)}\nAll of it: {log}')
+        raise UserError(f'{tool} failed:\n{"".join(tail)}\nAll of it: {log}')
 
 
 def print_progress(iteration: str, last: str, eta: str, loss: str) -> None:
@@ -108,7 +112,7 @@ def train_and_test(config: Path, data_root: Path, work_dir: Path, options: list[
     # evaluated once, behind training
     fixed = ['randomness.seed=0', 'val_dataloader=None', 'val_cfg=None', 'val_evaluator=None']
     run_tool('train.py', log, *common, '--cfg-options', *fixed, *options, show=True)
-    checkpoint = (work_dir / 'last_checkpoint').read_text()
+    checkpoint = (work_dir / 'last_checkpoint').read_text(encoding='utf-8')
     run_tool(
         'test.py',
         log,
@@ -119,7 +123,7 @@ def train_and_test(config: Path, data_root: Path, work_dir: Path, options: list[
         metrics,
         *(['--cfg-options', *options] if options else []),
         show=False)
-    return json.loads(metrics.read_text())['metrics']
+    return json.loads(metrics.read_text(encoding='utf-8'))['metrics']
 
 
 def rows_of(metrics: dict[str, float], seconds: float) -> list[tuple[str, str]]:
@@ -150,7 +154,7 @@ def write_report(title: str, configs: dict[str, Path], tables: dict[str, list[tu
     sections: list[Section] = []
     for head, config in configs.items():
         name, layout = HEADS[head]
-        checkpoint = Path((out / head / 'last_checkpoint').read_text())
+        checkpoint = Path((out / head / 'last_checkpoint').read_text(encoding='utf-8'))
         model = f'{head}/{config.stem} {quote(str(checkpoint))}'
         images = data / layout / IMAGES[layout]
         first = quote(str(min(images.iterdir())))
@@ -199,7 +203,7 @@ def parse_args() -> argparse.Namespace:
         default='xcit',
         help='what to train under each head (xcit)')
     parser.add_argument(
-        '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='as in tools/train.py')
+        '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='as in colonnade train')
     return parser.parse_args()
 
 
@@ -210,7 +214,7 @@ def main() -> None:
     base = args.out.resolve()
     out, data = base / time.strftime('%Y%m%d-%H%M%S'), base / 'shapes'
     tables: dict[str, list[tuple[str, str]]] = {}
-    with user_errors('demo', ValueError, OSError, RuntimeError):
+    with user_errors('demo'), file_errors():
         configs = choose_configs(args.head, args.trunk)
         draw(data)
         for head, config in configs.items():

@@ -1,8 +1,8 @@
 """Export a trained model to ONNX or an archive of torch.export, verified, with a small runtime.
 
-    python tools/export.py CONFIG epoch_36.pth --out exported
-    python tools/export.py work_dirs/shapes/iter_500.pth --out exported
-    python tools/export.py my_package --out features --what features --format archive
+    colonnade export CONFIG epoch_36.pth --out exported
+    colonnade export work_dirs/shapes/iter_500.pth --out exported
+    colonnade export my_package --out features --what features --format archive
 """
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import argparse
 from pathlib import Path
 
 from colonnade.tools.command_line import (CHECKPOINT, CONFIG_OR_MODEL, add_config_arguments,
-                                          add_trust, print_any_name, stoppable, user_errors)
+                                          add_trust, check_model_arguments, print_any_name,
+                                          stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -43,8 +44,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--tolerance',
         type=float,
-        default=1e-4,
-        help='largest deviation from torch, by the largest value of an output (1e-4)')
+        default=10,
+        metavar='FACTOR',
+        help='by how many times more than torch the graphs may deviate from\n'
+        'float64 (10); up to 10 times that is a warning, more an error')
     add_trust(parser)
     return parser.parse_args()
 
@@ -55,6 +58,7 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('export'):
+        check_model_arguments(args.config, args.checkpoint)
         from colonnade.engine.launch import import_quietly
         import_quietly('colonnade.engine.exporting.command')  # takes seconds
         from colonnade.engine.exporting import command

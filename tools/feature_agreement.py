@@ -1,6 +1,6 @@
 """How well a trained trunk's features agree between sizes of an image, and between image and crop.
 
-    python tools/feature_agreement.py configs/sem_fpn/resmlp_nano_12_slim_shapes.py iter_500.pth \
+    colonnade feature_agreement configs/sem_fpn/resmlp_nano_12_slim_shapes.py iter_500.pth \
         --images work_dirs/demo/shapes/ade/images/validation --sizes 64 96 192 256
 
 The reference are the maps of the images at the size that the trunk is for. Those of other sizes are

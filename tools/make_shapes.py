@@ -1,6 +1,6 @@
 """Draw a small data set of shapes in COCO's and ADE20k's layouts, from the same scenes.
 
-    python tools/make_shapes.py data/shapes
+    colonnade make_shapes data/shapes
 
 Discs, striped squares and triangles of many sizes lie over each other on a textured background;
 masks are exact, occlusion included. ``OUT/coco`` is laid out as COCO 2017 instances, ``OUT/ade`` as
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from colonnade.common.errors import file_errors
 from colonnade.tools.command_line import stoppable, user_errors
 
 
@@ -30,7 +31,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Write the data set that the command line asks for."""
     args = parse_args()
-    with user_errors('make_shapes'):
+    with user_errors('make_shapes'), file_errors():
         from colonnade.engine.drawn_shapes import make_shapes  # takes seconds
         make_shapes(
             args.out,

@@ -1,6 +1,6 @@
 """Write the images of a config's data sets into tar files, which train and test read as they are.
 
-    python tools/make_shards.py mask_rcnn/xcit_small_12_p16_3x_coco shards --data-root data/coco
+    colonnade make_shards mask_rcnn/xcit_small_12_p16_3x_coco shards --data-root data/coco
 
 For data sets of millions of files. The layout is WebDataset's. ``--data-root shards`` of
 ``train.py`` and ``test.py`` then reads them, and so it does where they are copied to.

@@ -1,18 +1,21 @@
 """Share a trained model: a folder with weights, config and model card, checked, pushed and pulled.
 
-    python tools/package.py make CONFIG epoch_36.pth --out my_detector --metrics metrics.json
-    python tools/package.py make work_dirs/shapes/iter_500.pth --out my_detector
-    python tools/package.py check my_detector
-    python tools/package.py push my_detector USER/my_detector
-    python tools/package.py pull USER/my_detector --out my_detector
+    colonnade package make CONFIG epoch_36.pth --out my_detector --metrics metrics.json
+    colonnade package make work_dirs/shapes/iter_500.pth --out my_detector
+    colonnade package check my_detector
+    colonnade package push my_detector USER/my_detector
+    colonnade package pull USER/my_detector --out my_detector
 """
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from colonnade.tools.command_line import print_any_name, stoppable, user_errors
+from colonnade.tools.command_line import (check_model_arguments, print_any_name, stoppable,
+                                          user_errors)
 
+ACTIONS = ('make', 'check', 'push', 'pull')
 TRUST = 'build and import whatever the config names, and run what is pickled\n' \
         'in the weights; only if you trust who made them'
 
@@ -21,6 +24,7 @@ def parse_args() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add_action(sys.argv)
     actions = parser.add_subparsers(dest='action', required=True, metavar='ACTION')
     add_make(
         actions.add_parser('make', help='write a folder', formatter_class=parser.formatter_class))
@@ -40,6 +44,20 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def add_action(words: list[str]) -> None:
+    """Insert the action that a path as first argument means: check a package, make one of others.
+
+    Args:
+        words: The command line, with the program first; changed.
+    """
+    if len(words) > 1 and words[1] not in ACTIONS and not words[1].startswith('-'):
+        path = Path(words[1])
+        if path.is_dir():
+            words.insert(1, 'check')
+        elif path.suffix or '/' in words[1]:
+            words.insert(1, 'make')
+
+
 def add_make(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``make``."""
     parser.add_argument(
@@ -48,8 +66,9 @@ def add_make(parser: argparse.ArgumentParser) -> None:
         'checkpoint',
         nargs='?',
         help='file or URL of the trained model; left out where CONFIG is a checkpoint')
-    parser.add_argument('--out', type=Path, required=True, help='folder to write')
-    parser.add_argument('--metrics', type=Path, help='metrics.json of tools/test.py')
+    parser.add_argument(
+        '--out', type=Path, help='folder to write (default: packages/NAME_OF_CONFIG)')
+    parser.add_argument('--metrics', type=Path, help='metrics.json of colonnade test')
     parser.add_argument('--data', help='what the metrics were computed on, for people')
     parser.add_argument('--name', help='of the model (the name of the folder)')
     parser.add_argument('--license', help='identifier of the licence, e.g. apache-2.0')
@@ -63,6 +82,8 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('package'):
+        if args.action == 'make':
+            check_model_arguments(args.config, args.checkpoint)
         from colonnade.engine.sharing import command  # takes seconds
         getattr(command, args.action)(args)
 

@@ -1,7 +1,7 @@
 """Predict images and videos: pictures of what is found, lists of results, label maps.
 
-    python tools/predict.py mask_rcnn/xcit_small_12_p16_3x_coco epoch_36.pth images --out found
-    python tools/predict.py mine.py run/iter_500.pth 'shots/*.png' film.mp4 --out found
+    colonnade predict mask_rcnn/xcit_small_12_p16_3x_coco epoch_36.pth images --out found
+    colonnade predict mine.py run/iter_500.pth 'shots/*.png' film.mp4 --out found
 """
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from colonnade.tools.command_line import (CHECKPOINT, STOPPED, add_amp, add_model_arguments,
-                                          print_any_name, user_errors)
+                                          check_model_arguments, print_any_name, user_errors)
 
 UNREADABLE = 3  # the status that inputs which could not be read end the program with
 
@@ -81,6 +81,7 @@ def main() -> None:
     args = parse_args()
     try:
         with user_errors('predict'):
+            check_model_arguments(args.config, args.checkpoint)
             from colonnade.engine.launch import import_quietly
             import_quietly('colonnade.engine.prediction.command')  # takes seconds
             from colonnade.engine.prediction import command

@@ -1,8 +1,8 @@
 """Rank pretrained trunks on your own data, without training them: in minutes, not days.
 
-    python tools/rank_trunks.py --masks data --out ranking \\
+    colonnade rank_trunks --masks data --out ranking \\
         --trunks xcit_small_12_p16_384.fb_dist_in1k vit_small_patch16_dinov3.lvd1689m
-    python tools/rank_trunks.py --coco train.json val.json --images images --out ranking \\
+    colonnade rank_trunks --coco train.json val.json --images images --out ranking \\
         --trunks xcit_small_12_p16=run/epoch_36.pth xcit_small_12_p16=random
 
 Features of the frozen trunks are computed once. A linear layer and nearest neighbours then predict
@@ -14,6 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from colonnade.common.errors import file_errors
 from colonnade.tools.command_line import (add_data_arguments, print_any_name, print_report,
                                           stoppable, user_errors)
 
@@ -73,7 +74,10 @@ def main() -> None:
     """Check the data, measure each trunk, and end with status 1 if one failed."""
     print_any_name()
     args = parse_args()
-    with user_errors('rank_trunks'):
+    with user_errors('rank_trunks'), file_errors():
+        from colonnade.engine.own_data.options import check_data_options, complete_data_options
+        check_data_options(args)
+        complete_data_options(args)
         from colonnade.engine.launch import import_quietly
         import_quietly('colonnade.engine.probing.command')  # takes seconds
         from colonnade.engine.probing import command

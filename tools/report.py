@@ -1,6 +1,6 @@
 """Write the page of a run again, from what it has recorded: WORK_DIR/report.html.
 
-    python tools/report.py work_dirs/mask_rcnn/xcit_small_12_p16_3x_coco
+    colonnade report work_dirs/mask_rcnn/xcit_small_12_p16_3x_coco
 
 Training writes the page itself. This is for a page that was lost, or a run that was killed.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from colonnade.common.errors import file_errors
 from colonnade.tools.command_line import print_any_name, stoppable, user_errors
 
 
@@ -24,7 +25,7 @@ def main() -> None:
     """Write the page, and print where it is."""
     print_any_name()
     args = parse_args()
-    with user_errors('report'):
+    with user_errors('report'), file_errors():
         from colonnade.engine.run_report.page import write_report  # takes seconds
         page = write_report(args.run)
     print(f'written: {page.resolve().as_uri()}')

@@ -1,6 +1,6 @@
 """A web page and a JSON API for a detector or segmenter, on this machine.
 
-    python tools/serve.py sem_fpn/xcit_nano_12_p16_slim_shapes iter_500.pth
+    colonnade serve sem_fpn/xcit_nano_12_p16_slim_shapes iter_500.pth
 """
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 
-from colonnade.tools.command_line import CHECKPOINT, add_amp, add_model_arguments, user_errors
+from colonnade.tools.command_line import (CHECKPOINT, add_amp, add_model_arguments,
+                                          check_model_arguments, user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -24,6 +25,12 @@ def parse_args() -> argparse.Namespace:
         '(%(default)s)')
     parser.add_argument(
         '--port', type=int, default=7860, help='0 for any that is free (%(default)s)')
+    parser.add_argument(
+        '--allowed-host',
+        action='append',
+        default=[],
+        metavar='NAME',
+        help='name of the server behind a proxy, as in models.example.org; may be repeated')
     parser.add_argument(
         '--batch-size',
         type=int,
@@ -59,6 +66,7 @@ def main() -> None:
     args = parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     with user_errors('serve'):
+        check_model_arguments(args.config, args.checkpoint)
         try:
             from colonnade.engine.serving import ServeOptions, serve  # takes seconds
             serve(ServeOptions(**vars(args)))

@@ -1,6 +1,6 @@
 """Put one of our trunks, and the right neck, into a config that somebody else wrote.
 
-    python tools/transplant.py mmdet::retinanet/retinanet_r50_fpn_1x_coco.py \\
+    colonnade transplant mmdet::retinanet/retinanet_r50_fpn_1x_coco.py \\
         --trunk xcit_small_12_p16 --out mine.py
 """
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from colonnade.common.errors import file_errors
 from colonnade.tools.command_line import stoppable, user_errors
 
 
@@ -31,13 +32,13 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     """Write the config if it can be done, and say what it sets and what is left to decide."""
     args = parse_args()
-    with user_errors('transplant'):
+    with user_errors('transplant'), file_errors():
         from colonnade.engine.own_data.command import train_command
         from colonnade.engine.transplant import command  # takes seconds
         path = command.config_file(args.config)
         out = args.out or Path(f'{args.trunk.replace(".", "_")}_{path.name}')
         notes = command.transplant(args.config, args.trunk, out)
-    print(out.read_text())
+    print(out.read_text(encoding='utf-8'))
     for text in notes.undecided:
         print(f'undecided: {text}')
     print(f'written: {out}\ntrain with: {train_command(out)}')

@@ -1,8 +1,8 @@
 """Draw what a model looks at: attention, features, and what its answers depend on.
 
-    python tools/visualize.py sem_fpn/xcit_small_12_p16_80k_ade20k iter_80000.pth street.jpg \\
+    colonnade visualize sem_fpn/xcit_small_12_p16_80k_ade20k iter_80000.pth street.jpg \\
         --out pictures
-    python tools/visualize.py mask_rcnn/xcit_small_12_p16_3x_coco epoch_36.pth street.jpg \\
+    colonnade visualize mask_rcnn/xcit_small_12_p16_3x_coco epoch_36.pth street.jpg \\
         --what grad-cam --target person --out pictures --format pdf
 """
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import (CHECKPOINT, add_model_arguments, print_any_name,
-                                          stoppable, user_errors)
+from colonnade.tools.command_line import (CHECKPOINT, add_model_arguments, check_model_arguments,
+                                          print_any_name, stoppable, user_errors)
 
 WHAT = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mixing', 'features',
         'grad-cam')
@@ -77,6 +77,7 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('visualize'):
+        check_model_arguments(args.config, args.checkpoint)
         from colonnade.engine.launch import import_quietly
         import_quietly('colonnade.engine.pictures.command')  # takes seconds
         from colonnade.engine.pictures.command import visualize

@@ -17,6 +17,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor, nn
 
 from colonnade.backbones import TRUNKS, ColumnarBackbone
+from colonnade.common.errors import UserError
 from colonnade.necks import ColumnarPyramid
 from colonnade.necks.pyramid import strides_around
 
@@ -85,14 +86,14 @@ def build_trunk(name: str) -> ColumnarBackbone:
     kind, *rest = name.split(':')
     options = [option.partition('=')[::2] for option in rest[1:]]
     if kind not in TRUNKS or not rest or not all(value for _, value in options):
-        raise ValueError(f'a trunk is named CLASS:ARCH, with {", ".join(TRUNKS)} for CLASS, or '
-                         'CLASS:ARCH:ARGUMENT=VALUE, as ResMLP:s24:token_mixing=window; '
-                         f'got {name!r}')
+        raise UserError(f'a trunk is named CLASS:ARCH, with {", ".join(TRUNKS)} for CLASS, or '
+                        'CLASS:ARCH:ARGUMENT=VALUE, as ResMLP:s24:token_mixing=window; '
+                        f'got {name!r}')
     arguments = {key: parsed(value) for key, value in options}
     try:
         return TRUNKS[kind](rest[0], drop_path_rate=0., **arguments)
     except TypeError as error:  # an argument that it does not have
-        raise ValueError(f'{name}: {error}') from error
+        raise UserError(f'{name}: {error}') from error
 
 
 def parsed(value: str) -> Any:

@@ -23,7 +23,7 @@ WAITING = ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY')
 def processor() -> str:
     """The name of the CPU, as Linux has it."""
     path = Path('/proc/cpuinfo')
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(encoding='utf-8').splitlines() if path.exists() else []
     names = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
     return names[0] if names else platform.processor() or platform.machine()
 

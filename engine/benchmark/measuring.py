@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.backbones.kernels.packed import Packed
+from colonnade.common.errors import UserError
 
 from .contestants import build_contestant
 
@@ -126,7 +127,7 @@ def peak_while(run: Callable[[], object], device: str = 'cpu') -> int:
     gc.collect()
     if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
         trim(0)  # what was freed before, which glibc keeps
-    Path('/proc/self/clear_refs').write_text('5')  # the peak starts from here
+    Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')  # the peak starts from here
     before = process_memory('VmRSS')
     run()
     return process_memory('VmHWM') - before
@@ -134,10 +135,10 @@ def peak_while(run: Callable[[], object], device: str = 'cpu') -> int:
 
 def process_memory(field: str) -> int:
     """A field of Linux's ``/proc/self/status``, in bytes."""
-    for line in Path('/proc/self/status').read_text().splitlines():
+    for line in Path('/proc/self/status').read_text(encoding='utf-8').splitlines():
         if line.startswith(f'{field}:'):
             return 1024 * int(line.split()[1])
-    raise ValueError(f'/proc/self/status has no {field}')
+    raise UserError(f'/proc/self/status has no {field}')
 
 
 def work_of(job: Job, name: str) -> float:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from colonnade.common.errors import UserError, file_errors
+
 from ..fusing import fuse
 from ..half_precision import half_type
 from .contestants import DETECTORS, NAMES, build_trunk
@@ -74,8 +76,9 @@ def measure(job: Job, names: list[str], rounds: int, limit: float) -> list[Row]:
     return rows
 
 
+@file_errors()
 def write_csv(rows: list[Row], path: Path) -> None:
-    with path.open('w', newline='') as file:
+    with path.open('w', newline='', encoding='utf-8') as file:
         writer = csv.DictWriter(file, asdict(rows[0]).keys())
         writer.writeheader()
         writer.writerows(map(asdict, rows))
@@ -100,30 +103,30 @@ def draw(rows: list[Row], path: Path) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raise a ValueError for what cannot be measured; sizes become pairs."""
     if unknown := [name for name in args.opponents if name not in NAMES]:
-        raise ValueError(f'--opponents must be among {", ".join(NAMES)}, got {", ".join(unknown)}')
+        raise UserError(f'--opponents must be among {", ".join(NAMES)}, got {", ".join(unknown)}')
     if min(args.rounds, *args.batch_sizes) < 1:
-        raise ValueError('--rounds and --batch-sizes must be at least 1')
+        raise UserError('--rounds and --batch-sizes must be at least 1')
     detectors = [
         name for name in args.opponents if name.partition('-')[0] in ('detector', *DETECTORS)
     ]
     if args.train and (detectors or args.fuse):
-        raise ValueError('--train is for trunks that are not fused')
+        raise UserError('--train is for trunks that are not fused')
     if detectors and len(detectors) < len(args.opponents):
-        raise ValueError('detectors are compared with detectors: leave out '
-                         f'{", ".join(set(args.opponents) - set(detectors))}')
+        raise UserError('detectors are compared with detectors: leave out '
+                        f'{", ".join(set(args.opponents) - set(detectors))}')
     if args.fuse and args.compile:
-        raise ValueError('--fuse and --compile are measured one at a time')
+        raise UserError('--fuse and --compile are measured one at a time')
     fused = args.fuse or any(name.endswith('-fused') for name in args.opponents)
     if fused and args.dtype != 'float32':
-        raise ValueError('fused models compute in half precision with --amp, not with --dtype')
+        raise UserError('fused models compute in half precision with --amp, not with --dtype')
     args.threads = args.threads or torch.get_num_threads()
     args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
     dtype = half_type(args.amp, args.device)
     args.amp = '' if dtype is None else str(dtype).removeprefix('torch.')
     if args.amp and args.dtype != 'float32':
-        raise ValueError(f'--amp goes with weights of float32, leave out --dtype {args.dtype}')
+        raise UserError(f'--amp goes with weights of float32, leave out --dtype {args.dtype}')
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
-        raise ValueError('memory without a GPU is read from /proc, which Linux alone has')
+        raise UserError('memory without a GPU is read from /proc, which Linux alone has')
     for trunk in args.trunks:
         with torch.device('meta'):
             built = build_trunk(trunk).eval()
@@ -133,8 +136,8 @@ def check(args: argparse.Namespace) -> None:
     args.sizes = [(int(size[0]), int(size[-1])) for size in sizes
                   if len(size) < 3 and all(side.isdecimal() for side in size)]
     if len(args.sizes) < len(sizes) or any(side % 16 or not side for s in args.sizes for side in s):
-        raise ValueError('--sizes must be multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got '
-                         f'{", ".join(map("x".join, sizes))}')
+        raise UserError('--sizes must be multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got '
+                        f'{", ".join(map("x".join, sizes))}')
     args.ours = ('detector' if detectors else 'ours') + ('-fused' if args.fuse else
                                                          '-compiled' if args.compile else '')
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from colonnade.common.errors import UserError
+
 from ..complexity import blank_sample, default_size
 from ..launch import read_config
 from ..random_weights import random_model
@@ -49,7 +51,7 @@ def cost_of(config: Path,
         ValueError: If it is no config of a detector or segmenter, or ``rounds`` is not positive.
     """
     if rounds < 1:
-        raise ValueError(f'rounds must be at least 1, got {rounds}')
+        raise UserError(f'rounds must be at least 1, got {rounds}')
     size = size or default_size(read_config(config))
     with freed_memory_given_back(), ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:
         return pool.submit(cost_here, config, size, rounds, threads).result()

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
+
+from colonnade.common.errors import UserError
 
 from ..prediction import load
 from .exporting import RUNTIME, ExportOptions, export
@@ -19,7 +22,7 @@ def run(args: argparse.Namespace) -> None:
             exported, or gives other results.
     """
     if args.out.exists():
-        raise FileExistsError(f'{args.out} exists: name another folder')
+        raise UserError(f'{args.out} exists: name another folder')
     options = ExportOptions(
         format=args.format,
         what=args.what,
@@ -31,6 +34,8 @@ def run(args: argparse.Namespace) -> None:
         args.config, args.checkpoint, device='cpu', cfg_options=args.cfg_options, trust=args.trust)
     for comparison in export(model, model.cfg, args.out, options):
         print(comparison)
+        if comparison.warning:
+            print(f'warning: {comparison.warning}', file=sys.stderr)
     print(f'written: {args.out}')
     if args.format != 'archive':
         print(f'run with: cd {args.out} && python -m {RUNTIME} . IMAGE --out DIR')

@@ -1,6 +1,7 @@
 """From a loaded model to a folder of graphs, verified before it appears."""
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+
+from colonnade.common.errors import file_errors
 
 from ..atomic import new_folder, write_json
 from ..digests import sha256_of
@@ -45,19 +48,23 @@ class ExportOptions:
         precision: ``float32`` or ``int8``.
         calibrate: Images that ``int8`` is calibrated on.
         num_images: How many of these.
-        tolerance: Of deviations, by the largest value of an output.
+        tolerance: Of deviations from float64, by those of torch in float32; at least 1. Graphs
+            above it get a warning, and those far above it are refused.
     """
     format: str = 'onnx'
     what: str = 'model'
     precision: str = 'float32'
     calibrate: str | Path | None = None
     num_images: int = 100
-    tolerance: float = 1e-4
+    tolerance: float = 10.
 
     def __post_init__(self) -> None:
         for key, legal in (('format', FORMATS), ('what', WHAT), ('precision', PRECISIONS)):
             if getattr(self, key) not in legal:
                 raise ExportError(f'{key} must be {" or ".join(legal)}, got {getattr(self, key)!r}')
+        if not 1 <= self.tolerance < math.inf:
+            raise ExportError('--tolerance must be at least 1, since it is by how many times more '
+                              f'than torch the graph may deviate, got {self.tolerance:g}')
         if self.precision == 'int8' and self.calibrate is None:
             raise ExportError('--precision int8 needs --calibrate: images of your own')
         if self.precision != 'int8' and self.calibrate is not None:
@@ -143,6 +150,7 @@ def write_graph(graph: Graph, path: Path, options: ExportOptions) -> Comparison:
     return verify(graph, path, options.tolerance)
 
 
+@file_errors()
 def copy_runtime(folder: Path) -> None:
     """Copy the package that runs what is exported; it needs nothing else of ours."""
     spec = find_spec('colonnade.runtime')

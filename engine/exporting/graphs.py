@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from colonnade.common.errors import UserCodeError, UserError
+
 #: onnxruntime >= 1.23 runs it, and it is the first with GELU as one operator
 OPSET = 20
 MOST_BATCH, MOST_PIXELS = 2**16 - 1, 2**15  # of images that a graph takes
@@ -26,8 +28,12 @@ EXAMPLE = 256  # about the side of images that graphs are traced with
 Size = tuple[int, int, int]  # images, height and width
 
 
-class ExportError(ValueError):
+class ExportError(UserError):
     """A model cannot be exported, or what was exported gives other results."""
+
+
+class TraceError(ExportError, UserCodeError):
+    """torch cannot trace or convert a model."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,7 @@ def reported(name: str) -> Iterator[None]:
             warnings.simplefilter('ignore')
             yield
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
-        raise ExportError(f'{name} cannot be exported: {error}') from error
+        raise TraceError(f'{name} cannot be exported: {error}') from error
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.common.errors import file_errors
 from colonnade.runtime import ImageError, Model, load
 from colonnade.runtime.description import NAME
 from colonnade.runtime.images import SUFFIXES
@@ -27,6 +28,7 @@ from .graphs import ExportError
 OPERATORS = ['Conv', 'Gemm', 'MatMul']  # of MatMul, those by a weight
 
 
+@file_errors()
 def calibration_images(place: str | Path | None, num_images: int) -> list[Path]:
     """The images that ranges are taken of: evenly from a folder and those below it.
 

@@ -14,6 +14,7 @@ from colonnade.backbones.attention_maps import (channel_attention, class_attenti
                                                 load_class_attention, mixing_rows,
                                                 query_key_magnitude)
 from colonnade.backbones.token_attention import token_attention
+from colonnade.common.errors import UserError
 
 from ..prediction.model import Model
 from .layout import Drawing, Panel, Row
@@ -37,8 +38,8 @@ def class_attention_panels(model: Model, options: Options, _: Images) -> Draw:
     """
     trunk = model.module.backbone
     if options.classifier is None:
-        raise ValueError('class-attention needs the weights of a classifier (--classifier): a '
-                         'detector or segmenter has none of its class-attention stage')
+        raise UserError('class-attention needs the weights of a classifier (--classifier): a '
+                        'detector or segmenter has none of its class-attention stage')
     stage = load_class_attention(trunk, options.classifier, trust=options.trust)
     layers = chosen(options.blocks, len(stage.blocks), 'layer of class attention')
     check_heads(trunk, options)
@@ -208,7 +209,7 @@ def chosen(numbers: Sequence[int] | None, count: int, what: str) -> list[int]:
     """
     for number in numbers or ():
         if not -count <= number < count:
-            raise ValueError(f'there is no {what} {number}: there are 0 ... {count - 1}')
+            raise UserError(f'there is no {what} {number}: there are 0 ... {count - 1}')
     return list(range(count)) if not numbers else [number % count for number in numbers]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.errors import UserError, file_errors
 from colonnade.runtime.images import num_frames
 
 from ..atomic import replacing
@@ -36,7 +37,7 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
     given = {name: getattr(args, name) for name in OPTIONS}
     options = Options.of({key: value for key, value in given.items() if value is not None})
     if not LEAST_DPI <= args.dpi <= MOST_DPI:
-        raise ValueError(f'--dpi is from {LEAST_DPI} to {MOST_DPI}, got {args.dpi}')
+        raise UserError(f'--dpi is from {LEAST_DPI} to {MOST_DPI}, got {args.dpi}')
     checkpoint, inputs = files_of(args)
     images, stems = [item.path for item in inputs], [item.stem for item in inputs]
     require_new(args.out, stems, args.what or (), args.format)
@@ -51,11 +52,12 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
         for stem, figure in zip(stems, figures, strict=True):
             for kind in dict.fromkeys(args.format):
                 path = file_of(args.out, stem, name, kind)
-                with replacing(path) as scratch:
+                with file_errors(), replacing(path) as scratch:
                     scratch.write_bytes(as_bytes(figure, kind, args.dpi))
                 yield path
 
 
+@file_errors()
 def files_of(args: argparse.Namespace) -> tuple[str | None, list[Input]]:
     """The checkpoint, None where the config has weights of its own, and the images.
 
@@ -68,11 +70,11 @@ def files_of(args: argparse.Namespace) -> tuple[str | None, list[Input]]:
     check_kinds(args.config, checkpoint)
     names = [args.checkpoint, *args.images] if holds_weights else args.images
     if not names:
-        raise ValueError(f'no image behind {args.config} {args.checkpoint}: name images')
+        raise UserError(f'no image behind {args.config} {args.checkpoint}: name images')
     inputs = find_inputs(names, args.out)
     for item in inputs:
         if item.is_video:
-            raise ValueError(f'{item.path} is a video: pictures are of images')
+            raise UserError(f'{item.path} is a video: pictures are of images')
     return checkpoint, inputs
 
 
@@ -93,17 +95,18 @@ def file_of(out: Path, stem: str, name: str, kind: str) -> Path:
     return out / f'{stem}.{name}.{kind}'
 
 
+@file_errors()
 def require_new(out: Path, stems: Sequence[str], names: Sequence[str],
                 kinds: Sequence[str]) -> None:
-    """Raise a FileExistsError if a picture would take the place of a file.
+    """Raise a UserError if a picture would take the place of a file.
 
     Raises:
-        NotADirectoryError: If ``out`` is a file.
+        UserError: If ``out`` is a file.
     """
     if out.exists() and not out.is_dir():
-        raise NotADirectoryError(f'{out} is a file: --out must be a folder')
+        raise UserError(f'{out} is a file: --out must be a folder')
     for stem in stems:
         for name in names:
             for kind in kinds:
                 if (path := file_of(out, stem, name, kind)).exists():
-                    raise FileExistsError(f'{path} exists: name another --out, or remove it')
+                    raise UserError(f'{path} exists: name another --out, or remove it')

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from colonnade.common.errors import UserError
+
 from ..prediction.model import Model
 from .layout import Drawing, Panel, Row
 from .options import Options
@@ -133,7 +135,7 @@ def check_target(model: Model, target: str | int | None) -> str | int | None:
     also = ' or the number of a detection' if of_detections else ''
     near = get_close_matches(str(target), model.classes, n=3)
     there = f'did you mean {" or ".join(near)}?' if near else f'it has {shortened(model.classes)}'
-    raise ValueError(f'{target} is no class of the model{also}; {there}')
+    raise UserError(f'{target} is no class of the model{also}; {there}')
 
 
 def require_target(model: Model, target: str | int, images: Iterable[Seen]) -> None:
@@ -145,7 +147,7 @@ def require_target(model: Model, target: str | int, images: Iterable[Seen]) -> N
         if chosen_scores(scores, target):
             return
         found.append(f'{len(scores)} in {seen.name}')
-    raise ValueError(f'{absence(target)}; there are {shortened(found)}')
+    raise UserError(f'{absence(target)}; there are {shortened(found)}')
 
 
 def absence(target: str | int | None) -> str:

@@ -10,6 +10,7 @@ from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.token_attention import has_token_attention
+from colonnade.common.errors import UserError
 from colonnade.runtime.images import Source, name_of, read_image
 
 from ..prediction.model import Model
@@ -123,9 +124,9 @@ def check(model: Model, names: Sequence[str], options: Options) -> None:
     for name in names:
         if name not in KINDS or not KINDS[name].suits(model.module.backbone):
             there = ', '.join(pictures_of(model, classifier=options.classifier or True))
-            raise ValueError(f'{type(model.module.backbone).__name__} has no picture {name}; it '
-                             f'has {there}')
+            raise UserError(f'{type(model.module.backbone).__name__} has no picture {name}; it '
+                            f'has {there}')
     used = frozenset().union(*(KINDS[name].options for name in names))
     if unused := sorted(options.set_names() - used):
-        raise ValueError(f'no effect on {", ".join(names)}: leave out the option '
-                         f'{" and the option ".join(unused)}')
+        raise UserError(f'no effect on {", ".join(names)}: leave out the option '
+                        f'{" and the option ".join(unused)}')

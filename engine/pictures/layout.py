@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from colonnade.common.errors import UserError
 from colonnade.runtime.images import MAX_PIXELS
 
 from .scales import Scale
@@ -205,8 +206,8 @@ def as_bytes(figure: Figure, kind: str = 'png', dpi: int = DPI) -> bytes:
     """
     width, height = figure.get_size_inches()
     if kind == 'png' and width * height * dpi**2 > MAX_PIXELS:
-        raise ValueError(f'a figure of {width:.1f} x {height:.1f} inches has more than '
-                         f'{MAX_PIXELS:,} pixels at {dpi} dpi: choose less')
+        raise UserError(f'a figure of {width:.1f} x {height:.1f} inches has more than '
+                        f'{MAX_PIXELS:,} pixels at {dpi} dpi: choose less')
     file = io.BytesIO()
     with rc_context({'pdf.fonttype': 42}):
         figure.savefig(file, format=kind, dpi=dpi)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.errors import UserError
 from colonnade.runtime.images import MAX_PIXELS
 
 
@@ -44,8 +45,8 @@ class Options:
         """
         known = {field.name for field in fields(cls)}
         if unknown := sorted(options.keys() - known):
-            raise ValueError(f'no option of pictures: {", ".join(unknown)}; there are '
-                             f'{", ".join(sorted(known))}')
+            raise UserError(f'no option of pictures: {", ".join(unknown)}; there are '
+                            f'{", ".join(sorted(known))}')
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in options.items()
@@ -54,8 +55,8 @@ class Options:
         if made.size is not None:
             height, width = made.size
             if min(made.size) < 1 or height * width > MAX_PIXELS:
-                raise ValueError('the option size must be a height and a width in pixels, of at '
-                                 f'most {MAX_PIXELS:,} pixels in all, got {height} x {width}')
+                raise UserError('the option size must be a height and a width in pixels, of at '
+                                f'most {MAX_PIXELS:,} pixels in all, got {height} x {width}')
         return made
 
     def set_names(self) -> set[str]:

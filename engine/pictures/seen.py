@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.common.errors import UserError
 
 from ..prediction.model import Model
 
@@ -48,7 +49,7 @@ class Seen:
         """
         (height, width), (x, y) = self.original, point
         if not (0 <= x < width and 0 <= y < height):
-            raise ValueError(
+            raise UserError(
                 f'{self.name} has {width} x {height} pixels, and no point ({x:g}, {y:g})')
         return x / width * self.image.shape[1], y / height * self.image.shape[0]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
 from colonnade.configs import list_configs
 from colonnade.runtime.images import ImageError, num_frames
 from colonnade.runtime.printing import one_line
@@ -21,6 +22,7 @@ from ..atomic import replacing
 from ..half_precision import half_type, name_of_type
 from ..prefetching import prefetched
 from ..progress import Progress
+from ..terminal import print_traceback
 from .drawing import check_opacity
 from .inputs import Input, absolute, find_inputs
 from .loading import CHECKPOINTS, check_kinds, device_of, load, make_fast
@@ -35,6 +37,7 @@ from .video import open_video, predict_frames
 THRESHOLD = 0.3  # unless an option says otherwise
 
 
+@file_errors()
 def complete(args: argparse.Namespace) -> list[Input]:
     """Check the options, tell the checkpoint from the inputs, and find these.
 
@@ -47,33 +50,33 @@ def complete(args: argparse.Namespace) -> list[Input]:
     """
     for option in ('batch_size', 'every', 'limit'):
         if (value := getattr(args, option)) is not None and value < 1:
-            raise ValueError(f'--{option.replace("_", "-")} must be at least 1, got {value}')
+            raise UserError(f'--{option.replace("_", "-")} must be at least 1, got {value}')
     if args.tile is None and args.overlap is not None:
-        raise ValueError('--overlap is of tiles: it needs --tile')
+        raise UserError('--overlap is of tiles: it needs --tile')
     if args.tile is not None:
         args.overlap = OVERLAP if args.overlap is None else args.overlap
         tiles_of((1, 1), args.tile, args.overlap)
     if args.threshold is not None and not 0 <= args.threshold <= 1:
-        raise ValueError(f'--threshold is from 0 to 1, got {args.threshold}')
+        raise UserError(f'--threshold is from 0 to 1, got {args.threshold}')
     check_opacity(args.opacity)
     if args.config.is_dir() or args.config.suffix in CHECKPOINTS:  # and its weights
         if args.checkpoint in list_configs() or args.checkpoint.endswith('.py'):
-            raise ValueError(f'{args.checkpoint} is a config: name it first')
+            raise UserError(f'{args.checkpoint} is a config: name it first')
         if Path(args.checkpoint).suffix in CHECKPOINTS:
-            raise ValueError(f'{args.config} has weights of its own: leave out {args.checkpoint}')
+            raise UserError(f'{args.config} has weights of its own: leave out {args.checkpoint}')
         args.inputs.insert(0, args.checkpoint)
         args.checkpoint = None
     check_kinds(args.config, args.checkpoint)
     if not args.inputs:
-        raise ValueError(f'no INPUT behind {args.config} {args.checkpoint}: name images')
+        raise UserError(f'no INPUT behind {args.config} {args.checkpoint}: name images')
     check_new(args.out, resume=args.resume)
     inputs = find_inputs(args.inputs, args.out)[:args.limit]
     if args.every is not None and not any(item.is_video for item in inputs):
-        raise ValueError('--every is of videos, and there are none')
+        raise UserError('--every is of videos, and there are none')
     if args.annotations is not None and not args.annotations.is_file():
-        raise FileNotFoundError(f'--annotations: no file {args.annotations}')
+        raise MissingFileError(f'--annotations: no file {args.annotations}')
     if args.annotations is not None and any(item.is_video for item in inputs):
-        raise ValueError('--annotations is of images, and there are videos')
+        raise UserError('--annotations is of images, and there are videos')
     return inputs
 
 
@@ -119,25 +122,26 @@ def predict_and_list(args: argparse.Namespace, model: Model, inputs: Sequence[In
         OSError: If files cannot be written.
     """
     errors = predict(args, model, inputs, numbering, records)
-    write_images(records, numbering, categories_of(model, numbering))
-    if 'results' in args.outputs:
-        write_results(records, numbering)
-    write_errors(args.out / 'errors.txt', errors)
+    with file_errors():
+        write_images(records, numbering, categories_of(model, numbering))
+        if 'results' in args.outputs:
+            write_results(records, numbering)
+        write_errors(args.out / 'errors.txt', errors)
     return errors
 
 
 @contextmanager
 def shortages(folder: Path, device: torch.device) -> Iterator[None]:
-    """Say what to do where there is too little memory, or no room on the disk."""
+    """Context manager that says what to do if memory or disk is full."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise ValueError(f'the memory of {device} is full: set a smaller --batch-size, or --tile '
-                         'for large images') from error
-    except OSError as error:
+        raise UserError(f'the memory of {device} is full: set a smaller --batch-size, or --tile '
+                        'for large images') from error
+    except FileError as error:
         if error.filename is not None:
             raise
-        raise OSError(f'{folder} cannot be written: {error}. --resume goes on when it can') \
+        raise FileError(f'{folder} cannot be written: {error}. --resume goes on when it can') \
             from error
 
 
@@ -157,16 +161,16 @@ def settle(args: argparse.Namespace, model: Model) -> None:
             first_label='a segmenter')
     for option, kind in of_others.items():
         if getattr(args, option) is not None:
-            raise ValueError(f'--{option.replace("_", "-")} is of {kind}, and the model is none')
+            raise UserError(f'--{option.replace("_", "-")} is of {kind}, and the model is none')
     if not is_segmenter and 'labels' in (args.outputs or ()):
-        raise ValueError('--outputs labels is of a segmenter, and the model is none')
+        raise UserError('--outputs labels is of a segmenter, and the model is none')
     args.labels_of_frames = 'labels' in (args.outputs or ())  # many files: only if asked for
     args.outputs = args.outputs or (KINDS if is_segmenter else KINDS[:2])
     args.threshold = THRESHOLD if args.threshold is None else args.threshold
     args.first_label = args.first_label or 0
     if not 0 <= args.first_label <= 65536 - len(model.classes):
-        raise ValueError(f'--first-label is from 0 on, with labels below 65536, got '
-                         f'{args.first_label}')
+        raise UserError(f'--first-label is from 0 on, with labels below 65536, got '
+                        f'{args.first_label}')
     args.every = args.every or 1
 
 
@@ -237,18 +241,22 @@ def predict_images(model: Model, images: Sequence[Input], outputs: Outputs, reco
 
     def write(found: tuple[Input, Answer]) -> tuple[Answer, dict[str, Any] | None]:
         item, answer = found
-        return answer, outputs.write(item, answer)
+        with file_errors():
+            return answer, outputs.write(item, answer)
 
-    errors = []
+    errors: list[str] = []
     answers = zip(images, model.answers([item.path for item in images], **options), strict=True)
     written = prefetched(write, answers, workers=WORKERS, ahead=WORKERS)
     with Progress('images', len(images)) as progress:
         for done, (answer, record) in enumerate(written, 1):
             if record is None:
+                if not errors:  # the others are probably the same
+                    print_traceback(answer.error)
                 errors.append(str(answer.error))
                 progress.note(f'skipped: {answer.error}')
             else:
-                records.add(record)
+                with file_errors():
+                    records.add(record)
                 if (number := num_frames(answer.source)) > 1:
                     progress.note(f'{answer.source}: the first of {number} frames')
             progress(done)
@@ -261,8 +269,11 @@ def predict_video(model: Model, item: Input, every: int, outputs: Outputs, recor
     try:
         video = open_video(item.path, every)
         with Progress(item.name, len(video)) as progress:
-            records.add(predict_frames(model, item, video, outputs, report=progress, **options))
+            record = predict_frames(model, item, video, outputs, report=progress, **options)
+            with file_errors():
+                records.add(record)
     except ImageError as error:
+        print_traceback(error)
         print(f'skipped: {one_line(error)}', file=sys.stderr, flush=True)
         return [str(error)]
     return []

@@ -9,6 +9,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from pycocotools import mask as coco_masks
 
+from colonnade.common.errors import UserError
+
 Colour = tuple[int, int, int]  # red, green, blue: 0 to 255
 LEGEND_WIDTH = 320  # a legend is at least as wide
 
@@ -40,7 +42,7 @@ def blend(pixels: np.ndarray, where: np.ndarray, colour: Sequence[int], opacity:
 def check_opacity(opacity: float) -> None:
     """Raise a ValueError for what is no share."""
     if not 0 <= opacity <= 1:
-        raise ValueError(f'opacity is from 0 to 1, got {opacity}')
+        raise UserError(f'opacity is from 0 to 1, got {opacity}')
 
 
 def draw_instances(pixels: np.ndarray,
@@ -80,17 +82,20 @@ def draw_instances(pixels: np.ndarray,
 
 def write_captions(pen: ImageDraw.ImageDraw, boxes: np.ndarray, captions: Sequence[str],
                    colours: Sequence[Colour], size: int, limits: tuple[int, int]) -> None:
-    """A caption at each box, where no other is as far as there is room; the first lie on top."""
+    """Write a caption at each box, where it hides least of the objects; the first lie on top."""
     taken: list[tuple[float, float, float, float]] = []
     font = font_of(size)
     captions = [' '.join(text.split()) for text in captions]  # Pillow cannot measure lines
     for box, text in zip(boxes, captions, strict=True):
         left, top, right, bottom = map(float, box)
         wide, high = pen.textlength(text, font=font) + 4, size + 4
-        places = [(left, top - high), (left, top), (right - wide, bottom - high), (left, bottom),
-                  (right - wide, top - high), (left, bottom - high)]
+        places = [(left, top - high), (left, bottom), (right - wide, top - high),
+                  (right - wide, bottom), (right, top), (left - wide, top), (left, top),
+                  (right - wide, bottom - high), (left, bottom - high), (left, top - 2 * high),
+                  (left, bottom + high), (left, top - 3 * high), (left, bottom + 2 * high)]
         inside = [within(place, wide, high, limits) for place in places]
-        x, y = next((place for place in inside if not meets(place, wide, high, taken)), inside[0])
+        free = [place for place in inside if not meets(place, wide, high, taken)] or inside[:1]
+        x, y = min(free, key=lambda place: hidden_share(place, wide, high, boxes))
         taken.append((x, y, x + wide, y + high))
     for place, text, colour in reversed(list(zip(taken, captions, colours, strict=True))):
         pen.rectangle(place, fill=colour)
@@ -110,6 +115,21 @@ def meets(place: tuple[float, float], wide: float, high: float,
     x, y = place
     return any(x < right and left < x + wide and y < bottom and top < y + high
                for left, top, right, bottom in taken)
+
+
+def hidden_share(place: tuple[float, float], wide: float, high: float, boxes: np.ndarray) -> float:
+    """Return the shares of the boxes that a label would hide, added up.
+
+    Args:
+        place: Left and top edge of the label, in pixels.
+        wide: Width of the label, in pixels.
+        high: Height of the label, in pixels.
+        boxes: Left, top, right and bottom of each object, ``(N, 4)``.
+    """
+    begin = np.maximum(boxes[:, :2], place)
+    end = np.minimum(boxes[:, 2:], (place[0] + wide, place[1] + high))
+    sizes = np.maximum(boxes[:, 2:] - boxes[:, :2], 1)
+    return float((np.maximum(end - begin, 0) / sizes).prod(axis=1).sum())
 
 
 def draw_label_map(pixels: np.ndarray,

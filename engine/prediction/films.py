@@ -8,6 +8,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from colonnade.common.errors import FileError
+
 from ..atomic import replacing
 
 CODEC = 'mp4v'  # MPEG-4 part 2, which OpenCV's wheels can write
@@ -37,11 +39,11 @@ class Film:
     def __init__(self, path: Path, size: tuple[int, int], rate: float) -> None:
         self.path, self.num_frames = path, 0
         if not can_be_named(path):
-            raise OSError(f'OpenCV writes no video whose path is not UTF-8: {path}')
+            raise FileError(f'OpenCV writes no video whose path is not UTF-8: {path}')
         self.writer = cv2.VideoWriter(
             str(path), cv2.VideoWriter.fourcc(*CODEC), rate, (size[1], size[0]))
         if not self.writer.isOpened():
-            raise OSError(f'OpenCV cannot write a video of {size[0]} x {size[1]} pixels')
+            raise FileError(f'OpenCV cannot write a video of {size[0]} x {size[1]} pixels')
 
     def add(self, frame: np.ndarray) -> None:
         """Write a frame, RGB values ``(H, W, 3)``."""
@@ -54,8 +56,8 @@ class Film:
         found = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
         capture.release()
         if found < self.num_frames:
-            raise OSError(f'{max(found, 0)} of {self.num_frames} frames of a video were written, '
-                          'as where a disk is full')
+            raise FileError(f'{max(found, 0)} of {self.num_frames} frames of a video were written, '
+                            'as where a disk is full')
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from glob import glob, has_magic
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from colonnade.common.errors import MissingFileError, UserError
 from colonnade.runtime.images import SUFFIXES
 
 OUTPUTS = ('.jpg', '.png', '.mp4', '.jsonl')  # behind stems
@@ -51,7 +52,7 @@ def find_inputs(texts: Iterable[str], ignored: Path) -> list[Input]:
     for text in texts:
         base, paths = matches(text, ignored)
         if not paths:
-            raise FileNotFoundError(f'{text}: {absence(text)}')
+            raise MissingFileError(f'{text}: {absence(text)}')
         bases.append(base)
         found.update(dict.fromkeys(paths))
     base = Path(os.path.commonpath(bases))
@@ -80,8 +81,8 @@ def check_outputs(inputs: list[Input]) -> None:
     for item in inputs:
         outputs = {item.name if item.is_video else item.stem + suffix for suffix in OUTPUTS}
         if taken := sorted(outputs & folders.keys()):
-            raise ValueError(f'{item.name} and {folders[taken[0]]} need the name {taken[0]} for a '
-                             'file and a folder: predict them into two folders')
+            raise UserError(f'{item.name} and {folders[taken[0]]} need the name {taken[0]} for a '
+                            'file and a folder: predict them into two folders')
 
 
 def matches(text: str, ignored: Path) -> tuple[Path, list[Path]]:

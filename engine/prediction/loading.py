@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from threading import Lock
@@ -13,7 +14,9 @@ from mmengine.device import get_device
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 
+from colonnade.common.errors import UserError
 from colonnade.configs import find_config
+from colonnade.runtime.colors import distinct_colors
 from colonnade.runtime.images import SUFFIXES
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
@@ -28,12 +31,13 @@ from ..fusing import fuse_if_wanted
 from ..half_precision import Amp, compute_in, half_type
 from ..launch import build_error, prepare_library, read_config
 from ..options import merge_options
+from ..random_weights import without_initializers
 from ..registries import find_class
-from ..sharing import check_parts, open_package
+from ..sharing import check_parts, check_stored, check_stored_shapes, open_package, package_errors
 from ..trunk_config import settle_trunk
+from ..without_memory import with_plain_norms
 from .drawing import Colour
 from .model import Model
-from .results import distinct_colours
 from .samples import kind_of
 
 CHECKPOINTS = ('.pth', '.pt')
@@ -72,7 +76,8 @@ def load(config: str | Path | Config,
 
     Raises:
         FileNotFoundError: If there is no such config or file.
-        PackageError: If a folder is damaged, or asks for trust.
+        PackageError: If a folder is damaged, cannot be loaded, or asks for trust; or if the config
+            within a checkpoint does.
         ValueError: If the config, the options or the classes do not fit each other, or there is no
             such device, or it gains nothing by ``amp``.
         WeightsError: If the weights cannot be fetched or read, or do not fit the model.
@@ -80,22 +85,54 @@ def load(config: str | Path | Config,
     place = device_of(device)
     dtype = half_type(amp, place.type)
     with LOADING:
+        carries_config = weights is None and not isinstance(config, Config)
         cfg, weights = settle_sources(config, weights, trust=trust)
         if cfg_options:
             merge_options(cfg, cfg_options)
+        is_package = carries_config and Path(config).is_dir()
         with DefaultScope.overwrite_default_scope(cfg.default_scope):
-            log_warnings(check_model(cfg))
-            settle_trunk(cfg.model)
-            with build_error():
-                module = revert_sync_batchnorm(MODELS.build(deepcopy(cfg.model)))
-            kind_of(module)  # which refuses panoptic models
-            checkpoint = fetch(weights, trust=trust)
-            module.load_state_dict(plan_loading(module, checkpoint, str(weights)).state)
-            classes, palette = classes_of(cfg, checkpoint.get('meta') or {}, str(weights))
-            module.to(place).eval()
-            model = Model(module.requires_grad_(False), cfg, classes, palette, str(weights))
+            with package_errors(str(config)) if is_package else nullcontext():
+                model = build_model(cfg, weights, place, trust=trust or not carries_config)
             make_fast(model, fuse, dtype)
             return model
+
+
+def build_model(cfg: Config, weights: str | Path, place: torch.device, *, trust: bool) -> Model:
+    """Build the model of a config and load its weights.
+
+    Args:
+        cfg: Changed in place.
+        weights: As of :func:`load`.
+        place: Device of the model.
+        trust: False builds no more than the weights account for, see
+            :mod:`~colonnade.engine.sharing.memory_limits`.
+
+    Raises:
+        ValueError: As :func:`load`.
+    """
+    settings = with_plain_norms(cfg.model)
+    settle_trunk(settings)
+    checkpoint = None
+    if not trust:
+        settings = without_initializers(settings)
+        if Path(weights).suffix == '.safetensors':
+            check_stored_shapes(settings, weights, str(weights))
+        else:
+            checkpoint = fetch(weights)
+            check_stored(settings, checkpoint, str(weights))
+    log_warnings(check_model(cfg))
+    settle_trunk(cfg.model)
+    with build_error():
+        module = revert_sync_batchnorm(MODELS.build(settings))
+    kind_of(module)  # which refuses panoptic models
+    if checkpoint is None:
+        checkpoint = fetch(weights, trust=trust)
+    module.load_state_dict(plan_loading(module, checkpoint, str(weights)).state)
+    meta = checkpoint.get('meta') or {}
+    classes, palette = classes_of(cfg, meta, str(weights))
+    progress = {key: meta[key] for key in ('epoch', 'iter') if type(meta.get(key)) is int}
+    module.to(place).eval()
+    return Model(module.requires_grad_(False), cfg, classes, palette, str(weights), progress)
 
 
 def make_fast(model: Model, fuse: bool | None, dtype: torch.dtype | None) -> bool:
@@ -133,7 +170,7 @@ def device_of(name: str | None) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         known = str(name).partition(':')[0] in ('cpu', 'cuda', 'mps', 'xpu')
         reason = str(error).partition('. ')[0] if known else 'name cpu, cuda or cuda:0'
-        raise ValueError(f'device {name} cannot be used: {reason}') from error
+        raise UserError(f'device {name} cannot be used: {reason}') from error
     return device
 
 
@@ -153,7 +190,7 @@ def settle_sources(config: str | Path | Config, weights: str | Path | None, *,
         prepare_library(cfg, cfg.filename or 'the config')
     elif Path(config).is_dir():
         if weights is not None:
-            raise ValueError(f'{config} is a folder that has its weights: name no others')
+            raise UserError(f'{config} is a folder that has its weights: name no others')
         package = open_package(config, trust=trust)
         return package.config, package.weights
     elif Path(config).suffix in CHECKPOINTS and weights is None:
@@ -161,7 +198,7 @@ def settle_sources(config: str | Path | Config, weights: str | Path | None, *,
     else:
         cfg = read_config(find_config(config))
     if weights is None:
-        raise ValueError(f'no weights behind {config}: name the file of a trained model')
+        raise UserError(f'no weights behind {config}: name the file of a trained model')
     return cfg, weights
 
 
@@ -174,17 +211,17 @@ def check_kinds(config: str | Path, weights: str | Path | None) -> None:
     """
     suffix = Path(config).suffix.lower()
     if suffix in SUFFIXES:
-        raise ValueError(f'{config} is an image: a config stands before it, and weights')
+        raise UserError(f'{config} is an image: a config stands before it, and weights')
     if weights is None:
         if suffix == '.safetensors':
-            raise ValueError(f'{config} holds no config: name one before it, or the folder of a '
-                             'packaged model')
+            raise UserError(f'{config} holds no config: name one before it, or the folder of a '
+                            'packaged model')
         return
     if suffix in WEIGHTS:
-        raise ValueError(f'{config} holds weights, and is no config: name the config first')
+        raise UserError(f'{config} holds weights, and is no config: name the config first')
     no_weights = Path(weights).is_dir() and not is_sharded(weights)
     if Path(weights).suffix.lower() in SUFFIXES or no_weights:
-        raise ValueError(f'no weights behind {config}: {weights} is no file of weights')
+        raise UserError(f'no weights behind {config}: {weights} is no file of weights')
 
 
 def config_within(checkpoint: str | Path, *, trust: bool) -> Config:
@@ -225,10 +262,10 @@ def classes_of(cfg: Config, meta: dict[str, Any],
     classes = names_of_classes(known.get('classes') or ())
     for name, head in heads_of_all_classes(cfg.model):
         if (number := num_classes_of(head)) != len(classes):
-            raise ValueError(f'{origin} names {len(classes)} classes, and {name} knows {number}')
+            raise UserError(f'{origin} names {len(classes)} classes, and {name} knows {number}')
     palette = known.get('palette')
     if not isinstance(palette, (list, tuple)) or len(palette) < len(classes):
-        palette = distinct_colours(len(classes))
+        palette = distinct_colors(len(classes))
     return classes, tuple((int(r), int(g), int(b)) for r, g, b in palette[:len(classes)])
 
 

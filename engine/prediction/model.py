@@ -4,9 +4,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from io import IOBase
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload, runtime_checkable
 
 import cv2
 import numpy as np
@@ -16,10 +17,13 @@ from mmengine.structures import BaseDataElement
 from PIL import Image
 from torch import nn
 
-from colonnade.runtime.images import ImageError, Source, name_of, read_image
+from colonnade.common.errors import UserCodeError, UserError
+from colonnade.runtime.images import MAX_PIXELS, ImageError, Source, name_of, read_image
 
 from ..complexity import count_parameters
 from ..prefetching import prefetched
+from ..registries import runs_user_code
+from .arrays import CHANNELS, Channels, as_rgb, is_array
 from .batches import in_batches
 from .drawing import Colour
 from .pipeline import pipeline_for_arrays
@@ -29,7 +33,17 @@ from .tiling import View, merge, tiles_of
 
 WORKERS = 2  # threads that decode
 OVERLAP = 0.25
-SINGLE = (str, Path, Image.Image, np.ndarray, bytes, IOBase)  # what one image may be
+MAX_TILED_PIXELS = 2**30  # of an image that is predicted in tiles, as OpenCV decodes for training
+SINGLE = (str, Path, Image.Image, bytes, IOBase)  # what one image may be, beside arrays
+IMAGE = "an image is a path, an image of Pillow's, an array, a tensor or the content of a file"
+
+
+@runtime_checkable
+class BinaryFile(Protocol):
+    """An open file, or what is read as one."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next bytes, all of them by default."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +81,49 @@ def loaded(source: Source) -> Source:
     return source
 
 
-def decoded(source: Source) -> Answer:
-    """An image and its values, or why it could not be read."""
+def is_single(images: Any) -> bool:
+    """Return True for one image, and False for several; an array of four dimensions is several."""
+    return images.ndim < 4 if is_array(images) else isinstance(images, SINGLE)
+
+
+def decoded(source: Source, channels: Channels, max_pixels: int = MAX_PIXELS) -> Answer:
+    """An image and its values, or why it could not be read.
+
+    Args:
+        source: The image.
+        channels: Order of the channels of an array or a tensor.
+        max_pixels: See :func:`~colonnade.runtime.images.read_image`.
+    """
     try:
-        return Answer(source, read_image(source))
+        if is_array(source):
+            return Answer(source, as_rgb(source, channels))
+        if not isinstance(source, (*SINGLE, BinaryFile)):
+            raise ImageError(f'{IMAGE}, got {type(source).__name__}')
+        return Answer(source, read_image(source, max_pixels=max_pixels))
     except ImageError as error:
         return Answer(source, error=error)
+
+
+class RefusedImageError(ImageError, UserCodeError):
+    """An image at which somebody's own transform or model fails."""
+
+
+def image_error(text: str, cause: Exception) -> ImageError:
+    """Return the error of an image that pipeline or model do not take.
+
+    Args:
+        text: What it says.
+        cause: Error that they raised.
+    """
+    is_of_user = isinstance(cause, UserCodeError) or runs_user_code(cause)
+    return (RefusedImageError if is_of_user else ImageError)(text)
+
+
+def with_image(answer: Answer) -> Answer:
+    """Return an answer whose result has the image, unless it can be read again."""
+    if answer.result is None or answer.result.source is not None:
+        return answer
+    return replace(answer, result=replace(answer.result, image=answer.image))
 
 
 class Model:
@@ -86,14 +137,21 @@ class Model:
         kind: ``'masks'`` (instances with masks), ``'boxes'`` (instances without) or ``'labels'``.
         source: Where its weights are from.
         num_parameters: How many it has before it is fused.
+        progress: ``epoch`` and ``iter`` that the weights were trained for, if their file says so.
     """
 
-    def __init__(self, module: nn.Module, cfg: Config, classes: tuple[str, ...],
-                 palette: tuple[Colour, ...], source: str) -> None:
+    def __init__(self,
+                 module: nn.Module,
+                 cfg: Config,
+                 classes: tuple[str, ...],
+                 palette: tuple[Colour, ...],
+                 source: str,
+                 progress: dict[str, int] | None = None) -> None:
         self.module, self.cfg, self.source = module, cfg, source
         self.classes, self.palette = classes, palette
         self.kind, self.num_parameters = kind_of(module), count_parameters(module)
         self.pipeline = pipeline_for_arrays(cfg)
+        self.progress = progress or {}
 
     def __repr__(self) -> str:
         trunk = type(getattr(self.module, 'backbone', None)).__name__
@@ -128,8 +186,9 @@ class Model:
         except (ValueError, TypeError, AssertionError, ZeroDivisionError, cv2.error) as error:
             height, width = image.shape[:2]
             reason = ' '.join(str(error).split())
-            raise ImageError(f'{name} of {height} x {width} pixels does not pass the test pipeline '
-                             f'of the config: {reason}') from error
+            raise image_error(
+                f'{name} of {height} x {width} pixels does not pass the test pipeline of the '
+                f'config: {reason}', error) from error
 
     def run(self, batch: Sequence[dict[str, Any]]) -> list[BaseDataElement]:
         """The samples of mmdet or mmseg for images that :meth:`prepare` prepared.
@@ -146,11 +205,12 @@ class Model:
         except (ValueError, AssertionError, RuntimeError) as error:
             if len(batch) > 1:
                 raise
-            raise ImageError(f'the model does not take it: {error}') from error
+            raise image_error(f'the model does not take it: {error}', error) from error
 
     def answers(self,
                 images: Iterable[Source],
                 *,
+                channels: Channels = 'rgb',
                 batch_size: int | None = None,
                 tile: int | None = None,
                 overlap: float | None = None) -> Iterator[Answer]:
@@ -160,31 +220,39 @@ class Model:
         share a batch, so that answers are as for one at a time, to rounding.
 
         Args:
-            images: Paths, images of Pillow's, or RGB values ``(H, W, 3)``; may be endless.
+            images: Paths, images of Pillow's, arrays or tensors, see :meth:`predict`; may be
+                endless.
+            channels: Order of the channels of arrays and tensors: ``'rgb'``, or ``'bgr'`` for those
+                of OpenCV.
             batch_size: Images at a time; see :attr:`default_batch_size`.
             tile: Images with a longer side are predicted in tiles of at most this height and width;
                 detectors see them as a whole too. See :mod:`.tiling`.
             overlap: Share of a tile that it has in common with the next (0.25).
 
         Raises:
-            ValueError: If the tiles, or the size of batches, are impossible.
+            ValueError: If the tiles, the size of batches or the channels are impossible.
         """
+        if channels not in CHANNELS:
+            raise UserError(f'channels must be {" or ".join(CHANNELS)}, got {channels!r}')
         images = map(loaded, images)
         size = self.default_batch_size if batch_size is None else batch_size
         if size < 1:
-            raise ValueError(f'a batch has at least one image, got {size}')
+            raise UserError(f'a batch has at least one image, got {size}')
         if tile is None:
             if overlap is not None:
-                raise ValueError('overlap is of tiles, and tile is not given')
-            read = prefetched(self._read, images, workers=WORKERS, ahead=2 * size + 2)
-            return self._run(read, size)
+                raise UserError('overlap is of tiles, and tile is not given')
+            read = prefetched(
+                partial(self._read, channels=channels), images, workers=WORKERS, ahead=2 * size + 2)
+            return map(with_image, self._run(read, size))
         overlap = OVERLAP if overlap is None else overlap
         tiles_of((1, 1), tile, overlap)
-        return self._in_tiles(images, size, tile, overlap)
+        decode = partial(decoded, channels=channels, max_pixels=MAX_TILED_PIXELS)
+        whole = prefetched(decode, images, workers=1, ahead=1)
+        return map(with_image, self._in_tiles(whole, size, tile, overlap))
 
-    def _in_tiles(self, images: Iterable[Source], batch_size: int, tile: int,
+    def _in_tiles(self, answers: Iterable[Answer], batch_size: int, tile: int,
                   overlap: float) -> Iterator[Answer]:
-        for answer in prefetched(decoded, images, workers=1, ahead=1):
+        for answer in answers:
             if answer.image is None:
                 yield answer
                 continue
@@ -201,8 +269,8 @@ class Model:
                 results = [result for result, _ in found if result is not None]
                 yield replace(answer, result=merge(results, views, size))
 
-    def _read(self, source: Source) -> Prepared:
-        return self._prepared(decoded(source))
+    def _read(self, source: Source, channels: Channels) -> Prepared:
+        return self._prepared(decoded(source, channels))
 
     def _prepared(self, answer: Answer) -> Prepared:
         """An image that was decoded, for the network."""
@@ -234,7 +302,9 @@ class Model:
         except (ValueError, AssertionError, RuntimeError) as error:
             if len(batch) > 1:
                 return [found for item in batch for found in self._results([item])]
-            return [ImageError(f'{name_of(batch[0].answer.source)}: {error}')]
+            found = image_error(f'{name_of(batch[0].answer.source)}: {error}', error)
+            found.__cause__ = error.__cause__ or error
+            return [found]
 
     def result(self, sample: BaseDataElement, source: Any = None) -> Result:
         """An answer of mmdet's or mmseg's as ours.
@@ -262,7 +332,7 @@ class Model:
             ImageError: If an image cannot be read.
             ValueError: As :meth:`answers`.
         """
-        if isinstance(images, SINGLE):
+        if is_single(images):
             raise TypeError('predict_each takes several images: predict takes one')
         for answer in self.answers(images, **options):
             if answer.error is not None:
@@ -271,20 +341,34 @@ class Model:
             yield answer.result
 
     @overload
-    def predict(self, images: str | Path | Image.Image | np.ndarray | bytes,
+    def predict(self,
+                images: str | Path | Image.Image | np.ndarray | torch.Tensor | bytes,
+                *,
+                channels: Channels = 'rgb',
                 **options: Any) -> Result:
         ...
 
     @overload
-    def predict(self, images: Iterable[Source], **options: Any) -> list[Result]:
+    def predict(self,
+                images: Iterable[Source],
+                *,
+                channels: Channels = 'rgb',
+                **options: Any) -> list[Result]:
         ...
 
-    def predict(self, images: Any, **options: Any) -> Result | list[Result]:
+    def predict(self,
+                images: Any,
+                *,
+                channels: Channels = 'rgb',
+                **options: Any) -> Result | list[Result]:
         """What the model finds in an image, or in each of several.
 
         Args:
-            images: A path, an image of Pillow's, RGB values ``(H, W, 3)`` of type uint8, or a list
-                of these. mmdet and OpenCV have BGR values: turn them by ``image[..., ::-1]``.
+            images: A path, an image of Pillow's, an array or a tensor, or several of these. Arrays
+                are ``(H, W, 3)`` or ``(H, W)``, tensors also ``(3, H, W)``; they hold uint8, or
+                floats from 0 to 1. One of four dimensions is several images.
+            channels: Order of the channels of arrays and tensors: ``'rgb'``, or ``'bgr'`` for those
+                of OpenCV. Files and images of Pillow's say it themselves.
             **options: ``batch_size``, ``tile`` and ``overlap``, as of :meth:`answers`.
 
         Returns:
@@ -294,10 +378,8 @@ class Model:
             ImageError: If an image cannot be read.
             ValueError: As :meth:`answers`.
         """
-        if isinstance(images, SINGLE):
-            return next(self.predict_each([images], **options))
+        if is_single(images):
+            return next(self.predict_each([images], channels=channels, **options))
         if not isinstance(images, Iterable):
-            raise TypeError(
-                "an image is a path, an image of Pillow's, an array or the content of a "
-                f'file, got {type(images).__name__}')
-        return list(self.predict_each(images, **options))
+            raise TypeError(f'{IMAGE}, got {type(images).__name__}')
+        return list(self.predict_each(images, channels=channels, **options))

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from colonnade.common.errors import UserError, file_errors
 
 from .inputs import Input
 
@@ -46,26 +47,23 @@ def numbering_of(annotations: Path, inputs: Sequence[Input], classes: Sequence[s
     images, categories = lists_of(annotations)
     missing = [name for name in classes if name not in categories]
     if missing:
-        raise ValueError(f'{annotations} has no category {missing[0]!r}, which the model knows; it '
-                         f'has {", ".join(map(repr, categories))}')
-    by_last_part = defaultdict(list)
-    for name in images:
-        by_last_part[name.rpartition('/')[2]].append(name)
-    ids: dict[str, int] = {}
+        raise UserError(f'{annotations} has no category {missing[0]!r}, which the model knows; it '
+                        f'has {", ".join(map(repr, categories))}')
+    owners: dict[int, str] = {}
     for item in inputs:
-        names = [name for name in by_last_part[item.path.name]
-                 if item.path.as_posix().endswith(f'/{name}')]  # yapf: disable
-        if not names:
-            raise ValueError(f'{annotations} has no image {item.name}')
-        number = images[max(names, key=len)]
-        if number in ids.values():
-            other = next(name for name in ids if ids[name] == number)
-            raise ValueError(f'{other} and {item.name} are both image {number} of {annotations}: '
-                             'leave one out')
-        ids[item.name] = number
+        parts = item.path.as_posix().split('/')
+        ends = ('/'.join(parts[start:]) for start in range(1, len(parts)))  # the longest first
+        number = next((images[end] for end in ends if end in images), None)
+        if number is None:
+            raise UserError(f'{annotations} has no image {item.name}')
+        if (other := owners.setdefault(number, item.name)) != item.name:
+            raise UserError(f'{other} and {item.name} are both image {number} of {annotations}: '
+                            'leave one out')
+    ids = {name: number for number, name in owners.items()}
     return Numbering(ids, tuple(categories[name] for name in classes))
 
 
+@file_errors()
 def lists_of(annotations: Path) -> tuple[dict[str, int], dict[str, int]]:
     """The ids of images by their ``file_name``, and of categories by their ``name``.
 
@@ -83,7 +81,7 @@ def lists_of(annotations: Path) -> tuple[dict[str, int], dict[str, int]]:
             for category in content['categories']
         })
     except (ValueError, RecursionError) as error:
-        raise ValueError(f'{annotations} is no JSON file: {error}') from error
+        raise UserError(f'{annotations} is no JSON file: {error}') from error
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{annotations} is not in COCO's form: it needs images with id and "
-                         'file_name, and categories with id and name') from error
+        raise UserError(f"{annotations} is not in COCO's form: it needs images with id and "
+                        'file_name, and categories with id and name') from error

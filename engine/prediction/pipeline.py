@@ -8,6 +8,8 @@ from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import DefaultScope
 
+from colonnade.common.errors import UserError
+
 from ..pipeline_steps import kind_of_step, loads_annotations
 
 
@@ -30,10 +32,10 @@ def steps_for_arrays(cfg: Config) -> list[dict[str, Any]]:
     steps = steps_of(cfg)
     loads = [step for step in steps if kind_of_step(step) == 'LoadImageFromFile']
     if not loads:
-        raise ValueError('the config has no test pipeline that begins with LoadImageFromFile')
+        raise UserError('the config has no test pipeline that begins with LoadImageFromFile')
     if (colours := loads[0].get('color_type', 'color')) != 'color':
-        raise ValueError(f'the config loads images with color_type {colours!r}: only color can be '
-                         'predicted')
+        raise UserError(f'the config loads images with color_type {colours!r}: only color can be '
+                        'predicted')
     settings = {key: loads[0][key] for key in ('to_float32', ) if key in loads[0]}
     settings['type'] = f'{cfg.default_scope}.LoadImageFromNDArray'
     return [settings if step is loads[0] else step for step in steps

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.errors import UserError, file_errors
+
 from ..atomic import replacing, write_json
 from ..locking import locked
 from .numbering import Numbering
@@ -29,34 +31,34 @@ class Records:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self.path.exists():
-            with self.path.open() as file:
+            with self.path.open(encoding='utf-8') as file:
                 yield from map(json.loads, file)
 
     def add(self, record: dict[str, Any]) -> None:
         """Write that something is finished; its files lie there."""
         line = json.dumps(record, separators=(',', ':'), allow_nan=False) + '\n'
-        with self.path.open('a') as file:
+        with self.path.open('a', encoding='utf-8') as file:
             file.write(line)
         self.names.add(record['name'])
 
 
 def check_new(folder: Path, *, resume: bool) -> None:
-    """Raise a FileExistsError for a folder that is not to be written to."""
+    """Raise a UserError for a folder that is not to be written to."""
     if not os.path.lexists(folder):
         above = next(parent for parent in folder.absolute().parents if os.path.lexists(parent))
         if not above.is_dir():
-            raise NotADirectoryError(f'{above} is no folder: name another --out')
+            raise UserError(f'{above} is no folder: name another --out')
         return
     if not folder.is_dir():
-        raise FileExistsError(f'{folder} is no folder: name another --out')
+        raise UserError(f'{folder} is no folder: name another --out')
     content = {path.name for path in folder.iterdir() if not path.name.startswith('.')}
     if content <= {SETTINGS, 'errors.txt'}:  # of a call that finished nothing
         return
     if SETTINGS not in content:
-        raise FileExistsError(f'{folder} holds other files than predictions: name another --out')
+        raise UserError(f'{folder} holds other files than predictions: name another --out')
     if not resume:
-        raise FileExistsError(f'{folder} holds predictions: --resume goes on with them, or name '
-                              'another --out')
+        raise UserError(f'{folder} holds predictions: --resume goes on with them, or name '
+                        'another --out')
 
 
 @contextmanager
@@ -72,15 +74,17 @@ def records_of(folder: Path, settings: dict[str, Any], *, resume: bool) -> Itera
         OSError: If the folder cannot be written, or somebody writes to it.
         ValueError: If it holds predictions of other settings.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with file_errors():
+        folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, f'another process writes to {folder}: wait for its end, or name another '
                 '--out'):
-        check_new(folder, resume=resume)
-        if (folder / FINISHED).exists():
-            check_settings(folder, settings)
-        else:
-            write_json(folder / SETTINGS, settings)
-        cut_torn_line(folder / FINISHED)
+        with file_errors():
+            check_new(folder, resume=resume)
+            if (folder / FINISHED).exists():
+                check_settings(folder, settings)
+            else:
+                write_json(folder / SETTINGS, settings)
+            cut_torn_line(folder / FINISHED)
         yield Records(folder)
 
 
@@ -90,12 +94,12 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
     settings = json.loads(json.dumps(settings))
     for key in settings:
         if key == 'hash_of_model' and earlier.get(key) != settings[key]:
-            raise ValueError(f'{folder} holds predictions of other weights or another config: name '
-                             'another --out')
+            raise UserError(f'{folder} holds predictions of other weights or another config: name '
+                            'another --out')
         if earlier.get(key) != settings[key]:
             before, now = worded(key, earlier.get(key)), worded(key, settings[key])
-            raise ValueError(f'{folder} holds predictions with {before}, and now it is '
-                             f'{now}: name another --out')
+            raise UserError(f'{folder} holds predictions with {before}, and now it is '
+                            f'{now}: name another --out')
 
 
 def worded(key: str, value: Any) -> str:
@@ -154,7 +158,8 @@ def write_results(records: Records, numbering: Numbering) -> None:
     Raises:
         OSError: If it cannot be written.
     """
-    with replacing(records.folder / 'results.json') as scratch, scratch.open('w') as file:
+    with replacing(records.folder / 'results.json') as scratch, \
+            scratch.open('w', encoding='utf-8') as file:
         separator = '['
         for record in records:
             for entry in record['entries'] if record['name'] in numbering.images else ():

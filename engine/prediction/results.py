@@ -1,7 +1,6 @@
 """What models answer: instances of a detector, the label map of a segmenter."""
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,24 +9,14 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_masks
 
+from colonnade.common.errors import UserError
 from colonnade.runtime import results
 from colonnade.runtime.images import Source, read_image
 from colonnade.runtime.instances import Boxes
 from colonnade.runtime.results import image_of, legend_of, shares_of
 
+from .arrays import as_rgb, is_array
 from .drawing import Colour, draw_instances, draw_label_map, with_legend
-
-GOLDEN_RATIO = (5**0.5 - 1) / 2
-
-
-def distinct_colours(number: int) -> tuple[Colour, ...]:
-    """Colours whose hues are spread evenly, the same for every call."""
-    found = []
-    for index in range(number):
-        red, green, blue = colorsys.hsv_to_rgb(index * GOLDEN_RATIO % 1, 0.55 + 0.4 * (index % 2),
-                                               0.95 - 0.25 * (index // 2 % 2))
-        found.append((round(red * 255), round(green * 255), round(blue * 255)))
-    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,9 +28,11 @@ class Instances(Boxes):
     Attributes:
         masks: In COCO's run-length code, as its JSON files have it; None of a model of boxes.
         source: The path of the image, if it was given by one.
+        image: RGB values of the image, ``(H, W, 3)``, if it was not given by a path.
     """
     masks: tuple[dict[str, Any], ...] | None = None
     source: str | None = None
+    image: np.ndarray | None = None
 
     def changed(self, **attributes: Any) -> Instances:
         """The same with other values of some attributes."""
@@ -69,7 +60,7 @@ class Instances(Boxes):
             ValueError: If the model finds boxes alone.
         """
         if self.masks is None:
-            raise ValueError('the model finds boxes, and no masks')
+            raise UserError('the model finds boxes, and no masks')
         if not self.masks:
             return np.zeros((0, *self.size), dtype=bool)
         return np.stack([coco_masks.decode(mask).astype(bool) for mask in self.masks])
@@ -103,7 +94,7 @@ class Instances(Boxes):
         """The image with boxes, masks, classes and scores.
 
         Args:
-            image: As it was predicted; read from ``source`` if not given.
+            image: As it was predicted. Defaults to the kept ``image``, or that of ``source``.
             threshold: Instances of lower scores are left out.
             opacity: Of masks, from 0 to 1.
             legend: Whether to write class and score.
@@ -113,7 +104,7 @@ class Instances(Boxes):
             ValueError: If it is of another size, or a setting is not from 0 to 1.
         """
         if not 0 <= threshold <= 1:
-            raise ValueError(f'threshold is from 0 to 1, got {threshold}')
+            raise UserError(f'threshold is from 0 to 1, got {threshold}')
         shown = self.above(threshold)
         colours = [self.palette[label] for label in shown.labels]
         captions = [f'{n} {s:.2f}' for n, s in zip(shown.names, shown.scores, strict=True)]
@@ -126,8 +117,18 @@ class Instances(Boxes):
             opacity=opacity)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class LabelMap(results.LabelMap):
-    """The class of each pixel of an image, which can also be drawn."""
+    """The class of each pixel of an image, which can also be drawn.
+
+    Attributes:
+        image: RGB values of the image, ``(H, W, 3)``, if it was not given by a path.
+    """
+    image: np.ndarray | None = None
+
+    def changed(self, **attributes: Any) -> LabelMap:
+        """The same with other values of some attributes."""
+        return replace(self, **attributes)
 
     def shares(self) -> dict[str, float]:
         """The classes that occur and their shares of the pixels, the largest first."""
@@ -153,7 +154,7 @@ class LabelMap(results.LabelMap):
         """The image with the colours of the classes over it.
 
         Args:
-            image: As it was predicted; read from ``source`` if not given.
+            image: As it was predicted. Defaults to the kept ``image``, or that of ``source``.
             opacity: Of the colours, from 0 to 1.
             legend: Whether to list the classes that occur beneath the image.
 
@@ -179,11 +180,13 @@ def pixels_of(result: Result, image: Source | None) -> np.ndarray:
         ImageError: If it cannot be read.
         ValueError: If none is known, or it is of another size.
     """
-    if image is None and result.source is None:
-        raise ValueError('the image was given as an array: draw(image) needs it again')
-    pixels = read_image(result.source if image is None else image)
+    if image is None:
+        image = result.source if result.image is None else result.image
+    if image is None:
+        raise UserError('the result has no image: pass it, as in draw(image)')
+    pixels = as_rgb(image, 'rgb') if is_array(image) else read_image(image)
     if pixels.shape[:2] != result.size:
         height, width = pixels.shape[:2]
-        raise ValueError(f'the image has {height} x {width} pixels, and the one that was predicted '
-                         f'{result.size[0]} x {result.size[1]}')
+        raise UserError(f'the image has {height} x {width} pixels, and the one that was predicted '
+                        f'{result.size[0]} x {result.size[1]}')
     return pixels

@@ -8,6 +8,7 @@ import torch
 from mmengine.structures import BaseDataElement
 from torch import nn
 
+from colonnade.common.errors import UserError
 from colonnade.runtime.images import ImageError
 
 from ..mask_encoding import encode_masks
@@ -25,7 +26,7 @@ def kind_of(module: nn.Module) -> str:
     fusion = getattr(module, 'panoptic_fusion_head', None)
     if fusion is not None:
         if not fusion.test_cfg.get('instance_on', False):
-            raise ValueError('the model answers things and stuff (panoptic), and no instances')
+            raise UserError('the model answers things and stuff (panoptic), and no instances')
         return 'masks'
     for holder in (module, getattr(module, 'roi_head', None)):
         if getattr(holder, 'mask_head', None) is not None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from pycocotools import mask as coco_masks
+
+from colonnade.common.errors import UserError
 
 from .results import Instances, LabelMap, Result
 
@@ -64,8 +66,8 @@ def tiles_of(size: tuple[int, int], tile: int, overlap: float) -> list[View]:
         ValueError: If ``tile`` is no positive length, or ``overlap`` not from 0 to below 1.
     """
     if tile < 1 or not 0 <= overlap < 1 or math.ceil(tile * overlap) >= tile:
-        raise ValueError(f'a tile has at least one pixel and overlaps the next by 0 to under 1 of '
-                         f'it, got {tile} and {overlap}')
+        raise UserError(f'a tile has at least one pixel and overlaps the next by 0 to under 1 of '
+                        f'it, got {tile} and {overlap}')
     rows, columns = (spans(length, tile, overlap) for length in size)
     return [View(top, left, bottom, right) for top, bottom in rows for left, right in columns]
 
@@ -81,7 +83,7 @@ def merge(results: Sequence[Result], views: Sequence[View], size: tuple[int, int
     first = results[0]
     if isinstance(first, LabelMap):
         labels = merged_labels([r.labels for r in results if isinstance(r, LabelMap)], views, size)
-        return replace(first, size=size, labels=labels)
+        return first.changed(size=size, labels=labels)
     return merged_instances([r for r in results if isinstance(r, Instances)], views, size)
 
 
@@ -171,17 +173,28 @@ def parts_of(found: Instances, number: int, view: View, size: tuple[int, int]) -
 
 
 def candidates(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:
-    """Pairs of one label and of two views whose places meet."""
+    """Pairs of one label and of two views whose places meet.
+
+    From left to right, each part is compared only with those of its label that begin before it
+    ends. The time does not grow with the square of the parts.
+    """
     if not parts:
         return
-    top, left, bottom, right = np.array([part.place for part in parts]).T
-    labels, views = np.array([(part.label, part.view) for part in parts]).T
-    for i in range(len(parts) - 1):
-        rest = slice(i + 1, None)
-        meets = ((labels[rest] == labels[i]) & (views[rest] != views[i])
-                 & (top[rest] < bottom[i]) & (top[i] < bottom[rest])
-                 & (left[rest] < right[i]) & (left[i] < right[rest]))
-        yield from ((i, i + 1 + int(j)) for j in np.flatnonzero(meets))
+    places = np.array([part.place for part in parts])
+    labels = np.array([part.label for part in parts])
+    order = np.lexsort((places[:, 1], labels))
+    top, left, bottom, right = places[order].T
+    labels, views = labels[order], np.array([part.view for part in parts])[order]
+    for label in np.unique(labels):
+        start, stop = np.searchsorted(labels, [label, label + 1])
+        ends = start + np.searchsorted(left[start:stop], right[start:stop])
+        for i, end in enumerate(ends, start):
+            rest = slice(i + 1, end)
+            meets = ((views[rest] != views[i]) & (top[rest] < bottom[i]) & (top[i] < bottom[rest])
+                     & (left[i] < right[rest]))
+            for j in np.flatnonzero(meets):
+                one, other = sorted((int(order[i]), int(order[i + 1 + j])))
+                yield one, other
 
 
 def agreement(one: Part, other: Part, views: Sequence[View]) -> float:

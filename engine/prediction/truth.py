@@ -12,6 +12,8 @@ from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 from pycocotools import mask as coco_masks
 
+from colonnade.common.errors import UserError
+
 from ..storage import content
 from .drawing import Colour
 from .model import Model
@@ -64,7 +66,7 @@ def test_set(cfg: Config) -> Any:
     """The data set of a config's ``test_dataloader``."""
     settings = (cfg.get('test_dataloader') or {}).get('dataset')
     if settings is None:
-        raise ValueError('the config has no test_dataloader')
+        raise UserError('the config has no test_dataloader')
     with DefaultScope.overwrite_default_scope(cfg.default_scope), redirect_stdout(StringIO()):
         return DATASETS.build(settings)  # pycocotools prints its progress
 

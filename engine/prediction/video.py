@@ -14,6 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from colonnade.common.errors import file_errors
 from colonnade.runtime.images import ImageError
 
 from ..atomic import replacing
@@ -125,7 +126,9 @@ def predict_frames(model: Model, item: Input, video: Video, outputs: Outputs, *,
             film = stack.enter_context(new_film(path, video.size, video.rate / video.every))
         if 'results' in outputs.kinds:
             path = outputs.folder / 'results' / f'{item.stem}.jsonl'
-            lines = stack.enter_context(open(stack.enter_context(replacing(path)), 'w'))
+            scratch = stack.enter_context(replacing(path))
+            with file_errors():  # which a line that cannot be written raises at once
+                lines = stack.enter_context(scratch.open('w', buffering=1, encoding='utf-8'))
         for picture, line in prefetched(
                 partial(write_frame, item=item, video=video, outputs=outputs),
                 enumerate(model.answers(video, **options)),
@@ -134,7 +137,8 @@ def predict_frames(model: Model, item: Input, video: Video, outputs: Outputs, *,
             if film is not None:
                 film.add(picture)
             if lines is not None:
-                lines.write(json.dumps(line) + '\n')
+                with file_errors():
+                    lines.write(json.dumps(line) + '\n')
             done += 1
             report(done)
     about = dict(frames=done, rate=video.rate, every=video.every)
@@ -158,7 +162,8 @@ def write_frame(numbered: tuple[int, Answer], *, item: Input, video: Video,
     assert answer.result is not None and answer.image is not None  # where there is no error
     number, picture = index * video.every, None
     if 'labels' in outputs.kinds and isinstance(answer.result, LabelMap):
-        outputs.write_labels(answer.result, f'{item.name}/{number:06}')
+        with file_errors():
+            outputs.write_labels(answer.result, f'{item.name}/{number:06}')
     if 'pictures' in outputs.kinds:
         picture = np.asarray(outputs.draw(answer.result, answer.image, legend=False))
     entries = outputs.entries(answer.result) if 'results' in outputs.kinds else []

@@ -13,10 +13,10 @@ from starlette.datastructures import UploadFile
 
 from ..prediction import ImageError, Model
 from .answers import answer_of, describe, drawing_of, encoded
+from .guard import RETRY
 from .service import Busy, ModelError, Served, Service, TimedOut
 from .uploads import UploadError
 
-RETRY_AFTER = '2'  # seconds
 METHODS = ('GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS')
 ROUTES = {'/health': 'GET', '/api/model': 'GET', '/api/predict': 'POST'}
 IMAGE_BODY: dict[str, Any] = {
@@ -169,7 +169,7 @@ def predicted(service: Service, content: bytes) -> Served:
     except ImageError as error:
         raise HTTPException(400, str(error)) from error
     except Busy as error:
-        raise HTTPException(503, str(error), {'Retry-After': RETRY_AFTER}) from error
+        raise HTTPException(503, str(error), RETRY) from error
     except TimedOut as error:
         raise HTTPException(504, str(error)) from error
     except ModelError as error:

@@ -1,19 +1,23 @@
 """What stands before all routes: who may ask, for what, and how much may be sent."""
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
+from .service import ENDING, Busy, Service
 from .uploads import too_many_bytes
 
 Message = MutableMapping[str, Any]
@@ -36,6 +40,9 @@ SMALL = 1 << 18  # bytes of a request that holds no file
 MOST_DRAINED = 1 << 28  # bytes that are read to say why they are refused
 MOST_STORED = 10**9  # bytes of the files of the page
 AROUND = 1 << 14  # bytes around the file in a form
+STALL_SECONDS = 20.  # for which a request may pause
+TICK_SECONDS = 0.5  # after which a request that waits for its body looks whether the server ends
+RETRY = {'Retry-After': '2'}  # seconds
 HEADERS = {
     'Content-Security-Policy':
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
@@ -59,18 +66,27 @@ class Guard:
     - An ``Origin`` other than this server: pages of other sites must not send requests.
     - Routes of Gradio that the page does not use, files outside of its folder, and events that name
       such files or URLs.
-    - Requests that are too large.
+    - Requests that are too large or too slow, or send a file while others fill all places.
 
     Args:
         app: What is guarded.
+        service: Whose limits, places and time hold.
         loopback: Whether only this machine may ask.
-        max_bytes: Of an uploaded file.
         folder: Where the page keeps its files.
+        allowed_hosts: Names that a proxy passes on as ``Host`` or ``Origin``, with a port or
+            without, in lower case.
     """
 
-    def __init__(self, app: App, *, loopback: bool, max_bytes: int, folder: str) -> None:
+    def __init__(self,
+                 app: App,
+                 *,
+                 service: Service,
+                 loopback: bool,
+                 folder: str,
+                 allowed_hosts: tuple[str, ...] = ()) -> None:
         self.app, self.loopback, self.folder = app, loopback, folder
-        self.max_bytes = max_bytes
+        self.service, self.allowed_hosts = service, allowed_hosts
+        self.max_bytes = service.limits.max_bytes
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -80,20 +96,25 @@ class Guard:
             return
         path = scope['path']
         send = with_headers(send)
+        receive = in_time(receive, self.service)
         guarded = limited(receive, self.most(path), self.too_large(path))
-        try:
-            self.check(path, Headers(scope=scope))
-            if path == EVENTS and scope['method'] == 'POST':
-                body = await whole(guarded)
-                self.check_event(body)
-                guarded = replayed(body, receive)
-        except HTTPException as error:
-            if error.status_code == 413:
-                await drain(receive, MOST_DRAINED)
-            refusal = JSONResponse(dict(detail=error.detail), error.status_code)
-            await refusal(scope, receive, send)
-            return
-        await self.app(scope, guarded, send)
+        with ExitStack() as stack:
+            try:
+                self.check(path, Headers(scope=scope))
+                if path in FILES and scope['method'] == 'POST':
+                    stack.enter_context(self.service.uploads.one())
+                if path == EVENTS and scope['method'] == 'POST':
+                    body = await whole(guarded)
+                    self.check_event(body)
+                    guarded = replayed(body, receive)
+            except (HTTPException, Busy) as error:
+                refusal = refusal_of(error)
+                if refusal.status_code in (413, 503):
+                    await drain(receive, MOST_DRAINED)
+                await refusal(scope, receive, send)
+                return
+            with suppress(ClientDisconnect):  # nobody waits for the answer
+                await self.app(scope, guarded, send)
 
     def most(self, path: str) -> int:
         """How many bytes may be sent to a route."""
@@ -108,10 +129,19 @@ class Guard:
     def check(self, path: str, headers: Headers) -> None:
         """Raise an HTTPException for a request that is refused for its head."""
         host, origin = headers.get('host', ''), headers.get('origin')
-        if self.loopback and name_of(host) not in LOOPBACK:
-            raise HTTPException(421, f'this server is localhost, not {host!r}')
-        if origin is not None and place_of(origin) != host:
-            raise HTTPException(403, f'requests from {origin!r} are refused')
+        is_known = name_of(host) in LOOPBACK or self.is_allowed(host)
+        if not is_known and (self.loopback or self.allowed_hosts):
+            names = ', '.join(('localhost', *self.allowed_hosts))
+            raise HTTPException(
+                421, f'this server is {names}, not {host!r}: start it with --allowed-host if a '
+                'proxy passes this name on')
+        if origin is not None and place_of(origin) != host and not self.is_allowed(
+                place_of(origin)):
+            raise HTTPException(
+                403, f'requests from {origin!r} are refused: start the server with --allowed-host '
+                'if this is the name of a proxy before it')
+        if self.service.ending:
+            raise HTTPException(503, ENDING, RETRY)
         if not OPEN.fullmatch(path) and not self.holds(path):
             raise HTTPException(404, 'not found')
         if path == UPLOAD and stored_bytes(self.folder) > MOST_STORED:
@@ -121,6 +151,11 @@ class Guard:
             raise HTTPException(400, f'content-length must be a number, got {length!r}')
         if int(length[:20]) > self.most(path):
             raise self.too_large(path)
+
+    def is_allowed(self, place: str | None) -> bool:
+        """Return True if a host, with its port or without, is one that a proxy passes on."""
+        place = (place or '').lower()
+        return place in self.allowed_hosts or name_of(place) in self.allowed_hosts
 
     def holds(self, path: str) -> bool:
         """Whether a route is that of a file in the folder."""
@@ -219,10 +254,47 @@ async def whole(receive: Receive) -> bytes:
 async def drain(receive: Receive, most: int) -> None:
     """Read a body and forget it: many clients see no answer before they have sent all."""
     more = True
-    while more and most > 0:
-        message = await receive()
-        most -= len(message.get('body', b''))
-        more = message.get('more_body', False)
+    with suppress(HTTPException):  # of what does not arrive
+        while more and most > 0:
+            message = await receive()
+            most -= len(message.get('body', b''))
+            more = message.get('more_body', False)
+
+
+def in_time(receive: Receive, service: Service) -> Receive:
+    """Raise an HTTPException for a body that does not arrive.
+
+    Args:
+        receive: Gives the messages of a request.
+        service: A body must arrive within its time, and before it ends.
+    """
+    started, complete = monotonic(), False
+
+    async def wrapped() -> Message:
+        nonlocal complete
+        if complete:  # what follows says that the client is gone
+            return await receive()
+        last = min(started + service.timeout, monotonic() + STALL_SECONDS)
+        while True:
+            try:
+                message = await asyncio.wait_for(receive(), TICK_SECONDS)
+            except asyncio.TimeoutError:  # noqa: UP041  # Python 3.10 has another TimeoutError
+                if service.ending:
+                    raise HTTPException(503, ENDING, RETRY) from None
+                if monotonic() > last:
+                    raise HTTPException(408, 'the rest of the request does not arrive') from None
+            else:
+                complete = not message.get('more_body', False)
+                return message
+
+    return wrapped
+
+
+def refusal_of(error: HTTPException | Busy) -> JSONResponse:
+    """Return the response to a request that is refused."""
+    if isinstance(error, Busy):
+        return JSONResponse(dict(detail=str(error)), 503, RETRY)
+    return JSONResponse(dict(detail=error.detail), error.status_code, error.headers)
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

@@ -1,6 +1,7 @@
 """Starts the server: address, model, folder for files of the page."""
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import math
@@ -8,15 +9,18 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
+from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
+from colonnade.common.errors import FileError, UserError
 from colonnade.configs import find_config
 
 from ..fusing import is_fused
@@ -26,7 +30,8 @@ from ..prediction.loading import CHECKPOINTS
 from .service import TIMEOUT, Service, affordable_pixels
 from .uploads import MEGABYTE, Limits
 
-SECONDS_TO_END = 1
+SECONDS_TO_END = 1  # for open pages, when all is answered
+SECONDS_TO_FINISH = 20  # for requests in work; Kubernetes kills after 30
 
 
 @dataclass(kw_only=True)
@@ -41,6 +46,7 @@ class ServeOptions:
     max_megabytes: float = 20.
     max_pixels: int | None = None
     timeout: float = TIMEOUT
+    allowed_host: Sequence[str] = ()
     cfg_options: dict[str, Any] | None = None
     fuse: bool | None = None
     amp: Amp = False
@@ -56,6 +62,7 @@ def serve(options: ServeOptions) -> None:
     """
     require_gradio()
     check_limits(options)
+    allowed_hosts = tuple(map(check_host, options.allowed_host))
     with ExitStack() as stack:
         listener = stack.enter_context(closing(listen(options.host, options.port)))
         require_weights(options)
@@ -72,10 +79,11 @@ def serve(options: ServeOptions) -> None:
                     timeout=options.timeout,
                     load_plain=load_plain)))
         folder = stack.enter_context(temporary_folder())
-        app = build_app(service, folder, loopback=is_loopback(listener))
+        app = build_app(
+            service, folder, loopback=is_loopback(listener), allowed_hosts=allowed_hosts)
         announce(listener)
         with suppress(KeyboardInterrupt):  # which uvicorn raises again at its end
-            server_of(app).run(sockets=[listener])
+            server_of(app, service).run(sockets=[listener])
 
 
 def load_models(options: ServeOptions) -> tuple[Model, Callable[[], Model] | None]:
@@ -99,7 +107,7 @@ def load_models(options: ServeOptions) -> tuple[Model, Callable[[], Model] | Non
 def require_gradio() -> None:
     """Raise a ValueError if the page cannot be built."""
     if find_spec('gradio') is None:
-        raise ValueError("the page needs gradio: run pip install '.[serve]' in Colonnade's source")
+        raise UserError("the page needs gradio: run pip install '.[serve]' in Colonnade's source")
 
 
 def require_weights(options: ServeOptions) -> None:
@@ -107,7 +115,7 @@ def require_weights(options: ServeOptions) -> None:
     path = Path(options.config)
     if options.checkpoint is None and not path.is_dir() and path.suffix not in CHECKPOINTS:
         find_config(path)  # raises if there is none
-        raise ValueError(f'no weights: name the file of a trained model after {path}')
+        raise UserError(f'no weights: name the file of a trained model after {path}')
 
 
 def check_limits(options: ServeOptions) -> None:
@@ -119,7 +127,25 @@ def check_limits(options: ServeOptions) -> None:
         timeout=options.timeout)
     for name, value in numbers.items():
         if value is not None and not 0 < value < math.inf:
-            raise ValueError(f'--{name.replace("_", "-")} must be positive and finite, got {value}')
+            raise UserError(f'--{name.replace("_", "-")} must be positive and finite, got {value}')
+
+
+def check_host(name: str) -> str:
+    """Return a name of ``--allowed-host`` in lower case.
+
+    Raises:
+        ValueError: If it is more than a name with a port or without.
+    """
+    try:
+        parts = urlsplit(f'//{name}')
+        is_name = parts.netloc == name and parts.hostname and '@' not in name and '*' not in name
+        is_name = is_name and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_name = False
+    if not is_name:
+        raise UserError(f'--allowed-host must be a name like models.example.org, with a port or '
+                        f'without, got {name!r}')
+    return name.lower()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -129,7 +155,7 @@ def listen(host: str, port: int) -> socket.socket:
         OSError: If it cannot be had; the message names host and port.
     """
     if not 0 <= port <= 65535:
-        raise ValueError(f'--port must be from 0 to 65535, got {port}')
+        raise UserError(f'--port must be from 0 to 65535, got {port}')
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family)
@@ -143,8 +169,10 @@ def listen(host: str, port: int) -> socket.socket:
         return listener
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise OSError(f'port {port} of {host} is in use: choose another with --port') from None
-        raise OSError(f'cannot listen on {host}, port {port}: {error.strerror or error}') from error
+            raise FileError(
+                f'port {port} of {host} is in use: choose another with --port') from None
+        raise FileError(
+            f'cannot listen on {host}, port {port}: {error.strerror or error}') from error
 
 
 def is_loopback(listener: socket.socket) -> bool:
@@ -182,36 +210,51 @@ def temporary_folder() -> Iterator[Path]:
                     os.environ[key] = value
 
 
-def build_app(service: Service, folder: Path, *, loopback: bool) -> Any:
+def build_app(service: Service,
+              folder: Path,
+              *,
+              loopback: bool,
+              allowed_hosts: tuple[str, ...] = ()) -> Any:
     """Page and API behind the guard; an ASGI application.
 
     Args:
         service: That answers.
         folder: Of :func:`temporary_folder`.
         loopback: Whether only this machine may ask.
+        allowed_hosts: Names of this server behind a proxy.
     """
     from .api import build_api  # take seconds, and may be missing
     from .guard import Guard
     from .page import mount_page
     app = mount_page(build_api(service), service, folder)
     app.add_middleware(
-        Guard, loopback=loopback, max_bytes=service.limits.max_bytes, folder=str(folder))
+        Guard, service=service, loopback=loopback, folder=str(folder), allowed_hosts=allowed_hosts)
     return app
 
 
-def server_of(app: Any) -> Any:
-    """The server of an application; open pages do not delay its end."""
+def server_of(app: Any, service: Service) -> Any:
+    """The server of an application; open pages do not delay its end, and requests in work do."""
     import uvicorn
 
+    from .connections import LimitedProtocol
+
     class Server(uvicorn.Server):
-        """Ends without reports on the pages that it cuts off."""
+        """Answers what is in work, and ends without reports on the pages that it cuts off."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             logging.getLogger('uvicorn.error').setLevel(logging.CRITICAL)
+            service.ending = True
+            for each in self.servers:
+                each.close()  # accept no further connections
+            last = monotonic() + min(service.timeout, SECONDS_TO_FINISH)
+            while service.is_working() and monotonic() < last and not self.force_exit:
+                await asyncio.sleep(0.05)
+            service.close()
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
         app,
+        http=LimitedProtocol,
         log_config=None,  # which would close the files that all loggers of the process write to
         log_level='warning',
         access_log=False,

@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.common.errors import UserCodeError
+
 from ..prediction import ImageError, Model
 from ..prediction.results import Result
 from .uploads import Limits, read_upload
-from .worker import Worker
+from .worker import Worker, WorkerClosed
 
 CAPACITY = 32  # requests at a time
 IMAGES = 2  # that are decoded or drawn at a time: each takes memory
@@ -28,6 +30,8 @@ RESULT_BYTES = 2 * 10**9  # that an answer may take while it is made
 KEPT_BYTES = 512 * 10**6  # of images that can be drawn again
 
 logger = logging.getLogger(__name__)
+
+ENDING = 'the server ends: try again in a minute'
 
 
 class Busy(RuntimeError):
@@ -60,6 +64,35 @@ class Served:
     computing: float
 
 
+class Places:
+    """Places for so many requests at a time.
+
+    Attributes:
+        num_taken: Number of places that are taken.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.num_taken = capacity, 0
+        self._lock = Lock()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Context manager that takes a place.
+
+        Raises:
+            Busy: If there is none.
+        """
+        with self._lock:
+            if self.num_taken >= self.capacity:
+                raise Busy('too many requests at once: try again in a few seconds')
+            self.num_taken += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.num_taken -= 1
+
+
 class Service:
     """A model, a thread that computes, and limits.
 
@@ -67,6 +100,8 @@ class Service:
         model: Used by the thread alone, but for its attributes.
         limits: Of uploads.
         timeout: Seconds until a request is given up.
+        uploads: Places for requests that send a file, taken before the file is read.
+        ending: Whether the server takes no further requests; those in work go on.
         kept: Answers that can be drawn again.
         images: Held while an image is decoded or drawn.
         plain: Gives the model neither fused nor in half precision, for pictures of what it looks
@@ -85,7 +120,8 @@ class Service:
         self.plain = cache(load_plain or (lambda: model))
         self.kept = Kept(KEPT_BYTES)
         self._worker = Worker(batch_size or model.default_batch_size)
-        self._places = BoundedSemaphore(capacity)
+        self.uploads, self._places = Places(capacity), Places(capacity)
+        self.ending = False
         self.images = BoundedSemaphore(IMAGES)
 
     def predict(self, content: bytes) -> Served:
@@ -100,14 +136,14 @@ class Service:
             ModelError: If the model fails.
             TimedOut: If it takes too long.
         """
-        with self._place():
+        with self._places.one():
             start = perf_counter()
             with self.images:
                 image = read_upload(content, self.limits)
                 data = self.model.prepare(image)
             decoded = perf_counter()
-            future = self._worker.submit(self._compute, data, tuple(data['inputs'].shape))
-            result, computing = self._answer_of(future)
+            result, computing = self._answer_of(self._worker.submit, self._compute, data,
+                                                tuple(data['inputs'].shape))
             waiting = perf_counter() - decoded - computing
             return Served(image, result, decoded - start, max(0., waiting), computing)
 
@@ -119,31 +155,33 @@ class Service:
             ModelError: If the function fails.
             TimedOut: If it takes too long.
         """
-        with self._place():
-            return self._answer_of(self._worker.call(function, *arguments))
+        with self._places.one():
+            return self._answer_of(self._worker.call, function, *arguments)
+
+    def is_working(self) -> bool:
+        """Return True if requests are in work."""
+        return self.uploads.num_taken + self._places.num_taken > 0
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Give up all requests: those in work raise :class:`Busy`."""
+        self.ending = True
         self._worker.close()
 
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        if not self._places.acquire(blocking=False):
-            raise Busy('too many requests at once: try again in a few seconds')
+    def _answer_of(self, submit: Callable[..., Future[Any]], *arguments: Any) -> Any:
         try:
-            yield
-        finally:
-            self._places.release()
-
-    def _answer_of(self, future: Future[Any]) -> Any:
+            future = submit(*arguments)
+        except WorkerClosed:
+            raise Busy(ENDING) from None
         try:
             return future.result(self.timeout)
         except Late:
             future.cancel()
             raise TimedOut(f'no answer within {self.timeout:g} seconds') from None
         except CancelledError:
-            raise Busy('the server ends') from None
-        except ImageError:
+            raise Busy(ENDING) from None
+        except ImageError as error:
+            if isinstance(error, UserCodeError):
+                logger.exception('the model failed')
             raise
         except Exception as error:
             logger.exception('the model failed')

@@ -3,10 +3,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any
+
+
+class WorkerClosed(RuntimeError):
+    """The thread takes no further jobs."""
 
 
 @dataclass(eq=False)
@@ -35,6 +40,7 @@ class Worker:
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size
         self._jobs: deque[Job] = deque()
+        self._running: list[Job] = []
         self._changed = Condition()
         self._closed = False
         self._thread = Thread(target=self._work, name='colonnade-model', daemon=True)
@@ -46,7 +52,7 @@ class Worker:
         job = Job(run, item, likeness)
         with self._changed:
             if self._closed:
-                raise RuntimeError('the server ends')
+                raise WorkerClosed('the server ends')
             self._jobs.append(job)
             self._changed.notify()
         return job.future
@@ -56,18 +62,21 @@ class Worker:
         return self.submit(lambda _: [function(*arguments)], None, object())
 
     def close(self) -> None:
-        """Drop what waits, and end after what is computed now."""
+        """Give up what waits and what is computed now, and end after that."""
         with self._changed:
             self._closed = True
-            for job in self._jobs:
-                job.future.cancel()
+            for job in (*self._jobs, *self._running):
+                if not job.future.cancel():  # nobody waits for what is computed now
+                    with suppress(InvalidStateError):
+                        job.future.set_exception(CancelledError())
             self._jobs.clear()
             self._changed.notify()
 
     def _work(self) -> None:
         while jobs := self._take():
-            running = [job for job in jobs if job.future.set_running_or_notify_cancel()]
-            self._run(running)
+            self._running = [job for job in jobs if job.future.set_running_or_notify_cancel()]
+            self._run(self._running)
+            self._running = []
 
     def _take(self) -> list[Job]:
         """The oldest job and those like it; none at the end."""
@@ -91,7 +100,9 @@ class Worker:
                 for job in jobs:
                     self._run([job])
             else:
-                jobs[0].future.set_exception(error)
+                with suppress(InvalidStateError):  # given up meanwhile
+                    jobs[0].future.set_exception(error)
             return
         for job, answer in zip(jobs, answers, strict=True):
-            job.future.set_result(answer)
+            with suppress(InvalidStateError):
+                job.future.set_result(answer)

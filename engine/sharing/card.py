@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic import write_json
-from .plain_config import PackageError
+from .plain_config import MissingPackageFileError, PackageError
 
 FORMAT, VERSION = 'colonnade-model', 1
 CONFIG, WEIGHTS, CARD, README = 'config.py', 'model.safetensors', 'model.json', 'README.md'
@@ -58,11 +58,10 @@ def read_card(path: Path) -> Card:
     """The card in a file of somebody else's.
 
     Raises:
-        FileNotFoundError: If there is none.
-        PackageError: If it is no card, or one of a later version.
+        PackageError: If there is none, or it is no card, or one of a later version.
     """
     if not path.is_file():
-        raise FileNotFoundError(f'no {path}: this is no folder of tools/package.py')
+        raise MissingPackageFileError(f'no {path}: this is no folder of colonnade package')
     if path.stat().st_size > MOST_BYTES:
         raise PackageError(f'{path} has more than {MOST_BYTES} bytes: no description of a model')
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from colonnade.common.errors import FileError, UserError
+
 from ..prediction import load
 from . import hub
 from .card import CONFIG, WEIGHTS, Card
@@ -21,11 +23,12 @@ def make(args: argparse.Namespace) -> None:
         OSError: If a file is missing, the folder exists or cannot be written.
         ValueError: If config, weights and metrics do not fit each other or cannot be shared.
     """
+    args.out = args.out or Path('packages', args.config.stem)
     if args.out.exists():
-        raise FileExistsError(f'{args.out} exists: name another folder')
+        raise UserError(f'{args.out} exists: name another folder')
     if args.config.is_dir():
-        raise IsADirectoryError(f'{args.config} is a folder: name a config and a checkpoint, or a '
-                                'checkpoint of a run')
+        raise UserError(f'{args.config} is a folder: name a config and a checkpoint, or a '
+                        'checkpoint of a run')
     words = Words(
         name=args.name or args.out.resolve().name,
         license=args.license,
@@ -38,7 +41,7 @@ def make(args: argparse.Namespace) -> None:
     for change in changes:
         print(f'config: {change}')
     print(summary(verified_card(args.out), args.out))
-    print(f'check with: python tools/package.py check {args.out}')
+    print(f'check with: colonnade package check {args.out}')
 
 
 def check(args: argparse.Namespace) -> None:
@@ -52,7 +55,7 @@ def check(args: argparse.Namespace) -> None:
         ValueError: If the package is damaged, asks for trust or does not load.
     """
     if not args.folder.is_dir():
-        raise NotADirectoryError(f'{args.folder} is no folder')
+        raise UserError(f'{args.folder} is no folder')
     model = load(args.folder, device='cpu', trust=args.trust)
     print(f'{args.folder}: whole, and loads\n{model}')
 
@@ -97,7 +100,7 @@ def read_token(path: Path | None) -> str | None:
         return None
     token = read_option('--token-file', path).strip()
     if not token:
-        raise ValueError(f'--token-file {path} is empty')
+        raise UserError(f'--token-file {path} is empty')
     return token
 
 
@@ -111,9 +114,9 @@ def read_option(option: str, path: Path) -> str:
     try:
         return path.read_text(encoding='utf-8')
     except OSError as error:
-        raise OSError(f'{option} {path} cannot be read: {error.strerror}') from error
+        raise FileError(f'{option} {path} cannot be read: {error.strerror}') from error
     except UnicodeDecodeError as error:
-        raise ValueError(f'{option} {path} is no text in UTF-8: {error.reason}') from error
+        raise UserError(f'{option} {path} is no text in UTF-8: {error.reason}') from error
 
 
 def summary(card: Card, folder: Path) -> str:

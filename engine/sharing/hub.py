@@ -12,6 +12,7 @@ from huggingface_hub.errors import (EntryNotFoundError, GatedRepoError, HfHubHTT
                                     HFValidationError, LocalEntryNotFoundError,
                                     RepositoryNotFoundError, RevisionNotFoundError)
 
+from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
 from colonnade.weights.downloads import require_hub
 
 from ..atomic import new_folder
@@ -24,6 +25,7 @@ FILES = (README, CARD, CONFIG, WEIGHTS)
 TOKEN = 'say --token-file FILE, set HF_TOKEN, or run hf auth login'
 
 
+@file_errors()
 def push(folder: Path, repository: str, *, private: bool = False, token: str | None = None) -> str:
     """Upload a package as one commit, and compare what arrived.
 
@@ -42,9 +44,9 @@ def push(folder: Path, repository: str, *, private: bool = False, token: str | N
     """
     card = verified_card(folder)
     if not (folder / README).is_file():
-        raise FileNotFoundError(f'no {folder / README}: the package is not whole')
+        raise MissingFileError(f'no {folder / README}: the package is not whole')
     if not (token or get_token()):
-        raise PermissionError(f'{repository}: a push needs a token that may write: {TOKEN}')
+        raise UserError(f'{repository}: a push needs a token that may write: {TOKEN}')
     api = HfApi(token=token)
     with hub_errors(repository):
         require_hub()
@@ -78,6 +80,7 @@ def compare(api: HfApi, folder: Path, repository: str, revision: str) -> None:
                                    f'{found}: push again')
 
 
+@file_errors()
 def pull(repository: str, out: Path, *, token: str | None = None) -> Card:
     """Download a package to a new folder, and compare what arrived.
 
@@ -112,21 +115,21 @@ def hub_errors(repository: str) -> Iterator[None]:
     try:
         yield
     except HFValidationError as error:
-        raise ValueError(f'{repository} is no OWNER/NAME of a repository: {error}') from error
+        raise UserError(f'{repository} is no OWNER/NAME of a repository: {error}') from error
     except GatedRepoError as error:
-        raise PermissionError(f'{repository} asks to accept its terms on its page first') from error
+        raise UserError(f'{repository} asks to accept its terms on its page first') from error
     except RepositoryNotFoundError as error:
-        raise FileNotFoundError(f'{repository}: there is no such repository, or it is private and '
-                                f'the token may not see it: {TOKEN}') from error
+        raise MissingFileError(f'{repository}: there is no such repository, or it is private and '
+                               f'the token may not see it: {TOKEN}') from error
     except RevisionNotFoundError as error:
-        raise FileNotFoundError(f'{repository}: there is no such revision') from error
+        raise MissingFileError(f'{repository}: there is no such revision') from error
     except LocalEntryNotFoundError as error:  # its client has asked in vain, and looked here
-        raise ConnectionError(f'{repository} cannot be reached: {error.__cause__}') from error
+        raise UserError(f'{repository} cannot be reached: {error.__cause__}') from error
     except EntryNotFoundError as error:
-        raise PackageError(f'{repository} is no package of tools/package.py: {error}') from error
+        raise PackageError(f'{repository} is no package of colonnade package: {error}') from error
     except HfHubHTTPError as error:
-        raise OSError(f'{repository}: the hub refuses: {error}') from error
+        raise FileError(f'{repository}: the hub refuses: {error}') from error
     except (OSError, ValueError):
         raise
     except Exception as error:  # of the HTTP library, which changes with the client's version
-        raise ConnectionError(f'{repository} cannot be reached: {error}') from error
+        raise UserError(f'{repository} cannot be reached: {error}') from error

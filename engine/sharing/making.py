@@ -16,6 +16,7 @@ from mmengine.registry import MODELS, DefaultScope
 from safetensors import SafetensorError
 from torch import nn
 
+from colonnade.common.errors import FileError, MissingFileError, file_errors
 from colonnade.weights.files import DATASET_META
 
 from ..atomic import new_folder
@@ -36,6 +37,7 @@ class TrainedModel(Protocol):
     classes: tuple[str, ...]
     palette: tuple[tuple[int, int, int], ...]
     kind: str
+    progress: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def save_weights(model: TrainedModel, path: Path) -> None:
     try:
         safetensors.torch.save_file(state, path, metadata=meta)
     except SafetensorError as error:
-        raise OSError(f'{path} cannot be written, is the disk full? {error}') from error
+        raise FileError(f'{path} cannot be written, is the disk full? {error}') from error
     path.chmod(path.with_name(CONFIG).stat().st_mode)  # safetensors lets the owner alone read
 
 
@@ -128,7 +130,7 @@ def card_of(model: TrainedModel, folder: Path, words: Words,
         metrics=dict(metrics),
         data=words.data,
         license=words.license,
-        training=training_of(model.cfg),
+        training=training_of(model.cfg, model.progress),
         versions=versions())
 
 
@@ -152,6 +154,7 @@ def check_model(package: Package, module: nn.Module) -> None:
         raise PackageError(f'the config would build another model: {", ".join(other[:5])} differ')
 
 
+@file_errors()
 def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
     """The metrics that ``tools/test.py`` wrote of a checkpoint.
 
@@ -164,19 +167,19 @@ def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
         PackageError: If it is none, or is of another checkpoint.
     """
     if not path.is_file():
-        raise FileNotFoundError(f'--metrics {path}: there is no such file')
+        raise MissingFileError(f'--metrics {path}: there is no such file')
     try:
         content: Any = json.loads(path.read_text(encoding='utf-8'))
         metrics, tested = dict(content['metrics']), str(content['checkpoint'])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise PackageError(f'{path} is no metrics.json of tools/test.py') from error
+        raise PackageError(f'{path} is no metrics.json of colonnade test') from error
     expected = content.get('checkpoint_sha256')
     if expected is not None and Path(checkpoint).is_file():
         if sha256_of(Path(checkpoint)) != expected:
             raise PackageError(f'{path} is of another file than {checkpoint}: of {tested}, by its '
                                'SHA-256')
     elif Path(tested).resolve() != Path(checkpoint).resolve():
-        raise PackageError(f'{path} is of {tested}, not of {checkpoint}: run tools/test.py on it')
+        raise PackageError(f'{path} is of {tested}, not of {checkpoint}: run colonnade test on it')
     # COCO's −1: there was nothing to measure, such as no large object
     return {
         key: None if value is not None and value < 0 else value

@@ -10,13 +10,15 @@ from mmengine.config import Config
 from mmengine.utils import import_modules_from_strings
 from safetensors import SafetensorError, safe_open
 
+from colonnade.common.errors import file_errors
+
 from ..digests import sha256_of
 from ..hooks import plain
 from ..launch import LIBRARIES, prepare_library
 from ..random_weights import without_pretrained
 from .card import CARD, CONFIG, WEIGHTS, Card, read_card
 from .permitted import check_imports, check_names
-from .plain_config import PackageError, parse_config
+from .plain_config import MissingPackageFileError, PackageError, package_errors, parse_config
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,24 @@ class Package:
 def open_package(folder: str | Path, *, trust: bool = False) -> Package:
     """The package in a folder, whose files are whole and bring nothing in.
 
-    The config is read as data. It may name classes that mmengine, mmdet, mmseg and colonnade
-    register, and nothing else. Weights are a safetensors file.
+    The config is read as data. It may name the types and texts of :mod:`.allowed` alone. Weights
+    are a safetensors file.
 
     Args:
         folder: That ``tools/package.py`` has made.
         trust: Import what the config imports, and build what it names, whatever that is.
 
     Raises:
-        FileNotFoundError: If a file is missing.
-        PackageError: If a file is damaged, not of its kind, or asks for trust that is not given.
+        PackageError: If a file is missing, damaged, not of its kind, or asks for trust that is not
+            given. Of a missing file it is also a FileNotFoundError.
     """
     folder = Path(folder)
+    with package_errors(folder):
+        return _opened(folder, trust=trust)
+
+
+def _opened(folder: Path, *, trust: bool) -> Package:
+    """See :func:`open_package`."""
     card = verified_card(folder)
     path = folder / CONFIG
     try:
@@ -66,12 +74,12 @@ def open_package(folder: str | Path, *, trust: bool = False) -> Package:
     return Package(folder, config, folder / WEIGHTS, card)
 
 
+@file_errors()
 def verified_card(folder: Path) -> Card:
     """The card of a package whose files are whole.
 
     Raises:
-        FileNotFoundError: If a file is missing.
-        PackageError: If a file is damaged or not of its kind.
+        PackageError: If a file is missing, damaged or not of its kind.
     """
     card = read_card(folder / CARD)
     for name, expected in card.files.items():
@@ -88,7 +96,7 @@ def check_file(path: Path, expected: Mapping[str, Any]) -> None:
         expected: Its ``sha256`` and ``bytes``.
     """
     if not path.is_file():
-        raise FileNotFoundError(f'no {path}: the package is not whole')
+        raise MissingPackageFileError(f'no {path}: the package is not whole')
     size = path.stat().st_size
     if size != expected['bytes']:
         raise PackageError(f'{path} has {size} bytes, and {CARD} says {expected["bytes"]}: it is '

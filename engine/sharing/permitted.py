@@ -1,31 +1,32 @@
-"""What a config of somebody else's may name: registered classes, and no module, file or URL.
+"""What an untrusted config may name: what :mod:`.allowed` lists, and no module, file or URL.
 
 Plain values are not enough. mmengine imports and calls whatever a ``type`` names if no registry
-knows it. Parts of mmdet and mmcv evaluate strings. Others read files that strings name: pickles, or
-configs, which are run.
+knows it. Parts of mmdet and mmcv evaluate strings. Others read files that strings name, or ask a
+hub for weights.
 """
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+from colonnade.backbones import TRUNKS
+from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.weights.openmmlab import OUR_IMPORTS, is_module, names_a_module
 
 from ..launch import LIBRARIES
 from ..registries import REGISTRIES
+from .allowed import (INITIALIZERS, MAX_NUMBER, MAX_NUMBERS, MAX_SIDE, MODEL_TYPES, OTHER_TYPES,
+                      STEPS, VALUES, WORD_STARTS, WORDS)
 from .plain_config import PackageError
 
 TRUST = 'If you trust who made it, load it with trust=True, or --trust'
-#: strings in models and pipelines: names, so neither expressions nor paths
-NAME = re.compile(r'[\w .,+-]*', re.ASCII)
 #: types that mmdet and mmcv look up in mmcv.ops, without a registry
 OPERATORS = ('RoIAlign', 'RoIPool', 'SimpleRoIAlign', 'nms', 'soft_nms')
-CONFIG_FILES = ('.py', '.json', '.yaml', '.yml')
 #: what data sets read as paths or show as text, and no registry gets
 TEXTS = ('metainfo', 'ann_file', 'data_root', 'data_prefix')
+#: what :func:`values_of` calls a setting that a step of a pipeline is not told
+UNKNOWN_SETTING = 'unknown setting'
 
 
 def check_imports(values: Mapping[str, Any], source: str) -> None:
@@ -40,48 +41,108 @@ def check_imports(values: Mapping[str, Any], source: str) -> None:
 
 
 def check_names(values: Mapping[str, Any], source: str) -> None:
-    """Raise a PackageError for a value that would bring in more than registered classes.
+    """Raise a PackageError for a value that :mod:`.allowed` does not list.
 
     Args:
         values: Of a config whose imports are done.
         source: Name of its file.
     """
     scope = values['default_scope']
-    for name, key, text in strings_of(values):
-        problem = ''
-        if key == 'type':
-            if not is_registered(text, scope):
-                problem = 'no class that mmengine, mmdet, mmseg or colonnade registers'
-        elif key == '_scope_':
-            if text not in (*LIBRARIES, 'mmengine'):
-                problem = 'no library that we know'
-        elif names_a_module(text):
-            problem = 'the name of a module'
-        elif is_built(name):
-            if not NAME.fullmatch(text) or text.endswith(CONFIG_FILES):
-                problem = 'more than a name'
-            elif text and key and Path(text).is_file():  # timm, for one, unpickles such
-                problem = 'the name of a file in this folder'
-        if problem:
-            raise PackageError(f'{source}: {name} is {text[:80]!r}, which is {problem}. {TRUST}')
+    for name, key, value, limit in values_of(values):
+        if problem := problem_of(name, key, value, scope, limit):
+            shown = repr(value)
+            shown = shown if len(shown) <= 80 else f'{shown[:80]}...'
+            raise PackageError(f'{source}: {name} is {shown}, {problem}. {TRUST}')
 
 
-def strings_of(value: Any, name: str = '', key: str = '') -> Iterator[tuple[str, str, str]]:
-    """The strings in a config, each with its whole name and its last key; keys are such too."""
+def problem_of(name: str, key: str, value: Any, scope: str, limit: float) -> str:
+    """Return why a value is not permitted, or an empty string.
+
+    Args:
+        name: Its place in the config.
+        key: The last key on the way to it; empty for a key itself.
+        value: A key, or a value that is neither a dict nor a list.
+        scope: Library of types without one.
+        limit: The largest number that is permitted there.
+    """
+    if key == UNKNOWN_SETTING:
+        return 'and a config of others may not set it'
+    if key in VALUES and not any(value is each for each in VALUES[key]):
+        return f'and only {" or ".join(map(repr, VALUES[key]))} is permitted'
+    if not isinstance(value, str):
+        is_size = type(value) is int or (type(value) is float and limit != MAX_NUMBER)
+        is_small = not is_size or not is_built(name) or abs(value) <= limit
+        return '' if is_small else f'and at most {limit} is permitted'
+    if '.init_cfg' in name:  # dropped before anything is built, but other tools may read it
+        is_known = value in INITIALIZERS if key == 'type' else value.isidentifier()
+        return '' if is_known else 'which is not an initializer without a file'
+    if key == 'type':
+        types = STEPS if 'pipeline' in name else MODEL_TYPES if is_built(name) else OTHER_TYPES
+        if value.rpartition('.')[2] not in types:
+            return 'which is not on the list of types that a config of others may build'
+        if not is_registered(value, scope):
+            return 'which mmengine, mmdet, mmseg and colonnade do not register'
+    elif key == '_scope_':
+        return '' if value in (*LIBRARIES, 'mmengine') else 'which is not a known library'
+    elif names_a_module(value):
+        return 'which is the name of a module'
+    elif is_built(name) and not is_word(key, value):
+        return 'which is not on the list of texts that a config of others may use'
+    return ''
+
+
+def is_word(key: str, text: str) -> bool:
+    """Return True if a text may be part of a model or a pipeline.
+
+    Args:
+        key: The key that it is the value of; empty for a key itself.
+        text: Of a config.
+    """
+    if not key:
+        return text.isidentifier()
+    if key in ('arch', 'model') and is_architecture(text):
+        return True
+    return text in WORDS or (text.isidentifier() and text.startswith(WORD_STARTS))
+
+
+def is_architecture(text: str) -> bool:
+    """Return True if a text names an architecture of Colonnade's trunks."""
+    tables = [trunk.variants.rows for trunk in TRUNKS.values()]
+    name, _, tag = text.partition('.')
+    return any(text in rows
+               for rows in tables) or (name in known_models() and (not tag or tag.isidentifier()))
+
+
+def values_of(value: Any,
+              name: str = '',
+              key: str = '',
+              limit: float = MAX_NUMBER) -> Iterator[tuple[str, str, Any, float]]:
+    """Yield the keys and values in a config: place, last key, value and the largest number there.
+
+    Args:
+        value: Of the config, or of a part of it.
+        name: Its place.
+        key: The last key on the way to it.
+        limit: The largest number that is permitted in it.
+    """
     if isinstance(value, Mapping):
+        step = str(value.get('type')).rpartition('.')[2]
         for inner, item in value.items():
             whole = f'{name}.{inner}' if name else str(inner)
             if whole in ('custom_imports', 'default_scope') or (inner in TEXTS
                                                                 and not is_built(whole)):
                 continue
+            if 'pipeline' in name and step in STEPS and inner not in (*STEPS[step], 'type'):
+                yield whole, UNKNOWN_SETTING, item, limit
+            most = MAX_NUMBERS.get(inner, MAX_SIDE if 'pipeline' in whole else limit)
             if isinstance(inner, str):
-                yield whole, '', inner
-            yield from strings_of(item, whole, str(inner))
+                yield whole, '', inner, limit
+            yield from values_of(item, whole, str(inner), most)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from strings_of(item, f'{name}[{index}]', key)
-    elif isinstance(value, str):
-        yield name, key, value
+            yield from values_of(item, f'{name}[{index}]', key, limit)
+    else:
+        yield name, key, value, limit
 
 
 def is_built(name: str) -> bool:

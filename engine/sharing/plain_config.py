@@ -2,20 +2,51 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.config.config import RESERVED_KEYS
 
+from colonnade.common.errors import MissingFileError, UserCodeError, UserError
+
 from ..config_source import laid_out
+from ..registries import runs_user_code
 
 MOST_CHARACTERS = 2**20  # of a config
 PLAIN = (str, int, float, bool, type(None))
 
 
-class PackageError(ValueError):
+class PackageError(UserError):
     """A package cannot be made, or is damaged, not understood or not to be trusted."""
+
+
+class PackageCodeError(PackageError, UserCodeError):
+    """A package that is trusted, and whose own code fails."""
+
+
+class MissingPackageFileError(PackageError, MissingFileError):
+    """A package that lacks a file."""
+
+
+@contextmanager
+def package_errors(source: str | Path) -> Iterator[None]:
+    """Context manager that makes a PackageError of whatever an untrusted package leads to.
+
+    Args:
+        source: The package, for the message.
+    """
+    try:
+        yield
+    except (PackageError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
+        cls = PackageCodeError if runs_user_code(error) else PackageError
+        raise cls(f'{source} cannot be loaded: {kind}{error}') from error
 
 
 def parse_config(text: str, source: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The part of a config that others need, without what concerns its maker's machine."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -18,7 +19,7 @@ from .plain_config import PackageError
 #: what inference and evaluation read; how the model was trained stands in the card
 KEPT = ('default_scope', 'custom_imports', 'model', 'test_dataloader', 'test_evaluator', 'test_cfg')
 #: what registers our parts, and lets other people's tools read safetensors with classes
-IMPORTS = ('colonnade.backbones', 'colonnade.necks', 'colonnade.engine')
+IMPORTS = ('colonnade.backbones', 'colonnade.necks', 'colonnade.engine.components')
 ROOT = 'data'  # where a data set lies, relative to whoever uses the config
 LOADER = dict(
     batch_size=1,
@@ -119,17 +120,25 @@ def moved_path(text: str, roots: list[str], *, is_root: bool) -> str:
     return text
 
 
-def training_of(cfg: Config) -> dict[str, Any]:
-    """What a config says of how a model was trained, as plain values."""
+def training_of(cfg: Config, progress: Mapping[str, int]) -> dict[str, Any]:
+    """Return what a config and a checkpoint say of how a model was trained, as plain values.
+
+    Args:
+        cfg: The config of the training.
+        progress: ``epoch`` and ``iter`` of the checkpoint, if it has them.
+    """
     found: dict[str, Any] = {}
     optimizer = (cfg.get('optim_wrapper') or {}).get('optimizer') or {}
     for key in ('type', 'lr', 'weight_decay'):
         if isinstance(optimizer.get(key), (str, int, float)):
             found['optimizer' if key == 'type' else key] = optimizer[key]
     loop = cfg.get('train_cfg') or {}
-    for key in ('max_epochs', 'max_iters'):
-        if isinstance(loop.get(key), int):
-            found[key] = loop[key]
+    for planned, done, trained in (('max_epochs', 'epoch', 'epochs'), ('max_iters', 'iter',
+                                                                       'iterations')):
+        if isinstance(loop.get(planned), int):
+            found[planned] = loop[planned]
+            if progress.get(done):
+                found[trained] = progress[done]
     size = (cfg.get('train_dataloader') or {}).get('batch_size')
     if isinstance(size, int):
         found['images_per_process'] = size

@@ -27,8 +27,10 @@ TRAINING = dict(
     optimizer='optimizer',
     lr='learning rate',
     weight_decay='weight decay',
-    max_epochs='epochs',
-    max_iters='iterations',
+    epochs='epochs',
+    max_epochs='planned epochs',
+    iterations='iterations',
+    max_iters='planned iterations',
     images_per_process='images a step, in each process',
     averaged_weights='weights are a moving average')
 
@@ -94,7 +96,7 @@ def use(card: Card) -> Iterator[str]:
     yield ('```python\nimport colonnade\n\n'
            "model = colonnade.load('.')  # the folder of this file\n"
            "result = model.predict('image.jpg')\n"
-           "print(result)\nresult.draw('image.jpg').save('drawn.png')\n```\n")
+           "print(result)\nresult.draw().save('drawn.png')\n```\n")
     made = ', '.join(f'{name} {version}' for name, version in card.versions.items())
     yield f'Made with {made}. `model.json` has the SHA-256 of both files.\n'
 
@@ -122,7 +124,7 @@ def results(card: Card) -> Iterator[str]:
         yield 'None were given.\n'
         return
     data = f' on {card.data}' if card.data else ' on the test data of its maker'
-    yield (f'Computed by the maker of this model{data}, with `tools/test.py`. mAP is from 0 to 1, '
+    yield (f'Computed by the maker of this model{data}, with `colonnade test`. mAP is from 0 to 1, '
            'IoU and accuracy are in percent.\n')
     values = {key: '–' if value is None else f'{value:.4g}' for key, value in card.metrics.items()}
     yield from table(('metric', 'value'), values)
@@ -135,7 +137,8 @@ def training(card: Card) -> Iterator[str]:
     if not known:
         yield 'Nothing is known of it.\n'
         return
-    yield 'This is what the config says. Data and hardware are not recorded.\n'
+    yield ('Epochs and iterations are those of the weights; the rest is from the config. Data and '
+           'hardware are not recorded.\n')
     yield from table(('setting', 'value'), known)
 
 
