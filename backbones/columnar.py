@@ -160,6 +160,7 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
 
         Raises:
             ValueError: If the images are smaller than a patch, or one without a batch.
+            FusedError: Under autocast to float16, if the trunk is fused for another precision.
         """
         if img.ndim != 4:
             raise UserError(f'images must be (B, 3, H, W), got the shape {tuple(img.shape)}')
@@ -167,6 +168,7 @@ class ColumnarBackbone(Fusible, LoadableTrunk):
         if min(height, width) < self.patch_size:
             raise UserError(f'images must be at least {self.patch_size} x {self.patch_size} '
                             f'(one patch), got {height} x {width}')
+        self.require_exact_autocast(img.device.type)
         x, place = self._embed(img)
         x = x.contiguous()  # channels last, whatever order the stem leaves
         maps = {}

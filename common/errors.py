@@ -30,7 +30,7 @@ class FileError(OSError, UserError):
     """A file operation of Colonnade's own that failed."""
 
 
-class MissingFileError(FileNotFoundError, UserError):
+class MissingFileError(FileNotFoundError, FileError):
     """A file or folder that a command needs and that does not exist."""
 
 

@@ -21,9 +21,10 @@ from .run_report.about import flat
 from .run_report.fingerprints import ELSEWHERE, sha256_of_path, versions
 from .storage.files import is_here
 
-#: sections of a config that decide a training; others say what is logged, and where
+#: sections of a config that decide a training or a test; others say what is logged, and where
 SECTIONS = ('model', 'data_preprocessor', 'train_dataloader', 'train_cfg', 'optim_wrapper',
             'param_scheduler', 'auto_scale_lr', 'val_dataloader', 'val_cfg', 'val_evaluator',
+            'test_dataloader', 'test_cfg', 'test_evaluator', 'tta_model', 'tta_pipeline',
             'default_hooks', 'custom_hooks', 'randomness', 'sync_bn', 'model_wrapper_cfg',
             'find_unused_parameters', 'runner_type', 'default_scope', 'custom_imports')
 LOGGING = ('logger', 'visualization')  # hooks that only log or draw

@@ -194,7 +194,9 @@ def set_timeout(cfg: Config) -> None:
     """
     if cfg.get('env_cfg') is None:
         cfg.env_cfg = ConfigDict()
-    cfg.env_cfg.setdefault('dist_cfg', ConfigDict()).setdefault('timeout', PATIENCE)
+    if cfg.env_cfg.get('dist_cfg') is None:
+        cfg.env_cfg.dist_cfg = ConfigDict()
+    cfg.env_cfg.dist_cfg.setdefault('timeout', PATIENCE)
 
 
 def free_visualizer_name(cfg: Config) -> None:

@@ -18,9 +18,8 @@ from mmengine.registry import METRICS
 from torch import distributed
 from torch.distributed.distributed_c10d import _get_default_store  # 2.12 has no public name
 
-from colonnade.common.errors import UserError
+from colonnade.common.errors import FileError, UserError
 
-from .checkpoint_files import CheckpointError
 from .data_sources import evaluators
 from .options import names_of_type
 
@@ -150,25 +149,25 @@ def failing_together() -> Iterator[None]:
     The others would wait for it otherwise.
 
     Raises:
-        CheckpointError: If another process has an OSError.
+        FileError: If a file of another process could not be written.
         ProcessError: If another process has any other error, which is no reason to go on.
     """
     failure: Exception | None = None
     said: tuple[int | None, str] | str | None = None
     try:
         yield
-    except OSError as error:
+    except FileError as error:
         failure, said = error, (error.errno, error.strerror or str(error))
     except Exception as error:
         failure, said = error, ''.join(traceback.format_exception(error))
     reports = all_gather_object(said)
-    if failure is not None and not isinstance(failure, OSError):
+    if failure is not None and not isinstance(failure, FileError):
         raise failure
     for rank, report in enumerate(reports):
         if isinstance(report, str):
             raise ProcessError(f'process {rank} failed:\n{report}') from failure
     for report in filter(None, reports):
-        raise failure or CheckpointError(*report)
+        raise failure or FileError(*report)
 
 
 def wait_for_all() -> None:
@@ -191,7 +190,9 @@ def do_in_first(work: Callable[[], Answer]) -> Answer:
         work: Function of the first process that may take long, without collective operations.
 
     Raises:
-        Exception: In all processes, if the first raises one.
+        Exception: In the first process, if its work raises one.
+        UserError: In the others, if that is a UserError, with its message.
+        ProcessError: In the others, if it is another error, with its traceback.
     """
     found: list[Any] = [None, None]
     if is_main_process():
@@ -199,11 +200,13 @@ def do_in_first(work: Callable[[], Answer]) -> Answer:
             found[0] = work()
         except Exception as error:
             wait_for_all()
-            is_known = isinstance(error, (OSError, ValueError))
-            broadcast_object_list([None, error if is_known else RuntimeError(repr(error))])
+            is_known = isinstance(error, UserError)
+            text = str(error) if is_known else ''.join(traceback.format_exception(error))
+            broadcast_object_list([None, (is_known, text)])
             raise
     wait_for_all()
     broadcast_object_list(found)
     if found[1] is not None:
-        raise found[1]
+        is_known, text = found[1]
+        raise UserError(text) if is_known else ProcessError(f'process 0 failed:\n{text}')
     return found[0]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from colonnade.common.errors import UserError
+from colonnade.common.errors import FileError, UserError, file_errors
 from colonnade.weights.checksums import sha256_of
 from colonnade.weights.openmmlab import without_code
 from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, mapped, read_folder,
@@ -203,7 +203,7 @@ class ShardedRunner(StrictRunner):
         try:
             with shared_folder(Path(path)) as self.folder:
                 self._write(str(self.folder / REST), **kwargs)
-        except OSError as error:
+        except FileError as error:
             text = reason(Path(path), self.num_bytes, error)
             raise CheckpointError(error.errno, text) from error
         finally:
@@ -238,7 +238,8 @@ class ShardedRunner(StrictRunner):
             return
         self.num_bytes = sum(value.numel() * value.element_size() for value in shards.values())
         checkpoint[SHAPES] = {path: list(value.shape) for path, value in shards.items()}
-        write_shards(self.folder, shards)
+        with file_errors():
+            write_shards(self.folder, shards)
 
 
 @contextmanager
@@ -246,17 +247,17 @@ def shared_folder(path: Path) -> Iterator[Path]:
     """A folder that all processes fill, and that takes the place of ``path`` when it is whole.
 
     Raises:
-        OSError: If it cannot be written, in all processes. Nothing of it remains then.
+        FileError: If it cannot be written, in all processes. Nothing of it remains then.
     """
     scratch = path.with_name(f'{UNFINISHED}{path.name}')
     try:
-        with failing_together():
+        with failing_together(), file_errors():
             if is_main_process():
                 shutil.rmtree(scratch, ignore_errors=True)
                 scratch.mkdir(parents=True)
         with failing_together():
             yield scratch
-        with failing_together():
+        with failing_together(), file_errors():
             sums = {file.name: sha256_of(file) for file in shards_of(scratch, get_rank())}
             for other in all_gather_object(sums):
                 sums.update(other)

@@ -189,6 +189,7 @@ def no_layout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lay_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave texts of configs without yapf's layout; mmengine makes it six times a run."""
+    import_module('colonnade.engine.config_source')  # binds the function, and lays its configs out
     monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
 
 

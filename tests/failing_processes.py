@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from mmengine.dist import all_gather_object
 from torch import distributed
 
-from colonnade.engine.processes import failing_together
+from colonnade.common.errors import FileError, UserError
+from colonnade.engine.processes import do_in_first, failing_together
 from colonnade.engine.run_report.recording import RunRecord
 
 
@@ -18,7 +19,7 @@ def do_nothing() -> None:
 
 def fill_disk() -> None:
     """Fail as a disk does."""
-    raise OSError(28, 'full')
+    raise FileError(28, 'full')
 
 
 def break_down() -> None:
@@ -40,6 +41,19 @@ def say(name: str, *works: Callable[[], None]) -> None:
         print(f'{name}: {type(error).__name__} {error}')
 
 
+def refuse() -> None:
+    """Fail as a check does."""
+    raise UserError('no such key')
+
+
+def say_of_first(name: str, work: Callable[[], None]) -> None:
+    """Print what the work of the first process alone raises in this one."""
+    try:
+        do_in_first(work)
+    except Exception as error:
+        print(f'{name}: {type(error).__name__} {error}')
+
+
 def record() -> None:
     """Record an evaluation of which the second process found what cannot be sent."""
     record, loader = RunRecord(), SimpleNamespace(dataset=[0, 0])
@@ -54,6 +68,8 @@ def main() -> None:
     say('disk', do_nothing, fill_disk)
     say('bug', do_nothing, break_down)
     say('both', fill_disk, break_down)
+    say_of_first('first', break_down)
+    say_of_first('check', refuse)
     record()
     print('together:', all_gather_object(int(os.environ['RANK'])))
     distributed.barrier()  # none may leave while the other still talks

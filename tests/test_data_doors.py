@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml as yaml_module
 from conftest import ROOT
 from drawn_data import SHORT, assert_said, coco_content, draw_image, faults_of, leaf
 from foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
@@ -202,6 +203,55 @@ def test_labels_edited_after_the_conversion(form: str, drawn: Parts, tmp_path: P
             sum(len(content['annotations']) for _, content in drawn.values())
 
 
+def add_class(folder: Path) -> None:
+    """A third class, of which there is an object."""
+    yaml, = folder.glob('*.y*ml')
+    content = yaml_module.safe_load(yaml.read_text())
+    yaml.write_text(yaml_module.safe_dump(content | dict(names=['disc', 'square', 'cow'], nc=3)))
+    lines(min(folder.glob('labels/train/*.txt')), '2 0.5 0.5 0.25 0.25')
+
+
+def move_images(folder: Path) -> None:
+    """All images, and their labels, in a folder more."""
+    for kind in ('images', 'labels'):
+        for path in list((folder / kind / 'train').iterdir()):
+            (folder / kind / 'train/day1').mkdir(exist_ok=True)
+            path.rename(folder / kind / 'train/day1' / path.name)
+
+
+@pytest.mark.parametrize('edit, says', [
+    (add_class, 'the classes are now disc, square, cow, and those of the config disc, square'),
+    (move_images, 'the images are now in .*day1, and those of the config in '),
+])
+def test_a_conversion_that_the_config_does_not_fit_is_refused(edit: Callable, says: str,
+                                                              drawn: Parts, tmp_path: Path,
+                                                              run_tool: Callable) -> None:
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    out = tmp_path / 'own.py'
+    run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
+    before = (tmp_path / 'own_data/train.json').read_bytes()
+    edit(tmp_path / 'set')
+    with pytest.raises(SystemExit) as stopped:
+        run_tool('check_data', out, '--convert-again')
+    assert re.search(f'{says}.*: nothing was changed. Write the config again', str(stopped.value))
+    assert (tmp_path / 'own_data/train.json').read_bytes() == before
+    assert not (tmp_path / 'own_data-again').exists()
+
+
+def test_labels_in_a_new_folder_are_new(drawn: Parts, tmp_path: Path, run_tool: Callable) -> None:
+    """Below that of others; a conversion, and what is hidden, are no labels."""
+    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
+    run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out',
+             tmp_path / 'own.py')
+    folder = min((tmp_path / 'set').rglob('labels'))
+    for name in ('.hidden', 'day2'):
+        (folder / name).mkdir()
+        lines(folder / name / '9.txt', BOX)
+        found = found_before_training(tmp_path / 'own.py')
+        assert bool(found) == (name == 'day2')
+    assert 'day2/9.txt (new)' in found[0]
+
+
 def test_sources_that_are_elsewhere(drawn: Parts, tmp_path: Path, run_tool: Callable,
                                     capsys: pytest.CaptureFixture[str]) -> None:
     """As on a machine that has images and conversion, or where an earlier version converted."""
@@ -210,7 +260,7 @@ def test_sources_that_are_elsewhere(drawn: Parts, tmp_path: Path, run_tool: Call
     run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
     for file in (tmp_path / 'set').rglob('*.xml'):
         file.unlink()
-    assert_said(found_before_training(out), 'was converted from files that are not on this machine')
+    assert_said(found_before_training(out), 'was converted from files that cannot be read on this')
     (tmp_path / 'own_data/sources.json').write_text('{')
     assert_said(found_before_training(out), 'sources.json or a file that it names cannot be read')
     (tmp_path / 'own_data/conversion.json').write_text('{}')

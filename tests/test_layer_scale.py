@@ -12,6 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from trunks import ARCHS, every_class_with_kernels, tiny
 
 from colonnade.backbones import ColumnarBackbone, PlainViT
+from colonnade.backbones.kernels.folding import FusedError
 
 GAMMAS = (1., 0.1, 1e-5, 1e-6)  # initial values of XCiT, ResMLP, CaiT, DeiT-III and DINOv2
 TOKEN_SCALE = 2.**-10  # next to such tokens, float32 still shows the smallest branch
@@ -45,6 +46,18 @@ def compute_branch(trunk: ColumnarBackbone, half: torch.dtype | None,
         return [branch]
     cotangent = torch.randn(out.shape, generator=generator).to(out.dtype)
     return [branch, *torch.autograd.grad(out, trunk.blocks.parameters(), loss_scale * cotangent)]
+
+
+@every_class_with_kernels
+def test_a_backbone_fused_for_float32_refuses_autocast_to_float16(cls: type) -> None:
+    image = torch.rand(1, 3, 64, 64)
+    trunk = build_block(cls, 1e-6).eval()
+    with torch.no_grad(), torch.autocast('cpu', torch.float16):
+        copy.deepcopy(trunk).fuse(torch.float16)(image)
+        with pytest.raises(FusedError, match='runs under autocast to torch.float16: call fuse'):
+            trunk.fuse()(image)
+    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16):
+        trunk(image)
 
 
 @every_class_with_kernels

@@ -179,6 +179,32 @@ def test_repairs_of_many_kinds_are_one_remark(instances: list) -> None:
         assert text in said, text
 
 
+@pytest.mark.parametrize('ids', [('1_2', '12', '3'), ('01', '1', '2'), ('9' * 19, '1', '2')])
+def test_ids_that_only_look_like_integers_are_names(ids: tuple[str, ...], instances: list) -> None:
+    arguments = draw_instances(instances[1].parent, num_images=3)
+    content = json.loads(arguments[1].read_text())
+    names = {image['id']: name for image, name in zip(content['images'], ids, strict=True)}
+    for image in content['images']:
+        image['id'] = names[image['id']]
+    for annotation in content['annotations']:
+        annotation['image_id'] = names[annotation['image_id']]
+    arguments[1].write_text(json.dumps(content))
+    (train, _), _ = repaired(arguments)
+    numbers = [image['id'] for image in train['images']]
+    assert len(set(numbers)) == 3 and set(map(type, numbers)) == {int}
+    assert [a['image_id'] for a in train['annotations']] == [each for each in numbers for _ in '12']
+
+
+def test_a_file_of_other_images_is_refused(instances: list, run_tool: Callable,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    content = json.loads(instances[1].read_text())
+    for annotation in content['annotations'][1:]:
+        annotation['image_id'] += 1000
+    instances[1].write_text(json.dumps(content))
+    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances)
+    assert_said(said, '3 of 4 annotations are of images that the file does not have')
+
+
 @pytest.mark.parametrize('names', [['square', 'disc'], ['square'], ['disc', 'square', 'ring']])
 def test_categories_of_validation_in_another_order(names: list[str], instances: list) -> None:
     """Also some of them, or more: what mmdet counts is the order in each file."""

@@ -260,6 +260,20 @@ def test_a_checkpoint_fills_no_memory_by_its_config(original: Path, tmp_path: Pa
         load(tmp_path / 'a.pth')
 
 
+@pytest.mark.parametrize('tensor, kind', [
+    (torch.empty(2**33, device='meta'), 'a strided tensor on meta'),
+    (torch.eye(3).to_sparse(), 'a sparse_coo tensor on cpu'),
+])
+def test_a_tensor_claims_no_memory(tensor: torch.Tensor, kind: str, original: Path,
+                                   tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(original / 'model.safetensors')
+    checkpoint['meta']['cfg'] = (original / 'config.py').read_text()
+    checkpoint['state_dict']['a'] = tensor
+    torch.save(checkpoint, tmp_path / 'a.pth')
+    with pytest.raises(PackageError, match=f'a.pth: a is {kind}, expected a strided one'):
+        load(tmp_path / 'a.pth')
+
+
 @pytest.mark.parametrize('change', [
     lambda values: values['test_dataloader'].update(dataset=[3]),
     lambda values: values['test_dataloader']['dataset'].update(metainfo=dict(classes=3)),

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -252,6 +253,7 @@ def test_a_server_for_all_is_not_bound_to_a_name(live: Live) -> None:
     guarded().check('/', Headers(own))
     with pytest.raises(HTTPException, match='421|not .any.example'):
         guarded(allowed_hosts=('models.example', )).check('/', Headers(own))
+    guarded(allowed_hosts=('models.example', )).check('/health', Headers(dict(host='10.0.0.7')))
 
 
 @pytest.mark.parametrize('headers, status', [
@@ -363,6 +365,36 @@ def test_an_answer_that_is_not_read_is_given_up(live: Live,
             while asked:
                 asked = asked[connection.send(asked):]
         until(lambda: not open_now)
+
+
+def test_an_answer_that_is_read_slowly_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each check finds the buffer full again, whose bytes are others."""
+
+    class Transport:
+        """As asyncio's, for what a connection asks it."""
+        unsent, aborted = 0, False
+
+        def write(self, data: bytes) -> None:
+            self.unsent += len(data)
+
+        def get_write_buffer_size(self) -> int:
+            return self.unsent
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    transport: Any = Transport()
+    protocol: Any = connections.LimitedProtocol.__new__(connections.LimitedProtocol)
+    protocol.counting = protocol.transport = connections.CountingTransport(transport)
+    protocol.cycle, protocol.num_answers = SimpleNamespace(response_complete=False), 0
+    protocol.seen, protocol.loop = (-1, -1), SimpleNamespace(call_later=lambda *_: None)
+    for _ in range(4):
+        protocol.counting.write(bytes(100))
+        transport.unsent = 100  # so much is read in the meantime
+        protocol.check()
+        assert not transport.aborted
+    protocol.check()
+    assert transport.aborted
 
 
 @pytest.mark.parametrize('grace, status', [(PATIENCE, 200), (0, 503)])

@@ -3,7 +3,7 @@
     colonnade check_data mine.py
     colonnade check_data mine.py --split train --json faults.json
 
-    python tools/check_data.py mine.py --convert-again
+    colonnade check_data mine.py --convert-again
 
 Images and label maps are decoded. Training looks at annotations and some headers alone. The status
 is 1 if training or evaluation would stop at the data.

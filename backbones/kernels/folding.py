@@ -137,6 +137,15 @@ class Fusible(nn.Module):
                     'call fuse(torch.float16)')
         return super()._apply(fn, recurse)
 
+    def require_exact_autocast(self, device_type: str) -> None:
+        """Raise a FusedError under autocast to float16, which would lose the folded LayerScale."""
+        if self.fused and self.fused_dtype != torch.float16 and \
+                torch.is_autocast_enabled(device_type) and \
+                torch.get_autocast_dtype(device_type) == torch.float16:
+            raise FusedError(
+                f'{type(self).__name__} is fused for {self.fused_dtype} and runs under autocast to '
+                'torch.float16: call fuse(torch.float16), or use autocast to torch.bfloat16')
+
     def require_fusible(self) -> None:
         """Raise what :meth:`fuse` raises of a trunk that is not fused yet."""
         if not any(isinstance(block, FusibleBlock) for block in self.blocks):

@@ -3,18 +3,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from colonnade.common.errors import MissingFileError, UserError
+from mmengine.config import ConfigDict
+
+from colonnade.common.errors import MissingFileError, UserError, file_errors
 
 from ..atomic import replace_folder
-from ..data_sources import find_datasets
+from ..data_sources import categories_of, classes_of, find_datasets, paths_of_setting
 from ..data_validation.conversions import RECORD, conversion_of, find_path
 from ..data_validation.findings import Report
 from ..launch import LaunchOptions, load_config
 from .conversion import OPTIONS, PATHS
 from .doors import opened
+from .instance_doors import SIDES
 
 
 def convert_all_again(options: LaunchOptions) -> Report:
@@ -24,31 +30,39 @@ def convert_all_again(options: LaunchOptions) -> Report:
         OSError: If something cannot be read or written.
         ValueError: If the config reads no conversion, or one that cannot be repeated.
     """
-    datasets = [dataset for _, dataset in find_datasets(load_config(options))]
-    folders = dict.fromkeys(filter(None, map(conversion_of, datasets)))
-    if not folders:
+    datasets: dict[Path, list[ConfigDict]] = {}
+    for _, dataset in find_datasets(load_config(options)):
+        if folder := conversion_of(dataset):
+            datasets.setdefault(folder, []).append(dataset)
+    if not datasets:
         raise UserError(f'--convert-again: {options.config} reads no dataset that '
                         'colonnade new_config has converted')
     report = Report()
-    for folder in folders:
-        convert_again(folder, report)
+    for folder, readers in datasets.items():
+        convert_again(folder, readers, report)
     return report
 
 
-def convert_again(folder: Path, report: Report) -> None:
+@file_errors()
+def convert_again(folder: Path, datasets: Sequence[ConfigDict], report: Report) -> None:
     """Repeat a conversion with the options of the first time, in its folder.
 
-    Nothing changes if there are faults.
+    Nothing changes if there are faults, or if the datasets of the config would no longer fit.
 
     Args:
         folder: Folder of the conversion.
+        datasets: Settings of the datasets that read it.
         report: Takes what is wrong, and what the conversion loses.
 
     Raises:
         OSError: If something cannot be read or written.
         ValueError: If the folder does not record how it was made.
     """
-    record = json.loads((folder / RECORD).read_bytes())
+    try:
+        record = json.loads((folder / RECORD).read_bytes())
+    except ValueError as error:
+        raise UserError(f'{folder / RECORD} is damaged ({error}): remove {folder}, and write the '
+                        'config again with colonnade new_config') from error
     if 'options' not in record:
         raise UserError(f'{folder} was converted by an earlier version, which has not recorded its '
                         'options: remove it, and write the config again with colonnade new_config')
@@ -59,11 +73,41 @@ def convert_again(folder: Path, report: Report) -> None:
             paths = [_source(each, folder) for each in (given if several else [given])]
             options[key] = paths if several else paths[0]
     scratch = folder.with_name(f'{folder.name}-again')
+    shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
     args = argparse.Namespace(**options, data_out=scratch, lists=None, palette=None)
     with opened(args, record['kind'], report):
-        pass
-    if not report.num_faults:
+        if not report.num_faults and (changed := _find_misfit(datasets, args, folder)):
+            report.fault(
+                f'{changed}: nothing was changed. Write the config again with colonnade '
+                'new_config, to another --out', 'stale-conversion', file=folder)  # yapf: disable
+    if report.num_faults:
+        shutil.rmtree(scratch, ignore_errors=True)
+    else:
         replace_folder(scratch, folder)
+
+
+def _find_misfit(datasets: Sequence[ConfigDict], args: argparse.Namespace, folder: Path) -> str:
+    """Return what of a repeated conversion does not fit the config, or an empty string."""
+    for dataset in datasets:
+        file = Path(paths_of_setting(dataset.ann_file, dataset)[0])
+        side = SIDES.index(file.stem)
+        was, now = classes_of(dataset), args.classes
+        if args.coco:
+            now = categories_of(args.coco[side])
+            if now == categories_of(file):  # of which the config may train a part
+                now = None
+        if was and now and list(was) != list(now):
+            return f'the classes are now {", ".join(now)}, and those of the config {", ".join(was)}'
+        prefix = dataset.get('data_prefix') or {}
+        images = paths_of_setting(prefix.get('img', prefix.get('img_path')), dataset)
+        if images and args.images and not _is_same(images[0], args.images[side]):
+            return (f'the images are now in {args.images[side]}, and those of the config in '
+                    f'{images[0]}')
+    return ''
+
+
+def _is_same(one: str, other: str | Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _source(recorded: list[str], folder: Path) -> Path:

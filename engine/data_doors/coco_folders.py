@@ -55,7 +55,7 @@ def read_coco(path: Path, reading: Reading) -> dict[str, Part]:
                 'with --coco')
         elif split == 'test':
             reading.lose('file of the test part is left for tests', reading.source(files[0]))
-        elif part := read_file(files[0], None, reading):
+        elif part := read_file(files[0], None, reading, masks=not reading.boxes_only):
             parts[split] = part
     return parts
 

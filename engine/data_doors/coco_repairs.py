@@ -4,6 +4,7 @@ Entries are changed in place. Each repair is counted, and named after the entry 
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -179,9 +180,15 @@ class Repairer:
             entry for entry in self.entries['annotations']
             if isinstance(entry.get('image_id'), (int, str)) and entry['image_id'] not in ids
         ]
-        for entry in orphans:
-            self.count('annotations of images that the file does not have: removed', 'annotations',
-                       entry)
+        if 2 * len(orphans) > len(self.entries['annotations']):
+            self.reading.fault(
+                self.file, f'{len(orphans)} of {len(self.entries["annotations"])} annotations are '
+                'of images that the file does not have: it is not the file of these images, or '
+                'its image_id are wrong')
+        else:
+            for entry in orphans:
+                self.count('annotations of images that the file does not have: removed',
+                           'annotations', entry)
         used = {_key(entry.get('image_id')) for entry in self.entries['annotations']}
         unused = [
             entry for entry in self.entries['images']
@@ -329,11 +336,10 @@ def _shape_of(mask: Any) -> tuple[list[float], float] | None:
 def _whole(value: Any) -> int | str | None:
     """Return an ID or side as an integer where it is one, a name as it is, and else None."""
     if isinstance(value, str):
-        try:
+        if re.fullmatch(r'0|-?[1-9]\d{0,17}', value):
             return int(value)
-        except ValueError:
-            number = _number(value)
-            return int(number) if number is not None and number.is_integer() else value or None
+        number = _number(value) if re.fullmatch(r'-?\d{1,15}\.0+', value) else None
+        return value or None if number is None else int(number)
     if type(value) is float and value.is_integer():
         return int(value)
     return value if type(value) is int else None

@@ -50,7 +50,11 @@ def open_instances(form: str, read: Reader, args: argparse.Namespace,
     paths = args.data
     folders = [above_images(path.parent if path.is_file() else path) for path in paths]
     reading = Reading(
-        Path(os.path.commonpath(folders)), report, paths=paths, skips_bad_data=_skips(args))
+        Path(os.path.commonpath(folders)),
+        report,
+        paths=paths,
+        skips_bad_data=_skips(args),
+        boxes_only=args.boxes)
     found = [read(path, reading) for path in paths]
     if report.num_faults:
         return None

@@ -82,6 +82,7 @@ class Reading:
         owners: Images that :func:`~.same_stem.image_of` found, and the annotations of each.
         paths: All that ``--data`` names.
         skips_bad_data: Whether samples that cannot be used are left out, not reported as faults.
+        boxes_only: Whether masks are not used.
         skipped: Samples that are left out, and why.
         repairs: What was repaired, and how often.
         tables: Files on the whole dataset that were read.
@@ -95,15 +96,15 @@ class Reading:
     owners: dict[Path, Path] = field(default_factory=dict)
     paths: Sequence[Path] = ()
     skips_bad_data: bool = False
+    boxes_only: bool = False
     skipped: dict[str, str] = field(default_factory=dict)
     repairs: dict[str, Loss] = field(default_factory=dict)
+    tables: set[Path] = field(default_factory=set)
+    labels: set[Path] = field(default_factory=set)
 
     def repair(self, what: str, source: str | None = None) -> None:
         """Count a repair; the first source is its example."""
         self.repairs.setdefault(what, Loss(first=source)).count += 1
-
-    tables: set[Path] = field(default_factory=set)
-    labels: set[Path] = field(default_factory=set)
 
     def lose(self, what: str, source: str | None = None, count: int = 1) -> None:
         """Count something that is not kept; the first source is its example."""

@@ -5,9 +5,8 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from PIL import Image
-
 from colonnade.common.errors import UserError
+from colonnade.runtime.images import SUFFIXES
 
 from .instances import SPLITS, split_folders, without_number
 
@@ -78,8 +77,7 @@ def child(folder: Path,
 
 def has_images(folder: Path) -> bool:
     """Whether there is a file below a folder that Pillow may know."""
-    known = tuple(Image.registered_extensions())
-    return any(name.lower().endswith(known) and not name.startswith('.')
+    return any(name.lower().endswith(SUFFIXES) and not name.startswith('.')
                for _, _, names in os.walk(folder, followlinks=True) for name in names)
 
 

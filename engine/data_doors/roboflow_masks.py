@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from colonnade.common.errors import UserError
+from colonnade.runtime.images import SUFFIXES
 
 from ..data_validation.findings import Report, repeated, shown
 from ..own_data.label_maps import IGNORED
@@ -88,8 +88,7 @@ def read_classes(file: Path) -> dict[int, str]:
 
 def _sources_in(folder: Path, report: Report) -> dict[str, Path]:
     """Images and their masks, which lie beside them."""
-    known = tuple(Image.registered_extensions())
-    names = sorted(path.name for path in folder.iterdir() if path.name.lower().endswith(known))
+    names = sorted(path.name for path in folder.iterdir() if path.name.lower().endswith(SUFFIXES))
     masks = {name.removesuffix(MASK_END): name for name in names if name.endswith(MASK_END)}
     images = {Path(name).stem: name for name in names if not name.endswith(MASK_END)}
     for stem in sorted(images.keys() - masks.keys()):

@@ -5,9 +5,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
-
 from colonnade.common.errors import UserError
+from colonnade.runtime.images import SUFFIXES
 
 from ..data_validation.findings import Report
 from ..own_data.file_pairs import list_named
@@ -83,11 +82,10 @@ def _image_end(images: Path, names: Path) -> str:
     Raises:
         ValueError: If there are no such images.
     """
-    known = Image.registered_extensions()
     first = next(filter(None, map(str.strip, names.read_text(encoding='utf-8').split('\n'))), '')
     ends = [
         path.suffix for path in sorted((images / first).parent.glob('*'))
-        if path.stem == Path(first).name and path.suffix.lower() in known
+        if path.stem == Path(first).name and path.suffix.lower() in SUFFIXES
     ]
     if not first or not ends:
         raise UserError(f'{names}: there is no image {images / first}.*')

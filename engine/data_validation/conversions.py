@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -34,7 +35,7 @@ def portable_path(path: Path, folder: Path) -> list[str]:
 def find_path(recorded: list[str], folder: Path) -> Path | None:
     """Return the path that :func:`portable_path` recorded, or None if it does not exist."""
     candidates = (Path(os.path.normpath(folder / each)) for each in recorded)
-    return next(filter(Path.exists, candidates), None)
+    return next(filter(os.path.exists, candidates), None)
 
 
 def record_sources(folder: Path,
@@ -73,26 +74,40 @@ def _read_state(file: Path) -> State:
 
 
 def _list_like(root: Path, names: Iterable[str]) -> set[str]:
-    """Return the files in the folders of others that have a suffix of theirs."""
+    """Return the files in and below the folders of others that have a suffix of theirs.
+
+    The neighbors of a folder count as well, but for those that are directly in the root: next to
+    annotations, there may be anything.
+    """
     suffixes = defaultdict(set)
     for name in names:
-        suffixes[os.path.dirname(name)].add(os.path.splitext(name)[1].lower())
+        folder = os.path.dirname(name)
+        top = os.path.dirname(folder) or folder
+        suffixes[top].add(os.path.splitext(name)[1].lower())
     found = set()
-    for folder, known in suffixes.items():
-        path = root / folder
-        for name in os.listdir(path) if path.is_dir() else ():
-            if os.path.splitext(name)[1].lower() in known and not name.startswith('.'):
-                found.add(os.path.join(folder, name))
+    for top, known in suffixes.items():
+        for path, below, files in os.walk(root / top):
+            below[:] = [name for name in below if not name.startswith('.')]
+            if RECORD in files:  # a conversion
+                below.clear()
+                continue
+            inner = os.path.relpath(path, root)
+            found |= {
+                os.path.normpath(os.path.join(inner, name))
+                for name in files
+                if os.path.splitext(name)[1].lower() in known and not name.startswith('.')
+            }
     return found
 
 
 def find_changes(folder: Path) -> list[str] | None:
     """Return the sources that are new, edited or gone since the conversion, with what they are.
 
-    None if they are not on this machine, or an earlier version has not recorded them.
+    None if they are not on this machine, or of another user, or if an earlier version has not
+    recorded them.
 
     Raises:
-        OSError: If a source cannot be read.
+        OSError: If a source cannot be read for another reason.
         ValueError: If the record is damaged.
     """
     if not (folder / SOURCES).is_file():
@@ -101,15 +116,19 @@ def find_changes(folder: Path) -> list[str] | None:
     states: dict[str, State] = content['files']
     root = find_path(content['root'], folder)
     read = [name for name, state in states.items() if state]
-    if root is None or read and not any((root / name).exists() for name in read[:CHUNK]):
+    if root is None or read and not any(
+            map(os.path.exists, (root / name for name in read[:CHUNK]))):
         return None
     missing = [name for name, state in states.items() if state is None]
-    new = sorted(_list_like(root, content['labels']) - states.keys())
-    new += [name for name in missing if (root / name).exists()]
     chunks = [read[start:start + CHUNK] for start in range(0, len(read), CHUNK)]
-    with ThreadPoolExecutor(WORKERS) as pool:
-        changed = [each for found in pool.map(lambda names: list(_changed(root, names, states)),
-                                              chunks) for each in found]  # yapf: disable
+    try:
+        new = sorted(_list_like(root, content['labels']) - states.keys())
+        new += [name for name in missing if (root / name).exists()]
+        with ThreadPoolExecutor(WORKERS) as pool:
+            changed = [each for found in pool.map(lambda names: list(_changed(root, names, states)),
+                                                  chunks) for each in found]  # yapf: disable
+    except PermissionError:
+        return None
     return [*changed, *(f'{root / name} (new)' for name in new)]
 
 
@@ -155,8 +174,8 @@ def report_changes(dataset: ConfigDict, config: Any, known: set[Path], report: R
         return
     if changes is None:
         report.remark(
-            f'{folder} was converted from files that are not on this machine, or by an earlier '
-            'version: they were not compared with it',
+            f'{folder} was converted from files that cannot be read on this machine, or by an '
+            'earlier version: they were not compared with it',
             'unknown-sources',
             file=folder)
     elif changes:
@@ -164,6 +183,6 @@ def report_changes(dataset: ConfigDict, config: Any, known: set[Path], report: R
         shown = ', '.join(changes[:MAX_SHOWN])
         report.fault(
             f'{folder} is older than what it was converted from: {shown}{more}; '
-            f'{ADVICE.format(config)}',
+            f'{ADVICE.format(shlex.quote(str(config)))}',
             'stale-conversion',
             file=folder)

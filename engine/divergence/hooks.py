@@ -71,6 +71,7 @@ class FiniteSteps(Hook):
         self.seen: list[str] = []  # images since the last step
         self.bad_batch: Any = None  # the first since the last step
         self.reason = ''  # of that, where it is neither its loss nor a gradient
+        self.cause: Exception | None = None  # error of the latest forward pass that failed
 
     def before_train(self, runner: Runner) -> None:
         """Guard the optimizers.
@@ -143,11 +144,12 @@ class FiniteSteps(Hook):
             if self.guards and not any(guard.has_loss for guard in self.guards):
                 with suppress(RuntimeError):  # of a GPU that has failed
                     found = search(runner, data, run=alone)
-            if not found or found.is_of_modules and fails_when_finite(runner, data):
+            if not found or not found.weights and fails_when_finite(runner, data):
                 raise
             if not alone:
                 raise NonFiniteError(f'{error}\n{found}') from error
             self.note(data, f'the forward pass ended with {type(error).__name__}: {error}')
+            self.cause = error
             for guard in self.guards:
                 guard.abandon()
             return {}
@@ -210,7 +212,7 @@ class FiniteSteps(Hook):
         raise NonFiniteError(
             f'training stops at iteration {runner.iter + 1} of {runner.max_iters}: {self.in_a_row} '
             'steps in a row were skipped, as a loss or a gradient was not finite '
-            f'(--max-bad-steps {self.max_bad_steps})\n{findings}\n{how}')
+            f'(--max-bad-steps {self.max_bad_steps})\n{findings}\n{how}') from self.cause
 
 
 class Attempt:

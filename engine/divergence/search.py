@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -57,11 +58,6 @@ class Findings:
         else:
             lines.append('a second forward pass of the batch was finite')
         return '\n'.join([*lines, f'images of the batch: {shortened(self.images, 16)}'])
-
-    @property
-    def is_of_modules(self) -> bool:
-        """Whether outputs of modules alone are not finite, and neither batch nor weights."""
-        return bool(self.module) and not self.batch and not self.weights
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -170,14 +166,19 @@ def search(runner: Runner,
 
 
 def fails_when_finite(runner: Runner, batch: Any) -> bool:
-    """Return True if the forward pass of a batch also fails with finite outputs of all modules.
+    """Return True if the forward pass also fails with a finite batch and finite outputs.
 
     Args:
         runner: In training, alone.
         batch: As the data loader gave it.
     """
     model = bare(runner.model)
-    handles = [module.register_forward_hook(make_finite) for module in model.modules()]
+    batch = deepcopy(batch)
+    for _, tensor in tensors_in(batch):
+        clear_non_finite(tensor)
+    kept = {id(each) for each in (*model.parameters(), *model.buffers())}
+    handles = [module.register_forward_hook(partial(make_finite, kept))
+               for module in model.modules()]  # yapf: disable
     try:
         with torch.no_grad():
             losses_of(runner, model, batch)
@@ -189,11 +190,24 @@ def fails_when_finite(runner: Runner, batch: Any) -> bool:
     return False
 
 
-def make_finite(module: nn.Module, args: Any, output: Any) -> None:
-    """Replace NaN and infinity by 0 in the output of a module, as a forward hook."""
+def make_finite(kept: Collection[int], module: nn.Module, args: Any, output: Any) -> None:
+    """Replace NaN and infinity by 0 in the output of a module, as a forward hook.
+
+    Args:
+        kept: IDs of the model's own tensors, which a module may return.
+        module: Module that was called.
+        args: Its arguments.
+        output: Its output, changed in place.
+    """
     for _, tensor in tensors_in(output):
-        if not is_finite(tensor):
-            tensor.nan_to_num_(0., 0., 0.)
+        if id(tensor) not in kept:
+            clear_non_finite(tensor)
+
+
+def clear_non_finite(tensor: Tensor) -> None:
+    """Replace NaN and infinity by 0 in place."""
+    if not is_finite(tensor):
+        tensor.nan_to_num_(0., 0., 0.)
 
 
 @contextmanager

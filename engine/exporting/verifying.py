@@ -25,6 +25,8 @@ from .graphs import ExportError, Graph, Size
 ROUNDS = 5  # of timing, in turns
 #: of the largest value of an output; smaller rounding errors of torch count as this much
 LEAST_ERROR = 1e-6
+#: as that, where a module cannot compute in float64 and the error of torch is unknown
+ASSUMED_ERROR = 1e-5
 #: graphs that deviate by so many tolerances are refused, and below that written with a warning
 REFUSED = 10
 
@@ -93,8 +95,10 @@ def compare(graph: Graph, path: Path) -> Comparison:
             absolute = max(absolute, deviation)
             relative = max(relative, deviation / largest if largest else deviation)
         exact = exact_outputs(run_exact, inputs, expected)
-        for name, *arrays in zip(graph.output_names, found, expected, exact, strict=True):
-            factor, output = max((factor, output), (error_factor(*arrays), name))
+        least = ASSUMED_ERROR if exact is None else LEAST_ERROR
+        for name, *arrays in zip(
+                graph.output_names, found, expected, exact or expected, strict=True):
+            factor, output = max((factor, output), (error_factor(*arrays, least=least), name))
     size = max(graph.sizes, key=lambda size: size[1] * size[2] / size[0])
     seconds = timed(graph.make_inputs(size), run_module, run_file)
     num_bytes = sum(file.stat().st_size for file in files_of(path))
@@ -130,8 +134,8 @@ def verify(graph: Graph, path: Path, tolerance: float) -> Comparison:
         'colonnade predict')
 
 
-def exact_outputs(run: Run, inputs: tuple[Tensor, ...], expected: Arrays) -> Arrays:
-    """Return the outputs of a module in float64, or those in float32 where it cannot compute so.
+def exact_outputs(run: Run, inputs: tuple[Tensor, ...], expected: Arrays) -> Arrays | None:
+    """Return the outputs of a module in float64; None where it cannot compute so.
 
     Args:
         run: Of the module in float64.
@@ -142,26 +146,31 @@ def exact_outputs(run: Run, inputs: tuple[Tensor, ...], expected: Arrays) -> Arr
     try:
         found = run(doubled)
     except (RuntimeError, TypeError):  # an operator of the module has no float64
-        return expected
+        return None
     same = len(found) == len(expected) and all(
         ours.shape == theirs.shape for ours, theirs in zip(found, expected, strict=True))
-    return found if same else expected
+    return found if same else None
 
 
-def error_factor(found: np.ndarray, expected: np.ndarray, exact: np.ndarray) -> float:
+def error_factor(found: np.ndarray,
+                 expected: np.ndarray,
+                 exact: np.ndarray,
+                 *,
+                 least: float = LEAST_ERROR) -> float:
     """Return by how much more an output deviates from float64 than that of torch.
 
     Args:
         found: Of the graph.
         expected: Of torch, in float32.
         exact: Of torch, in float64.
+        least: Smallest error of torch to compare with, as a fraction of the largest value.
     """
     finite = np.isfinite(found) & np.isfinite(expected) & np.isfinite(exact)
     if not finite.any():
         return 0.
     found, expected, exact = (each[finite].astype(np.float64) for each in (found, expected, exact))
-    least = LEAST_ERROR * (np.abs(exact).max() or 1.)
-    return float(np.abs(found - exact).max() / max(np.abs(expected - exact).max(), least))
+    smallest = least * (np.abs(exact).max() or 1.)
+    return float(np.abs(found - exact).max() / max(np.abs(expected - exact).max(), smallest))
 
 
 def deviations(graph: Graph, size: Size, found: Arrays,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from PIL import Image
+from colonnade.runtime.images import SUFFIXES
 
 from ..data_validation.findings import Report, listed, repeated
 
@@ -89,7 +89,7 @@ def _files(folder: Path, report: Report) -> list[str]:
                "--coco and a detector's config" if os.path.isfile(folder) else 'is no folder'
         report.fault(f'{folder} {what}')
         return []
-    known, seen = tuple(Image.registered_extensions()), {os.path.realpath(folder)}
+    known, seen = SUFFIXES, {os.path.realpath(folder)}
     names: list[str] = []
     walk = os.walk(
         folder, followlinks=True, onerror=lambda error: report.fault(f'cannot be read: {error}'))

@@ -10,6 +10,7 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
+from colonnade.common.errors import FileError
 from colonnade.weights.sharded_files import is_checkpoint
 
 from ..atomic import write_text
@@ -100,7 +101,7 @@ class BestCheckpoint(Hook):
         try:
             with unless_it_fails(runner), failing_together():
                 self._save(runner, compared)
-        except OSError as error:
+        except FileError as error:
             self.paths = paths
             runner.logger.error(f'{error}. Training goes on, and the best checkpoint stays the one '
                                 'before. The next evaluation that exceeds it is saved')

@@ -9,6 +9,8 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
 
+from colonnade.common.errors import FileError
+
 from ..atomic import write_text
 from ..checkpoint_files import NAME, CheckpointError, is_local
 from ..processes import failing_together
@@ -60,7 +62,7 @@ class LastCheckpoints(Hook):
         """Save a checkpoint, or log why there is none."""
         try:
             self.write(runner, step, meta)
-        except OSError as error:
+        except FileError as error:
             if self.saved_at == meta['iter']:
                 runner.logger.warning(f'{error}. {self.saving.last_ckpt} is on the disk, without '
                                       'what is noted of the best checkpoint since')
@@ -75,7 +77,7 @@ class LastCheckpoints(Hook):
         """Save a checkpoint, then delete those that are too many; all processes call it.
 
         Raises:
-            OSError: If it cannot be written, in all processes. Nothing has changed then.
+            FileError: If it cannot be written, in all processes. Nothing has changed then.
         """
         if self.is_plain:
             self.write_plain(runner, step, meta)
@@ -149,7 +151,7 @@ class LastCheckpoints(Hook):
         step = runner.epoch if self.saving.by_epoch else runner.iter
         try:
             self.write(runner, step, dict(epoch=runner.epoch, iter=runner.iter))
-        except OSError as error:
+        except FileError as error:
             has_one = runner.message_hub.runtime_info.get('last_ckpt')
             what = 'go on with --resume' if has_one else 'train again'
             raise CheckpointError(

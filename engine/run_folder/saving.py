@@ -15,12 +15,12 @@ def saving_hook(runner: Runner) -> CheckpointHook | None:
 
 @contextmanager
 def unless_it_fails(runner: Runner) -> Iterator[None]:
-    """A block whose changes to what is noted in checkpoints are undone if it raises an OSError."""
+    """A block whose changes to what is noted in checkpoints are undone if it raises."""
     infos = runner.message_hub.runtime_info
     before = dict(infos)
     try:
         yield
-    except OSError:
+    except BaseException:
         infos.clear()
         infos.update(before)
         raise

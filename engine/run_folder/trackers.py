@@ -90,7 +90,8 @@ def same_wandb_run(cfg: Config, trackers: Sequence[str]) -> Iterator[None]:
     """
     backends = (cfg.get('visualizer') or {}).get('vis_backends') or []
     used = 'wandb' in trackers or any(
-        name_of(each.get('type')) == 'WandbVisBackend' for each in backends)
+        isinstance(each, dict) and name_of(each.get('type')) == 'WandbVisBackend'
+        for each in backends)
     is_first = not int(os.environ.get(VARIABLES.get(cfg.launcher, ('', ))[0], 0))
     if not used or not is_first or 'WANDB_RUN_ID' in os.environ:
         yield

@@ -1,6 +1,7 @@
 """What a run says of itself: how it was started, with which settings, and what it uses."""
 from __future__ import annotations
 
+import re
 import resource
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from mmengine.runner import Runner
 from ..hooks import plain
 from .fingerprints import data_of
 
+ADDRESS = re.compile(r' at 0x[0-9a-f]+')  # of an object of a config in Python
 SPLITS = dict(training='train_dataloader', validation='val_dataloader')
 
 
@@ -92,7 +94,7 @@ def flat(value: Any, name: str = '') -> dict[str, str]:
     elif isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value):
         items = [(str(index), item) for index, item in enumerate(value)]
     if not items:
-        return {name: repr(plain_sequence(value))}
+        return {name: ADDRESS.sub('', repr(plain_sequence(value)))}
     found: dict[str, str] = {}
     for key, item in items:
         found |= flat(item, f'{name}.{key}' if name else key)

@@ -30,6 +30,7 @@ UPLOAD = '/gradio_api/upload'
 EVENTS = '/gradio_api/queue/join'
 FILES = ('/api/predict', UPLOAD)
 # what the page needs of Gradio, whose other routes fetch URLs, read files or tell of other users
+HEALTH = '/health'  # which probes ask for by the address of the machine
 OPEN = re.compile(r'/(health|api/(model|predict|openapi\.json))|'
                   r'/(config|theme\.css|favicon\.ico|manifest\.json)?|'
                   r'/(assets|static)/.+|'
@@ -129,7 +130,7 @@ class Guard:
     def check(self, path: str, headers: Headers) -> None:
         """Raise an HTTPException for a request that is refused for its head."""
         host, origin = headers.get('host', ''), headers.get('origin')
-        is_known = name_of(host) in LOOPBACK or self.is_allowed(host)
+        is_known = name_of(host) in LOOPBACK or self.is_allowed(host) or path == HEALTH
         if not is_known and (self.loopback or self.allowed_hosts):
             names = ', '.join(('localhost', *self.allowed_hosts))
             raise HTTPException(

@@ -161,9 +161,14 @@ def check_stored(model: dict[str, Any], checkpoint: Mapping[str, Any], source: s
         source: Name of its file.
 
     Raises:
-        PackageError: If it needs more.
+        PackageError: If it needs more, or if a tensor claims memory that the file does not hold.
     """
     state = state_dict_of(checkpoint, source)
+    for key, value in state.items():
+        if value.layout != torch.strided or value.device.type != 'cpu':
+            kind = str(value.layout).removeprefix('torch.')
+            raise PackageError(f'{source}: {key} is a {kind} tensor on {value.device}, expected a '
+                               'strided one in memory')
     storages = {
         each.untyped_storage().data_ptr(): each.untyped_storage()
         for each in state.values()

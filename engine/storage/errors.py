@@ -18,11 +18,11 @@ CREDENTIALS = ('they come from backend_args or, for s3://, from AWS_ACCESS_KEY_I
                'AWS_SECRET_ACCESS_KEY, or ~/.aws')
 
 
-class AccessError(PermissionError, UserError):
+class AccessError(PermissionError, FileError):
     """A storage that denies access."""
 
 
-class UnreachableError(ConnectionError, UserError):
+class UnreachableError(ConnectionError, FileError):
     """A storage that does not answer."""
 
 

@@ -55,10 +55,10 @@ class Phases(Hook):
     def _after_iter(self, runner: Runner, batch_idx: int, *_: Any, mode: str = 'train',
                     **__: Any) -> None:  # yapf: disable
         loop = None if mode == 'train' else getattr(runner, f'{mode}_loop')
-        if self.is_first:
+        if loop is not None and batch_idx + 1 == len(loop.dataloader):
+            self.progress.enter(GATHERS)  # also for hooks that wait for all, such as StopOnSignal
+        elif self.is_first:
             self.progress.enter(BUSY)
-        elif loop is not None and batch_idx + 1 == len(loop.dataloader):
-            self.progress.enter(GATHERS)
         else:
             self.progress.enter(DATA, (batch_idx if loop else runner.iter) + 2)
 

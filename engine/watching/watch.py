@@ -21,7 +21,7 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from colonnade.common.errors import UserError
+from colonnade.common.errors import UserCodeError, UserError
 
 from ..interruption import Interrupted
 from ..processes import ProcessError, on_several_machines
@@ -121,7 +121,8 @@ class Watch(Thread):
             self.others[rank] = Report(**message['report'])
         if 'left' in message:
             self.others[rank].phase = LEFT
-        self.is_told, self.details = 'ended' in message, message.get('details', '')
+        if 'ended' in message and not self.is_told:  # the first one is why the others end
+            self.is_told, self.details = True, message.get('details', '')
         return message.get('ended', '')
 
     def judge(self) -> str:
@@ -213,6 +214,8 @@ def write_aside(write: Callable[..., None], *args: Any, **kwargs: Any) -> Thread
 
 def traceback_of(error: BaseException | None) -> str:
     """Return the lines of a traceback; empty for errors whose message is all that a user needs."""
+    if isinstance(error, UserCodeError):
+        return ('\n' + error.format_traceback().rstrip()[-LONGEST:]).rstrip()
     if error is None or isinstance(error, (UserError, SystemExit)):
         return ''
     return '\n' + ''.join(traceback.format_exception(error)).rstrip()[-LONGEST:]

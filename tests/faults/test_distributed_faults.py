@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log, run_tw
 from independent_processes import Ended, run_independently, train
 from mmengine.registry import MODELS
 
+from colonnade.common.errors import UserCodeError
 from colonnade.engine.agreement import deciding_settings, differences
 from colonnade.engine.launch import read_config
 from colonnade.engine.watching import watch
@@ -106,12 +108,14 @@ def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
     command = [ROOT / 'tests/failing_processes.py']
     one, other = run_independently(command, command, out=tmp_path, timeout=60)
     assert one.status == other.status == 0, (one, other)
-    assert 'disk: CheckpointError full' in one.printed
+    assert 'disk: FileError [Errno 28] full' in one.printed
     for line in ('bug: ProcessError process 1 failed:', 'both: ProcessError process 1 failed:'):
         assert line in one.printed
     assert one.printed.count('in break_down') == 2
-    for line in ('disk: OSError', 'bug: KeyError', 'both: KeyError'):
+    for line in ('disk: FileError', 'bug: KeyError', 'both: KeyError',
+                 'first: ProcessError process 0 failed:', 'check: UserError no such key'):
         assert line in other.printed
+    assert other.printed.count('in break_down') == 1
     assert one.printed.count('the report lacks this evaluation') == 1
     for each in (one, other):
         assert each.printed.endswith('together: [0, 1]\n')
@@ -302,9 +306,11 @@ def test_phases_of_a_process(kind: str) -> None:
     call('before_{}_iter', 1)
     call('after_{}_iter', 1)
     call('after_{}_epoch')
-    last = (DATA, 3) if kind == 'train' else (GATHERS, 2)
+    # between these two, a hook may wait for the last batch of the other processes
+    last = [(BUSY, 2), (DATA, 3)] if kind == 'train' else [(GATHERS, 2), (GATHERS, 2)]
+    end = BUSY, last[1][1]
     assert found == [(BUSY, 0), (DATA, 1), (STEP, 1), (STEP, 1), (BUSY, 1), (DATA, 2), (STEP, 2),
-                     (STEP, 2), (BUSY, 2), last, (BUSY, last[1]), (BUSY, last[1])]  # yapf: disable
+                     (STEP, 2), *last, end, end]  # yapf: disable
 
 
 def wait_for_an_end(link: Connection, hanging: Path) -> None:
@@ -327,6 +333,26 @@ def test_a_disk_that_hangs_keeps_no_process(tmp_path: Path,
     process.join(30)
     process.kill()
     assert process.exitcode == 1
+
+
+def test_the_first_traceback_is_kept(tmp_path: Path) -> None:
+    """Whatever is heard after it; also that of an error whose message would be enough."""
+    ends = [multiprocessing.Pipe() for _ in range(2)]
+    own = watch.Watch({rank: end[0] for rank, end in enumerate(ends, 1)}, 600, tmp_path, tmp_path)
+    try:
+        try:
+            raise KeyError('theirs')
+        except KeyError as cause:
+            raise UserCodeError('a sample cannot be loaded') from cause
+    except UserCodeError as error:
+        details = watch.traceback_of(error)
+    assert "KeyError: 'theirs'" in details
+    for index, message in enumerate(
+        (dict(ended='a',
+              details=details), dict(report=asdict(own.own)), dict(ended='b', details='other'))):
+        ends[index % 2][1].send_bytes(json.dumps(message).encode())
+        own.hear(1 + index % 2)
+        assert own.details == details and own.is_told
 
 
 def test_strangers_keep_nobody_waiting(tmp_path: Path) -> None:
@@ -417,10 +443,11 @@ def test_what_does_not_decide_a_training_may_differ() -> None:
     cfg.merge_from_dict({
         'default_hooks.checkpoint.interval': 7,
         'optim_wrapper.optimizer.lr': 7.,
+        'test_dataloader.batch_size': 7,
         'model.backbone.drop_path_rate': 0.7,
     })
     found = differences(deciding_settings(cfg), first)
     assert re.findall(r'(\S+) is ', found) == [
         'default_hooks.checkpoint.interval', 'model.backbone.drop_path_rate',
-        'optim_wrapper.optimizer.lr'
+        'optim_wrapper.optimizer.lr', 'test_dataloader.batch_size'
     ]

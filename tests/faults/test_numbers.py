@@ -349,8 +349,9 @@ def test_an_error_that_nan_leads_to_is_skipped(small: Callable, log: Callable,
     assert '2 steps were skipped' in log(runner)
     assert runner.optim_wrapper.inner_count == 8
     monkeypatch.setattr('test_numbers.linear_sum_assignment', lambda costs: [][0])
-    with pytest.raises(IndexError):  # which is no matter of numbers
-        small(4)
+    for bad in ([], [1]):
+        with pytest.raises(IndexError):  # which is no matter of numbers, whatever the batch holds
+            small(4, bad=bad)
 
 
 def test_a_bad_part_drops_an_accumulated_step(small: Callable, log: Callable) -> None:

@@ -41,8 +41,19 @@ class OwnTransform(BaseTransform):
 
 @HOOKS.register_module(force=True)
 class OwnHook(Hook):
+    saves = False
+
     def before_train(self, runner):
-        raise KIND('theirs')  # hook
+        if not self.saves:
+            raise KIND('theirs')  # hook
+
+
+@HOOKS.register_module(force=True)
+class OwnSavingHook(OwnHook):
+    saves = True
+
+    def before_save_checkpoint(self, runner, checkpoint):
+        raise KIND('theirs')  # saving
 
 
 @MODELS.register_module(force=True)
@@ -71,6 +82,7 @@ SETTINGS = dict(
     constructor="train_dataloader = dict(dataset=dict(pipeline="
     "[dict(type='OwnTransform', fails=True), *_base_.train_dataloader.dataset.pipeline]))",
     hook="custom_hooks = [dict(type='OwnHook')]",
+    saving="custom_hooks = [dict(type='OwnSavingHook')]",
     head="model = dict(decode_head=dict(type='OwnHead'))",
     prediction="model = dict(decode_head=dict(type='OwnHead'))",
     metric="val_evaluator = dict(type='OwnMetric')")
@@ -118,6 +130,7 @@ def run(run_tool: Callable, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
     ('transform', 'ValueError', r'^train: sample .*, BaseSegDataset\) cannot be loaded: Value'),
     ('constructor', 'ValueError', r'\(OwnTransform\) cannot be built: theirs'),
     ('hook', 'OSError', ''),
+    ('saving', 'FileNotFoundError', ''),
     ('head', 'ValueError', ''),
     ('metric', 'OSError', ''),
     *(pytest.param(place, kind, '', marks=pytest.mark.slow) for place, kind in (
