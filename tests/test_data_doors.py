@@ -225,15 +225,17 @@ def move_images(folder: Path) -> None:
 ])
 def test_a_conversion_that_the_config_does_not_fit_is_refused(edit: Callable, says: str,
                                                               drawn: Parts, tmp_path: Path,
-                                                              run_tool: Callable) -> None:
+                                                              run_tool: Callable,
+                                                              capsys: Any) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
     run_tool('new_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
     before = (tmp_path / 'own_data/train.json').read_bytes()
     edit(tmp_path / 'set')
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit):
         run_tool('check_data', out, '--convert-again')
-    assert re.search(f'{says}.*: nothing was changed. Write the config again', str(stopped.value))
+    assert re.search(f'{says}.*: nothing was changed. Write the config again',
+                     capsys.readouterr().err)
     assert (tmp_path / 'own_data/train.json').read_bytes() == before
     assert not (tmp_path / 'own_data-again').exists()
 
