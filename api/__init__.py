@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from colonnade.configs import list_configs
     from colonnade.engine.evaluation import evaluate
     from colonnade.engine.prediction import ImageError, Instances, LabelMap, Model, load
-    from colonnade.engine.training import train
+    from colonnade.training import train
     from colonnade.weights import WeightsError
 
 __all__ = [
@@ -32,7 +32,7 @@ HOMES = {
     'LabelMap': 'engine.prediction',
     'Model': 'engine.prediction',
     'load': 'engine.prediction',
-    'train': 'engine.training',
+    'train': 'training',
     'WeightsError': 'weights',
 }
 

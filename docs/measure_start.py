@@ -86,7 +86,7 @@ def run_child(mode: str, data: str) -> None:
     from mmengine.hooks import Hook
     from mmengine.registry import DATASETS
 
-    from colonnade.engine.launch import LaunchOptions, load_config
+    from colonnade.engine.reading import LaunchOptions, load_config
     from colonnade.engine.training import TrainOptions, prepared_runner
 
     class Ready(Exception):

@@ -107,7 +107,7 @@ def their_predictor(args: argparse.Namespace, images: list[str],
     from mmseg.apis import MMSegInferencer
 
     from colonnade.engine.half_precision import keep_answers_float32
-    from colonnade.engine.launch import read_config
+    from colonnade.engine.reading import read_config
     detects = read_config(args.config).default_scope == 'mmdet'
     inferencer = (DetInferencer if detects else MMSegInferencer)(
         str(args.config), str(args.checkpoint), device='cpu', show_progress=False)
@@ -159,7 +159,7 @@ def measure(args: argparse.Namespace, folder: Path) -> Iterator[str]:
     """
     import torch
 
-    from colonnade.engine.launch import read_config
+    from colonnade.engine.reading import read_config
     validation = 'val2017' if read_config(args.config).default_scope == 'mmdet' \
         else 'images/validation'
     images = sorted(map(str, (args.data / validation).glob('*.jpg')))[:args.images]

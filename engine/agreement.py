@@ -14,10 +14,9 @@ from torch.utils.data import Dataset
 from colonnade.common.errors import UserError
 
 from .class_checks import shortened
+from .config_values import flat, plain
 from .data_sources import find_datasets, paths_of
-from .hooks import plain
 from .processes import wait_for_all
-from .run_report.about import flat
 from .run_report.fingerprints import ELSEWHERE, sha256_of_path, versions
 from .storage.files import is_here
 

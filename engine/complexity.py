@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from colonnade.backbones import TRUNKS, ColumnarBackbone
 from colonnade.common.errors import UserCodeError, UserError
 
-from .launch import build_error, read_config
+from .reading import build_error, read_config
 from .without_memory import build_without_memory
 
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'

@@ -1,6 +1,23 @@
 """SHA-256 of files, to tell whether two are the same."""
 from __future__ import annotations
 
-from colonnade.weights.checksums import sha256_of
+import hashlib
+from pathlib import Path
 
-__all__ = ['sha256_of']
+from colonnade.common.errors import file_errors
+
+BLOCK = 2**20  # bytes that are read at a time
+
+
+@file_errors()
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    digest = hashlib.sha256()
+    with path.open('rb') as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -32,13 +32,15 @@ from .config_kinds import reading_config
 from .data_borders import check_pickles, image_paths, naming_deep_files
 from .data_checks import parts_of
 from .data_sources import check_data, evaluators
+from .data_validation.label_map_files import label_problems
 from .digests import sha256_of
 from .fusing import fuse_if_wanted, is_fused
 from .half_precision import Amp, compute_in, half_type, name_of_type
 from .hooks import drop_averaging
-from .launch import LaunchOptions, build_runner, check_metrics, load_config
+from .launch import build_runner
 from .metric_values import Metrics, complete
 from .processes import do_in_first
+from .reading import LaunchOptions, check_metrics, load_config
 from .registries import find_class
 from .runner import StrictRunner
 from .sharding import ShardedRunner
@@ -113,7 +115,7 @@ def testing_config(options: TestOptions) -> tuple[Config, list[Finding]]:
         cfg.pop('runner_type')  # an evaluation has no states to share out
     check_data(cfg, ('test_dataloader', ))
     check_pickles(cfg, ('test_dataloader', ), trust=options.trust)
-    warnings = check_config(cfg, ('test_dataloader', ))
+    warnings = check_config(cfg, ('test_dataloader', ), [label_problems])
     if options.tta:
         augment_tests(cfg)
     return cfg, warnings

@@ -17,7 +17,7 @@ from colonnade.common.errors import MissingFileError, UserError, file_errors
 from colonnade.runtime.images import SUFFIXES
 from colonnade.weights.loading import load_weights
 
-from .launch import build_error, read_config
+from .reading import build_error, read_config
 from .registries import find_class
 
 

@@ -16,6 +16,7 @@ from mmengine.runner import Runner
 from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import WeightsError
 
+from .config_values import plain
 from .registries import find_class
 
 BATCH = 'colonnade_batch'  # in the meta of checkpoints
@@ -215,15 +216,6 @@ def find_log_window(runner: Runner, mode: str) -> int:
     elif mode == 'train' and 'epoch' in windows:
         windows.append(len(runner.train_dataloader))
     return max(1, *(window for window in windows if isinstance(window, int)))
-
-
-def plain(value: Any) -> Any:
-    """A value of a config with dicts in place of mmengine's, which files would need it for."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return type(value)(map(plain, value))
-    return value
 
 
 def described(batch: dict[str, int]) -> str:

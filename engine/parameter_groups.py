@@ -8,8 +8,8 @@ from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 
 from .hooks import QuietFilter
-from .launch import read_config
 from .options import merge_options
+from .reading import read_config
 from .without_memory import build_without_memory
 
 Groups = dict[tuple[float, float], list[str]]  # rate and decay -> names of parameters

@@ -11,17 +11,12 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, TypeVar
 
-from mmengine.config import Config
 from mmengine.dist import all_gather_object, broadcast_object_list, get_world_size, is_main_process
 from mmengine.logging import print_log
-from mmengine.registry import METRICS
 from torch import distributed
 from torch.distributed.distributed_c10d import _get_default_store  # 2.12 has no public name
 
 from colonnade.common.errors import FileError, UserError
-
-from .data_sources import evaluators
-from .options import names_of_type
 
 #: what a launcher sets: number of this process, of all, of this machine's, and all on it
 VARIABLES = {
@@ -120,22 +115,6 @@ def on_several_machines(launcher: str) -> bool:
         return False
     size, local_size = (int(os.environ.get(VARIABLES[launcher][i], 1)) for i in (1, 3))
     return local_size < size
-
-
-def gather_by_messages(cfg: Config) -> None:
-    """Let processes of several machines send each other what they evaluated.
-
-    mmengine's metrics would write it to files in the working folder, which machines may not share.
-    What a config says of its metrics stays.
-
-    Args:
-        cfg: Changed in place.
-    """
-    for metric in evaluators(cfg):
-        with METRICS.switch_scope_and_registry(metric.get('_scope_')) as known:
-            names = names_of_type(known.get(metric.get('type', ''))) or ()
-        if 'collect_device' in names and not {'collect_device', 'collect_dir'} & metric.keys():
-            metric.collect_device = 'gpu'  # mmengine's name for it, also without one
 
 
 class ProcessError(RuntimeError):

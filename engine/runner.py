@@ -19,8 +19,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.common.errors import UserError
-from colonnade.necks import Pyramid
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.openmmlab import without_code
@@ -45,18 +43,6 @@ def log_batch_norms(model: nn.Module, logger: logging.Logger) -> None:
         logger.info(f'batch normalisation: synchronised over {get_world_size()} processes')
     elif norms:
         logger.info('batch normalisation: each process by itself')
-
-
-def parts_of_ours(model: nn.Module) -> list[ColumnarBackbone | Pyramid]:
-    """The trunks and pyramids of a model.
-
-    Raises:
-        ValueError: If there are none.
-    """
-    parts = [m for m in model.modules() if isinstance(m, (ColumnarBackbone, Pyramid))]
-    if not parts:
-        raise UserError('the model has no trunk and no pyramid of colonnade')
-    return parts
 
 
 def require_training_state(checkpoint: Mapping[str, Any], source: str) -> None:

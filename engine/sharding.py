@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from colonnade.common.errors import FileError, UserError, file_errors
-from colonnade.weights.checksums import sha256_of
+from colonnade.engine.digests import sha256_of
 from colonnade.weights.openmmlab import without_code
 from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, mapped, read_folder,
                                              shards_of, write_shards)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,11 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.dist import barrier
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import LogProcessor, Runner
 
 from colonnade.common.errors import MissingFileError, UserError, file_errors
-from colonnade.configs import find_config
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
@@ -35,17 +35,16 @@ from .divergence import FiniteSteps, skip_bad_steps
 from .half_precision import Amp, half_type
 from .hooks import BatchSizeHook, HistoryLimit, SameBuffers
 from .interruption import Interrupted
-from .launch import LaunchOptions, build_runner, check_metrics, load_config, sole_run
+from .launch import build_runner, sole_run
 from .new_classes import NewClasses
 from .pipeline_steps import name_of
+from .reading import LaunchOptions, check_metrics, load_config
 from .run_folder import candidates, go_on, noted, recorded, settle
 from .run_folder.attaching import TABLE
 from .run_folder.newest import best_ones, folder_of
 from .run_folder.pending import PendingEvaluation
-from .run_folder.saving import saving_hook
 from .run_folder.table import MetricsTable
 from .run_folder.trackers import same_wandb_run
-from .run_report.recording import RunRecord
 from .runner import StrictRunner
 from .samples import SkippedSamples
 from .sharding import shard
@@ -107,29 +106,6 @@ class TrainOptions(LaunchOptions):
             raise UserError(f'--max-bad-steps must be at least 1, got {self.max_bad_steps}')
         if isinstance(self.tracker, str):
             self.tracker = (self.tracker, )
-
-
-def train(config: str | Path, **options: Any) -> Path | None:
-    """Train a detector or segmenter, as ``tools/train.py`` does.
-
-    Args:
-        config: A config file, or the name of a shipped config.
-        **options: The attributes of :class:`TrainOptions`.
-
-    Returns:
-        The last checkpoint; None if the config saves none.
-
-    Raises:
-        OSError: If a file or folder is missing, or cannot be written, or the work dir has an
-            earlier run.
-        FloatingPointError: If too many steps in a row had a loss or gradient that is not finite.
-        TypeError: If there is no such option.
-        ValueError: If the config, the options, the data and the weights do not fit each other.
-    """
-    with prepared_runner(TrainOptions(find_config(config), **options)) as runner:
-        runner.train()
-    latest = noted(runner.work_dir) if saving_hook(runner) is not None else ''
-    return Path(latest) if latest else None
 
 
 @reading_config
@@ -330,8 +306,15 @@ def skip_samples(runner: Runner, on_bad_data: str) -> None:
 
 
 @contextmanager
-def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
+def prepared_runner(
+        options: TrainOptions,
+        make_record: Callable[[Mapping[str, str]], Hook] | None = None) -> Iterator[Runner]:
     """A runner that is ready to train; while open, no other trains in its work dir.
+
+    Args:
+        options: Options of the training.
+        make_record: Returns the hook that records the run, from the SHA-256 of files and folders of
+            the data that are known, by path. It is not called without ``options.report``.
 
     Raises:
         OSError: If a file or folder is missing, or cannot be written.
@@ -370,14 +353,14 @@ def prepared_runner(options: TrainOptions) -> Iterator[Runner]:
                 patience=options.patience,
                 min_delta=options.min_delta,
                 trackers=options.tracker):
-            record = RunRecord(digests)
-            if options.report:
+            record = make_record(digests) if make_record and options.report else None
+            if record is not None:
                 runner.register_hook(record)
             runner.register_hook(PendingEvaluation(MetricsTable(Path(runner.work_dir, TABLE))))
             try:
                 yield runner
             except Interrupted:
-                if options.report:
+                if record is not None:
                     record.after_train(runner)
                 barrier()  # launchers end all processes when one has left
                 raise

@@ -17,8 +17,9 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
 from colonnade.configs import find_config
-from colonnade.engine.launch import read_config
+from colonnade.engine import pictures
 from colonnade.engine.prediction import Model
+from colonnade.engine.reading import read_config
 from colonnade.engine.serving.server import build_app, listen, server_of, temporary_folder
 from colonnade.engine.serving.service import Service
 from colonnade.engine.serving.uploads import Limits
@@ -90,7 +91,8 @@ def live_server(model: CountingModel, **settings: Any) -> Iterator[Live]:
     sys.addaudithook(watch)  # stays for good
     service = Service(model, LIMITS, **settings)
     with closing(service), temporary_folder() as folder, closing(listen('127.0.0.1', 0)) as socket:
-        server = server_of(build_app(service, folder, loopback=True, allowed_hosts=HOSTS), service)
+        server = server_of(
+            build_app(service, folder, pictures, loopback=True, allowed_hosts=HOSTS), service)
         thread = Thread(target=server.run, kwargs=dict(sockets=[socket]), daemon=True)
         thread.start()
         try:

@@ -12,8 +12,8 @@ from conftest import config
 from mmengine.registry import MODELS
 
 from colonnade.engine.digests import sha256_of
-from colonnade.engine.launch import read_config
 from colonnade.engine.prediction import load
+from colonnade.engine.reading import read_config
 from colonnade.engine.sharing.making import Words, make_package
 
 CLASSES = {

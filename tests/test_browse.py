@@ -33,7 +33,7 @@ from colonnade.engine.browsing.plots import class_bars
 from colonnade.engine.browsing.sections import draw_seed
 from colonnade.engine.browsing.sets import (build_dataset, chosen_images, dataset_settings,
                                             label_of, read_set)
-from colonnade.engine.launch import LaunchOptions, load_config
+from colonnade.engine.reading import LaunchOptions, load_config
 
 COCO_LEAF = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
 ADE_LEAF = ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_ade20k.py'

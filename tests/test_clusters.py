@@ -15,9 +15,9 @@ from torch.distributed.run import get_args_parser
 
 from colonnade.configs import find_config
 from colonnade.engine.batch_size import share_out
-from colonnade.engine.launch import read_config, set_timeout
-from colonnade.engine.processes import (check_launcher, gather_by_messages, on_several_machines,
-                                        torch_variables)
+from colonnade.engine.launch import gather_by_messages, set_timeout
+from colonnade.engine.processes import check_launcher, on_several_machines, torch_variables
+from colonnade.engine.reading import read_config
 from colonnade.engine.training import TrainOptions
 from colonnade.tools.train import parse_args
 

@@ -19,7 +19,7 @@ from colonnade.engine.config_checks.finding import errors_of
 from colonnade.engine.config_kinds import check_kinds, kind_problems
 from colonnade.engine.data_sources import (categories_of, check_data, evaluators, find_datasets,
                                            paths_of, redirect_data_root)
-from colonnade.engine.launch import check_metrics, read_config
+from colonnade.engine.reading import check_metrics, read_config
 from colonnade.engine.training import TrainOptions, training_config
 
 RECIPES = [

@@ -20,7 +20,7 @@ from colonnade.common.errors import UserError
 from colonnade.engine.data_doors.doors import recognise
 from colonnade.engine.data_validation.findings import Report
 from colonnade.engine.data_validation.start import looked_at
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 
 
 @pytest.fixture(scope='session')

@@ -21,8 +21,8 @@ from pages import (PAGES, Block, anchors_of, blocks_of, commands_of, docstrings_
                    long_sentences, prose_of)
 
 from colonnade.backbones import XCiT
-from colonnade.engine.launch import read_config
 from colonnade.engine.options import merge_options
+from colonnade.engine.reading import read_config
 
 README, TUTORIAL = ROOT / 'README.md', ROOT / 'docs/tutorial.md'
 LANGUAGES = {'sh', 'python', 'text', 'yaml', '{toctree}', '{eval-rst}', '{include}'}

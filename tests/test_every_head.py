@@ -20,15 +20,15 @@ from torch.utils._pytree import tree_leaves
 
 from colonnade.engine.batch_size import accumulate
 from colonnade.engine.classes import class_heads, num_classes_of
+from colonnade.engine.columnar_parts import parts_of_ours
 from colonnade.engine.complexity import build, count_parameters, parts_of, total_of
 from colonnade.engine.config_checks.every import check_config
 from colonnade.engine.conversion import convert
 from colonnade.engine.data_sources import redirect_data_root
 from colonnade.engine.fusing import fuse as fuse_model
 from colonnade.engine.half_precision import Bfloat16OptimWrapper, compute_in
-from colonnade.engine.launch import read_config
 from colonnade.engine.new_classes import rows_by_class
-from colonnade.engine.runner import parts_of_ours
+from colonnade.engine.reading import read_config
 from colonnade.engine.tta import augment_tests
 from colonnade.engine.without_memory import build_without_memory
 from colonnade.weights.files import read_checkpoint

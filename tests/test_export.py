@@ -21,8 +21,8 @@ from colonnade.engine.exporting import ExportError, ExportOptions, export, expor
 from colonnade.engine.exporting.features import Features, names_of_maps, sides_of
 from colonnade.engine.exporting.graphs import Graph, ImageSides, images_of, to_onnx
 from colonnade.engine.exporting.verifying import compare, verify
-from colonnade.engine.launch import read_config
 from colonnade.engine.prediction import Model
+from colonnade.engine.reading import read_config
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 from colonnade.runtime import load
 

@@ -31,8 +31,8 @@ from colonnade.engine.exporting.detectors import plan
 from colonnade.engine.exporting.exporting import ExportOptions, export
 from colonnade.engine.exporting.graphs import ExportError, to_onnx
 from colonnade.engine.exporting.whole_images import num_different, require_agreement, scenes
-from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.model import Model
+from colonnade.engine.reading import read_config
 from colonnade.runtime.boxes import Coder, anchors, decode, levels_of, suppress
 from colonnade.runtime.masks import boxes_around, paste
 

@@ -20,8 +20,8 @@ from colonnade.engine.exporting.openvino_graphs import to_openvino
 from colonnade.engine.exporting.quantising import calibration_images, quantise
 from colonnade.engine.exporting.segmenters import means, require_plain
 from colonnade.engine.exporting.whole_images import require_agreement
-from colonnade.engine.launch import read_config
 from colonnade.engine.prediction import Model
+from colonnade.engine.reading import read_config
 from colonnade.runtime import load
 
 SIZES = ((97, 70), (64, 143))

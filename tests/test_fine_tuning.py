@@ -14,8 +14,8 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from colonnade.engine.classes import class_heads
-from colonnade.engine.launch import read_config
 from colonnade.engine.new_classes import NewClasses, rows_by_class
+from colonnade.engine.reading import read_config
 from colonnade.weights.loading import plan_loading
 from colonnade.weights.state_dicts import trained_classes
 

@@ -21,7 +21,7 @@ from colonnade.configs import find_config
 from colonnade.engine.complexity import blank_sample
 from colonnade.engine.fusing import fuse, fuse_if_wanted
 from colonnade.engine.fusing.upsampling_convolution import UpsamplingConvolution
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 
 ARCH = dict(embed_dim=16, depth=2, num_heads=2, patch_size=16)

@@ -24,7 +24,7 @@ from colonnade.engine.fusing.precision import cast_weights
 from colonnade.engine.fusing.regions import fuse_regions
 from colonnade.engine.half_precision import (Bfloat16OptimWrapper, compute_in, half_type,
                                              in_float32, keep_answers_float32)
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 from colonnade.engine.training import set_amp
 
 HEAD = 'sem_fpn'

@@ -12,7 +12,7 @@ from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 from colonnade.heads import LinearHead
 from colonnade.weights.files import read_checkpoint
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from colonnade.engine.evaluation import reads_labels_alone
 from colonnade.engine.fusing import fuse, label_maps
 from colonnade.engine.fusing.label_maps import fuse_label_maps, spares_logits
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 
 
 def segmenter(**test_cfg: Any) -> nn.Module:

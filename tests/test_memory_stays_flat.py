@@ -16,7 +16,7 @@ from colonnade.engine.complexity import blank_sample
 from colonnade.engine.fusing import fuse
 from colonnade.engine.half_precision import compute_in
 from colonnade.engine.hooks import QuietFilter
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 
 SIDES = (64, 136, 208, 304, 400)  # oneDNN keeps kernels of some hundred sizes
 MIB = 2**20

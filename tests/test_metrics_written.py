@@ -15,7 +15,7 @@ from conftest import LAYOUTS, NO_WORKERS, config, latest_log
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS, MODELS
 
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 
 
 @pytest.fixture

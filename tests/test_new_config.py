@@ -14,8 +14,8 @@ from conftest import ROOT, run_python
 from drawn_data import draw_instances, draw_label_maps, leaf, trained_and_tested
 from mmengine.config import Config
 
-from colonnade.engine.launch import read_config
 from colonnade.engine.own_data.schedule import schedule
+from colonnade.engine.reading import read_config
 from colonnade.engine.transplant.command import config_file
 
 CATEGORIES = {'person': 1, 'car': 3, 'dog': 18, 'bottle': 44, 'chair': 62}

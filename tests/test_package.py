@@ -101,7 +101,7 @@ print(result)
 result.draw().save('drawn.png')
 print(result.size)
 from colonnade.configs import find_config
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 from mmengine.registry import MODELS
 MODELS.build(read_config(find_config({LEAF!r})).model)
 import colonnade.tools.train

@@ -16,7 +16,6 @@ from trunks import MAKERS, every_trunk, tiny
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import mixing_rows, query_key_magnitude
 from colonnade.backbones.kernels.folding import FusibleBlock
-from colonnade.engine.launch import read_config
 from colonnade.engine.pictures import as_bytes, picture, pictures, pictures_of
 from colonnade.engine.pictures.features import PrincipalComponents
 from colonnade.engine.pictures.grad_cam import (chosen_scores, detection_scores, grad_cam,
@@ -27,6 +26,7 @@ from colonnade.engine.pictures.options import Options
 from colonnade.engine.pictures.scales import Scale
 from colonnade.engine.pictures.seen import see
 from colonnade.engine.prediction import Model
+from colonnade.engine.reading import read_config
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8)

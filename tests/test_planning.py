@@ -13,7 +13,6 @@ from conftest import config as slim
 from torch import nn
 
 from colonnade.configs import find_config
-from colonnade.engine.launch import read_config
 from colonnade.engine.planning.advice import scaled_down
 from colonnade.engine.planning.data_counts import data_counts, number_of_images
 from colonnade.engine.planning.estimate import Estimate, Setting
@@ -25,6 +24,7 @@ from colonnade.engine.planning.plan import sizes_of
 from colonnade.engine.planning.planned_config import PlanOptions, as_if_started, planned_config
 from colonnade.engine.planning.schedule import Schedule, checkpoints, free_room
 from colonnade.engine.planning.trial import Measured, Trial, padded
+from colonnade.engine.reading import read_config
 from colonnade.engine.training import TrainOptions
 
 SMALL = ('--plan', '--plan-size', 64, 64, '--cfg-options', 'train_dataloader.batch_size=2')

@@ -67,10 +67,10 @@ def at_smaller_sizes(trial: Any, size: tuple[int, int], *_: float) -> tuple[Any,
 
 def trained(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
     """As ``planned``, of a training without waiting for data."""
-    from colonnade.engine.launch import read_config
+    from colonnade import train
     from colonnade.engine.planning.estimate import peak_of_imports
     from colonnade.engine.planning.memory import peak_of_process
-    from colonnade.engine.training import train
+    from colonnade.engine.reading import read_config
     imports = peak_of_imports(read_config(config).default_scope)
     with redirect_stdout(StringIO()):
         train(config, cfg_options=OPTIONS, data_root=data, work_dir=work_dir)

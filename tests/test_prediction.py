@@ -20,13 +20,13 @@ from random_models import random_checkpoint
 import colonnade
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
-from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.batches import WINDOW, in_batches
 from colonnade.engine.prediction.loading import metainfo_of
 from colonnade.engine.prediction.model import Model
 from colonnade.engine.prediction.pipeline import steps_for_arrays
 from colonnade.engine.prediction.results import Instances
 from colonnade.engine.prefetching import prefetched
+from colonnade.engine.reading import read_config
 from colonnade.runtime.images import ImageError
 
 LEAVES = dict(

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 from torch import nn
 
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 from colonnade.engine.without_memory import build_without_memory
 
 SYNC_BN = {'decode_head.norm_cfg.type', 'decode_head.norm_cfg.requires_grad'}  # ours says BN

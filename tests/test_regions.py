@@ -28,8 +28,8 @@ from colonnade.backbones.kernels.folding import FusedError
 from colonnade.engine.fusing.region_heads import BagRoIExtractor, WantedMaskHead
 from colonnade.engine.fusing.regions import fuse_regions, in_default_order
 from colonnade.engine.fusing.roi_align import BagRoIAlign, roi_align
-from colonnade.engine.launch import read_config
 from colonnade.engine.mask_encoding import encode_for, encode_masks
+from colonnade.engine.reading import read_config
 
 LAYER = dict(type='RoIAlign', output_size=7, sampling_ratio=0)
 

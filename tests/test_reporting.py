@@ -93,7 +93,7 @@ def untrained(head: str, shapes: Path, tmp_path: Path) -> Model:
     import torch
     from mmengine.registry import MODELS
 
-    from colonnade.engine.launch import read_config
+    from colonnade.engine.reading import read_config
     model = MODELS.build(read_config(config(head)).model)
     model.init_weights()
     torch.save(dict(state_dict=model.state_dict()), tmp_path / 'weights.pth')

@@ -17,8 +17,8 @@ from mmengine.registry import MODELS
 from test_weight_tools import published_state
 
 from colonnade.engine.hooks import BATCH, BatchSizeHook, averages_weights, drop_averaging, hooks_of
-from colonnade.engine.launch import read_config
 from colonnade.engine.locking import locked
+from colonnade.engine.reading import read_config
 from colonnade.weights.layouts import published_model
 
 HEAD = 'sem_fpn'

@@ -28,8 +28,8 @@ from mmengine.logging import MessageHub
 from mmengine.registry import HOOKS, METRICS
 from mmengine.runner import Runner
 
-from colonnade.engine.launch import read_config
 from colonnade.engine.metric_values import complete, is_lowest
+from colonnade.engine.reading import read_config
 from colonnade.engine.run_folder import settle
 from colonnade.engine.run_folder.best import BestCheckpoint
 from colonnade.engine.run_folder.choice import best_metric, keep_best

@@ -16,8 +16,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 
-from colonnade.engine.launch import import_quietly
 from colonnade.engine.locking import locked
+from colonnade.engine.reading import import_quietly
 from colonnade.engine.reporting.plots import svg
 from colonnade.engine.run_report import detections, label_maps, plots
 from colonnade.engine.run_report.about import changed_data

@@ -20,8 +20,8 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from colonnade.engine.launch import read_config
 from colonnade.engine.prediction import Model
+from colonnade.engine.reading import read_config
 from colonnade.runtime import ImageError, LabelMap, ModelError, load, segmentation
 from colonnade.runtime.description import Section
 from colonnade.runtime.interpolation import resized

@@ -197,7 +197,7 @@ def test_a_port_in_use_is_named() -> None:
     with closing(listen('127.0.0.1', 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f'port {port} of 127.0.0.1 is in use: .* --port'):
-            serve(ServeOptions(config='none', port=port))
+            serve(ServeOptions(config='none', port=port), dict)
     with pytest.raises(OSError, match='cannot listen on 192.0.2.1, port 80'):
         listen('192.0.2.1', 80)
     with pytest.raises(ValueError, match='from 0 to 65535, got 99999'):
@@ -206,18 +206,18 @@ def test_a_port_in_use_is_named() -> None:
 
 def test_senseless_numbers_and_no_gradio(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match='--max-pixels must be positive and finite, got -1'):
-        serve(ServeOptions(config='none', max_pixels=-1))
+        serve(ServeOptions(config='none', max_pixels=-1), dict)
     monkeypatch.setattr('colonnade.engine.serving.server.find_spec', lambda name: None)
     with pytest.raises(ValueError, match=r"pip install '\.\[serve\]'"):
-        serve(ServeOptions(config='none'))
+        serve(ServeOptions(config='none'), dict)
 
 
 def test_a_config_alone_is_not_enough() -> None:
     leaf = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
     with pytest.raises(ValueError, match=f'no weights: name the file .* after {leaf}'):
-        serve(ServeOptions(config=leaf, port=0))
+        serve(ServeOptions(config=leaf, port=0), dict)
     with pytest.raises(FileNotFoundError, match='no config file none'):
-        serve(ServeOptions(config='none', port=0))
+        serve(ServeOptions(config='none', port=0), dict)
 
 
 @pytest.mark.parametrize('source, name', [('work_dirs/a/iter_500.pth', 'iter_500.pth'),

@@ -27,6 +27,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
+from colonnade.engine import pictures
 from colonnade.engine.serving import connections, guard, server
 from colonnade.engine.serving.api import build_api
 from colonnade.engine.serving.guard import Guard
@@ -432,7 +433,7 @@ def test_files_of_the_page_are_removed(live: Live, tmp_path: Path) -> None:
     with temporary_folder() as folder:
         assert os.environ['GRADIO_TEMP_DIR'] == str(folder)
         with closing(Service(live.model, LIMITS)) as service:
-            page = Page(service, folder)
+            page = Page(service, folder, pictures)
             upload = tmp_path / 'a.png'
             upload.write_bytes(file_of(PICTURE))
             _, key, drawing, table, _ = page.predict(dict(path=str(upload)), 0.3, 0.5, None)

@@ -13,7 +13,7 @@ from mmengine.registry import MODELS
 from safetensors.torch import load_file, save_file
 
 from colonnade.engine.classes import class_heads
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 from colonnade.weights import WeightsError
 from colonnade.weights.downloads import fetch
 

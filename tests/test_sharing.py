@@ -19,8 +19,8 @@ from torch import nn
 
 from colonnade.engine.digests import sha256_of
 from colonnade.engine.hooks import plain
-from colonnade.engine.launch import read_config
 from colonnade.engine.prediction import load
+from colonnade.engine.reading import read_config
 from colonnade.engine.sharing import PackageError, open_package
 from colonnade.engine.sharing.making import Words, make_package, read_metrics, save_weights
 from colonnade.engine.sharing.package import as_config

@@ -23,7 +23,7 @@ from mmengine.registry import DATASETS
 
 from colonnade.common.errors import UserError
 from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
-from colonnade.engine.launch import LaunchOptions, load_config
+from colonnade.engine.reading import LaunchOptions, load_config
 from colonnade.engine.run_folder.table import MetricsTable
 from colonnade.engine.storage import FsspecBackend, exists, local_copy
 from colonnade.engine.storage.checking_shards import verify

@@ -20,7 +20,7 @@ from colonnade.backbones import ColumnarBackbone
 from colonnade.common.errors import UserError
 from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
 from colonnade.engine.instance_tta import InstanceTTAModel
-from colonnade.engine.launch import LaunchOptions, load_config, read_config
+from colonnade.engine.reading import LaunchOptions, load_config, read_config
 from colonnade.engine.training import set_resume, set_start
 from colonnade.engine.tta import augment_tests
 

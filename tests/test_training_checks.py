@@ -23,8 +23,9 @@ from colonnade.engine.config_checks.finding import errors_of
 from colonnade.engine.data_borders import image_paths
 from colonnade.engine.data_checks import shared_images, takes_polygons_alone
 from colonnade.engine.data_sources import redirect_data_root
+from colonnade.engine.data_validation.label_map_files import label_problems
 from colonnade.engine.data_validation.start import check_before_training
-from colonnade.engine.launch import prepare_library, read_config
+from colonnade.engine.reading import prepare_library, read_config
 
 WITHOUT_OUR_TRUNK = dict(type='ResNet', depth=18)
 
@@ -97,14 +98,14 @@ def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     cfg.train_dataloader.dataset.reduce_zero_label = reduce
-    found = findings(cfg, ('train_dataloader', ))
+    found = findings(cfg, ('train_dataloader', ), [label_problems])
     assert re.search(rf'train_dataloader.dataset: {path.parent}/\S+ {says}', str(found[0]))
     with pytest.raises(ValueError, match=says):
         check_before_training(cfg, skip=False)
     check_config(cfg, ('val_dataloader', ))
     if reduce:
         cfg.model.decode_head.ignore_index = 8
-        assert not errors_of(findings(cfg, ('train_dataloader', )))
+        assert not errors_of(findings(cfg, ('train_dataloader', ), [label_problems]))
 
 
 def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:

@@ -17,7 +17,7 @@ from mmengine.registry import DATASETS
 from colonnade.engine.classes import class_heads
 from colonnade.engine.config_checks.every import check_config
 from colonnade.engine.hooks import QuietFilter
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 from colonnade.engine.transplant.command import transplant
 from colonnade.engine.transplant.difference import difference
 from colonnade.engine.transplant.notes import Notes

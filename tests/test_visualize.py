@@ -12,8 +12,8 @@ from conftest import config
 from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
-from colonnade.engine.launch import read_config
 from colonnade.engine.pictures.kinds import KINDS
+from colonnade.engine.reading import read_config
 from colonnade.tools.visualize import WHAT
 
 SLIM = config('sem_fpn')

@@ -56,7 +56,7 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('browse'):
-        from colonnade.engine.launch import import_quietly
+        from colonnade.engine.reading import import_quietly
         import_quietly('colonnade.engine.browsing')  # takes seconds
         from colonnade.engine.browsing import browse
         print('reading annotations ...', flush=True)

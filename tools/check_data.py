@@ -49,7 +49,7 @@ def main() -> None:
     args = parse_args()
     with stoppable('check_data'), user_errors('check_data'):
         args.config = find_config(args.config)
-        from colonnade.engine.launch import import_quietly
+        from colonnade.engine.reading import import_quietly
         import_quietly('colonnade.engine.data_validation')  # takes seconds
         from colonnade.engine.data_validation import command
         options = vars(args)

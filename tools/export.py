@@ -59,7 +59,7 @@ def main() -> None:
     args = parse_args()
     with user_errors('export'):
         check_model_arguments(args.config, args.checkpoint)
-        from colonnade.engine.launch import import_quietly
+        from colonnade.engine.reading import import_quietly
         import_quietly('colonnade.engine.exporting.command')  # takes seconds
         from colonnade.engine.exporting import command
         command.run(args)

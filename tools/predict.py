@@ -82,7 +82,7 @@ def main() -> None:
     try:
         with user_errors('predict'):
             check_model_arguments(args.config, args.checkpoint)
-            from colonnade.engine.launch import import_quietly
+            from colonnade.engine.reading import import_quietly
             import_quietly('colonnade.engine.prediction.command')  # takes seconds
             from colonnade.engine.prediction import command
             inputs = command.complete(args)

@@ -78,7 +78,7 @@ def main() -> None:
         from colonnade.engine.own_data.options import check_data_options, complete_data_options
         check_data_options(args)
         complete_data_options(args)
-        from colonnade.engine.launch import import_quietly
+        from colonnade.engine.reading import import_quietly
         import_quietly('colonnade.engine.probing.command')  # takes seconds
         from colonnade.engine.probing import command
         trunks, report = command.complete(args), command.Report()

@@ -8,6 +8,8 @@ import argparse
 import os
 import signal
 import sys
+from functools import partial
+from importlib import import_module
 
 from colonnade.tools.command_line import (CHECKPOINT, add_amp, add_model_arguments,
                                           check_model_arguments, user_errors)
@@ -69,7 +71,7 @@ def main() -> None:
         check_model_arguments(args.config, args.checkpoint)
         try:
             from colonnade.engine.serving import ServeOptions, serve  # takes seconds
-            serve(ServeOptions(**vars(args)))
+            serve(ServeOptions(**vars(args)), partial(import_module, 'colonnade.engine.pictures'))
         except KeyboardInterrupt:
             raise SystemExit(130) from None
     sys.stdout.flush()

@@ -208,11 +208,12 @@ def main() -> None:
         from colonnade.engine.interruption import Interrupted, interruptible  # takes seconds
         from colonnade.engine.run_folder import noted
         from colonnade.engine.run_folder.best import FILE as BEST_FILE
-        from colonnade.engine.training import TrainOptions, prepared_runner
+        from colonnade.engine.training import TrainOptions
+        from colonnade.training import prepared_training
     try:
         with user_errors('train'), ExitStack() as stack:  # also if another process was lost
             with user_errors('train'):
-                runner = stack.enter_context(prepared_runner(TrainOptions(**vars(args))))
+                runner = stack.enter_context(prepared_training(TrainOptions(**vars(args))))
             with interruptible(runner) as signals, user_errors('train'):
                 try:
                     runner.train()

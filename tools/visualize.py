@@ -78,7 +78,7 @@ def main() -> None:
     args = parse_args()
     with user_errors('visualize'):
         check_model_arguments(args.config, args.checkpoint)
-        from colonnade.engine.launch import import_quietly
+        from colonnade.engine.reading import import_quietly
         import_quietly('colonnade.engine.pictures.command')  # takes seconds
         from colonnade.engine.pictures.command import visualize
         for path in visualize(args):

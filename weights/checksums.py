@@ -5,13 +5,12 @@ without a line, such as those of others, have the CRC-32 that ``torch.save`` wri
 """
 from __future__ import annotations
 
-import hashlib
 import re
 import zipfile
 from functools import lru_cache
 from pathlib import Path
 
-from colonnade.common.errors import file_errors
+from colonnade.engine.digests import sha256_of
 
 from .state_dicts import DamagedError
 
@@ -19,20 +18,6 @@ SUMS = 'checkpoints.sha256'
 LINE = re.compile(r'([0-9a-f]{64}) [ *](.+)')
 BLOCK = 2**20  # bytes that are read at once
 CHANGED = '. If you changed the file, delete its line there'  # for one that is not what was saved
-
-
-@file_errors()
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
-    digest = hashlib.sha256()
-    with path.open('rb') as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def sums_of(folder: Path) -> list[tuple[str, str]]:

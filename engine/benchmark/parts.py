@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..complexity import blank_sample, build, default_size, multiply_adds
 from ..fusing import fuse_if_wanted
-from ..launch import read_config
+from ..reading import read_config
 from .machine import product_limit
 from .whole_models import model_of
 

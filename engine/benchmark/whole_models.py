@@ -14,8 +14,8 @@ from torch import nn
 from colonnade.common.errors import UserError
 
 from ..complexity import blank_sample, default_size
-from ..launch import read_config
 from ..random_weights import random_model
+from ..reading import read_config
 from .measuring import MIB, freed_memory_given_back, peak_while
 
 

@@ -15,8 +15,8 @@ from colonnade.configs import find_config
 from ..atomic import check_writable
 from ..class_checks import shortened
 from ..data_sources import check_data
-from ..launch import LaunchOptions, load_config
 from ..progress import Progress
+from ..reading import LaunchOptions, load_config
 from ..reporting import write_page
 from ..terminal import print_traceback
 from . import sections

@@ -23,10 +23,10 @@ from colonnade.runtime.colors import distinct_colors
 
 from ..class_checks import shortened
 from ..data_sources import find_datasets
-from ..launch import build_error
 from ..own_data.label_maps import IGNORED
 from ..pipeline_steps import loads_annotations
 from ..prediction.drawing import Colour
+from ..reading import build_error
 from .objects import Objects, joined, objects_of_coco, objects_of_infos
 
 

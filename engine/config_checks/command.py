@@ -11,8 +11,9 @@ from mmengine.config import Config
 from ..atomic import write_json
 from ..config_kinds import kind_problems
 from ..data_sources import DATALOADERS, exists, find_datasets, paths_of, redirect_data_root
-from ..launch import read_config
+from ..data_validation.label_map_files import label_problems
 from ..options import apply_options
+from ..reading import read_config
 from .building import building_problems
 from .every import findings
 from .finding import Finding, errors_of
@@ -49,8 +50,11 @@ def examine(config: str | Path,
     if of_options := kind_findings(cfg):
         return found + of_options
     found += [Finding(says, (key, )) for key, says in wrong.items()]
-    found += [each for each in findings(cfg, tuple(key for key in DATALOADERS if cfg.get(key)))
-              if not wrong.keys() & set(each.places)]  # yapf: disable
+    loaders = tuple(key for key in DATALOADERS if cfg.get(key))
+    found += [
+        each for each in findings(cfg, loaders, [label_problems])
+        if not wrong.keys() & set(each.places)
+    ]
     found += missing_data(cfg, must_be_there=data_root is not None)
     found += work_dir_problem(cfg)
     if not errors_of(found):

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from mmengine.config import Config
@@ -12,7 +12,6 @@ from mmengine.registry import DefaultScope
 from colonnade.common.errors import UserCodeError
 
 from ..class_checks import class_problems
-from ..data_validation.label_map_files import label_problems
 from .data import label_setting_problems, metric_problems, palette_problems, window_problems
 from .finding import Finding, errors_of, warnings_of
 from .numbers import number_problems
@@ -24,28 +23,27 @@ from .widths import batch_problems, width_problems
 
 ADVICE = 'If the data are right, colonnade new_config writes a config like this for their classes'
 
+#: of a config and the dataloaders that will be read
+Check = Callable[[Config, tuple[str, ...]], Iterable[Finding]]
 
-def findings(cfg: Config, dataloaders: tuple[str, ...], *, labels: bool = True) -> list[Finding]:
+
+def findings(cfg: Config, dataloaders: tuple[str, ...],
+             further: Sequence[Check] = ()) -> list[Finding]:
     """What does not fit in a config, of which nothing is built.
 
     Args:
         cfg: Of a detector or segmenter; widths only of those on a trunk of ours.
         dataloaders: Those that will be read.
-        labels: Whether to look at some of their label maps.
+        further: Checks of files, which are run if there is no error yet.
     """
     found: list[Finding] = []
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         for check in checks(cfg, dataloaders):
             found += guarded(check)
-        if labels and not errors_of(found):
-            found += guarded(partial(label_findings, cfg, dataloaders))
+        for each in further:
+            if not errors_of(found):
+                found += guarded(partial(each, cfg, dataloaders))
     return list(dict.fromkeys(found))
-
-
-def label_findings(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
-    """Labels beyond the classes, as findings."""
-    for name, fault in label_problems(cfg, dataloaders):
-        yield Finding(f'{name}: {fault}', (name, f'{name}.metainfo.classes'))
 
 
 def checks(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Callable[[], Iterable[Finding]]]:
@@ -80,16 +78,14 @@ def guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
     return found
 
 
-def check_config(cfg: Config, dataloaders: tuple[str, ...]) -> list[Finding]:
-    """Raise a ValueError that lists what does not fit in a config; returns warnings.
-
-    Before a training, label maps are left to the look at its data, which keeps what it found.
+def check_config(cfg: Config, dataloaders: tuple[str, ...],
+                 further: Sequence[Check] = ()) -> list[Finding]:
+    """Raise a UserError that lists what does not fit in a config; return warnings.
 
     Args:
-        cfg: See :func:`findings`.
-        dataloaders: Those that will be read.
+        cfg, dataloaders, further: See :func:`findings`.
     """
-    return without_errors(findings(cfg, dataloaders, labels='train_dataloader' not in dataloaders))
+    return without_errors(findings(cfg, dataloaders, further))
 
 
 def check_model(cfg: Config) -> list[Finding]:

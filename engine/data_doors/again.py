@@ -17,7 +17,7 @@ from ..atomic import replace_folder
 from ..data_sources import categories_of, classes_of, find_datasets, paths_of_setting
 from ..data_validation.conversions import RECORD, conversion_of, find_path
 from ..data_validation.findings import Report
-from ..launch import LaunchOptions, load_config
+from ..reading import LaunchOptions, load_config
 from .conversion import OPTIONS, PATHS
 from .doors import opened
 from .instance_doors import SIDES

@@ -14,8 +14,8 @@ from colonnade.common.errors import UserError
 from colonnade.runtime.printing import one_line
 
 from ..atomic import check_writable, write_json
-from ..launch import LaunchOptions, load_config
 from ..pipeline_steps import name_of
+from ..reading import LaunchOptions, load_config
 from .conversions import report_changes
 from .findings import SHOWN_OF_A_KIND
 from .kinds import KINDS, NO_KIND, STOPPING

@@ -13,6 +13,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS
 
 from ..classes import class_heads
+from ..config_checks.finding import Finding
 from ..data_sources import classes_of, find_datasets, paths_of
 from ..pipeline_steps import loads_annotations
 from ..registries import find_class
@@ -61,10 +62,11 @@ def labels_of_dataset(cfg: Config, dataset: ConfigDict) -> Labels | None:
                   dataset.pipeline[0].get('color_type', 'color'))  # yapf: disable
 
 
-def label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Data sets of mmseg, with labels beyond their classes in some of their label maps.
+def label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield an error for each dataset of mmseg with labels beyond its classes in some label maps.
 
-    A GPU would not name the label map at which it fails.
+    A GPU would not name the label map at which it fails. Before a training, this is left to the
+    look at its data, which keeps what it found.
 
     Args:
         cfg: Of a segmenter; nothing is found for a detector.
@@ -78,7 +80,7 @@ def label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[tuple[
         for info in spread(infos, SAMPLE):
             fault = label_map_fault(info, labels)
             if fault and fault[0] == 'unknown-label':
-                yield name, fault[1]
+                yield Finding(f'{name}: {fault[1]}', (name, f'{name}.metainfo.classes'))
                 break
 
 

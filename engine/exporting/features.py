@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from colonnade.backbones import ColumnarBackbone
 from colonnade.necks import Pyramid
 
+from ..columnar_parts import parts_of_ours
 from ..prediction import Model
-from ..runner import parts_of_ours
 from .exporting import ExportOptions, Plan
 from .graphs import EXAMPLE, ExportError, Graph, ImageSides, images_of
 from .preprocessing import preprocess_of

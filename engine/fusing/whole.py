@@ -13,7 +13,7 @@ from colonnade.backbones.kernels.orders import map_order
 from colonnade.backbones.kernels.untouched import is_plain
 from colonnade.common.errors import UserError
 
-from ..runner import parts_of_ours
+from ..columnar_parts import parts_of_ours
 from .batch_norms import fold_batch_norms
 from .precision import cast_weights
 from .pyramids import fuse_pyramids

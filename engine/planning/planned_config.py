@@ -15,8 +15,8 @@ from colonnade.common.errors import UserError
 from ..config_checks.every import check_config
 from ..half_precision import TYPES, half_type
 from ..hooks import drop_absent_hooks
-from ..launch import load_config
 from ..processes import VARIABLES
+from ..reading import load_config
 from ..run_folder import settle
 from ..training import TrainOptions, set_batch_size, set_total_batch
 from .image_sizes import Size

@@ -29,9 +29,9 @@ from ..config_checks.every import check_model, log_warnings
 from ..data_sources import find_datasets, names_of_classes
 from ..fusing import fuse_if_wanted
 from ..half_precision import Amp, compute_in, half_type
-from ..launch import build_error, prepare_library, read_config
 from ..options import merge_options
 from ..random_weights import without_initializers
+from ..reading import build_error, prepare_library, read_config
 from ..registries import find_class
 from ..sharing import check_parts, check_stored, check_stored_shapes, open_package, package_errors
 from ..trunk_config import settle_trunk

@@ -1,7 +1,6 @@
 """What a run says of itself: how it was started, with which settings, and what it uses."""
 from __future__ import annotations
 
-import re
 import resource
 import sys
 from collections.abc import Mapping
@@ -15,10 +14,9 @@ from mmengine.hooks import CheckpointHook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
-from ..hooks import plain
+from ..config_values import flat, plain
 from .fingerprints import data_of
 
-ADDRESS = re.compile(r' at 0x[0-9a-f]+')  # of an object of a config in Python
 SPLITS = dict(training='train_dataloader', validation='val_dataloader')
 
 
@@ -84,28 +82,6 @@ def memory(about: dict[str, Any]) -> dict[str, float]:
     return dict(
         peak_memory=max(host, about['peak_memory']),
         peak_gpu_memory=max(gpu, about['peak_gpu_memory']))
-
-
-def flat(value: Any, name: str = '') -> dict[str, str]:
-    """A config's settings with dots between the names of their parts, as texts."""
-    items: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        items = [(str(key), item) for key, item in value.items()]
-    elif isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value):
-        items = [(str(index), item) for index, item in enumerate(value)]
-    if not items:
-        return {name: ADDRESS.sub('', repr(plain_sequence(value)))}
-    found: dict[str, str] = {}
-    for key, item in items:
-        found |= flat(item, f'{name}.{key}' if name else key)
-    return found
-
-
-def plain_sequence(value: Any) -> Any:
-    """Tuples as lists, and sets as sorted ones, whose order differs between processes."""
-    if isinstance(value, (set, frozenset)):
-        return sorted(value, key=repr)
-    return list(value) if isinstance(value, tuple) else value
 
 
 def utc() -> str:

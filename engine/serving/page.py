@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import gradio as gr
 from fastapi import FastAPI
@@ -24,16 +25,30 @@ EVENT: dict[str, Any] = dict(
     show_progress='minimal')
 
 
+class Figures(Protocol):
+    """What draws figures of what a model looks at: :mod:`colonnade.engine.pictures`."""
+
+    def pictures_of(self, model: Any) -> Mapping[str, Any]:
+        """The methods that a model has, by name."""
+
+    def picture(self, model: Any, image: Any, name: str) -> Any:
+        """A figure of an image by a method."""
+
+    def as_bytes(self, figure: Any, kind: str) -> bytes:
+        """The content of a file of a figure."""
+
+
 class Page:
     """What happens on the page; nothing in it belongs to one user.
 
     Args:
         service: That answers.
         folder: Where drawings lie for the browser to fetch.
+        figures: Draws what the model looks at.
     """
 
-    def __init__(self, service: Service, folder: Path) -> None:
-        self.service, self.folder = service, folder
+    def __init__(self, service: Service, folder: Path, figures: Figures) -> None:
+        self.service, self.folder, self.figures = service, folder, figures
 
     def predict(self, upload: dict[str, Any] | None, threshold: float, opacity: float,
                 key: str | None) -> tuple[Any, str | None, str | None, str, Any]:
@@ -73,14 +88,13 @@ class Page:
 
     def picture(self, name: str | None, key: str | None) -> tuple[Any, str]:
         """A picture of what the model looks at, and how long it took."""
-        from ..pictures import as_bytes, picture
         served = self.service.kept.get(key)
         if served is None or not name:
             return None, alert('send an image under Prediction first')
         start = perf_counter()
         try:
-            content = self.service.call(
-                lambda: as_bytes(picture(self.service.plain(), served.image, name), 'png'))
+            content = self.service.call(lambda: self.figures.as_bytes(
+                self.figures.picture(self.service.plain(), served.image, name), 'png'))
         except REFUSALS as error:
             return None, alert(str(error))
         return self.stored(content, f'{name}.png'), times(drawing=perf_counter() - start)
@@ -109,9 +123,9 @@ def name_of(upload: dict[str, Any]) -> str:
     return Path(upload.get('orig_name') or 'the image').name
 
 
-def build_page(service: Service, folder: Path) -> gr.Blocks:
+def build_page(service: Service, folder: Path, figures: Figures) -> gr.Blocks:
     """Layout and events."""
-    page, about = Page(service, folder), describe(service.model)
+    page, about = Page(service, folder, figures), describe(service.model)
     with gr.Blocks(
             title='Colonnade',
             fill_width=True,
@@ -173,8 +187,7 @@ def output(name: str, description: str) -> gr.Image:
 
 def pictures_tab(page: Page, key: gr.State, tab: gr.Tab) -> None:
     """What the model looks at on the image of the first tab."""
-    from ..pictures import pictures_of
-    names = list(pictures_of(page.service.model))
+    names = list(page.figures.pictures_of(page.service.model))
     chosen = gr.Radio(names, value=names[0], show_label=False, elem_id='kind')
     status = gr.HTML(elem_id='picture-status', elem_classes='status')
     picture = output('picture', 'what the model looks at')
@@ -182,7 +195,7 @@ def pictures_tab(page: Page, key: gr.State, tab: gr.Tab) -> None:
         event(page.picture, [chosen, key], [picture, status], trigger_mode='always_last', **EVENT)
 
 
-def mount_page(app: FastAPI, service: Service, folder: Path) -> FastAPI:
+def mount_page(app: FastAPI, service: Service, folder: Path, figures: Figures) -> FastAPI:
     """The page at ``/`` of an application; nothing in it is fetched from elsewhere."""
     colours = gr.themes.Color(*('#effafa', '#d5f0f1', '#aee0e3', '#7cc8ce', '#48a6af', '#2b8993',
                                 '#1f6f78', '#1d5962', '#1c4951', '#1a3d44', '#0b272d'))
@@ -193,7 +206,7 @@ def mount_page(app: FastAPI, service: Service, folder: Path) -> FastAPI:
             body_text_color_subdued_dark='*neutral_300')
     return gr.mount_gradio_app(
         app,
-        build_page(service, folder),
+        build_page(service, folder, figures),
         '/',
         theme=theme,
         css=STYLE,

@@ -53,8 +53,13 @@ class ServeOptions:
     trust: bool = False
 
 
-def serve(options: ServeOptions) -> None:
+def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:
     """Answer until the process is interrupted.
+
+    Args:
+        options: Options of the server.
+        load_figures: Returns what draws figures, see :class:`~.page.Figures`. It is called once
+            all options are checked.
 
     Raises:
         OSError: If the address is in use or is none of this machine's, or a file is missing.
@@ -80,7 +85,11 @@ def serve(options: ServeOptions) -> None:
                     load_plain=load_plain)))
         folder = stack.enter_context(temporary_folder())
         app = build_app(
-            service, folder, loopback=is_loopback(listener), allowed_hosts=allowed_hosts)
+            service,
+            folder,
+            load_figures(),
+            loopback=is_loopback(listener),
+            allowed_hosts=allowed_hosts)
         announce(listener)
         with suppress(KeyboardInterrupt):  # which uvicorn raises again at its end
             server_of(app, service).run(sockets=[listener])
@@ -212,6 +221,7 @@ def temporary_folder() -> Iterator[Path]:
 
 def build_app(service: Service,
               folder: Path,
+              figures: Any,
               *,
               loopback: bool,
               allowed_hosts: tuple[str, ...] = ()) -> Any:
@@ -220,13 +230,14 @@ def build_app(service: Service,
     Args:
         service: That answers.
         folder: Of :func:`temporary_folder`.
+        figures: See :class:`~.page.Figures`.
         loopback: Whether only this machine may ask.
         allowed_hosts: Names of this server behind a proxy.
     """
     from .api import build_api  # take seconds, and may be missing
     from .guard import Guard
     from .page import mount_page
-    app = mount_page(build_api(service), service, folder)
+    app = mount_page(build_api(service), service, folder, figures)
     app.add_middleware(
         Guard, service=service, loopback=loopback, folder=str(folder), allowed_hosts=allowed_hosts)
     return app

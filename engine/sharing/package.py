@@ -12,10 +12,10 @@ from safetensors import SafetensorError, safe_open
 
 from colonnade.common.errors import file_errors
 
+from ..config_values import plain
 from ..digests import sha256_of
-from ..hooks import plain
-from ..launch import LIBRARIES, prepare_library
 from ..random_weights import without_pretrained
+from ..reading import LIBRARIES, prepare_library
 from .card import CARD, CONFIG, WEIGHTS, Card, read_card
 from .permitted import check_imports, check_names
 from .plain_config import MissingPackageFileError, PackageError, package_errors, parse_config

@@ -14,7 +14,7 @@ from colonnade.backbones import TRUNKS
 from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.weights.openmmlab import OUR_IMPORTS, is_module, names_a_module
 
-from ..launch import LIBRARIES
+from ..reading import LIBRARIES
 from ..registries import REGISTRIES
 from .allowed import (INITIALIZERS, MAX_NUMBER, MAX_NUMBERS, MAX_SIDE, MODEL_TYPES, OTHER_TYPES,
                       STEPS, VALUES, WORD_STARTS, WORDS)

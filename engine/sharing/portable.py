@@ -10,8 +10,9 @@ from mmengine.config import Config
 
 from colonnade.weights.pretrained import pretrained_of
 
+from ..config_values import plain
 from ..data_sources import evaluators
-from ..hooks import averages_weights, hooks_of, plain
+from ..hooks import averages_weights, hooks_of
 from ..random_weights import without_pretrained
 from ..trunk_config import settle_trunk
 from .plain_config import PackageError

@@ -18,8 +18,8 @@ from colonnade.common.errors import UserError, file_errors
 from ..atomic import new_folder
 from ..data_sources import check_data, evaluators, find_datasets, paths_of_setting
 from ..digests import sha256_of
-from ..launch import LaunchOptions, load_config
 from ..progress import Progress
+from ..reading import LaunchOptions, load_config
 from .files import Settings, is_remote, local_copy
 from .writing_shards import ShardWriter
 

@@ -16,7 +16,7 @@ from colonnade.configs import find_config
 from ..atomic import write_text
 from ..config_checks.every import check_config
 from ..config_source import base_path, comment_lines, laid_out
-from ..launch import read_config
+from ..reading import read_config
 from .difference import difference, without_scope
 from .maps import build
 from .model import with_trunk

@@ -28,7 +28,7 @@ from colonnade.engine.data_validation.listed_files import Depth
 from colonnade.engine.data_validation.sources import Source, check_source, sources_of
 from colonnade.engine.data_validation.start import BadDataError, check_before_training
 from colonnade.engine.hooks import QuietFilter
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 from colonnade.engine.samples import SampleError, name_samples, of_storage
 from colonnade.engine.terminal import Printable, WithoutStart
 from colonnade.runtime.printing import printable

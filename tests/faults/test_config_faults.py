@@ -23,8 +23,8 @@ from colonnade.engine.config_checks.every import check_model, findings
 from colonnade.engine.config_checks.finding import Finding
 from colonnade.engine.config_checks.numbers import number_problems
 from colonnade.engine.config_checks.settings import value_of
-from colonnade.engine.launch import read_config
 from colonnade.engine.prediction.loading import load
+from colonnade.engine.reading import read_config
 from colonnade.engine.registries import find_class, is_known
 
 ALL = ('train_dataloader', 'val_dataloader', 'test_dataloader')

@@ -22,7 +22,7 @@ from mmengine.registry import MODELS
 
 from colonnade.common.errors import UserCodeError
 from colonnade.engine.agreement import deciding_settings, differences
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 from colonnade.engine.watching import watch
 from colonnade.engine.watching.hooks import Phases, Progress
 from colonnade.engine.watching.judging import (BUSY, DATA, GATHERS, LEFT, STEP, Report, find_silent,

@@ -15,7 +15,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from test_run_folder import EVERY, TINY, Written
 
-from colonnade.weights.checksums import SUMS, sha256_of, sums_of
+from colonnade.engine.digests import sha256_of
+from colonnade.weights.checksums import SUMS, sums_of
 
 MEGABYTES = 24  # of the disk: of five checkpoints of the model below
 

@@ -31,7 +31,7 @@ from colonnade.engine.divergence import skip_bad_steps
 from colonnade.engine.divergence.explosion import LossLevel
 from colonnade.engine.divergence.finite import not_finite, tensors_in
 from colonnade.engine.divergence.hooks import FiniteSteps
-from colonnade.engine.launch import read_config
+from colonnade.engine.reading import read_config
 from colonnade.engine.run_folder.saving import saving_hook
 from colonnade.engine.run_folder.whole_steps import SaveBetweenSteps
 from colonnade.engine.run_report.folder import read_run

@@ -26,12 +26,13 @@ from safetensors.torch import save_file
 from colonnade.common.errors import UserError
 from colonnade.engine import atomic, locking
 from colonnade.engine.checkpoint_files import NAME, keep_sums
+from colonnade.engine.digests import sha256_of
 from colonnade.engine.launch import sole_run
 from colonnade.engine.locking import locked
 from colonnade.engine.run_folder.newest import candidates, go_on, newest_whole
 from colonnade.engine.sharding import shared_folder
 from colonnade.weights import checksums
-from colonnade.weights.checksums import SUMS, check_content, sha256_of, sums_of
+from colonnade.weights.checksums import SUMS, check_content, sums_of
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.state_dicts import DamagedError
 
