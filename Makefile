@@ -34,11 +34,13 @@ test-faults: env
 
 lint: env
 	$(BIN)/python -m flake8
-	$(BIN)/python -m mypy api backbones common configs/__init__.py engine heads necks \
-	    runtime tools weights
+	$(BIN)/python -m mypy api backbones common configs/__init__.py datasets engine \
+	    evaluation export heads inference models necks recipes runtime settings tools \
+	    visualization weights
 	$(BIN)/python -m isort --check --diff .
-	$(BIN)/python -m yapf --diff --recursive api backbones common configs engine heads necks \
-	    runtime tests tools weights
+	$(BIN)/python -m yapf --diff --recursive api backbones common configs datasets engine \
+	    evaluation export heads inference models necks recipes runtime settings tests tools \
+	    visualization weights
 
 # Generator and auditor stay out of the environment: their packages have folders of their own.
 docs: env $(GENERATOR)/installed

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from colonnade.configs import list_configs
-    from colonnade.engine.evaluation import evaluate
-    from colonnade.engine.prediction import ImageError, Instances, LabelMap, Model, load
-    from colonnade.training import train
+    from colonnade.evaluation.testing import evaluate
+    from colonnade.inference import ImageError, Instances, LabelMap, Model, load
+    from colonnade.reported_training import train
     from colonnade.weights import WeightsError
 
 __all__ = [
@@ -26,13 +26,13 @@ __all__ = [
 
 HOMES = {
     'list_configs': 'configs',
-    'evaluate': 'engine.evaluation',
-    'ImageError': 'engine.prediction',
-    'Instances': 'engine.prediction',
-    'LabelMap': 'engine.prediction',
-    'Model': 'engine.prediction',
-    'load': 'engine.prediction',
-    'train': 'training',
+    'evaluate': 'evaluation.testing',
+    'ImageError': 'inference',
+    'Instances': 'inference',
+    'LabelMap': 'inference',
+    'Model': 'inference',
+    'load': 'inference',
+    'train': 'reported_training',
     'WeightsError': 'weights',
 }
 

@@ -18,11 +18,11 @@ from torch.utils.checkpoint import checkpoint
 from colonnade.common.errors import UserError
 
 from .kernels.folding import FusedError, Fusible
-from .kernels.libraries import check_products
+from .kernels.matmul_backend import check_products
+from .kernels.memory_format import as_map
 from .kernels.norms import RunningStatsKept, is_batch_norm, replace_batch_norms
-from .kernels.orders import as_map
-from .loadable import LoadableTrunk, require_fitting
 from .variants import PublishedSize, Variants, resolve_out_indices
+from .weight_loading import LoadableTrunk, require_fitting
 
 
 class ColumnarBackbone(Fusible, LoadableTrunk):

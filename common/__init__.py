@@ -1,1 +1,1 @@
-"""What several rooms share and what imports none of them."""
+"""Files, locks, processes, progress and terminals: what three rooms or more use."""

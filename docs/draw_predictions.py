@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_masks
 
-from colonnade.engine.prediction import LabelMap, Result, load
-from colonnade.engine.prediction.truth import truth_of
+from colonnade.inference import LabelMap, Result, load
+from colonnade.inference.ground_truth import truth_of
 
 SIDE, GAP = 384, 12  # pixels
 HEADS = {'mask_rcnn': ('coco', 4), 'sem_fpn': ('ade', 4)}  # data set, number of the image

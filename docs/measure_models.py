@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from timm.models import get_pretrained_cfg
 
-from colonnade.engine.atomic import write_json
-from colonnade.engine.benchmark.whole_models import cost_of
-from colonnade.engine.complexity import build, parts_of, total_of
+from colonnade.common.atomic_files import write_json
+from colonnade.evaluation.benchmark.full_models import cost_of
+from colonnade.models.complexity import build, parts_of, total_of
 
 DETECTION, SEGMENTATION = (800, 1216), (512, 512)  # height, width
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'

@@ -87,7 +87,7 @@ def run_child(args: argparse.Namespace) -> None:
     """Time the jobs, or run the second of them without end."""
     import torch
 
-    from colonnade.engine.benchmark.measuring import Job, time_in_turns
+    from colonnade.evaluation.benchmark.measurement import Job, time_in_turns
     jobs = [
         Job(trunk, (side, side), 1, train, False, 'cpu', torch.get_num_threads())
         for trunk, side, train in JOBS.values()

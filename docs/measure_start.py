@@ -86,8 +86,8 @@ def run_child(mode: str, data: str) -> None:
     from mmengine.hooks import Hook
     from mmengine.registry import DATASETS
 
-    from colonnade.engine.reading import LaunchOptions, load_config
     from colonnade.engine.training import TrainOptions, prepared_runner
+    from colonnade.settings.reading import LaunchOptions, load_config
 
     class Ready(Exception):
         """All is ready for the first iteration."""

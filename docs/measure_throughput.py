@@ -67,8 +67,8 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
     """The loop of a test, from the first image to the metric, and what of it is the model."""
     from mmengine.runner import Runner
 
-    from colonnade.engine.evaluation import TestOptions, prepared_runner, testing_config
-    from colonnade.engine.half_precision import keep_answers_float32
+    from colonnade.evaluation.testing import TestOptions, prepared_runner, testing_config
+    from colonnade.models.half_precision import keep_answers_float32
     options = TestOptions(
         config=args.config,
         checkpoint=str(args.checkpoint),
@@ -106,8 +106,8 @@ def their_predictor(args: argparse.Namespace, images: list[str],
     from mmdet.apis import DetInferencer
     from mmseg.apis import MMSegInferencer
 
-    from colonnade.engine.half_precision import keep_answers_float32
-    from colonnade.engine.reading import read_config
+    from colonnade.models.half_precision import keep_answers_float32
+    from colonnade.settings.reading import read_config
     detects = read_config(args.config).default_scope == 'mmdet'
     inferencer = (DetInferencer if detects else MMSegInferencer)(
         str(args.config), str(args.checkpoint), device='cpu', show_progress=False)
@@ -120,9 +120,9 @@ def their_predictor(args: argparse.Namespace, images: list[str],
 
 def our_predictor(args: argparse.Namespace, images: list[str], folder: Path) -> tuple[Call, Clock]:
     """What tools/predict.py does once the model is loaded."""
-    from colonnade.engine.prediction import command, load
-    from colonnade.engine.prediction.inputs import find_inputs
-    from colonnade.engine.prediction.records import records_of
+    from colonnade.inference import load, prediction_run
+    from colonnade.inference.inputs import find_inputs
+    from colonnade.inference.resume_log import records_of
     model = load(args.config, str(args.checkpoint), device='cpu', fuse=None, amp=args.amp)
 
     def predict() -> None:
@@ -130,11 +130,11 @@ def our_predictor(args: argparse.Namespace, images: list[str], folder: Path) -> 
         options = argparse.Namespace(
             out=out, outputs=None, threshold=None, first_label=None, annotations=None, opacity=0.5,
             tile=None, overlap=None, every=None, batch_size=None)  # yapf: disable
-        command.settle(options, model)
+        prediction_run.settle(options, model)
         inputs = find_inputs(images, out)
-        numbering = command.numbered(options, inputs, model)
+        numbering = prediction_run.numbered(options, inputs, model)
         with records_of(out, {}, resume=False) as records:
-            command.predict_and_list(options, model, inputs, numbering, records)
+            prediction_run.predict_and_list(options, model, inputs, numbering, records)
 
     return seconds_of(predict), Clock(model, 'run')
 
@@ -143,8 +143,8 @@ def write_random_weights(config: Path, path: Path) -> Path:
     """A checkpoint of a config's model as :func:`random_model` fills it."""
     import torch
 
-    from colonnade.engine.benchmark.parts import find_objects
-    from colonnade.engine.benchmark.whole_models import random_model
+    from colonnade.evaluation.benchmark.full_models import random_model
+    from colonnade.evaluation.benchmark.model_profile import find_objects
     model = random_model(config)
     find_objects(model)
     torch.save(dict(state_dict=model.state_dict(), meta={}), path)
@@ -159,7 +159,7 @@ def measure(args: argparse.Namespace, folder: Path) -> Iterator[str]:
     """
     import torch
 
-    from colonnade.engine.reading import read_config
+    from colonnade.settings.reading import read_config
     validation = 'val2017' if read_config(args.config).default_scope == 'mmdet' \
         else 'images/validation'
     images = sorted(map(str, (args.data / validation).glob('*.jpg')))[:args.images]

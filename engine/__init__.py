@@ -1,7 +1,4 @@
-"""Training, evaluation, prediction and the rest of what the commands do.
+"""Training: launch, runner, hooks, optimizers, processes, the work dir, estimates of resources.
 
 Importing it takes no torch. ``colonnade.engine.components`` registers what configs name.
 """
-from .config_scopes import use_installed_packages
-
-use_installed_packages()  # from here on, _base_ = 'mmseg::…' works

@@ -3,12 +3,13 @@
 ``custom_imports`` of a config lists it. Importing it registers backbones and necks too, and makes
 mmengine read checkpoints safely, and datasets on object storage and in shards.
 """
-from .config_scopes import forbid_installing
-from .half_precision import Bfloat16OptimWrapper
-from .layer_decay import LayerDecayConstructor
-from .runner import StrictRunner
-from .sharding import ShardedRunner
-from .storage import FsspecBackend, ShardsBackend
+from colonnade.common.storage import FsspecBackend, ShardsBackend
+from colonnade.models.half_precision import Bfloat16OptimWrapper
+from colonnade.settings.config_scopes import forbid_installing
+
+from .distributed.fsdp import ShardedRunner
+from .optim.layer_decay import LayerDecayConstructor
+from .runner.strict_runner import StrictRunner
 
 __all__ = [
     'Bfloat16OptimWrapper', 'FsspecBackend', 'LayerDecayConstructor', 'ShardedRunner',

@@ -16,40 +16,40 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import LogProcessor, Runner
 
+from colonnade.common.atomic_files import check_writable
+from colonnade.common.console_logging import without_steps
 from colonnade.common.errors import MissingFileError, UserError, file_errors
+from colonnade.common.gc_control import without_collecting
+from colonnade.datasets.bad_samples import SkippedSamples
+from colonnade.datasets.path_checks import check_pickles
+from colonnade.datasets.training_checks import check_loaded_data, loaded_datasets
+from colonnade.datasets.validation.preflight import check_before_training
+from colonnade.models.class_transfer import NewClasses
+from colonnade.models.half_precision import Amp, half_type
+from colonnade.settings.checks.all_checks import check_config, log_warnings
+from colonnade.settings.config_types import reading_config
+from colonnade.settings.dataset_paths import check_data, exists
+from colonnade.settings.findings import Finding
+from colonnade.settings.pipeline_steps import name_of
+from colonnade.settings.reading import LaunchOptions, check_metrics, load_config
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
-from .agreement import check_same_data, check_same_start
-from .atomic import check_writable
-from .batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
-from .collecting import without_collecting
-from .config_checks.every import check_config, log_warnings
-from .config_checks.finding import Finding
-from .config_kinds import reading_config
-from .data_borders import check_pickles
-from .data_checks import check_loaded_data, loaded_datasets
-from .data_sources import check_data, exists
-from .data_validation.start import check_before_training
-from .divergence import FiniteSteps, skip_bad_steps
-from .half_precision import Amp, half_type
-from .hooks import BatchSizeHook, HistoryLimit, SameBuffers
-from .interruption import Interrupted
-from .launch import build_runner, sole_run
-from .new_classes import NewClasses
-from .pipeline_steps import name_of
-from .reading import LaunchOptions, check_metrics, load_config
-from .run_folder import candidates, go_on, noted, recorded, settle
-from .run_folder.attaching import TABLE
-from .run_folder.newest import best_ones, folder_of
-from .run_folder.pending import PendingEvaluation
-from .run_folder.table import MetricsTable
-from .run_folder.trackers import same_wandb_run
-from .runner import StrictRunner
-from .samples import SkippedSamples
-from .sharding import shard
-from .terminal import without_steps
-from .watching import HANG_LIMIT, watched
+from .distributed.fsdp import shard
+from .distributed.process_consistency import check_same_data, check_same_start
+from .nan_guard import FiniteSteps, skip_bad_steps
+from .optim.batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
+from .runner.hooks import BatchSizeHook, HistoryLimit, SameBuffers
+from .runner.launch import build_runner, sole_run
+from .runner.signal_handling import Interrupted
+from .runner.strict_runner import StrictRunner
+from .watchdog import HANG_LIMIT, watched
+from .work_dir import candidates, go_on, noted, recorded, settle
+from .work_dir.configuration import TABLE
+from .work_dir.metrics_table import MetricsTable
+from .work_dir.pending_evaluation import PendingEvaluation
+from .work_dir.resume import best_ones, folder_of
+from .work_dir.trackers import same_wandb_run
 
 CHECKPOINTS = ('whole', 'sharded')
 ON_BAD_DATA = ('stop', 'skip')

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from colonnade.backbones.kernels.fast_path import is_plain
 from colonnade.backbones.kernels.norms import is_fixed
-from colonnade.backbones.kernels.untouched import is_plain
 
 
 def simplified(layers: Iterable[nn.Module]) -> list[nn.Module]:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colonnade.backbones.kernels.devices import should_use_cpu_forms
+from colonnade.backbones.kernels.fast_path import is_plain, is_transformed
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.backbones.kernels.orders import map_order
-from colonnade.backbones.kernels.untouched import is_plain, is_transformed
+from colonnade.backbones.kernels.memory_format import map_order
 from colonnade.common.errors import UserError
 from colonnade.weights.loading import require_complete
 from colonnade.weights.state_dicts import State

@@ -12,8 +12,8 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from torch import distributed
 
-from colonnade.engine.agreement import check_same_data, check_same_weights
-from colonnade.engine.data_checks import check_loaded_data
+from colonnade.datasets.training_checks import check_loaded_data
+from colonnade.engine.distributed.process_consistency import check_same_data, check_same_weights
 
 
 class Elsewhere(BaseDataset):

@@ -26,6 +26,11 @@ from torch.multiprocessing import ProcessExitedException, start_processes
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / 'shared'  # sample images and reference outputs, where they lie beside us
 
+#: lowest first: a room imports itself and those before it
+ROOMS = ('runtime', 'common', 'configs', 'weights', 'backbones', 'necks', 'heads', 'settings',
+         'datasets', 'models', 'engine', 'evaluation', 'inference', 'visualization', 'recipes',
+         'export', 'api', 'tools')  # yapf: disable
+
 # options of runs in the test's own process, where forked workers would outlive them
 NO_WORKERS = [
     f'{split}_dataloader.{option}' for split in ('train', 'val', 'test')
@@ -189,7 +194,8 @@ def no_layout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lay_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave texts of configs without yapf's layout; mmengine makes it six times a run."""
-    import_module('colonnade.engine.config_source')  # binds the function, and lays its configs out
+    import_module(
+        'colonnade.settings.config_writer')  # binds the function, and lays its configs out
     monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
 
 
@@ -210,7 +216,7 @@ def tool_runner(monkeypatch: pytest.MonkeyPatch, writes_pages: bool = True) -> C
     clock = SimpleNamespace(**{**vars(time), 'time': second_of_its_own})
     monkeypatch.setattr('mmengine.runner.runner.time', clock)
     # a fault of the report, which would not end a training, ends the test
-    recording = 'colonnade.engine.run_report.recording'
+    recording = 'colonnade.visualization.run_report.recorder'
     monkeypatch.setattr(f'{recording}.RunRecord.strict', True)
     if not writes_pages:
         monkeypatch.setattr(f'{recording}.write_report', lambda *_, **__: None)
@@ -230,7 +236,7 @@ def latest_log(work_dir: Path) -> str:
 @pytest.fixture(scope='session')
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small set of drawn shapes in both layouts."""
-    from colonnade.engine.drawn_shapes import make_shapes
+    from colonnade.datasets.shapes_dataset import make_shapes
     out = tmp_path_factory.mktemp('data') / 'shapes'
     make_shapes(out, num_train=12, num_val=4, size=64, seed=0)
     return out

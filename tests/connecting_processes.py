@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import distributed
 
-from colonnade.engine.watching import links
+from colonnade.engine.watchdog import connections
 
 strangers = []
 
@@ -23,11 +23,11 @@ def receive_place(place: list[Any]) -> None:
 
 def main() -> None:
     distributed.init_process_group('gloo')
-    print('connected with', sorted(links.connect(False) or {}))
+    print('connected with', sorted(connections.connect(False) or {}))
     distributed.barrier()  # none may leave while the other still talks
     distributed.destroy_process_group()
 
 
 if __name__ == '__main__':
-    broadcast, links.broadcast_object_list = links.broadcast_object_list, receive_place
+    broadcast, connections.broadcast_object_list = connections.broadcast_object_list, receive_place
     main()

@@ -19,8 +19,8 @@ from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from torch import distributed
 
-from colonnade.engine.metric_values import plain
-from colonnade.engine.reading import LaunchOptions, load_config
+from colonnade.engine.work_dir.metric_values import plain
+from colonnade.settings.reading import LaunchOptions, load_config
 
 #: images, and whether the sampler repeats some: 1 and 3 do not divide by two, 1 and 4 not by three
 CASES = ((1, True), (3, True), (4, False))

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from mmengine.dist import all_gather_object
 from torch import distributed
 
+from colonnade.common.distributed import do_in_first, failing_together
 from colonnade.common.errors import FileError, UserError
-from colonnade.engine.processes import do_in_first, failing_together
-from colonnade.engine.run_report.recording import RunRecord
+from colonnade.visualization.run_report.recorder import RunRecord
 
 
 def do_nothing() -> None:

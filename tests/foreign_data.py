@@ -13,8 +13,8 @@ from drawn_data import coco_content, draw_image
 from globox import AnnotationSet
 from supervision import DetectionDataset
 
-from colonnade.engine.data_doors.doors import opened
-from colonnade.engine.data_validation.findings import Report
+from colonnade.datasets.formats.format_detection import opened
+from colonnade.datasets.validation.validation_report import Report
 from colonnade.tools.command_line import add_data_arguments
 
 Parts = Mapping[str, tuple[Path, dict[str, Any]]]  # train, val -> folder of images, COCO's content

@@ -17,12 +17,12 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
 from colonnade.configs import find_config
-from colonnade.engine import pictures
-from colonnade.engine.prediction import Model
-from colonnade.engine.reading import read_config
-from colonnade.engine.serving.server import build_app, listen, server_of, temporary_folder
-from colonnade.engine.serving.service import Service
-from colonnade.engine.serving.uploads import Limits
+from colonnade.inference import Model
+from colonnade.inference.serving.server import build_app, listen, server_of, temporary_folder
+from colonnade.inference.serving.service import Service
+from colonnade.inference.serving.uploads import Limits
+from colonnade.settings.reading import read_config
+from colonnade.visualization import figures
 
 LIMITS = Limits(max_bytes=10**6, max_pixels=10**6)
 PATIENCE = 60  # seconds that a busy machine may take for anything
@@ -92,7 +92,7 @@ def live_server(model: CountingModel, **settings: Any) -> Iterator[Live]:
     service = Service(model, LIMITS, **settings)
     with closing(service), temporary_folder() as folder, closing(listen('127.0.0.1', 0)) as socket:
         server = server_of(
-            build_app(service, folder, pictures, loopback=True, allowed_hosts=HOSTS), service)
+            build_app(service, folder, figures, loopback=True, allowed_hosts=HOSTS), service)
         thread = Thread(target=server.run, kwargs=dict(sockets=[socket]), daemon=True)
         thread.start()
         try:

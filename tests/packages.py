@@ -11,10 +11,10 @@ import torch
 from conftest import config
 from mmengine.registry import MODELS
 
-from colonnade.engine.digests import sha256_of
-from colonnade.engine.prediction import load
-from colonnade.engine.reading import read_config
-from colonnade.engine.sharing.making import Words, make_package
+from colonnade.common.hashing import sha256_of
+from colonnade.inference import load
+from colonnade.inference.packages.creation import Words, make_package
+from colonnade.settings.reading import read_config
 
 CLASSES = {
     'mask_rcnn': ('disc', 'square', 'triangle'),

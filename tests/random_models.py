@@ -7,7 +7,7 @@ import torch
 from mmengine.registry import MODELS, DefaultScope
 
 from colonnade.configs import find_config
-from colonnade.engine.reading import read_config
+from colonnade.settings.reading import read_config
 
 
 def random_checkpoint(leaf: str, path: Path, *, seed: int = 0) -> Path:

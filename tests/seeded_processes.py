@@ -14,8 +14,8 @@ from mmengine.registry import DATA_SAMPLERS, DATASETS, MODELS
 from torch import distributed, nn
 from torch.utils.data import Dataset, Sampler
 
-from colonnade.engine.hooks import SameBuffers
-from colonnade.engine.runner import StrictRunner
+from colonnade.engine.runner.hooks import SameBuffers
+from colonnade.engine.runner.strict_runner import StrictRunner
 
 found: dict[str, Any] = dict(images=[], dropped=[])
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trunks import ARCHS, tiny
 
 from colonnade.backbones import XCiT
-from colonnade.engine.shards import keep_shards, keep_whole, shard_model, whole
+from colonnade.engine.distributed.sharded_tensors import keep_shards, keep_whole, shard_model, whole
 
 
 def images() -> Tensor:

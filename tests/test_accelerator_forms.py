@@ -190,7 +190,7 @@ def test_values_and_gradients_are_those_of_a_cpu(name: str) -> None:
 
 def test_one_place_decides_by_device() -> None:
     root = Path(__file__).parents[1]
-    files = [path for folder in ('backbones', 'necks', 'engine/fusing')
+    files = [path for folder in ('backbones', 'necks', 'models/fusion')
              for path in (root / folder).rglob('*.py')]  # yapf: disable
     deciding = [
         path.name for path in files

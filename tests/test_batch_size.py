@@ -15,8 +15,8 @@ from trunks import every_class, tiny
 
 from colonnade.backbones import XCiT
 from colonnade.common.errors import UserError
-from colonnade.engine.batch_size import accumulate, base_batch_size, enable_auto_scale_lr
-from colonnade.engine.own_data.schedule import schedule
+from colonnade.engine.optim.batch_size import accumulate, base_batch_size, enable_auto_scale_lr
+from colonnade.recipes.custom_data.scaled_schedule import schedule
 
 SEGMENTER = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py'
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'

@@ -24,16 +24,18 @@ from PIL import Image
 from pycocotools.coco import COCO
 from torch import Tensor
 
-from colonnade.engine.browsing import Browsed, browse
-from colonnade.engine.browsing.duplicates import hash_of, hashes_of, near_pairs, small_gray
-from colonnade.engine.browsing.fed import Feeder
-from colonnade.engine.browsing.object_faults import pairs_of
-from colonnade.engine.browsing.objects import as_objects
-from colonnade.engine.browsing.plots import class_bars
-from colonnade.engine.browsing.sections import draw_seed
-from colonnade.engine.browsing.sets import (build_dataset, chosen_images, dataset_settings,
-                                            label_of, read_set)
-from colonnade.engine.reading import LaunchOptions, load_config
+from colonnade.settings.reading import LaunchOptions, load_config
+from colonnade.visualization.dataset_browser import Browsed, browse
+from colonnade.visualization.dataset_browser.dataset_plots import class_bars
+from colonnade.visualization.dataset_browser.dataset_reader import (build_dataset, chosen_images,
+                                                                    dataset_settings, label_of,
+                                                                    read_set)
+from colonnade.visualization.dataset_browser.duplicates import (hash_of, hashes_of, near_pairs,
+                                                                small_gray)
+from colonnade.visualization.dataset_browser.model_inputs import Feeder
+from colonnade.visualization.dataset_browser.object_issues import pairs_of
+from colonnade.visualization.dataset_browser.objects import as_objects
+from colonnade.visualization.dataset_browser.sections import draw_seed
 
 COCO_LEAF = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
 ADE_LEAF = ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_ade20k.py'
@@ -58,7 +60,8 @@ def read_config_of(head: str, root: Path, **options: Any) -> Any:
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without plots, most of the time of a small page; those of real data have them."""
     for name in ('of_objects', 'of_labels'):
-        monkeypatch.setattr(f'colonnade.engine.browsing.plots.{name}', lambda numbers: [])
+        monkeypatch.setattr(f'colonnade.visualization.dataset_browser.dataset_plots.{name}',
+                            lambda numbers: [])
 
 
 def test_real_instances(real_data: dict[str, Path], tmp_path: Path) -> None:
@@ -417,7 +420,8 @@ def test_many_boxes_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
              for i in range(38)
              for j in range(i + 1, 38) if (i - j) % 2 == 0 and abs(lefts[i] - lefts[j]) <= 4}
     for compared in (128, 7, 1):
-        monkeypatch.setattr('colonnade.engine.browsing.object_faults.COMPARED', compared)
+        monkeypatch.setattr('colonnade.visualization.dataset_browser.object_issues.COMPARED',
+                            compared)
         pairs = np.concatenate(list(pairs_of(objects)))
         assert {(objects.ids[int(i)], objects.ids[int(j)]) for i, j, _ in pairs} == found
         assert len(pairs) == len(found)

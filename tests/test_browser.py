@@ -16,7 +16,7 @@ from live_server import LOOPBACK, PATIENCE, Live, file_of, live_server, random_m
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
-from colonnade.engine.reporting import Section, Table, write_page
+from colonnade.visualization.html_pages import Section, Table, write_page
 
 NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 ARGUMENTS = [

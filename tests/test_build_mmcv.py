@@ -12,8 +12,7 @@ import pytest
 from conftest import ROOT, run_python
 from packaging.requirements import Requirement
 
-from colonnade.tools import bootstrap
-from colonnade.tools import build_mmcv as tool
+from colonnade.tools import bootstrap, build_mmcv
 
 PLAIN = {
     'mmcv/__init__.py': b'',
@@ -36,20 +35,20 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
                 for name, content in PLAIN.items():
                     archive.writestr(name, content)
 
-    monkeypatch.setattr(tool, 'pip', pip)
+    monkeypatch.setattr(build_mmcv, 'pip', pip)
     return found
 
 
 @pytest.fixture
 def no_mmcv(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is installed."""
-    monkeypatch.setattr(tool, 'compiled_operators', lambda: None)
-    monkeypatch.setattr(tool, 'other_distribution', lambda: None)
+    monkeypatch.setattr(build_mmcv, 'compiled_operators', lambda: None)
+    monkeypatch.setattr(build_mmcv, 'other_distribution', lambda: None)
 
 
 @pytest.mark.usefixtures('calls')
 def test_wheel(tmp_path: Path) -> None:
-    wheel = tool.build(tmp_path / 'new/wheels')
+    wheel = build_mmcv.build(tmp_path / 'new/wheels')
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / 'site')
         names = archive.namelist()
@@ -69,9 +68,9 @@ def test_wheel(tmp_path: Path) -> None:
 
 
 def test_version_everywhere() -> None:
-    assert bootstrap.MMCV == f'onedl-mmcv=={tool.VERSION}'
+    assert bootstrap.MMCV == f'onedl-mmcv=={build_mmcv.VERSION}'
     assert f'    {bootstrap.MMCV}\n' in (ROOT / 'setup.cfg').read_text()
-    assert Requirement(bootstrap.MMCV).specifier.contains(tool.VERSION + tool.LABEL)
+    assert Requirement(bootstrap.MMCV).specifier.contains(build_mmcv.VERSION + build_mmcv.LABEL)
 
 
 def test_compiled_operators_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
@@ -82,35 +81,35 @@ def test_compiled_operators_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     sys.modules.pop('mmcv', None)
     (tmp_path / 'mmcv/__init__.py').touch()
     (tmp_path / 'mmcv/_ext').mkdir()
-    assert tool.compiled_operators() is None
+    assert build_mmcv.compiled_operators() is None
     compiled = tmp_path / 'mmcv/_ext.cpython-311-x86_64-linux-gnu.so'
     compiled.touch()
-    assert tool.install(replace=False) == (
+    assert build_mmcv.install(replace=False) == (
         f'{compiled} has the compiled operators: nothing is replaced (--replace does)')
     assert calls == []
-    tool.install(replace=True)
+    build_mmcv.install(replace=True)
     assert [call[0] for call in calls] == ['wheel', 'install']
 
 
 @pytest.mark.usefixtures('no_mmcv')
 def test_install(calls: list[tuple[str, ...]]) -> None:
-    done = tool.install(replace=False)
+    done = build_mmcv.install(replace=False)
     assert done == f'installed onedl_mmcv-2.3.6+torchvision-py3-none-any.whl in {sys.prefix}'
     assert {'--no-deps', '--force-reinstall'} < set(calls[1])
 
 
 @pytest.mark.usefixtures('no_mmcv')
 def test_another_distribution_is_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool, 'other_distribution', lambda: 'mmcv-lite 2.1.0')
-    with pytest.raises(tool.BuildError, match='mmcv-lite 2.1.0 .* pip uninstall mmcv-lite'):
-        tool.install(replace=False)
+    monkeypatch.setattr(build_mmcv, 'other_distribution', lambda: 'mmcv-lite 2.1.0')
+    with pytest.raises(build_mmcv.BuildError, match='mmcv-lite 2.1.0 .* pip uninstall mmcv-lite'):
+        build_mmcv.install(replace=False)
 
 
 def test_a_build_that_found_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     name = 'onedl_mmcv-2.3.6-cp311-cp311-linux_x86_64.whl'
-    monkeypatch.setattr(tool, 'pip', lambda *_: (tmp_path / name).touch())
-    with pytest.raises(tool.BuildError, match=f'{name} has compiled operators'):
-        tool.build_without_operators(tmp_path)
+    monkeypatch.setattr(build_mmcv, 'pip', lambda *_: (tmp_path / name).touch())
+    with pytest.raises(build_mmcv.BuildError, match=f'{name} has compiled operators'):
+        build_mmcv.build_without_operators(tmp_path)
 
 
 def test_no_network(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from timm.models.cait import TalkingHeadAttn
 from torch import Tensor, nn
 from trunks import ARCHS, tiny
 
-from colonnade.backbones import CaiT, positions
+from colonnade.backbones import CaiT, position_embedding
 from colonnade.backbones.cait import talking_heads
 from colonnade.backbones.cait.talking_heads import MIB, BoundedTalkingHeadAttn
 from colonnade.backbones.kernels.resampling import resample_positions
@@ -164,7 +164,7 @@ def test_a_whole_models_positions_are_resized_too(tmp_path: Path) -> None:
 def test_published_files_are_named_and_loaded_as_they_are(arch: str, timms: str,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
-    monkeypatch.setattr(positions, 'print_log', lambda text, **_: said.append(text))
+    monkeypatch.setattr(position_embedding, 'print_log', lambda text, **_: said.append(text))
     with torch.device('meta'):
         state = timm.create_model(timms).state_dict()
         trunk = CaiT(arch)
@@ -180,7 +180,7 @@ def test_positions_that_are_resized_are_warned_of(entrance: str, tmp_path: Path,
     monkeypatch.setitem(CaiT.variants.rows, 'tiny_96',
                         ARCHS[CaiT] | dict(img_size=96, patch_size=16, drop_path_rate=0.))
     said = []
-    monkeypatch.setattr(positions, 'print_log', lambda text, *, level, **_: said.append(
+    monkeypatch.setattr(position_embedding, 'print_log', lambda text, *, level, **_: said.append(
         (level, text)))
     other, trunk = tiny(CaiT, img_size=96), tiny(CaiT)
     if entrance == 'load_state_dict':

@@ -13,12 +13,12 @@ from mmengine.config import Config
 from pages import blocks_of
 from torch.distributed.run import get_args_parser
 
+from colonnade.common.distributed import check_launcher, on_several_machines, torch_variables
 from colonnade.configs import find_config
-from colonnade.engine.batch_size import share_out
-from colonnade.engine.launch import gather_by_messages, set_timeout
-from colonnade.engine.processes import check_launcher, on_several_machines, torch_variables
-from colonnade.engine.reading import read_config
+from colonnade.engine.optim.batch_size import share_out
+from colonnade.engine.runner.launch import gather_by_messages, set_timeout
 from colonnade.engine.training import TrainOptions
+from colonnade.settings.reading import read_config
 from colonnade.tools.train import parse_args
 
 ELASTIC = ('-m', 'torch.distributed.run', '--nnodes', '1:2', '--nproc-per-node', 2,

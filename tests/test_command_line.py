@@ -11,7 +11,7 @@ from conftest import ROOT, config, run_python
 
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError, file_errors
 from colonnade.configs import find_config
-from colonnade.engine.samples import SampleError
+from colonnade.datasets.bad_samples import SampleError
 from colonnade.runtime import ImageError, ModelError
 from colonnade.tools.command_line import SPINS, WAITING, add_amp, limit_spinning, user_errors
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from conftest import NO_WORKERS, SHORT, config
 
-from colonnade.engine.reporting import Table
-from colonnade.engine.reporting.plots import COLOURS
-from colonnade.engine.run_report.comparison import compare, metric_plots, read_runs, sample_section
-from colonnade.engine.run_report.folder import Run
-from colonnade.engine.run_report.terminal import text_of
+from colonnade.visualization.html_pages import Table
+from colonnade.visualization.html_pages.plot_style import COLOURS
+from colonnade.visualization.run_report.comparison import (compare, metric_plots, read_runs,
+                                                           sample_section)
+from colonnade.visualization.run_report.record_folder import Run
+from colonnade.visualization.run_report.text_tables import text_of
 
 
 def changed(run: Path, name: str, **values: Any) -> Path:

@@ -15,8 +15,8 @@ from torch import nn
 from trunks import tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.engine.benchmark.parts import Stopwatch, part_table
-from colonnade.engine.complexity import (build, classifier_complexity, count_parameters,
+from colonnade.evaluation.benchmark.model_profile import Stopwatch, part_table
+from colonnade.models.complexity import (build, classifier_complexity, count_parameters,
                                          multiply_adds, parts_of, total_of, trunk_rows,
                                          whole_model_rows)
 

@@ -13,14 +13,14 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 from mmseg.evaluation import IoUMetric
 
-from colonnade.engine.config_checks.command import examine
-from colonnade.engine.config_checks.every import check_config, findings
-from colonnade.engine.config_checks.finding import errors_of
-from colonnade.engine.config_kinds import check_kinds, kind_problems
-from colonnade.engine.data_sources import (categories_of, check_data, evaluators, find_datasets,
-                                           paths_of, redirect_data_root)
-from colonnade.engine.reading import check_metrics, read_config
 from colonnade.engine.training import TrainOptions, training_config
+from colonnade.recipes.config_report import examine
+from colonnade.settings.checks.all_checks import check_config, findings
+from colonnade.settings.config_types import check_kinds, kind_problems
+from colonnade.settings.dataset_paths import (categories_of, check_data, evaluators, find_datasets,
+                                              paths_of, redirect_data_root)
+from colonnade.settings.findings import errors_of
+from colonnade.settings.reading import check_metrics, read_config
 
 RECIPES = [
     path for path in sorted((ROOT / 'configs').glob('[!_]*/*.py'))

@@ -8,8 +8,8 @@ import pytest
 from conftest import ROOT
 from mmengine.config import Config
 
-from colonnade.engine.options import is_misspelt, merge_options, value_at
-from colonnade.engine.reading import read_config
+from colonnade.settings.overrides import is_misspelt, merge_options, value_at
+from colonnade.settings.reading import read_config
 from colonnade.tools import train
 
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'

@@ -11,7 +11,7 @@ from conftest import ROOT, run_python
 from mmengine import hub
 from mmengine.config import Config
 
-from colonnade.engine.reading import LaunchOptions, load_config
+from colonnade.settings.reading import LaunchOptions, load_config
 from colonnade.tools.command_line import add_launch_arguments
 
 BASES = {

@@ -17,9 +17,9 @@ from torch import nn
 from trunks import OURS
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.engine.classes import class_heads, num_classes_of
-from colonnade.engine.without_memory import build_without_memory
+from colonnade.models.meta_device import build_without_memory
 from colonnade.necks.pyramid import Pyramid
+from colonnade.settings.classes import class_heads, num_classes_of
 
 LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
 PUBLISHED = [leaf for leaf in LEAVES if '_slim_' not in leaf.stem]

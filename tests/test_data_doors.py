@@ -17,10 +17,10 @@ from drawn_data import SHORT, assert_said, coco_content, draw_image, faults_of, 
 from foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
 
 from colonnade.common.errors import UserError
-from colonnade.engine.data_doors.doors import recognise
-from colonnade.engine.data_validation.findings import Report
-from colonnade.engine.data_validation.start import looked_at
-from colonnade.engine.reading import read_config
+from colonnade.datasets.formats.format_detection import recognise
+from colonnade.datasets.validation.preflight import looked_at
+from colonnade.datasets.validation.validation_report import Report
+from colonnade.settings.reading import read_config
 
 
 @pytest.fixture(scope='session')

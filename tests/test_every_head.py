@@ -18,19 +18,19 @@ from mmengine.registry import DATASETS, MODELS
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from colonnade.engine.batch_size import accumulate
-from colonnade.engine.classes import class_heads, num_classes_of
-from colonnade.engine.columnar_parts import parts_of_ours
-from colonnade.engine.complexity import build, count_parameters, parts_of, total_of
-from colonnade.engine.config_checks.every import check_config
-from colonnade.engine.conversion import convert
-from colonnade.engine.data_sources import redirect_data_root
-from colonnade.engine.fusing import fuse as fuse_model
-from colonnade.engine.half_precision import Bfloat16OptimWrapper, compute_in
-from colonnade.engine.new_classes import rows_by_class
-from colonnade.engine.reading import read_config
-from colonnade.engine.tta import augment_tests
-from colonnade.engine.without_memory import build_without_memory
+from colonnade.engine.optim.batch_size import accumulate
+from colonnade.evaluation.tta import augment_tests
+from colonnade.models.checkpoint_conversion import convert
+from colonnade.models.class_transfer import rows_by_class
+from colonnade.models.columnar_parts import parts_of_ours
+from colonnade.models.complexity import build, count_parameters, parts_of, total_of
+from colonnade.models.fusion import fuse as fuse_model
+from colonnade.models.half_precision import Bfloat16OptimWrapper, compute_in
+from colonnade.models.meta_device import build_without_memory
+from colonnade.settings.checks.all_checks import check_config
+from colonnade.settings.classes import class_heads, num_classes_of
+from colonnade.settings.dataset_paths import redirect_data_root
+from colonnade.settings.reading import read_config
 from colonnade.weights.files import read_checkpoint
 
 LEAVES = {leaf.parent.name: leaf for leaf in sorted(ROOT.glob('configs/[!_]*/*_slim_shapes.py'))}

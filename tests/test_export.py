@@ -14,17 +14,18 @@ from torch.nn import functional as F
 from trunks import MAKERS, randomised, tiny
 
 from colonnade.backbones.kernels.resampling import matrix_from_sizes
-from colonnade.backbones.plain_vit.windows import Heads, attend_in_whole_windows, attend_in_windows
+from colonnade.backbones.plain_vit.window_attention import (Heads, attend_in_whole_windows,
+                                                            attend_in_windows)
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
-from colonnade.engine.exporting import ExportError, ExportOptions, export, exporting, to_archive
-from colonnade.engine.exporting.features import Features, names_of_maps, sides_of
-from colonnade.engine.exporting.graphs import Graph, ImageSides, images_of, to_onnx
-from colonnade.engine.exporting.verifying import compare, verify
-from colonnade.engine.prediction import Model
-from colonnade.engine.reading import read_config
+from colonnade.export import ExportError, ExportOptions, export, exporter, to_archive
+from colonnade.export.features import Features, names_of_maps, sides_of
+from colonnade.export.graphs import Graph, ImageSides, images_of, to_onnx
+from colonnade.export.verification import compare, verify
+from colonnade.inference import Model
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 from colonnade.runtime import load
+from colonnade.settings.reading import read_config
 
 
 def graph_of(trunk: nn.Module, neck: nn.Module | None) -> Graph:
@@ -123,9 +124,9 @@ def test_a_deviation_leaves_no_folder(model: Model, tmp_path: Path,
     def to_wrong(module: nn.Module, *given: object) -> None:
         to_archive(wrong, *given)
 
-    monkeypatch.setattr(exporting, 'to_archive', to_wrong)
-    monkeypatch.setattr('colonnade.engine.exporting.features.plan',
-                        lambda *_: exporting.Plan('features', (graph, )))
+    monkeypatch.setattr(exporter, 'to_archive', to_wrong)
+    monkeypatch.setattr('colonnade.export.features.plan',
+                        lambda *_: exporter.Plan('features', (graph, )))
     options = ExportOptions(format='archive', what='features')
     with pytest.raises(ExportError, match=r'output map1 deviates .* pass --tolerance \d+, and'):
         export(model, model.cfg, tmp_path / 'out', options)

@@ -26,15 +26,15 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from colonnade import runtime
-from colonnade.engine.digests import sha256_of
-from colonnade.engine.exporting.detectors import plan
-from colonnade.engine.exporting.exporting import ExportOptions, export
-from colonnade.engine.exporting.graphs import ExportError, to_onnx
-from colonnade.engine.exporting.whole_images import num_different, require_agreement, scenes
-from colonnade.engine.prediction.model import Model
-from colonnade.engine.reading import read_config
+from colonnade.common.hashing import sha256_of
+from colonnade.export.detectors import plan
+from colonnade.export.end_to_end import num_different, require_agreement, scenes
+from colonnade.export.exporter import ExportOptions, export
+from colonnade.export.graphs import ExportError, to_onnx
+from colonnade.inference.model import Model
 from colonnade.runtime.boxes import Coder, anchors, decode, levels_of, suppress
 from colonnade.runtime.masks import boxes_around, paste
+from colonnade.settings.reading import read_config
 
 SIZES = ((150, 211), (77, 300), (128, 128))  # resized to fit 128 x 128, ratio kept
 SPREAD = {  # weights of heads that are spread out, so that scores and boxes differ

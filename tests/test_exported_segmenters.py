@@ -13,16 +13,16 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from torch import nn
 
+from colonnade.common.hashing import sha256_of
 from colonnade.configs import find_config
-from colonnade.engine.digests import sha256_of
-from colonnade.engine.exporting import ExportError, ExportOptions, export
-from colonnade.engine.exporting.openvino_graphs import to_openvino
-from colonnade.engine.exporting.quantising import calibration_images, quantise
-from colonnade.engine.exporting.segmenters import means, require_plain
-from colonnade.engine.exporting.whole_images import require_agreement
-from colonnade.engine.prediction import Model
-from colonnade.engine.reading import read_config
+from colonnade.export import ExportError, ExportOptions, export
+from colonnade.export.end_to_end import require_agreement
+from colonnade.export.openvino_graphs import to_openvino
+from colonnade.export.quantization import calibration_images, quantise
+from colonnade.export.segmenters import means, require_plain
+from colonnade.inference import Model
 from colonnade.runtime import load
+from colonnade.settings.reading import read_config
 
 SIZES = ((97, 70), (64, 143))
 HEADS = ('linear', 'sem_fpn', 'upernet', 'segformer', 'segmenter', 'mask2former_semantic')

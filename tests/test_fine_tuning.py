@@ -13,9 +13,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from colonnade.engine.classes import class_heads
-from colonnade.engine.new_classes import NewClasses, rows_by_class
-from colonnade.engine.reading import read_config
+from colonnade.models.class_transfer import NewClasses, rows_by_class
+from colonnade.settings.classes import class_heads
+from colonnade.settings.reading import read_config
 from colonnade.weights.loading import plan_loading
 from colonnade.weights.state_dicts import trained_classes
 

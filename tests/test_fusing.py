@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from colonnade.backbones import XCiT
-from colonnade.backbones.kernels import orders
+from colonnade.backbones.kernels import memory_format
 from colonnade.backbones.kernels.devices import accelerator_forms
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.configs import find_config
-from colonnade.engine.complexity import blank_sample
-from colonnade.engine.fusing import fuse, fuse_if_wanted
-from colonnade.engine.fusing.upsampling_convolution import UpsamplingConvolution
-from colonnade.engine.reading import read_config
+from colonnade.models.complexity import blank_sample
+from colonnade.models.fusion import fuse, fuse_if_wanted
+from colonnade.models.fusion.upsampling_convolution import UpsamplingConvolution
 from colonnade.necks import ColumnarPyramid, SimplePyramid
+from colonnade.settings.reading import read_config
 
 ARCH = dict(embed_dim=16, depth=2, num_heads=2, patch_size=16)
 MERGED = ('stride 4, 8 with the lateral ones', )
@@ -317,8 +317,8 @@ def test_levels_of_the_input_stride_are_copies() -> None:
 def test_the_order_of_maps(compiled: bool, gradients: bool,
                            monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels-last, but where mmcv's operators are compiled, and in training."""
-    assert orders.operators_read_any_order()  # tools/mmcv_ext, or none
-    monkeypatch.setattr(orders, 'operators_read_any_order', lambda: not compiled)
+    assert memory_format.operators_read_any_order()  # tools/mmcv_ext, or none
+    monkeypatch.setattr(memory_format, 'operators_read_any_order', lambda: not compiled)
     wanted = torch.contiguous_format if compiled or gradients else torch.channels_last
     model, images = model_of('mask_rcnn'), torch.randn(2, 3, 75, 101).double()
     with torch.set_grad_enabled(gradients):

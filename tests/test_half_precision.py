@@ -19,13 +19,13 @@ from trunks import tiny
 
 from colonnade import load
 from colonnade.backbones import XCiT
-from colonnade.engine import half_precision
-from colonnade.engine.fusing.precision import cast_weights
-from colonnade.engine.fusing.regions import fuse_regions
-from colonnade.engine.half_precision import (Bfloat16OptimWrapper, compute_in, half_type,
-                                             in_float32, keep_answers_float32)
-from colonnade.engine.reading import read_config
 from colonnade.engine.training import set_amp
+from colonnade.models import half_precision
+from colonnade.models.fusion.precision import cast_weights
+from colonnade.models.fusion.regions import fuse_regions
+from colonnade.models.half_precision import (Bfloat16OptimWrapper, compute_in, half_type,
+                                             in_float32, keep_answers_float32)
+from colonnade.settings.reading import read_config
 
 HEAD = 'sem_fpn'
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason='a GPU is there')

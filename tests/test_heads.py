@@ -12,8 +12,8 @@ from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from colonnade.engine.reading import read_config
 from colonnade.heads import LinearHead
+from colonnade.settings.reading import read_config
 from colonnade.weights.files import read_checkpoint
 
 

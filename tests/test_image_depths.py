@@ -12,10 +12,10 @@ import pytest
 from drawn_data import assert_said, draw_instances, draw_label_maps, faults_of, leaf
 from PIL import Image
 
-from colonnade.engine.data_doors.instances import files_below
-from colonnade.engine.data_validation.image_files import image_size
-from colonnade.engine.image_depths import Depths
-from colonnade.engine.prediction.inputs import walk
+from colonnade.datasets.bit_depth import Depths
+from colonnade.datasets.formats.instance_records import files_below
+from colonnade.datasets.validation.image_files import image_size
+from colonnade.inference.inputs import walk
 from colonnade.runtime.images import SUFFIXES, ImageError, read_image
 
 tifffile = pytest.importorskip('tifffile')  # which supervision and scikit-image bring

@@ -15,7 +15,7 @@ from packages import CLASSES, some_image, write_checkpoint, write_package
 from pages import Block, blocks_of
 from PIL import Image
 
-from colonnade.engine.prediction import Instances, LabelMap, load
+from colonnade.inference import Instances, LabelMap, load
 
 PAGE = ROOT / 'docs/share.md'
 FORMS = ('checkpoint', 'package')

@@ -30,11 +30,11 @@ from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
 from colonnade.common.errors import UserError
-from colonnade.engine.data_doors.colour_tables import text_rows
-from colonnade.engine.data_validation.conversions import find_changes
-from colonnade.engine.data_validation.findings import Report
-from colonnade.engine.own_data import command
-from colonnade.engine.own_data.options import check_data_options, complete_data_options
+from colonnade.datasets.formats.color_tables import text_rows
+from colonnade.datasets.validation.conversion_sources import find_changes
+from colonnade.datasets.validation.validation_report import Report
+from colonnade.recipes.custom_data import config_creation
+from colonnade.recipes.custom_data.data_options import check_data_options, complete_data_options
 
 SPLITS: Splits = {
     'train': draw_samples(['a b', 'ümläut', 'c3', 'c4']),
@@ -59,17 +59,18 @@ WHOLE = dict(
     on_bad_data='stop')
 
 
-def look(out: Path, *paths: Path, **options: object) -> tuple[command.OwnData | None, Report]:
+def look(out: Path, *paths: Path,
+         **options: object) -> tuple[config_creation.OwnData | None, Report]:
     """What ``new_config.py`` finds, without a recipe."""
     args, report = argparse.Namespace(**{**WHOLE, 'data': list(paths) or None, **options}), Report()
     args.data_out = out
     check_data_options(args)
     complete_data_options(args)
-    data = command.look_at_data(args, report, masks=True, filter_cfg={}, kind='labels')
+    data = config_creation.look_at_data(args, report, masks=True, filter_cfg={}, kind='labels')
     return data, report
 
 
-def loaded(data: command.OwnData) -> dict[str, dict[str, np.ndarray]]:
+def loaded(data: config_creation.OwnData) -> dict[str, dict[str, np.ndarray]]:
     """The label maps as mmseg loads them, by names of images."""
     found = []
     for settings in data.datasets:

@@ -14,10 +14,10 @@ from mmseg.visualization import SegLocalVisualizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colonnade.engine.evaluation import reads_labels_alone
-from colonnade.engine.fusing import fuse, label_maps
-from colonnade.engine.fusing.label_maps import fuse_label_maps, spares_logits
-from colonnade.engine.reading import read_config
+from colonnade.evaluation.testing import reads_labels_alone
+from colonnade.models.fusion import fuse, label_maps
+from colonnade.models.fusion.label_maps import fuse_label_maps, spares_logits
+from colonnade.settings.reading import read_config
 
 
 def segmenter(**test_cfg: Any) -> nn.Module:

@@ -13,7 +13,7 @@ from torch import nn
 from trunks import every_class, tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.engine.layer_decay import LayerDecayConstructor
+from colonnade.engine.optim.layer_decay import LayerDecayConstructor
 
 OPTIMIZER = dict(type='AdamW', lr=1.0, weight_decay=0.05)
 

@@ -17,10 +17,10 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from rounding import check_all_rounding, doubled
 
-from colonnade.engine.benchmark.contestants import build_contestant, build_trunk
-from colonnade.engine.benchmark.machine import computed_by_onednn, described, products
-from colonnade.engine.benchmark.measuring import Job, work_of
-from colonnade.engine.feature_agreement import correlation
+from colonnade.evaluation.benchmark.candidates import build_contestant, build_trunk
+from colonnade.evaluation.benchmark.machine import computed_by_onednn, described, products
+from colonnade.evaluation.benchmark.measurement import Job, work_of
+from colonnade.evaluation.feature_consistency import correlation
 
 needs_linux = pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), reason='needs Linux')
 

@@ -11,12 +11,12 @@ from mmengine.logging import MMLogger
 from mmengine.registry import MODELS, DefaultScope
 
 from colonnade.configs import find_config
-from colonnade.engine.benchmark.measuring import process_memory
-from colonnade.engine.complexity import blank_sample
-from colonnade.engine.fusing import fuse
-from colonnade.engine.half_precision import compute_in
-from colonnade.engine.hooks import QuietFilter
-from colonnade.engine.reading import read_config
+from colonnade.engine.runner.hooks import QuietFilter
+from colonnade.evaluation.benchmark.measurement import process_memory
+from colonnade.models.complexity import blank_sample
+from colonnade.models.fusion import fuse
+from colonnade.models.half_precision import compute_in
+from colonnade.settings.reading import read_config
 
 SIDES = (64, 136, 208, 304, 400)  # oneDNN keeps kernels of some hundred sizes
 MIB = 2**20

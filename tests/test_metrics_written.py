@@ -15,7 +15,7 @@ from conftest import LAYOUTS, NO_WORKERS, config, latest_log
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS, MODELS
 
-from colonnade.engine.reading import read_config
+from colonnade.settings.reading import read_config
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_metrics_are_printed_before_they_are_written(evaluate: Callable, tmp_pat
         self.touch()
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr('colonnade.engine.evaluation.check_writable',
+    monkeypatch.setattr('colonnade.evaluation.testing.check_writable',
                         lambda path: path.parent.mkdir())
     monkeypatch.setattr(Path, 'write_text', full)
     with pytest.raises(SystemExit, match='the metrics cannot be written: .*No space left'):

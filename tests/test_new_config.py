@@ -14,9 +14,9 @@ from conftest import ROOT, run_python
 from drawn_data import draw_instances, draw_label_maps, leaf, trained_and_tested
 from mmengine.config import Config
 
-from colonnade.engine.own_data.schedule import schedule
-from colonnade.engine.reading import read_config
-from colonnade.engine.transplant.command import config_file
+from colonnade.recipes.backbone_swap.swap import config_file
+from colonnade.recipes.custom_data.scaled_schedule import schedule
+from colonnade.settings.reading import read_config
 
 CATEGORIES = {'person': 1, 'car': 3, 'dog': 18, 'bottle': 44, 'chair': 62}
 STUFF = {'wall': 1, 'building': 2, 'sky': 3}  # in ADE20k's numbering

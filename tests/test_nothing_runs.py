@@ -26,7 +26,7 @@ from mmengine.runner import checkpoint as mmengine_checkpoint
 from mmengine.runner import load_checkpoint
 
 from colonnade.backbones import XCiT
-from colonnade.engine.reading import read_config
+from colonnade.settings.reading import read_config
 from colonnade.tools import convert_checkpoint
 from colonnade.weights.downloads import download
 from colonnade.weights.files import read_checkpoint, trusting

@@ -8,7 +8,7 @@ import torch
 from rounding import check_all_rounding, check_rounding
 from torch import Tensor
 
-from colonnade.backbones.kernels.operators import depthwise, outer_products, products
+from colonnade.backbones.kernels.custom_ops import depthwise, outer_products, products
 
 
 def double(*shape: int) -> Tensor:

@@ -17,7 +17,7 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from colonnade.engine.data_validation.image_files import image_size, labels_of
+from colonnade.datasets.validation.image_files import image_size, labels_of
 
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'TIFF', 'BMP', 'JPEG2000', 'MPO')
 NOISE = np.random.default_rng(0).integers(0, 256, (20, 30), dtype=np.uint8)

@@ -13,9 +13,9 @@ from drawn_data import (CLASSES, HEIGHT, WIDTH, assert_said, change, coco_conten
                         draw_instances, faults_of, leaf, remove)
 from mmengine.config import Config
 
-from colonnade.engine.data_validation.coco_files import Usage, check_instances, headers_in
-from colonnade.engine.data_validation.findings import Report
-from colonnade.engine.own_data.command import look_at_data
+from colonnade.datasets.validation.coco_files import Usage, check_instances, headers_in
+from colonnade.datasets.validation.validation_report import Report
+from colonnade.recipes.custom_data.config_creation import look_at_data
 from colonnade.tools.command_line import add_data_arguments
 
 POLYGON = [4, 4, 20, 4, 20, 16]

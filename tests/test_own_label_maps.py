@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from mmseg.datasets import BaseSegDataset
 
-from colonnade.engine.own_data.describe_labels import meaning_of_labels
+from colonnade.datasets.custom.label_map_datasets import meaning_of_labels
 
 
 @pytest.mark.parametrize('values, names, zero, classes, reduced', [

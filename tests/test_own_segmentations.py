@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from mmdet.datasets import CocoDataset
 from pycocotools import mask as coco_masks
 
-from colonnade.engine.data_validation.findings import Report
-from colonnade.engine.data_validation.segmentations import decoded_counts, segmentation_fault
-from colonnade.engine.own_data.describe import describe_instances
+from colonnade.datasets.custom.instance_datasets import describe_instances
+from colonnade.datasets.validation.segmentations import decoded_counts, segmentation_fault
+from colonnade.datasets.validation.validation_report import Report
 
 
 def test_compressed_run_lengths_are_pycocotools() -> None:

@@ -9,19 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOMS, ROOT
 from packages import some_image, write_checkpoint, write_package
 from PIL import Image
 
 LEAF = 'sem_fpn/xcit_tiny_12_p16_80k_ade20k'
-PARTS = ('api', 'backbones', 'common', 'configs', 'engine', 'heads', 'necks', 'runtime', 'tools',
-         'weights')
 
 
 def link_source(folder: Path) -> Path:
     """Link what a build reads, so that it leaves nothing in the clone."""
     folder.mkdir()
-    for name in (*PARTS, 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE'):
+    for name in (*ROOMS, 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE'):
         (folder / name).symlink_to(ROOT / name)
     return folder
 
@@ -40,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_wheel_carries_everything(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
-    for part in PARTS:
+    for part in ROOMS:
         for path in (ROOT / part).rglob('*.py'):
             inside = path.relative_to(ROOT / 'api' if part == 'api' else ROOT)
             assert f'colonnade/{inside}' in names
@@ -101,7 +99,7 @@ print(result)
 result.draw().save('drawn.png')
 print(result.size)
 from colonnade.configs import find_config
-from colonnade.engine.reading import read_config
+from colonnade.settings.reading import read_config
 from mmengine.registry import MODELS
 MODELS.build(read_config(find_config({LEAF!r})).model)
 import colonnade.tools.train

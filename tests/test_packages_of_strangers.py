@@ -16,10 +16,10 @@ from evil_pickle import write_evil
 from packages import change_card, forge, write_checkpoint, write_package
 from torch import nn
 
-from colonnade.engine.prediction import load
-from colonnade.engine.sharing import PackageError, open_package
-from colonnade.engine.sharing.memory_limits import ShapesAlone
-from colonnade.engine.sharing.plain_config import config_text, parse_config
+from colonnade.inference import load
+from colonnade.inference.packages import PackageError, open_package
+from colonnade.inference.packages.memory_limits import ShapesAlone
+from colonnade.settings.plain_config import config_text, parse_config
 from colonnade.weights.files import read_checkpoint, trusting
 from colonnade.weights.state_dicts import WeightsError
 

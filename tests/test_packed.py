@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from colonnade.backbones import XCiT
-from colonnade.backbones.kernels import libraries
+from colonnade.backbones.kernels import matmul_backend
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.layers import gram
 from colonnade.backbones.kernels.packed import (HAS_PACKING, PackedDepthwise, PackedHalving,
@@ -107,15 +107,15 @@ def test_gram_of_halves(width: int) -> None:
 
 def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, chosen in (('onednn', True), ('blas', False)):
-        monkeypatch.setenv(libraries.VARIABLE, name)
-        assert libraries.onednn_is_faster() is chosen
-    monkeypatch.setenv(libraries.VARIABLE, 'mkl')
+        monkeypatch.setenv(matmul_backend.VARIABLE, name)
+        assert matmul_backend.onednn_is_faster() is chosen
+    monkeypatch.setenv(matmul_backend.VARIABLE, 'mkl')
     with pytest.raises(ValueError, match="COLONNADE_PRODUCTS must be blas or onednn, got 'mkl'"):
-        libraries.onednn_is_faster()
+        matmul_backend.onednn_is_faster()
     with pytest.raises(ValueError, match="COLONNADE_PRODUCTS must be"):  # once, not per image
         XCiT('nano_12_p16')
-    monkeypatch.delenv(libraries.VARIABLE)
-    assert libraries.onednn_is_faster() in (False, True)
+    monkeypatch.delenv(matmul_backend.VARIABLE)
+    assert matmul_backend.onednn_is_faster() in (False, True)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trunks_by_either_library(arch: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     trunk = XCiT(arch, out_indices=(0, ))
     image, found = torch.randn(2, 3, 264, 280), []
-    for name in libraries.CHOICES:
-        monkeypatch.setenv(libraries.VARIABLE, name)
+    for name in matmul_backend.CHOICES:
+        monkeypatch.setenv(matmul_backend.VARIABLE, name)
         maps = trunk(image)[0]
         found.append((maps, *torch.autograd.grad(maps.square().mean(), trunk.blocks.parameters())))
     for one, other in zip(*found, strict=True):

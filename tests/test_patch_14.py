@@ -17,7 +17,7 @@ from numpy.testing import assert_allclose
 from trunks import ARCHS
 
 from colonnade.backbones import CaiT, PlainViT, ResMLP
-from colonnade.engine.config_checks.every import check_config
+from colonnade.settings.checks.all_checks import check_config
 
 STRIDES = [3.5, 7, 14, 28]
 TRUNKS = {

@@ -16,17 +16,17 @@ from trunks import MAKERS, every_trunk, tiny
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import mixing_rows, query_key_magnitude
 from colonnade.backbones.kernels.folding import FusibleBlock
-from colonnade.engine.pictures import as_bytes, picture, pictures, pictures_of
-from colonnade.engine.pictures.features import PrincipalComponents
-from colonnade.engine.pictures.grad_cam import (chosen_scores, detection_scores, grad_cam,
-                                                maps_and_scores)
-from colonnade.engine.pictures.kinds import KINDS
-from colonnade.engine.pictures.layout import Drawing, Panel, Row, figure_of
-from colonnade.engine.pictures.options import Options
-from colonnade.engine.pictures.scales import Scale
-from colonnade.engine.pictures.seen import see
-from colonnade.engine.prediction import Model
-from colonnade.engine.reading import read_config
+from colonnade.inference import Model
+from colonnade.settings.reading import read_config
+from colonnade.visualization.figures import as_bytes, picture, pictures, pictures_of
+from colonnade.visualization.figures.activations import see
+from colonnade.visualization.figures.feature_figures import PrincipalComponents
+from colonnade.visualization.figures.figure_options import Options
+from colonnade.visualization.figures.grad_cam import (chosen_scores, detection_scores, grad_cam,
+                                                      maps_and_scores)
+from colonnade.visualization.figures.layout import Drawing, Panel, Row, figure_of
+from colonnade.visualization.figures.methods import KINDS
+from colonnade.visualization.figures.scales import Scale
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.integers(0, 256, (40, 56, 3), dtype=np.uint8)

@@ -15,10 +15,10 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from colonnade.backbones import PlainViT
 from colonnade.backbones.plain_vit.blocks import PlainBlock
-from colonnade.engine.benchmark.contestants import Intermediates
-from colonnade.engine.config_checks.weights import normalisation_problems
-from colonnade.engine.layer_decay import LayerDecayConstructor
-from colonnade.engine.trunk_config import settle_trunk
+from colonnade.engine.optim.layer_decay import LayerDecayConstructor
+from colonnade.evaluation.benchmark.candidates import Intermediates
+from colonnade.settings.backbone_config import settle_trunk
+from colonnade.settings.checks.pretrained_weights import normalisation_problems
 from colonnade.weights import WeightsError, load_weights
 
 TINY = dict(embed_dim=48, depth=3, num_heads=2)

@@ -13,7 +13,7 @@ from plain_vit_files import FILES, dinov3, layer_scale_as_parameters
 
 from colonnade.backbones import PlainViT
 from colonnade.backbones.plain_vit.architectures import known_models
-from colonnade.engine.conversion import build_trunk, plan_conversion
+from colonnade.models.checkpoint_conversion import build_trunk, plan_conversion
 from colonnade.weights import downloads
 from colonnade.weights.loading import load_weights, plan_loading
 from colonnade.weights.state_dicts import State, WeightsError

@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
 from colonnade.backbones import PlainViT
-from colonnade.backbones.plain_vit.windows import Heads, attend_in_windows
+from colonnade.backbones.plain_vit.window_attention import Heads, attend_in_windows
 
 
 def mask_of(grid: tuple[int, int], window_size: int, prefix: int) -> Tensor:

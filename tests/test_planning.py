@@ -13,19 +13,21 @@ from conftest import config as slim
 from torch import nn
 
 from colonnade.configs import find_config
-from colonnade.engine.planning.advice import scaled_down
-from colonnade.engine.planning.data_counts import data_counts, number_of_images
-from colonnade.engine.planning.estimate import Estimate, Setting
-from colonnade.engine.planning.extrapolation import Extrapolation, scaled
-from colonnade.engine.planning.image_sizes import image_sizes
-from colonnade.engine.planning.live_memory import LiveMemory
-from colonnade.engine.planning.memory import GIB, Memory, Units, over_processes, with_outside
-from colonnade.engine.planning.plan import sizes_of
-from colonnade.engine.planning.planned_config import PlanOptions, as_if_started, planned_config
-from colonnade.engine.planning.schedule import Schedule, checkpoints, free_room
-from colonnade.engine.planning.trial import Measured, Trial, padded
-from colonnade.engine.reading import read_config
+from colonnade.engine.resource_estimation.data_counts import data_counts, number_of_images
+from colonnade.engine.resource_estimation.estimate import Estimate, Setting
+from colonnade.engine.resource_estimation.extrapolation import Extrapolation, scaled
+from colonnade.engine.resource_estimation.image_sizes import image_sizes
+from colonnade.engine.resource_estimation.live_memory import LiveMemory
+from colonnade.engine.resource_estimation.measured_steps import Measured, Trial, padded
+from colonnade.engine.resource_estimation.memory import (GIB, Memory, Units, over_processes,
+                                                         with_outside)
+from colonnade.engine.resource_estimation.plan import sizes_of
+from colonnade.engine.resource_estimation.planned_config import (PlanOptions, as_if_started,
+                                                                 planned_config)
+from colonnade.engine.resource_estimation.suggestions import scaled_down
+from colonnade.engine.resource_estimation.training_length import Schedule, checkpoints, free_room
 from colonnade.engine.training import TrainOptions
+from colonnade.settings.reading import read_config
 
 SMALL = ('--plan', '--plan-size', 64, 64, '--cfg-options', 'train_dataloader.batch_size=2')
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import config as slim
 
-from colonnade.engine.drawn_shapes import make_shapes
+from colonnade.datasets.shapes_dataset import make_shapes
 
 PIPELINE = '''_base_ = {base!r}
 train_dataloader = dict(batch_size={images}, dataset=dict(pipeline=[
@@ -50,8 +50,8 @@ OPTIONS = {
 
 def planned(config: Path, data: Path, smaller: bool) -> tuple[float, float]:
     """Bytes above those of imports, and seconds of an iteration."""
-    from colonnade.engine.planning import estimate
-    from colonnade.engine.planning.plan import PlanOptions, plan_training
+    from colonnade.engine.resource_estimation import estimate
+    from colonnade.engine.resource_estimation.plan import PlanOptions, plan_training
     from colonnade.engine.training import TrainOptions
     if smaller:
         estimate.measure_sizes = at_smaller_sizes
@@ -68,9 +68,9 @@ def at_smaller_sizes(trial: Any, size: tuple[int, int], *_: float) -> tuple[Any,
 def trained(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
     """As ``planned``, of a training without waiting for data."""
     from colonnade import train
-    from colonnade.engine.planning.estimate import peak_of_imports
-    from colonnade.engine.planning.memory import peak_of_process
-    from colonnade.engine.reading import read_config
+    from colonnade.engine.resource_estimation.estimate import peak_of_imports
+    from colonnade.engine.resource_estimation.memory import peak_of_process
+    from colonnade.settings.reading import read_config
     imports = peak_of_imports(read_config(config).default_scope)
     with redirect_stdout(StringIO()):
         train(config, cfg_options=OPTIONS, data_root=data, work_dir=work_dir)

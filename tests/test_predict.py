@@ -16,9 +16,9 @@ from PIL import Image
 from pycocotools.coco import COCO
 from random_models import random_checkpoint
 
-from colonnade.engine.fusing import label_maps
-from colonnade.engine.locking import locked
-from colonnade.engine.prediction.records import Records
+from colonnade.common.locking import locked
+from colonnade.inference.resume_log import Records
+from colonnade.models.fusion import label_maps
 
 SEGMENTER = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
 DETECTOR = 'mask_rcnn/xcit_nano_12_p16_slim_shapes'

@@ -19,15 +19,15 @@ from random_models import random_checkpoint
 
 import colonnade
 from colonnade.common.errors import UserError
+from colonnade.common.prefetching import prefetched
 from colonnade.configs import find_config
-from colonnade.engine.prediction.batches import WINDOW, in_batches
-from colonnade.engine.prediction.loading import metainfo_of
-from colonnade.engine.prediction.model import Model
-from colonnade.engine.prediction.pipeline import steps_for_arrays
-from colonnade.engine.prediction.results import Instances
-from colonnade.engine.prefetching import prefetched
-from colonnade.engine.reading import read_config
+from colonnade.inference.batches import WINDOW, in_batches
+from colonnade.inference.loading import metainfo_of
+from colonnade.inference.model import Model
+from colonnade.inference.results import Instances
+from colonnade.inference.test_pipeline import steps_for_arrays
 from colonnade.runtime.images import ImageError
+from colonnade.settings.reading import read_config
 
 LEAVES = dict(
     boxes='faster_rcnn/xcit_nano_12_p16_slim_shapes',

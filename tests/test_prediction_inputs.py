@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from colonnade.engine.prediction.inputs import Input, find_inputs, natural
-from colonnade.engine.prediction.numbering import counted, numbering_of
-from colonnade.engine.prediction.records import records_of
+from colonnade.inference.coco_ids import counted, numbering_of
+from colonnade.inference.inputs import Input, find_inputs, natural
+from colonnade.inference.resume_log import records_of
 
 NOWHERE = Path('/nowhere')
 

@@ -14,14 +14,14 @@ from torch.multiprocessing import start_processes
 from torch.nn import functional as F
 from toy_trunk import Toy
 
-from colonnade.engine.probing import cache, evaluation, neighbours
-from colonnade.engine.probing.cache import CacheError, FeatureCache
-from colonnade.engine.probing.data import Sample, paint, subset
-from colonnade.engine.probing.evaluation import full_resolution, iou_of_classes, mean_iou
-from colonnade.engine.probing.features import Extractor, Features, compute_features
-from colonnade.engine.probing.linear import train_linear_probe
-from colonnade.engine.probing.neighbours import NearestNeighbours, remember
-from colonnade.engine.probing.soft_labels import soft_labels
+from colonnade.evaluation.probing import feature_cache, knn, probe_metrics
+from colonnade.evaluation.probing.feature_cache import CacheError, FeatureCache
+from colonnade.evaluation.probing.frozen_features import Extractor, Features, compute_features
+from colonnade.evaluation.probing.knn import NearestNeighbours, remember
+from colonnade.evaluation.probing.linear import train_linear_probe
+from colonnade.evaluation.probing.probe_data import Sample, paint, subset
+from colonnade.evaluation.probing.probe_metrics import full_resolution, iou_of_classes, mean_iou
+from colonnade.evaluation.probing.soft_labels import soft_labels
 
 SMALL = dict(embed_dim=8, depth=2, num_heads=2, patch_size=16)
 VOTING = dict(num_neighbours=30, temperature=0.02)
@@ -183,10 +183,10 @@ def test_processes_share_a_cache(images: list[Path], tmp_path: Path) -> None:
 
 def test_the_folder_is_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    assert cache.default_folder() == tmp_path / 'colonnade'
+    assert feature_cache.default_folder() == tmp_path / 'colonnade'
     for unset in ('', 'relative'):
         monkeypatch.setenv('XDG_CACHE_HOME', unset)
-        assert cache.default_folder() == Path.home() / '.cache/colonnade'
+        assert feature_cache.default_folder() == Path.home() / '.cache/colonnade'
 
 
 def test_what_has_no_features_is_said(images: list[Path], tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_without_labels_nothing_is_learnt() -> None:
 @pytest.mark.parametrize('most_values', [2**24, 100])
 def test_neighbours_are_those_of_a_slow_search(most_values: int,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, 'MOST_VALUES', most_values)
+    monkeypatch.setattr(knn, 'MOST_VALUES', most_values)
     generator = torch.Generator().manual_seed(0)
     memory, x = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (40, 17))
     votes = torch.rand(40, 3, generator=generator, dtype=torch.float64)
@@ -320,7 +320,7 @@ def test_miou_is_mmsegs() -> None:
 
 @pytest.mark.parametrize('most_scores', [2**25, 400, 1])
 def test_classes_are_compared_in_parts(most_scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, 'MOST_SCORES', most_scores)
+    monkeypatch.setattr(probe_metrics, 'MOST_SCORES', most_scores)
     scores = torch.randn(3, 4, 7, generator=torch.Generator().manual_seed(0))
     expected = F.interpolate(scores.permute(2, 0, 1)[None], size=(11, 13), mode='bilinear')
     assert torch.equal(full_resolution(scores, (11, 13)), expected[0].argmax(0))

@@ -12,8 +12,8 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 from torch import nn
 
-from colonnade.engine.reading import read_config
-from colonnade.engine.without_memory import build_without_memory
+from colonnade.models.meta_device import build_without_memory
+from colonnade.settings.reading import read_config
 
 SYNC_BN = {'decode_head.norm_cfg.type', 'decode_head.norm_cfg.requires_grad'}  # ours says BN
 STOCK = {  # folder -> recipe, the library's config, what differs of the model beside the trunk

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from colonnade.engine.random_weights import without_pretrained
+from colonnade.models.random_weights import without_pretrained
 
 
 @pytest.mark.parametrize('backbone, kept', [

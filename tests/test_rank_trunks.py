@@ -14,10 +14,10 @@ import toy_trunk  # noqa: F401  registers it
 from drawn_data import draw_instances, draw_label_maps
 
 from colonnade.backbones import XCiT
-from colonnade.engine.probing import picture
-from colonnade.engine.probing.picture import COSTS, draw, pareto_front, stairs
-from colonnade.engine.probing.ranking import Row
-from colonnade.engine.probing.trunks import IMAGENET, NamedTrunk, named_trunks
+from colonnade.evaluation.probing import ranking_plot
+from colonnade.evaluation.probing.backbones import IMAGENET, NamedTrunk, named_trunks
+from colonnade.evaluation.probing.ranking import Row
+from colonnade.evaluation.probing.ranking_plot import COSTS, draw, pareto_front, stairs
 
 FEW = ['--steps', 5, '--size', 32]
 
@@ -70,9 +70,9 @@ def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: py
     def stop(*_: object) -> None:
         raise AssertionError('the trunk runs')
 
-    monkeypatch.setattr('colonnade.engine.probing.command.draw', lambda *_: None)
-    monkeypatch.setattr('colonnade.engine.probing.ranking.seconds_per_image', lambda *_: 0.1)
-    monkeypatch.setattr('colonnade.engine.probing.features.Extractor.__call__', stop)
+    monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw', lambda *_: None)
+    monkeypatch.setattr('colonnade.evaluation.probing.ranking.seconds_per_image', lambda *_: 0.1)
+    monkeypatch.setattr('colonnade.evaluation.probing.frozen_features.Extractor.__call__', stop)
     again = rank(*command[:-1], '--max-images', 3)
     assert '0 of 6 images computed' in capsys.readouterr().out
     same = ('trunk', 'linear_miou', 'knn_miou', 'parameters', 'multiply_adds')
@@ -83,7 +83,7 @@ def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize('boxes', [[], pytest.param(['--boxes'], marks=pytest.mark.slow)])
 def test_instances_are_ranked_by(boxes: list[str], rank: Callable, tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('colonnade.engine.probing.command.draw', lambda *_: None)
+    monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw', lambda *_: None)
     out = rank(*draw_instances(tmp_path / 'data'), *boxes, '--random', '--trunks', 'Toy:tiny',
                '--no-cache')
     header = (out / 'classes.csv').read_text().splitlines()[0]
@@ -175,13 +175,13 @@ def row(name: str, seconds: float, quality: float) -> Row:
 def test_labels_of_a_picture_do_not_overlap(tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, boxes = (0.1, 0.101, 0.102, 0.103, 0.5), []
-    place = picture._place
+    place = ranking_plot._place
 
     def placed(*arguments: object) -> object:
         boxes.append(place(*arguments))
         return boxes[-1]
 
-    monkeypatch.setattr(picture, '_place', placed)
+    monkeypatch.setattr(ranking_plot, '_place', placed)
     rows = [row(f'vit_large_patch16_{i}.with_a_long_name', s, 40 + i / 10)
             for i, s in enumerate(seconds)]  # yapf: disable
     written = []

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align as theirs
 
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.engine.fusing.region_heads import BagRoIExtractor, WantedMaskHead
-from colonnade.engine.fusing.regions import fuse_regions, in_default_order
-from colonnade.engine.fusing.roi_align import BagRoIAlign, roi_align
-from colonnade.engine.mask_encoding import encode_for, encode_masks
-from colonnade.engine.reading import read_config
+from colonnade.datasets.mask_encoding import encode_for, encode_masks
+from colonnade.models.fusion.region_heads import BagRoIExtractor, WantedMaskHead
+from colonnade.models.fusion.regions import fuse_regions, in_default_order
+from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align
+from colonnade.settings.reading import read_config
 
 LAYER = dict(type='RoIAlign', output_size=7, sampling_ratio=0)
 
@@ -68,7 +68,7 @@ def test_roi_align(size: tuple[int, int], ratio: int, aligned: bool) -> None:
 
 
 def test_regions_with_many_pixels_are_summed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('colonnade.engine.fusing.roi_align.PIXELS', 50)
+    monkeypatch.setattr('colonnade.models.fusion.roi_align.PIXELS', 50)
     test_roi_align((13, 17), 0, True)
 
 

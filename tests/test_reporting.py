@@ -11,11 +11,11 @@ import pytest
 from conftest import LAYOUTS, config
 from PIL import Image
 
-from colonnade.engine.prediction import Instances, LabelMap, Model, load
-from colonnade.engine.prediction.truth import truth_of
-from colonnade.engine.reporting import Section, Table, sample_section, write_page
-from colonnade.engine.reporting.page import address, columns
-from colonnade.engine.reporting.plots import figure, plain, svg
+from colonnade.inference import Instances, LabelMap, Model, load
+from colonnade.inference.ground_truth import truth_of
+from colonnade.visualization.html_pages import Section, Table, sample_section, write_page
+from colonnade.visualization.html_pages.page import address, columns
+from colonnade.visualization.html_pages.plot_style import figure, plain, svg
 
 
 def root(shapes: Path, head: str) -> dict[str, str]:
@@ -93,7 +93,7 @@ def untrained(head: str, shapes: Path, tmp_path: Path) -> Model:
     import torch
     from mmengine.registry import MODELS
 
-    from colonnade.engine.reading import read_config
+    from colonnade.settings.reading import read_config
     model = MODELS.build(read_config(config(head)).model)
     model.init_weights()
     torch.save(dict(state_dict=model.state_dict()), tmp_path / 'weights.pth')
@@ -127,7 +127,7 @@ def test_annotations_are_those_of_the_files(head: str, shapes: Path, tmp_path: P
 
 
 def test_classes_that_change_places(tmp_path: Path, shapes: Path) -> None:
-    from colonnade.engine.prediction.truth import label_map
+    from colonnade.inference.ground_truth import label_map
     model = untrained('sem_fpn', shapes, tmp_path)
     Image.fromarray(np.array([[0, 1, 2, 3]], dtype=np.uint8)).save(tmp_path / 'map.png')
     found = dict(seg_map_path=tmp_path / 'map.png', label_map={0: 1, 1: 0})

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_masks
 
-from colonnade.engine.prediction.drawing import draw_instances
-from colonnade.engine.prediction.results import Instances, LabelMap
+from colonnade.inference.drawing import draw_instances
+from colonnade.inference.results import Instances, LabelMap
 from colonnade.runtime.colors import distinct_colors
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)

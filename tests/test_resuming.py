@@ -16,9 +16,10 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from test_weight_tools import published_state
 
-from colonnade.engine.hooks import BATCH, BatchSizeHook, averages_weights, drop_averaging, hooks_of
-from colonnade.engine.locking import locked
-from colonnade.engine.reading import read_config
+from colonnade.common.locking import locked
+from colonnade.engine.runner.hooks import (BATCH, BatchSizeHook, averages_weights, drop_averaging,
+                                           hooks_of)
+from colonnade.settings.reading import read_config
 from colonnade.weights.layouts import published_model
 
 HEAD = 'sem_fpn'
@@ -157,7 +158,7 @@ def test_another_batch_does_not_go_on(train: Callable, trained: Path) -> None:
 ])
 def test_the_error_says_how_to_go_on(then: tuple[int, int], processes: int, images: int, says: str,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('colonnade.engine.hooks.get_world_size', lambda: processes)
+    monkeypatch.setattr('colonnade.engine.runner.hooks.get_world_size', lambda: processes)
     before = dict(zip(('images_per_iteration', 'iterations_per_step'), then, strict=True))
     with pytest.raises(ValueError, match=f'Go on with {says}'):
         BatchSizeHook(images, 1).compare(dict(meta={BATCH: before}))
@@ -166,7 +167,7 @@ def test_the_error_says_how_to_go_on(then: tuple[int, int], processes: int, imag
 @pytest.mark.parametrize('processes, images', [(8, 2), (4, 4), (1, 16)])
 def test_the_same_batch_of_other_processes_goes_on(processes: int, images: int,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('colonnade.engine.hooks.get_world_size', lambda: processes)
+    monkeypatch.setattr('colonnade.engine.runner.hooks.get_world_size', lambda: processes)
     batch = dict(images_per_iteration=16, iterations_per_step=1)
     BatchSizeHook(images, 1).compare(dict(meta={BATCH: batch}))
     BatchSizeHook(images, 1).compare(dict(meta={}))  # of an older run

@@ -28,15 +28,15 @@ from mmengine.logging import MessageHub
 from mmengine.registry import HOOKS, METRICS
 from mmengine.runner import Runner
 
-from colonnade.engine.metric_values import complete, is_lowest
-from colonnade.engine.reading import read_config
-from colonnade.engine.run_folder import settle
-from colonnade.engine.run_folder.best import BestCheckpoint
-from colonnade.engine.run_folder.choice import best_metric, keep_best
-from colonnade.engine.run_folder.table import MetricsTable
-from colonnade.engine.run_folder.trackers import TRACKERS, same_wandb_run
-from colonnade.engine.terminal import WithoutSteps
-from colonnade.tools import train as train_tool
+from colonnade.common.console_logging import WithoutSteps
+from colonnade.engine.work_dir import settle
+from colonnade.engine.work_dir.best_checkpoint import BestCheckpoint
+from colonnade.engine.work_dir.best_metric import best_metric, keep_best
+from colonnade.engine.work_dir.metric_values import complete, is_lowest
+from colonnade.engine.work_dir.metrics_table import MetricsTable
+from colonnade.engine.work_dir.trackers import TRACKERS, same_wandb_run
+from colonnade.settings.reading import read_config
+from colonnade.tools import train
 from colonnade.weights.checksums import SUMS
 
 EVERY = [
@@ -504,7 +504,7 @@ def test_what_cannot_be_done_is_said_first(arguments: list[str], says: str, run_
 
 def test_a_patience_that_stops_nothing_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr('colonnade.engine.run_folder.attaching.print_log',
+    monkeypatch.setattr('colonnade.engine.work_dir.configuration.print_log',
                         lambda text, **_: said.append(text))
     cfg = read_config(config('sem_fpn'))
     settle(cfg, 1, None, ())
@@ -523,7 +523,7 @@ def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
 
 
 def test_the_command_line_knows_the_trackers() -> None:
-    assert tuple(TRACKERS) == train_tool.TRACKERS
+    assert tuple(TRACKERS) == train.TRACKERS
 
 
 def test_weights_and_biases_continues_its_run(tmp_path: Path,

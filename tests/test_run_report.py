@@ -16,22 +16,24 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 
-from colonnade.engine.locking import locked
-from colonnade.engine.reading import import_quietly
-from colonnade.engine.reporting.plots import svg
-from colonnade.engine.run_report import detections, label_maps, plots
-from colonnade.engine.run_report.about import changed_data
-from colonnade.engine.run_report.average_precision import (IOUS, CocoTruth, average_precision,
-                                                           coco_library, truth_of)
-from colonnade.engine.run_report.class_sections import class_sections
-from colonnade.engine.run_report.detections import Found, found_in, match
-from colonnade.engine.run_report.evidence import evidence_of
-from colonnade.engine.run_report.fingerprints import data_of, sha256_of_listing
-from colonnade.engine.run_report.folder import read_columns, read_run
-from colonnade.engine.run_report.label_maps import labelled
-from colonnade.engine.run_report.page import clock, command_section, sections_of, write_report
-from colonnade.engine.run_report.picture_sections import thinned
-from colonnade.engine.run_report.recording import RunRecord
+from colonnade.common.locking import locked
+from colonnade.engine.distributed.fingerprints import data_of, sha256_of_listing
+from colonnade.settings.reading import import_quietly
+from colonnade.visualization.html_pages.plot_style import svg
+from colonnade.visualization.run_report import detections, label_counts, run_plots
+from colonnade.visualization.run_report.average_precision import (IOUS, CocoTruth,
+                                                                  average_precision, coco_library,
+                                                                  truth_of)
+from colonnade.visualization.run_report.class_metrics import evidence_of
+from colonnade.visualization.run_report.class_sections import class_sections
+from colonnade.visualization.run_report.detections import Found, found_in, match
+from colonnade.visualization.run_report.image_sections import thinned
+from colonnade.visualization.run_report.label_counts import labelled
+from colonnade.visualization.run_report.record_folder import read_columns, read_run
+from colonnade.visualization.run_report.recorder import RunRecord
+from colonnade.visualization.run_report.report_page import (clock, command_section, sections_of,
+                                                            write_report)
+from colonnade.visualization.run_report.run_metadata import changed_data
 
 ANY_SCORE = ['model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10']
 
@@ -191,14 +193,14 @@ def test_iou_of_classes_is_that_of_the_metric() -> None:
         metric.process({}, [dict(pred_sem_seg=data[0], gt_sem_seg=data[1])])
         found.append(labelled(answer, truth, index, 4, 255))
     expected = metric.evaluate(3)
-    scores = label_maps.scores_of(label_maps.confusion(found))
+    scores = label_counts.scores_of(label_counts.confusion(found))
     assert round(100 * np.nanmean(scores['iou']), 2) == pytest.approx(expected['mIoU'], abs=0.011)
     assert round(100 * np.nanmean(scores['acc']), 2) == pytest.approx(expected['mAcc'], abs=0.011)
     assert np.isnan(scores['iou'][3])
     assert found[0].small.shape == (40, 30)
     big = labelled(torch.ones(1000, 500), torch.ones(1000, 500), 0, 4, 255)
     assert big.small.shape == (334, 167) and big.miou == 1
-    assert label_maps.worst([big], 8) == []
+    assert label_counts.worst([big], 8) == []
 
 
 def test_a_run_of_a_segmenter(trained: Path) -> None:
@@ -375,7 +377,7 @@ def test_many_classes(tmp_path: Path) -> None:
 
 def test_a_long_curve_is_drawn_with_few_points() -> None:
     curve = [(i, 1 / i + i % 2) for i in range(1, 20_001)]
-    drawn = plots.curves({'loss': curve, 'lr': curve[:3]}, 'loss', smooth=True)
+    drawn = run_plots.curves({'loss': curve, 'lr': curve[:3]}, 'loss', smooth=True)
     raw, smooth, short = drawn.axes[0].lines
     assert len(raw.get_xdata()) == len(smooth.get_xdata()) == 500 and len(short.get_xdata()) == 3
     assert smooth.get_xdata()[-1] == 20_000
@@ -384,7 +386,7 @@ def test_a_long_curve_is_drawn_with_few_points() -> None:
 
 
 def test_legends_stand_above_curves() -> None:
-    drawn = plots.curves({'loss': [(1, 2.), (9, 1.)], 'loss_cls': [(1, 1.), (9, 2.)]}, 'loss')
+    drawn = run_plots.curves({'loss': [(1, 2.), (9, 1.)], 'loss_cls': [(1, 1.), (9, 2.)]}, 'loss')
     svg(drawn)  # which lays it out
     legend, axes = drawn.legends[0].get_window_extent(), drawn.axes[0].get_window_extent()
     assert legend.y0 >= axes.y1
@@ -415,7 +417,7 @@ def test_hash_of_a_folder(tmp_path: Path) -> None:
 
 def test_few_files_of_a_large_folder_are_asked_for_their_sizes(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('colonnade.engine.run_report.fingerprints.MAX_SIZES', 2)
+    monkeypatch.setattr('colonnade.engine.distributed.fingerprints.MAX_SIZES', 2)
     for name in 'abcd':
         (tmp_path / f'{name}.jpg').write_bytes(b'1')
     (tmp_path / 'e.jpg').symlink_to(tmp_path / 'folder')

@@ -20,14 +20,14 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from colonnade.engine.prediction import Model
-from colonnade.engine.reading import read_config
+from colonnade.inference import Model
 from colonnade.runtime import ImageError, LabelMap, ModelError, load, segmentation
 from colonnade.runtime.description import Section
 from colonnade.runtime.interpolation import resized
 from colonnade.runtime.preprocessing import read_preprocess
 from colonnade.runtime.resizing import resize
 from colonnade.runtime.segmentation import read_segmentation
+from colonnade.settings.reading import read_config
 
 LOAD = dict(type='LoadImageFromFile')
 PACK = dict(type='PackSegInputs')
@@ -142,8 +142,8 @@ PIPELINES: dict[str, tuple[list[dict], dict]] = {
 
 @pytest.mark.parametrize('name', PIPELINES)
 def test_images_are_prepared_as_by_the_config(name: str) -> None:
-    from colonnade.engine.exporting.graphs import ImageSides
-    from colonnade.engine.exporting.preprocessing import preprocess_of
+    from colonnade.export.graphs import ImageSides
+    from colonnade.export.preprocessing import preprocess_of
     pipeline, options = PIPELINES[name]
     model, image = segmenter(pipeline, **options), noise(51, 90)
     data = model.prepare(image)
@@ -163,8 +163,8 @@ def test_images_are_prepared_as_by_the_config(name: str) -> None:
     (dict(type='RandomFlip', prob=1.), 'RandomFlip of the test pipeline cannot be exported'),
 ])
 def test_other_pipelines_are_refused(step: dict, message: str) -> None:
-    from colonnade.engine.exporting.graphs import ExportError
-    from colonnade.engine.exporting.preprocessing import exported_step
+    from colonnade.export.graphs import ExportError
+    from colonnade.export.preprocessing import exported_step
     with pytest.raises(ExportError, match=message):
         exported_step(step)
 
@@ -193,9 +193,9 @@ HEADS: dict[str, tuple[str, dict]] = {
 @pytest.mark.parametrize('size', [(51, 90)])
 def test_label_maps_are_those_of_mmseg(name: str, size: tuple[int, int],
                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    from colonnade.engine.exporting.graphs import ImageSides
-    from colonnade.engine.exporting.preprocessing import preprocess_of
-    from colonnade.engine.exporting.segmenters import Segmenter, postprocess_of
+    from colonnade.export.graphs import ImageSides
+    from colonnade.export.preprocessing import preprocess_of
+    from colonnade.export.segmenters import Segmenter, postprocess_of
     monkeypatch.setattr(segmentation, 'BLOCK', 5000)  # some rows at a time
     model, image = segmenter(**HEADS[name][1]), noise(*size)
     graph = Segmenter(model.module).eval()

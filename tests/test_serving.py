@@ -24,15 +24,15 @@ from PIL import Image
 from random_models import random_checkpoint
 
 from colonnade.common.errors import UserError
-from colonnade.engine.fusing import is_fused
-from colonnade.engine.prediction.results import LabelMap
-from colonnade.engine.serving import ServeOptions, serve
-from colonnade.engine.serving.answers import name_of_weights
-from colonnade.engine.serving.look import table_of
-from colonnade.engine.serving.server import check_host, listen, load_models, server_of
-from colonnade.engine.serving.service import (Busy, Kept, ModelError, Served, Service, TimedOut,
-                                              affordable_pixels)
-from colonnade.engine.serving.worker import Worker
+from colonnade.inference.results import LabelMap
+from colonnade.inference.serving import ServeOptions, serve
+from colonnade.inference.serving.responses import name_of_weights
+from colonnade.inference.serving.server import check_host, listen, load_models, server_of
+from colonnade.inference.serving.service import (Busy, Kept, ModelError, Served, Service, TimedOut,
+                                                 affordable_pixels)
+from colonnade.inference.serving.theme import table_of
+from colonnade.inference.serving.worker import Worker
+from colonnade.models.fusion import is_fused
 
 
 class StandIn:
@@ -207,7 +207,7 @@ def test_a_port_in_use_is_named() -> None:
 def test_senseless_numbers_and_no_gradio(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match='--max-pixels must be positive and finite, got -1'):
         serve(ServeOptions(config='none', max_pixels=-1), dict)
-    monkeypatch.setattr('colonnade.engine.serving.server.find_spec', lambda name: None)
+    monkeypatch.setattr('colonnade.inference.serving.server.find_spec', lambda name: None)
     with pytest.raises(ValueError, match=r"pip install '\.\[serve\]'"):
         serve(ServeOptions(config='none'), dict)
 

@@ -27,14 +27,14 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
-from colonnade.engine import pictures
-from colonnade.engine.serving import connections, guard, server
-from colonnade.engine.serving.api import build_api
-from colonnade.engine.serving.guard import Guard
-from colonnade.engine.serving.page import Page
-from colonnade.engine.serving.server import temporary_folder
-from colonnade.engine.serving.service import Service
-from colonnade.engine.serving.uploads import Limits, UploadError, read_upload
+from colonnade.inference.serving import connection_limits, middleware, server
+from colonnade.inference.serving.json_api import build_api
+from colonnade.inference.serving.middleware import Guard
+from colonnade.inference.serving.server import temporary_folder
+from colonnade.inference.serving.service import Service
+from colonnade.inference.serving.uploads import Limits, UploadError, read_upload
+from colonnade.inference.serving.web_page import Page
+from colonnade.visualization import figures
 
 PICTURE = shapes_image(0)
 
@@ -311,7 +311,7 @@ def test_uploads_that_stop_are_given_up(live: Live, monkeypatch: pytest.MonkeyPa
         refused = post(live, b'x' * 10**5)
         assert (refused.status_code, refused.headers['retry-after']) == (503, '2')
         assert httpx.get(f'{live.url}/health', timeout=PATIENCE).is_success
-        monkeypatch.setattr(guard, 'STALL_SECONDS', 0.)
+        monkeypatch.setattr(middleware, 'STALL_SECONDS', 0.)
         with sending(live, HEAD, b'x' * 990) as third:  # is refused while it sends
             assert third.recv(99).startswith(b'HTTP/1.1 503')
     until(lambda: uploads.num_taken == 0)
@@ -319,7 +319,7 @@ def test_uploads_that_stop_are_given_up(live: Live, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize('path', ['/api/predict', '/gradio_api/upload'])
 def test_a_body_has_a_deadline(path: str, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, 'STALL_SECONDS', 0.1)
+    monkeypatch.setattr(middleware, 'STALL_SECONDS', 0.1)
     head = HEAD.replace(b'/api/predict', path.encode())
     if 'upload' in path:
         head = head.replace(b'image/png', b'multipart/form-data; boundary=x')
@@ -342,10 +342,10 @@ def test_a_client_that_leaves_is_no_fault(body: bytes, live: Live,
 def test_connections_have_a_limit_and_no_rest(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     open_now = live.server.server_state.connections
     until(lambda: not open_now)
-    monkeypatch.setattr(connections, 'CHECK_SECONDS', 0.2)
+    monkeypatch.setattr(connection_limits, 'CHECK_SECONDS', 0.2)
     with sending(live, HEAD[:20]) as silent:
         until(lambda: len(open_now) == 1)
-        monkeypatch.setattr(connections, 'MAX_CONNECTIONS', 1)
+        monkeypatch.setattr(connection_limits, 'MAX_CONNECTIONS', 1)
         with sending(live) as refused:
             assert refused.recv(99).startswith(b'HTTP/1.1 503')
         with suppress(ConnectionResetError):
@@ -355,7 +355,7 @@ def test_connections_have_a_limit_and_no_rest(live: Live, monkeypatch: pytest.Mo
 
 def test_an_answer_that_is_not_read_is_given_up(live: Live,
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, 'CHECK_SECONDS', 0.2)
+    monkeypatch.setattr(connection_limits, 'CHECK_SECONDS', 0.2)
     open_now = live.server.server_state.connections
     until(lambda: not open_now)
     asked = b'GET /api/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n' * 3000
@@ -385,8 +385,8 @@ def test_an_answer_that_is_read_slowly_is_no_rest(monkeypatch: pytest.MonkeyPatc
             self.aborted = True
 
     transport: Any = Transport()
-    protocol: Any = connections.LimitedProtocol.__new__(connections.LimitedProtocol)
-    protocol.counting = protocol.transport = connections.CountingTransport(transport)
+    protocol: Any = connection_limits.LimitedProtocol.__new__(connection_limits.LimitedProtocol)
+    protocol.counting = protocol.transport = connection_limits.CountingTransport(transport)
     protocol.cycle, protocol.num_answers = SimpleNamespace(response_complete=False), 0
     protocol.seen, protocol.loop = (-1, -1), SimpleNamespace(call_later=lambda *_: None)
     for _ in range(4):
@@ -433,7 +433,7 @@ def test_files_of_the_page_are_removed(live: Live, tmp_path: Path) -> None:
     with temporary_folder() as folder:
         assert os.environ['GRADIO_TEMP_DIR'] == str(folder)
         with closing(Service(live.model, LIMITS)) as service:
-            page = Page(service, folder, pictures)
+            page = Page(service, folder, figures)
             upload = tmp_path / 'a.png'
             upload.write_bytes(file_of(PICTURE))
             _, key, drawing, table, _ = page.predict(dict(path=str(upload)), 0.3, 0.5, None)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from trunks import randomised, tiny
 
 from colonnade.backbones import SimplifiedViT
-from colonnade.backbones.kernels.operators import BLOCK
+from colonnade.backbones.kernels.custom_ops import BLOCK
 from colonnade.backbones.simplified_vit.attention import ShapedAttention
 from colonnade.backbones.simplified_vit.blocks import ParallelBlock, PlainBlock, SequentialBlock
 

@@ -12,8 +12,8 @@ from conftest import LAYOUTS, NO_WORKERS, SHORT, config, latest_log, run_process
 from mmengine.registry import MODELS
 from safetensors.torch import load_file, save_file
 
-from colonnade.engine.classes import class_heads
-from colonnade.engine.reading import read_config
+from colonnade.settings.classes import class_heads
+from colonnade.settings.reading import read_config
 from colonnade.weights import WeightsError
 from colonnade.weights.downloads import fetch
 

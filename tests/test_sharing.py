@@ -17,16 +17,16 @@ from PIL import Image
 from safetensors import safe_open
 from torch import nn
 
-from colonnade.engine.digests import sha256_of
-from colonnade.engine.hooks import plain
-from colonnade.engine.prediction import load
-from colonnade.engine.reading import read_config
-from colonnade.engine.sharing import PackageError, open_package
-from colonnade.engine.sharing.making import Words, make_package, read_metrics, save_weights
-from colonnade.engine.sharing.package import as_config
-from colonnade.engine.sharing.plain_config import config_text, parse_config
-from colonnade.engine.sharing.portable import portable
-from colonnade.engine.trunk_config import settle_trunk
+from colonnade.common.hashing import sha256_of
+from colonnade.engine.runner.hooks import plain
+from colonnade.inference import load
+from colonnade.inference.packages import PackageError, open_package
+from colonnade.inference.packages.creation import Words, make_package, read_metrics, save_weights
+from colonnade.inference.packages.package import as_config
+from colonnade.inference.packages.portable import portable
+from colonnade.settings.backbone_config import settle_trunk
+from colonnade.settings.plain_config import config_text, parse_config
+from colonnade.settings.reading import read_config
 
 FILES = {'README.md', 'config.py', 'model.json', 'model.safetensors'}
 LEAVES = sorted((ROOT / 'configs').glob('*/xcit_nano_12_p16_slim_shapes.py'))

@@ -10,7 +10,7 @@ from hub_server import READ, WRITE, Hub, running_hub
 from huggingface_hub import constants
 from packages import write_checkpoint, write_package
 
-from colonnade.engine.sharing import open_package
+from colonnade.inference.packages import open_package
 
 
 @pytest.fixture(scope='module')

@@ -16,7 +16,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from trunks import ARCHS, tiny
 
 from colonnade.backbones import PlainViT, ResMLP
-from colonnade.backbones.kernels.orders import map_order
+from colonnade.backbones.kernels.memory_format import map_order
 from colonnade.necks import SimplePyramid
 from colonnade.weights.layouts import remap
 from colonnade.weights.loading import load_weights

@@ -16,9 +16,9 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 from trunks import every_class, tiny
 
-from colonnade.engine.columnar_parts import parts_of_ours
-from colonnade.engine.fusing import fuse
-from colonnade.engine.reading import read_config
+from colonnade.models.columnar_parts import parts_of_ours
+from colonnade.models.fusion import fuse
+from colonnade.settings.reading import read_config
 
 
 def test_a_fused_trunk_scores_the_same(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:

@@ -10,7 +10,7 @@ from conftest import SHARED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colonnade.engine.data_doors.splitting import split
+from colonnade.datasets.formats.splitting import split
 
 NAMES = st.dictionaries(st.text(max_size=6), st.sets(st.sampled_from('abcdef')), min_size=2)
 FRACTIONS = st.floats(0.01, 0.99)

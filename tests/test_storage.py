@@ -22,14 +22,14 @@ from mmengine.fileio import get, list_dir_or_file
 from mmengine.registry import DATASETS
 
 from colonnade.common.errors import UserError
-from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
-from colonnade.engine.reading import LaunchOptions, load_config
-from colonnade.engine.run_folder.table import MetricsTable
-from colonnade.engine.storage import FsspecBackend, exists, local_copy
-from colonnade.engine.storage.checking_shards import verify
-from colonnade.engine.storage.making_shards import ShardOptions, make_shards
-from colonnade.engine.storage.shard_index import ShardIndex
-from colonnade.engine.storage.writing_shards import ShardWriter
+from colonnade.common.storage import FsspecBackend, exists, local_copy
+from colonnade.common.storage.shard_index import ShardIndex
+from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
+from colonnade.datasets.shards.shard_verification import verify
+from colonnade.datasets.shards.shard_writer import ShardWriter
+from colonnade.engine.work_dir.metrics_table import MetricsTable
+from colonnade.settings.dataset_paths import check_data, find_datasets, redirect_data_root
+from colonnade.settings.reading import LaunchOptions, load_config
 
 
 @pytest.fixture(scope='module')

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco_masks
 
-from colonnade.engine.prediction.results import Instances, LabelMap
-from colonnade.engine.prediction.tiling import Part, View, candidates, encoded, merge, tiles_of
+from colonnade.inference.results import Instances, LabelMap
+from colonnade.inference.tiling import Part, View, candidates, encoded, merge, tiles_of
 
 lengths = st.integers(1, 90)
 CLASSES, PALETTE = ('disc', 'square'), ((255, 0, 0), (0, 255, 0))

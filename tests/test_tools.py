@@ -18,11 +18,11 @@ from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.common.errors import UserError
-from colonnade.engine.data_sources import check_data, find_datasets, redirect_data_root
-from colonnade.engine.instance_tta import InstanceTTAModel
-from colonnade.engine.reading import LaunchOptions, load_config, read_config
 from colonnade.engine.training import set_resume, set_start
-from colonnade.engine.tta import augment_tests
+from colonnade.evaluation.instance_tta import InstanceTTAModel
+from colonnade.evaluation.tta import augment_tests
+from colonnade.settings.dataset_paths import check_data, find_datasets, redirect_data_root
+from colonnade.settings.reading import LaunchOptions, load_config, read_config
 
 
 def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,

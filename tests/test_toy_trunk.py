@@ -11,7 +11,7 @@ from toy_trunk import Toy
 from trunks import tiny
 
 from colonnade.backbones.kernels.folding import FusedError, fold_norm
-from colonnade.engine.benchmark.contestants import build_trunk
+from colonnade.evaluation.benchmark.candidates import build_trunk
 from colonnade.weights.files import read_checkpoint
 
 CONFIG = """

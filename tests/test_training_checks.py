@@ -18,14 +18,14 @@ from mmengine.dataset import Compose
 from PIL import Image
 from torch.utils.data import ChainDataset, Dataset
 
-from colonnade.engine.config_checks.every import check_config, findings
-from colonnade.engine.config_checks.finding import errors_of
-from colonnade.engine.data_borders import image_paths
-from colonnade.engine.data_checks import shared_images, takes_polygons_alone
-from colonnade.engine.data_sources import redirect_data_root
-from colonnade.engine.data_validation.label_map_files import label_problems
-from colonnade.engine.data_validation.start import check_before_training
-from colonnade.engine.reading import prepare_library, read_config
+from colonnade.datasets.path_checks import image_paths
+from colonnade.datasets.training_checks import shared_images, takes_polygons_alone
+from colonnade.datasets.validation.label_map_files import label_problems
+from colonnade.datasets.validation.preflight import check_before_training
+from colonnade.settings.checks.all_checks import check_config, findings
+from colonnade.settings.dataset_paths import redirect_data_root
+from colonnade.settings.findings import errors_of
+from colonnade.settings.reading import prepare_library, read_config
 
 WITHOUT_OUR_TRUNK = dict(type='ResNet', depth=18)
 

@@ -14,15 +14,15 @@ from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS
 
-from colonnade.engine.classes import class_heads
-from colonnade.engine.config_checks.every import check_config
-from colonnade.engine.hooks import QuietFilter
-from colonnade.engine.reading import read_config
-from colonnade.engine.transplant.command import transplant
-from colonnade.engine.transplant.difference import difference
-from colonnade.engine.transplant.notes import Notes
-from colonnade.engine.transplant.training import new_training
-from colonnade.engine.transplant.trial import trial_loss, trial_model
+from colonnade.engine.runner.hooks import QuietFilter
+from colonnade.models.trial_step import trial_loss, trial_model
+from colonnade.recipes.backbone_swap.config_diff import difference
+from colonnade.recipes.backbone_swap.notes import Notes
+from colonnade.recipes.backbone_swap.swap import transplant
+from colonnade.recipes.backbone_swap.training_settings import new_training
+from colonnade.settings.checks.all_checks import check_config
+from colonnade.settings.classes import class_heads
+from colonnade.settings.reading import read_config
 
 NANO, PATCHES_OF_14 = 'xcit_nano_12_p16', 'eva02_tiny_patch14_224'
 #: a detector or segmenter of each kind, and what is particular about it
@@ -127,7 +127,7 @@ def step(path: Path, side: int = 128) -> tuple[float, list[str]]:
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Configs are written without a trial, where a test does the same with gradients."""
-    monkeypatch.setattr('colonnade.engine.transplant.command.trial_fault', lambda cfg: None)
+    monkeypatch.setattr('colonnade.recipes.backbone_swap.swap.trial_fault', lambda cfg: None)
 
 
 @pytest.mark.usefixtures('no_layout', 'untried')

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from trunks import ARCHS, tiny
 
 from colonnade.backbones import XCiT
-from colonnade.backbones.kernels import orders
+from colonnade.backbones.kernels import memory_format
 from colonnade.necks import ColumnarPyramid
 
 TINY = ARCHS[XCiT]
@@ -35,7 +35,7 @@ def test_wrong_arch(changes: dict, message: str) -> None:
 def test_what_follows_gets_images_in_the_default_order(batch: int,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """mmcv's compiled RoIAlign takes all others for it: strides must be the default ones."""
-    monkeypatch.setattr(orders, 'operators_read_any_order', lambda: False)
+    monkeypatch.setattr(memory_format, 'operators_read_any_order', lambda: False)
     backbone = tiny(XCiT).eval()
     pyramid = ColumnarPyramid(backbone.embed_dim, backbone.patch_size).eval()
     maps = backbone(torch.randn(batch, 3, 64, 48))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trunks import ARCHS, WITH_KERNELS, tiny
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.engine.benchmark.contestants import Intermediates
+from colonnade.evaluation.benchmark.candidates import Intermediates
 
 IMAGE = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))  # the native grids
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import distributed, nn
 from torch.distributed.distributed_c10d import _get_default_store
 
-from colonnade.engine.interruption import Interrupted, StopOnSignal
+from colonnade.engine.runner.signal_handling import Interrupted, StopOnSignal
 
 
 class Stopping(StopOnSignal):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import add_amp, stoppable, user_errors
+from .command_line import add_amp, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -65,7 +65,7 @@ def main() -> None:
     """Measure what the command line names, and print a table."""
     args = parse_args()
     with user_errors('benchmark'):
-        from colonnade.engine.benchmark.table import benchmark, check  # takes seconds
+        from colonnade.evaluation.benchmark.benchmark_table import benchmark, check  # takes seconds
         check(args)
     for line in benchmark(args):
         print(line, flush=True)

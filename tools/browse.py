@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import (add_config_arguments, print_any_name, stoppable,
-                                          user_errors)
+from .command_line import add_config_arguments, print_any_name, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -56,9 +55,9 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('browse'):
-        from colonnade.engine.reading import import_quietly
-        import_quietly('colonnade.engine.browsing')  # takes seconds
-        from colonnade.engine.browsing import browse
+        from colonnade.settings.reading import import_quietly
+        import_quietly('colonnade.visualization.dataset_browser')  # takes seconds
+        from colonnade.visualization.dataset_browser import browse
         print('reading annotations ...', flush=True)
         found = browse(**vars(args))
     print(f'{found}\nwritten: {found.page}')

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_config_arguments, print_any_name, user_errors
+
+from .command_line import add_config_arguments, print_any_name, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -38,8 +39,8 @@ def main() -> None:
     args = parse_args()
     with user_errors('check_config'):
         args.config = find_config(args.config)
-        from colonnade.engine.config_checks.command import examine, write  # takes seconds
-        from colonnade.engine.data_validation.command import counted
+        from colonnade.datasets.validation.dataset_report import counted
+        from colonnade.recipes.config_report import examine, write  # takes seconds
         found = examine(
             args.config, data_root=args.data_root, cfg_options=args.cfg_options, step=args.step)
         if args.json:

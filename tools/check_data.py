@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import (add_allow_outside, add_config_arguments, print_any_name,
-                                          print_report, stoppable, user_errors)
+
+from .command_line import (add_allow_outside, add_config_arguments, print_any_name, print_report,
+                           stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -49,18 +50,18 @@ def main() -> None:
     args = parse_args()
     with stoppable('check_data'), user_errors('check_data'):
         args.config = find_config(args.config)
-        from colonnade.engine.reading import import_quietly
-        import_quietly('colonnade.engine.data_validation')  # takes seconds
-        from colonnade.engine.data_validation import command
+        from colonnade.settings.reading import import_quietly
+        import_quietly('colonnade.datasets.validation')  # takes seconds
+        from colonnade.datasets.validation import dataset_report
         options = vars(args)
         if options.pop('convert_again'):
-            from colonnade.engine.data_doors.again import convert_all_again
-            report = convert_all_again(command.CheckOptions(**options))
+            from colonnade.datasets.formats.reconversion import convert_all_again
+            report = convert_all_again(dataset_report.CheckOptions(**options))
             print_report(report, 'check_data', 'nothing was converted')
-        sources = command.check_data_sets(command.CheckOptions(**options))
+        sources = dataset_report.check_data_sets(dataset_report.CheckOptions(**options))
     for source in sources:
-        print('\n'.join(command.lines_of(source)))
-    if number := command.stops_training(sources):
+        print('\n'.join(dataset_report.lines_of(source)))
+    if number := dataset_report.stops_training(sources):
         found = '1 finding stops' if number == 1 else f'{number} findings stop'
         sys.exit(f'check_data: {found} training or evaluation')
     print('check_data: nothing stops training or evaluation')

@@ -105,7 +105,7 @@ def print_report(report: Any, tool: str, consequence: str) -> None:
     """Print what a look at a data set found; end the program if there are faults.
 
     Args:
-        report: The :class:`~colonnade.engine.data_validation.findings.Report`.
+        report: The :class:`~colonnade.datasets.validation.validation_report.Report`.
         tool: Name of the tool.
         consequence: What the tool does not do because of faults.
     """

@@ -8,7 +8,8 @@ import argparse
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import print_any_name, stoppable, user_errors
+
+from .command_line import print_any_name, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -27,9 +28,9 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('compare'), file_errors():
-        from colonnade.engine.run_report import comparison, terminal  # takes seconds
+        from colonnade.visualization.run_report import comparison, text_tables  # takes seconds
         tables, warnings = comparison.compare(args.runs, args.out)
-    print('\n\n'.join([*warnings, *map(terminal.text_of, tables)]))
+    print('\n\n'.join([*warnings, *map(text_tables.text_of, tables)]))
     print(f'\nwritten: {args.out.resolve().as_uri()}')
 
 

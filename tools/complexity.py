@@ -12,7 +12,8 @@ import argparse
 from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import stoppable, user_errors
+
+from .command_line import stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -50,14 +51,14 @@ def main() -> None:
     with user_errors('complexity'):
         if not args.table:
             args.config = find_config(args.config)
-        from colonnade.engine.complexity import model_table, published_table  # takes seconds
+        from colonnade.models.complexity import model_table, published_table  # takes seconds
         lines = published_table() if args.table else list(model_table(args.config, args.size))
     for line in lines:
         print(line, flush=True)
     if args.time:
         with user_errors('complexity'):
-            from colonnade.engine.benchmark.parts import part_table
-            from colonnade.engine.benchmark.whole_models import cost_of
+            from colonnade.evaluation.benchmark.full_models import cost_of
+            from colonnade.evaluation.benchmark.model_profile import part_table
             print(
                 '\nas it is built, in a process of its own; its heads find what random weights find'
             )

@@ -8,7 +8,8 @@ import argparse
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import stoppable, user_errors
+
+from .command_line import stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -28,7 +29,7 @@ def main() -> None:
     """Read, convert, report and write as the command line says."""
     args = parse_args()
     with user_errors('convert_checkpoint'), file_errors():
-        from colonnade.engine.conversion import convert  # takes seconds
+        from colonnade.models.checkpoint_conversion import convert  # takes seconds
         convert(
             args.source,
             args.out,

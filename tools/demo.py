@@ -21,7 +21,8 @@ from pathlib import Path
 from shlex import quote
 
 from colonnade.common.errors import UserError, file_errors
-from colonnade.tools.command_line import stoppable, user_errors
+
+from .command_line import stoppable, user_errors
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = {  # folder of the configs -> name, layout of the data set
@@ -150,7 +151,8 @@ def write_report(title: str, configs: dict[str, Path], tables: dict[str, list[tu
     Raises:
         OSError: If it cannot be written, or an image is missing.
     """
-    from colonnade.engine.reporting import Section, sample_section, write_page  # takes seconds
+    from colonnade.visualization.html_pages import sample_section  # takes seconds
+    from colonnade.visualization.html_pages import Section, write_page
     sections: list[Section] = []
     for head, config in configs.items():
         name, layout = HEADS[head]
@@ -179,7 +181,7 @@ def draw(folder: Path) -> None:
     if folder.exists():
         return
     print('Drawing 800 + 100 images of shapes ...', flush=True)
-    from colonnade.engine.drawn_shapes import make_shapes  # takes seconds
+    from colonnade.datasets.shapes_dataset import make_shapes  # takes seconds
     make_shapes(folder, num_train=800, num_val=100, size=128, seed=0)
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import (CHECKPOINT, CONFIG_OR_MODEL, add_config_arguments,
-                                          add_trust, check_model_arguments, print_any_name,
-                                          stoppable, user_errors)
+from .command_line import (CHECKPOINT, CONFIG_OR_MODEL, add_config_arguments, add_trust,
+                           check_model_arguments, print_any_name, stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -59,10 +58,10 @@ def main() -> None:
     args = parse_args()
     with user_errors('export'):
         check_model_arguments(args.config, args.checkpoint)
-        from colonnade.engine.reading import import_quietly
-        import_quietly('colonnade.engine.exporting.command')  # takes seconds
-        from colonnade.engine.exporting import command
-        command.run(args)
+        from colonnade.settings.reading import import_quietly
+        import_quietly('colonnade.export.export_command')  # takes seconds
+        from colonnade.export import export_command
+        export_command.run(args)
 
 
 if __name__ == '__main__':

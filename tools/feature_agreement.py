@@ -14,7 +14,8 @@ import argparse
 from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import stoppable, user_errors
+
+from .command_line import stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -35,7 +36,7 @@ def main() -> None:
     args = parse_args()
     with user_errors('feature_agreement'):
         args.config = find_config(args.config)
-        from colonnade.engine.feature_agreement import agreement_table, load  # takes seconds
+        from colonnade.evaluation.feature_consistency import agreement_table, load  # takes seconds
         backbone, images = load(args.config, args.checkpoint, args.images, args.limit, args.sizes)
     for line in agreement_table(backbone, images, args.sizes):
         print(line, flush=True)

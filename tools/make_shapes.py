@@ -13,7 +13,8 @@ import argparse
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import stoppable, user_errors
+
+from .command_line import stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -32,7 +33,7 @@ def main() -> None:
     """Write the data set that the command line asks for."""
     args = parse_args()
     with user_errors('make_shapes'), file_errors():
-        from colonnade.engine.drawn_shapes import make_shapes  # takes seconds
+        from colonnade.datasets.shapes_dataset import make_shapes  # takes seconds
         make_shapes(
             args.out,
             num_train=args.num_train,

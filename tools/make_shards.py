@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import CONFIG, Options, stoppable, user_errors
+
+from .command_line import CONFIG, Options, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -45,11 +46,11 @@ def main() -> None:
     args = parse_args()
     with user_errors('make_shards'):
         if args.verify:
-            from colonnade.engine.storage.checking_shards import verify  # takes seconds
+            from colonnade.datasets.shards.shard_verification import verify  # takes seconds
             print(f'{args.out}: {described(verify(args.out))}; all are what was written')
             return
         args.config = find_config(args.config)
-        from colonnade.engine.storage.making_shards import ShardOptions, make_shards
+        from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
         options = {key: value for key, value in vars(args).items() if key != 'verify'}
         found = make_shards(ShardOptions(**options))
     print(f'{args.out}: {described(found)}; all were read again')

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from colonnade.common.errors import file_errors
 from colonnade.configs import find_config
-from colonnade.tools.command_line import (add_allow_outside, add_data_arguments, print_any_name,
-                                          print_report, stoppable, user_errors)
+
+from .command_line import (add_allow_outside, add_data_arguments, print_any_name, print_report,
+                           stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -39,21 +40,22 @@ def main() -> None:
     args = parse_args()
     with user_errors('new_config'), file_errors():
         args.leaf = find_config(args.leaf)
-        from colonnade.engine.own_data.options import check_options
+        from colonnade.recipes.custom_data.data_options import check_options
         check_options(args)
-        from colonnade.engine.own_data import command  # takes seconds
-        cfg, report = command.read_recipe(args), command.Report()
+        from colonnade.recipes.custom_data import config_creation  # takes seconds
+        cfg, report = config_creation.read_recipe(args), config_creation.Report()
         print('reading annotations and the headers of images ...', flush=True)
-        data = command.look_at_recipes_data(cfg, args, report)
+        data = config_creation.look_at_recipes_data(cfg, args, report)
     print_report(report, 'new_config', 'no config was written')
     assert data is not None  # without faults
     with user_errors('new_config'), file_errors():
-        command.write_config(cfg, args, data)
+        config_creation.write_config(cfg, args, data)
     print('{} training and {} validation images'.format(*data.num_images))
     from colonnade.runtime.printing import one_line
     found = f'{len(data.classes)} classes: {", ".join(data.classes)}'
     print('\n'.join(map(one_line, (found, *data.reasons))))
-    train = command.train_command(args.out, args.gpus) + ' --allow-outside' * bool(data.outside)
+    train = config_creation.train_command(args.out,
+                                          args.gpus) + ' --allow-outside' * bool(data.outside)
     print(f'written: {args.out}\ntrain with: {train}')
 
 

@@ -12,8 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from colonnade.tools.command_line import (check_model_arguments, print_any_name, stoppable,
-                                          user_errors)
+from .command_line import check_model_arguments, print_any_name, stoppable, user_errors
 
 ACTIONS = ('make', 'check', 'push', 'pull')
 TRUST = 'build and import whatever the config names, and run what is pickled\n' \
@@ -84,8 +83,8 @@ def main() -> None:
     with user_errors('package'):
         if args.action == 'make':
             check_model_arguments(args.config, args.checkpoint)
-        from colonnade.engine.sharing import command  # takes seconds
-        getattr(command, args.action)(args)
+        from colonnade.inference.packages import packaging  # takes seconds
+        getattr(packaging, args.action)(args)
 
 
 if __name__ == '__main__':

@@ -8,7 +8,8 @@ import argparse
 import signal
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_config_arguments, stoppable, user_errors
+
+from .command_line import add_config_arguments, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -25,7 +26,7 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "| head" is no error
     with user_errors('param_groups'):
         args.config = find_config(args.config)
-        from colonnade.engine.parameter_groups import parameter_groups  # takes seconds
+        from colonnade.engine.optim.parameter_groups import parameter_groups  # takes seconds
         groups, frozen = parameter_groups(args.config, args.cfg_options or {})
     for (rate, decay), members in sorted(groups.items()):
         print(f'rate {rate:.4g}, weight decay {decay:.4g}: {len(members)} parameters')

@@ -9,8 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from colonnade.tools.command_line import (CHECKPOINT, STOPPED, add_amp, add_model_arguments,
-                                          check_model_arguments, print_any_name, user_errors)
+from .command_line import (CHECKPOINT, STOPPED, add_amp, add_model_arguments, check_model_arguments,
+                           print_any_name, user_errors)
 
 UNREADABLE = 3  # the status that inputs which could not be read end the program with
 
@@ -82,11 +82,11 @@ def main() -> None:
     try:
         with user_errors('predict'):
             check_model_arguments(args.config, args.checkpoint)
-            from colonnade.engine.reading import import_quietly
-            import_quietly('colonnade.engine.prediction.command')  # takes seconds
-            from colonnade.engine.prediction import command
-            inputs = command.complete(args)
-            errors = command.run(args, inputs)
+            from colonnade.settings.reading import import_quietly
+            import_quietly('colonnade.inference.prediction_run')  # takes seconds
+            from colonnade.inference import prediction_run
+            inputs = prediction_run.complete(args)
+            errors = prediction_run.run(args, inputs)
     except KeyboardInterrupt:
         print('\npredict: stopped; the same command with --resume goes on', file=sys.stderr)
         sys.exit(STOPPED)

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import (add_data_arguments, print_any_name, print_report,
-                                          stoppable, user_errors)
+
+from .command_line import add_data_arguments, print_any_name, print_report, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -75,18 +75,19 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('rank_trunks'), file_errors():
-        from colonnade.engine.own_data.options import check_data_options, complete_data_options
+        from colonnade.recipes.custom_data.data_options import (check_data_options,
+                                                                complete_data_options)
         check_data_options(args)
         complete_data_options(args)
-        from colonnade.engine.reading import import_quietly
-        import_quietly('colonnade.engine.probing.command')  # takes seconds
-        from colonnade.engine.probing import command
-        trunks, report = command.complete(args), command.Report()
+        from colonnade.settings.reading import import_quietly
+        import_quietly('colonnade.recipes.backbone_ranking')  # takes seconds
+        from colonnade.recipes import backbone_ranking
+        trunks, report = backbone_ranking.complete(args), backbone_ranking.Report()
         print('reading annotations and the headers of images ...', flush=True)
-        data = command.look(args, report)
+        data = backbone_ranking.look(args, report)
         print_report(report, 'rank_trunks', 'nothing was compared')
         assert data is not None  # without faults
-        failures = command.rank(args, trunks, data)
+        failures = backbone_ranking.rank(args, trunks, data)
     if failures:
         sys.exit('\n'.join(
             (f'rank_trunks: {len(failures)} of {len(trunks)} trunks failed', *failures)))

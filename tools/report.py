@@ -10,7 +10,8 @@ import argparse
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import print_any_name, stoppable, user_errors
+
+from .command_line import print_any_name, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -26,7 +27,7 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('report'), file_errors():
-        from colonnade.engine.run_report.page import write_report  # takes seconds
+        from colonnade.visualization.run_report.report_page import write_report  # takes seconds
         page = write_report(args.run)
     print(f'written: {page.resolve().as_uri()}')
 

@@ -11,8 +11,8 @@ import sys
 from functools import partial
 from importlib import import_module
 
-from colonnade.tools.command_line import (CHECKPOINT, add_amp, add_model_arguments,
-                                          check_model_arguments, user_errors)
+from .command_line import (CHECKPOINT, add_amp, add_model_arguments, check_model_arguments,
+                           user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -70,8 +70,10 @@ def main() -> None:
     with user_errors('serve'):
         check_model_arguments(args.config, args.checkpoint)
         try:
-            from colonnade.engine.serving import ServeOptions, serve  # takes seconds
-            serve(ServeOptions(**vars(args)), partial(import_module, 'colonnade.engine.pictures'))
+            from colonnade.inference.serving import ServeOptions, serve  # takes seconds
+            serve(
+                ServeOptions(**vars(args)), partial(import_module,
+                                                    'colonnade.visualization.figures'))
         except KeyboardInterrupt:
             raise SystemExit(130) from None
     sys.stdout.flush()

@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import (add_amp, add_launch_arguments, check_model_arguments,
-                                          stoppable, user_errors)
+
+from .command_line import (add_amp, add_launch_arguments, check_model_arguments, stoppable,
+                           user_errors)
 
 
 def parse_args() -> argparse.Namespace:
@@ -37,13 +38,13 @@ def main() -> None:
         with user_errors('test'):
             args.config = find_config(args.config)
             check_model_arguments(args.config, args.checkpoint)
-            from colonnade.engine import evaluation  # takes seconds
-            options = evaluation.TestOptions(**vars(args))
-            runner = stack.enter_context(evaluation.prepared_runner(options))
+            from colonnade.evaluation import testing  # takes seconds
+            options = testing.TestOptions(**vars(args))
+            runner = stack.enter_context(testing.prepared_runner(options))
         with user_errors('test'):
             metrics = runner.test()
     with user_errors('test'):
-        evaluation.report(metrics, runner, options)
+        testing.report(metrics, runner, options)
 
 
 if __name__ == '__main__':

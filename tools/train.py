@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import (STOPPED, add_amp, add_launch_arguments,
-                                          check_model_arguments, stoppable, user_errors)
+
+from .command_line import (STOPPED, add_amp, add_launch_arguments, check_model_arguments, stoppable,
+                           user_errors)
 
 TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
 OF_PLANS = ('plan', 'processes', 'plan_memory', 'plan_size')
@@ -138,8 +139,8 @@ def plan_of(args: argparse.Namespace) -> int:
     """Print the plan of a training; returns the status to end with."""
     with user_errors('train'):
         args.config = find_config(args.config)
-        from colonnade.engine.planning.plan import plan_training, table  # takes seconds
-        from colonnade.engine.planning.planned_config import PlanOptions
+        from colonnade.engine.resource_estimation.plan import plan_training, table  # takes seconds
+        from colonnade.engine.resource_estimation.planned_config import PlanOptions
         from colonnade.engine.training import TrainOptions
         settings = {name: value for name, value in vars(args).items() if name not in OF_PLANS}
         size = tuple(args.plan_size) if args.plan_size else None
@@ -205,11 +206,13 @@ def main() -> None:
         check_model_arguments(args.config, args.load_from)
         from mmengine.dist import is_main_process
 
-        from colonnade.engine.interruption import Interrupted, interruptible  # takes seconds
-        from colonnade.engine.run_folder import noted
-        from colonnade.engine.run_folder.best import FILE as BEST_FILE
+        from colonnade.engine.runner.signal_handling import (
+            Interrupted,  # takes seconds
+            interruptible)
         from colonnade.engine.training import TrainOptions
-        from colonnade.training import prepared_training
+        from colonnade.engine.work_dir import noted
+        from colonnade.engine.work_dir.best_checkpoint import FILE as BEST_FILE
+        from colonnade.reported_training import prepared_training
     try:
         with user_errors('train'), ExitStack() as stack:  # also if another process was lost
             with user_errors('train'):

@@ -9,7 +9,8 @@ import argparse
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import stoppable, user_errors
+
+from .command_line import stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -33,11 +34,11 @@ def main() -> None:
     """Write the config if it can be done, and say what it sets and what is left to decide."""
     args = parse_args()
     with user_errors('transplant'), file_errors():
-        from colonnade.engine.own_data.command import train_command
-        from colonnade.engine.transplant import command  # takes seconds
-        path = command.config_file(args.config)
+        from colonnade.recipes.backbone_swap import swap  # takes seconds
+        from colonnade.recipes.custom_data.config_creation import train_command
+        path = swap.config_file(args.config)
         out = args.out or Path(f'{args.trunk.replace(".", "_")}_{path.name}')
-        notes = command.transplant(args.config, args.trunk, out)
+        notes = swap.transplant(args.config, args.trunk, out)
     print(out.read_text(encoding='utf-8'))
     for text in notes.undecided:
         print(f'undecided: {text}')

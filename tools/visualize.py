@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from colonnade.tools.command_line import (CHECKPOINT, add_model_arguments, check_model_arguments,
-                                          print_any_name, stoppable, user_errors)
+from .command_line import (CHECKPOINT, add_model_arguments, check_model_arguments, print_any_name,
+                           stoppable, user_errors)
 
 WHAT = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mixing', 'features',
         'grad-cam')
@@ -78,9 +78,9 @@ def main() -> None:
     args = parse_args()
     with user_errors('visualize'):
         check_model_arguments(args.config, args.checkpoint)
-        from colonnade.engine.reading import import_quietly
-        import_quietly('colonnade.engine.pictures.command')  # takes seconds
-        from colonnade.engine.pictures.command import visualize
+        from colonnade.settings.reading import import_quietly
+        import_quietly('colonnade.visualization.figures.figure_files')  # takes seconds
+        from colonnade.visualization.figures.figure_files import visualize
         for path in visualize(args):
             print(path, flush=True)
 

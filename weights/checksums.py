@@ -10,7 +10,7 @@ import zipfile
 from functools import lru_cache
 from pathlib import Path
 
-from colonnade.engine.digests import sha256_of
+from colonnade.common.hashing import sha256_of
 
 from .state_dicts import DamagedError
 

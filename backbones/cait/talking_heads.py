@@ -15,8 +15,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from ..kernels.devices import should_use_cpu_forms
+from ..kernels.fast_path import Parts, first_touched, is_idle, is_linear, is_plain
 from ..kernels.layers import call_linear
-from ..kernels.untouched import Parts, first_touched, is_idle, is_linear, is_plain
 
 MIB = 2**20
 #: MiB of one block's map. A CPU is fastest where the maps stay in its cache.

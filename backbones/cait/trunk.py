@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
+from ..kernels.fast_path import MLP, NORM, add_branch, first_touched_below, is_drop_path, is_plain
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
-from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path, is_plain
-from ..positions import LearnedPositions
+from ..position_embedding import LearnedPositions
 from ..registry import register_trunk
 from ..variants import PublishedSize, Variants
 from .layouts import LAYOUTS

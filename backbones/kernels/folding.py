@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
 
+from .fast_path import is_depthwise, is_linear
 from .layers import can_hold_scale, scaled
 from .packed import PackedDepthwise, PackedLinear, can_reorder
-from .untouched import is_depthwise, is_linear
 
 
 class FusedError(UserError):
@@ -111,7 +111,7 @@ class Fusible(nn.Module):
 
         Raises:
             FusedError: If the trunk is in training mode, or layers are not as they were built, see
-                :mod:`.untouched`; nothing is changed then.
+                :mod:`.fast_path`; nothing is changed then.
         """
         if self.fused:
             return self

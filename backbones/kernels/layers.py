@@ -1,6 +1,6 @@
 """Layers of tokens, computed the fast way of the device and storing little for gradients.
 
-Shapes: ``B`` images, ``N`` tokens, ``C`` width. Products of matrices go to :mod:`.operators` where
+Shapes: ``B`` images, ``N`` tokens, ``C`` width. Products of matrices go to :mod:`.custom_ops` where
 oneDNN is the faster one.
 """
 from __future__ import annotations
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from .custom_ops import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
 from .devices import should_use_cpu_forms
-from .libraries import onednn_is_faster
-from .operators import BLOCK, as_image, as_tokens, convolve, depthwise, outer_products, products
+from .fast_path import (MLP, add_branch, all_are_called, first_touched, is_drop_path, is_gated_mlp,
+                        is_plain, is_token_norm)
+from .matmul_backend import onednn_is_faster
 from .packed import PackedDepthwise, PackedLinear
 from .precision import autocast_dtype, product_dtype, widened
-from .untouched import (MLP, add_branch, all_are_called, first_touched, is_drop_path, is_gated_mlp,
-                        is_plain, is_token_norm)
 
 
 def suits_convolution(x: Tensor, weight: Tensor) -> bool:
@@ -81,7 +81,7 @@ def call_depthwise(layer: nn.Conv2d | PackedDepthwise, x: Tensor, height: int) -
 
 
 def depthwise_convolution(x: Tensor, weight: Tensor, bias: Tensor, height: int) -> Tensor:
-    """See :func:`.operators.depthwise`, which torch.compile takes, and autocast does not know."""
+    """See :func:`.custom_ops.depthwise`, which torch.compile takes, and autocast does not know."""
     if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         return depthwise(*_under_autocast(x, weight, bias), height)
     image, padding = as_image(x, height), weight.shape[-1] // 2
@@ -221,7 +221,7 @@ def feed_forward(x: Tensor,
                  given: Tensor | None = None) -> Tensor:
     """``x + drop_path(scale * mlp(norm(given)))``; without gradients ``x`` may be overwritten.
 
-    Layers that are not as they were built are called, see :mod:`.untouched`; an accelerator calls
+    Layers that are not as they were built are called, see :mod:`.fast_path`; an accelerator calls
     all. On a CPU with gradients, LayerScale is folded into the second layer's weights, so that its
     output need not be stored, but for products of float16. Without, blocks of tokens go through one
     after the other: the hidden layer of all tokens never exists.

@@ -7,7 +7,7 @@ from mmengine.model.utils import _BatchNormXd
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .untouched import is_plain
+from .fast_path import is_plain
 
 #: with torch's forward; the last one is what mmengine makes of synchronised ones for one process
 FOLDABLE = (nn.BatchNorm2d, nn.SyncBatchNorm, _BatchNormXd)

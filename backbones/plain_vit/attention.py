@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.devices import should_use_cpu_forms
+from ..kernels.fast_path import LINEAR, is_plain, is_unseen
 from ..kernels.layers import call_linear, linear
-from ..kernels.untouched import LINEAR, is_plain, is_unseen
-from .windows import Grid, Heads, attend_in_windows
+from .window_attention import Grid, Heads, attend_in_windows
 
 KINDS = (Attention, AttentionRope, EvaAttention)
 

@@ -7,12 +7,12 @@ from timm.models.eva import EvaBlock
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
+from ..kernels.fast_path import (LINEAR, MLP, NORM, Parts, add_branch, all_are_called,
+                                 first_touched_below, is_drop_path, is_linear, is_plain)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
-from ..kernels.untouched import (LINEAR, MLP, NORM, Parts, add_branch, all_are_called,
-                                 first_touched_below, is_drop_path, is_linear, is_plain)
 from .attention import KINDS, SelfAttention
-from .windows import Grid
+from .window_attention import Grid
 
 ATTENTION: Parts = {
     '': lambda module: is_plain(module, SelfAttention),

@@ -5,7 +5,7 @@ import torch
 from timm.layers import RotaryEmbeddingDinoV3
 from torch import Tensor, nn
 
-from .windows import Grid
+from .window_attention import Grid
 
 
 def rotary_positions(rope: nn.Module, grid: Grid) -> Tensor:

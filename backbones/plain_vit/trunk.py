@@ -14,7 +14,7 @@ from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import Shapes, State
 
 from ..columnar import ColumnarBackbone
-from ..kernels.orders import as_map
+from ..kernels.memory_format import as_map
 from ..kernels.resampling import resample_positions
 from ..registry import register_trunk
 from ..variants import resolve_out_indices
@@ -22,10 +22,10 @@ from .architectures import ShownModels, TimmModels, are_normalised
 from .blocks import PlainBlock, adapted
 from .layouts import LAYOUTS, part_of, with_layer_scale_modules
 from .loading import fill_buffers, require_norm
-from .recognition import EVA_BIASES, find_model, zero_biases
+from .model_identification import EVA_BIASES, find_model, zero_biases
 from .resizing import first_frequencies, resized_patches, resized_positions
 from .rotary import rotary_positions
-from .windows import Grid
+from .window_attention import Grid
 
 PREFIX_TOKENS = ('cls_token', 'dist_token', 'reg_token')  # in their order
 

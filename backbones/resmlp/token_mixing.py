@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..kernels.fast_path import is_linear
 from ..kernels.resampling import Grid, Resampling
-from ..kernels.untouched import is_linear
 
 
 def mix(layer: nn.Module, x: Tensor) -> Tensor:

@@ -14,10 +14,10 @@ from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
+from ..kernels.fast_path import MLP, NORM, add_branch, first_touched_below, is_drop_path
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import add, feed_forward
 from ..kernels.resampling import Grid, Resampling
-from ..kernels.untouched import MLP, NORM, add_branch, first_touched_below, is_drop_path
 from ..registry import register_trunk
 from ..variants import Variants
 from .layouts import LAYOUTS

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
+from ..kernels.fast_path import add_branch, is_drop_path, is_unseen
 from ..kernels.layers import add, feed_forward
-from ..kernels.untouched import add_branch, is_drop_path, is_unseen
 from .attention import PlainAttention, ShapedAttention
 
 EPS = 1e-6  # of all norms, as in vision transformers

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
-from ..positions import LearnedPositions
+from ..position_embedding import LearnedPositions
 from ..registry import register_trunk
 from ..variants import Settings, Variants
 from .attention import initial_gains

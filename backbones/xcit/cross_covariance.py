@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..kernels.custom_ops import BLOCK
 from ..kernels.devices import should_use_cpu_forms
 from ..kernels.layers import call_linear, gram, linear, linear_per_image
-from ..kernels.operators import BLOCK
 from ..kernels.packed import PackedLinear
 from ..kernels.precision import full_precision, product_dtype, widened
 

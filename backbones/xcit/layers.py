@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ..kernels.custom_ops import as_image, as_tokens
 from ..kernels.devices import should_use_cpu_forms
+from ..kernels.fast_path import (MLP, NORM, Parts, add_branch, first_touched, first_touched_below,
+                                 is_depthwise, is_drop_path, is_gelu, is_hooked, is_idle, is_linear,
+                                 is_plain)
 from ..kernels.folding import fold_norm, fold_scale
 from ..kernels.layers import (add, call_depthwise, depthwise_convolution, feed_forward,
                               fold_if_exact, gelu, stores_gradients)
 from ..kernels.norms import RunningStatsKept, normalise, repeats_alone
-from ..kernels.operators import as_image, as_tokens
 from ..kernels.packed import PackedDepthwise
-from ..kernels.untouched import (MLP, NORM, Parts, add_branch, first_touched, first_touched_below,
-                                 is_depthwise, is_drop_path, is_gelu, is_hooked, is_idle, is_linear,
-                                 is_plain)
 from .cross_covariance import AttentionWeights, cross_covariance_attention
 
 XCA_PARTS: Parts = {
@@ -46,7 +46,7 @@ class XCiTBlock(XCABlock):
     An accelerator calls all layers but those of attention. On a CPU, LayerScale is folded into the
     weights of the layer before it, where it costs next to nothing and leaves nothing to store for
     gradients. Not so in float16, which would lose it. Layers that are not as they were built are
-    called, see :mod:`.kernels.untouched`.
+    called, see :mod:`.fast_path`.
     """
 
     packable = ('mlp.fc1', 'mlp.fc2', 'local_mp.conv1', 'local_mp.conv2')

@@ -6,8 +6,8 @@ from timm.models.xcit import PositionalEncodingFourier
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..kernels.fast_path import is_plain, is_unseen
 from ..kernels.precision import full_precision, widened
-from ..kernels.untouched import is_plain, is_unseen
 
 
 class FourierPositions(PositionalEncodingFourier):
@@ -26,7 +26,7 @@ class FourierPositions(PositionalEncodingFourier):
         self.token_projection = positions.token_projection
 
     def is_untouched(self) -> bool:
-        """Whether the parameters are all there is to it, see :mod:`..kernels.untouched`."""
+        """Whether the parameters are all there is to it, see :mod:`.fast_path`."""
         return is_unseen(self, FourierPositions) and is_plain(self.token_projection, nn.Conv2d)
 
     def of_tokens(self, grid: tuple[int, int]) -> Tensor:

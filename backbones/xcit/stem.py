@@ -6,11 +6,11 @@ from timm.models.xcit import ConvPatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..kernels.fast_path import Parts, first_touched, is_convolution, is_gelu, is_hooked, is_plain
 from ..kernels.folding import can_be_packed
 from ..kernels.layers import gelu, gelu_convolution
 from ..kernels.norms import fold_batch_norm, fold_batch_norm_into, is_fixed
 from ..kernels.packed import PackedHalving
-from ..kernels.untouched import Parts, first_touched, is_convolution, is_gelu, is_hooked, is_plain
 
 STEM_PIXELS = 2**18  # of images go through the stem together where no gradients are wanted
 
@@ -35,7 +35,7 @@ CONVOLUTION_PARTS: Parts = {
 
 
 def first_touched_in_stem(stem: nn.Module) -> str | None:
-    """As :func:`~.kernels.untouched.first_touched`, of all layers of the stem."""
+    """As :func:`~.fast_path.first_touched`, of all layers of the stem."""
     if (name := first_touched(stem, STEM_PARTS)) is not None:
         return name
     for index, layer in enumerate(stem.proj):

@@ -14,8 +14,8 @@ from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
+from ..kernels.custom_ops import as_tokens
 from ..kernels.devices import should_use_cpu_forms
-from ..kernels.operators import as_tokens
 from ..registry import register_trunk
 from ..variants import PublishedSize, Settings, Variants
 from .layers import XCiTBlock

@@ -20,18 +20,18 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from PIL import Image
 
-from colonnade.engine.config_checks.every import check_config
-from colonnade.engine.data_sources import redirect_data_root
-from colonnade.engine.data_validation.image_files import reading_fault
-from colonnade.engine.data_validation.label_map_files import label_map_fault
-from colonnade.engine.data_validation.listed_files import Depth
-from colonnade.engine.data_validation.sources import Source, check_source, sources_of
-from colonnade.engine.data_validation.start import BadDataError, check_before_training
-from colonnade.engine.hooks import QuietFilter
-from colonnade.engine.reading import read_config
-from colonnade.engine.samples import SampleError, name_samples, of_storage
-from colonnade.engine.terminal import Printable, WithoutStart
+from colonnade.common.console_logging import Printable, WithoutStart
+from colonnade.datasets.bad_samples import SampleError, name_samples, of_storage
+from colonnade.datasets.validation.image_files import reading_fault
+from colonnade.datasets.validation.label_map_files import label_map_fault
+from colonnade.datasets.validation.listed_files import Depth
+from colonnade.datasets.validation.preflight import BadDataError, check_before_training
+from colonnade.datasets.validation.sources import Source, check_source, sources_of
+from colonnade.engine.runner.hooks import QuietFilter
 from colonnade.runtime.printing import printable
+from colonnade.settings.checks.all_checks import check_config
+from colonnade.settings.dataset_paths import redirect_data_root
+from colonnade.settings.reading import read_config
 
 ANN_FILE = 'coco/annotations/instances_train2017.json'
 
@@ -300,9 +300,9 @@ def test_a_second_start_reads_nothing(data: Path, cache: Path,
 
     labels: list[Any] = []
     for module in ('label_map_files', 'listed_files'):
-        monkeypatch.setattr(f'colonnade.engine.data_validation.{module}.label_map_fault',
+        monkeypatch.setattr(f'colonnade.datasets.validation.{module}.label_map_fault',
                             look_at_labels)
-    monkeypatch.setattr('colonnade.engine.data_validation.start.check_source', look)
+    monkeypatch.setattr('colonnade.datasets.validation.preflight.check_source', look)
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
 
@@ -337,7 +337,7 @@ def test_what_stops_training_is_looked_at_again(data: Path,
     cfg = read_config(config('mask_rcnn'))
     redirect_data_root(cfg, data / 'coco')
     with monkeypatch.context() as patch:
-        patch.setattr('colonnade.engine.data_validation.listed_files.header_fault',
+        patch.setattr('colonnade.datasets.validation.listed_files.header_fault',
                       lambda path, *_, **__: reading_fault(path, OSError(5, 'no answer')))
         with pytest.raises(BadDataError, match='cannot be read: no answer'):
             check_before_training(cfg, skip=False)

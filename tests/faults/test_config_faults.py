@@ -18,14 +18,14 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from mmseg.datasets import BaseSegDataset
 
-from colonnade.engine.config_checks import building
-from colonnade.engine.config_checks.every import check_model, findings
-from colonnade.engine.config_checks.finding import Finding
-from colonnade.engine.config_checks.numbers import number_problems
-from colonnade.engine.config_checks.settings import value_of
-from colonnade.engine.prediction.loading import load
-from colonnade.engine.reading import read_config
-from colonnade.engine.registries import find_class, is_known
+from colonnade.inference.loading import load
+from colonnade.models import build_checks
+from colonnade.settings.checks.all_checks import check_model, findings
+from colonnade.settings.checks.numbers import number_problems
+from colonnade.settings.checks.setting_types import value_of
+from colonnade.settings.findings import Finding
+from colonnade.settings.reading import read_config
+from colonnade.settings.registries import find_class, is_known
 
 ALL = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 HEADS = ('mask_rcnn', 'cascade_mask_rcnn', 'faster_rcnn', 'vitdet', 'dino', 'mask2former',
@@ -472,14 +472,14 @@ def test_images_whose_channels_are_swapped() -> None:
 def test_a_model_that_cannot_be_built() -> None:
     cfg = changed('dino', {'model.positional_encoding.num_feats': 33})
     assert not found_in(cfg)
-    said = [str(each) for each in building.building_problems(cfg, step=False)]
+    said = [str(each) for each in build_checks.building_problems(cfg, step=False)]
     assert len(said) == 1 and 'embed_dims should be exactly 2 times of num_feats' in said[0]
 
 
 def test_keys_of_rates_that_match_no_parameter() -> None:
     cfg = changed('sem_fpn')
     cfg.optim_wrapper.paramwise_cfg.custom_keys = dict(absolute_pos_embed=dict(decay_mult=0.))
-    one(building.building_problems(cfg, step=False),
+    one(build_checks.building_problems(cfg, step=False),
         'optim_wrapper.paramwise_cfg.custom_keys.absolute_pos_embed',
         severity='warning')
 
@@ -488,7 +488,7 @@ def test_weights_on_this_disk_that_do_not_fit(tmp_path: Path) -> None:
     cfg = changed('sem_fpn')
     torch.save({}, tmp_path / 'a.pth')
     cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth'))
-    one(building.building_problems(cfg, step=False), 'model.backbone.init_cfg.checkpoint')
+    one(build_checks.building_problems(cfg, step=False), 'model.backbone.init_cfg.checkpoint')
 
 
 @pytest.mark.slow
@@ -496,7 +496,7 @@ def test_weights_on_this_disk_that_do_not_fit(tmp_path: Path) -> None:
 def test_a_step_finds_what_rules_do_not(width: int) -> None:
     cfg = changed('dino', {'model.decoder.layer_cfg.ffn_cfg.embed_dims': width})
     assert not found_in(cfg)
-    found = building.building_problems(cfg, step=True)
+    found = build_checks.building_problems(cfg, step=True)
     assert [each.severity for each in found] == ['error'] * (width != 64)
 
 

@@ -12,7 +12,7 @@ from independent_processes import run_independently
 from interrupted_runs import assert_same, run
 from torch import nn
 
-from colonnade.engine.seeding import DATA, MODEL, Seed, SeededBatch
+from colonnade.engine.runner.seeding import DATA, MODEL, Seed, SeededBatch
 
 
 def drawn() -> tuple[float, ...]:

@@ -21,12 +21,12 @@ from independent_processes import Ended, run_independently, train
 from mmengine.registry import MODELS
 
 from colonnade.common.errors import UserCodeError
-from colonnade.engine.agreement import deciding_settings, differences
-from colonnade.engine.reading import read_config
-from colonnade.engine.watching import watch
-from colonnade.engine.watching.hooks import Phases, Progress
-from colonnade.engine.watching.judging import (BUSY, DATA, GATHERS, LEFT, STEP, Report, find_silent,
-                                               find_slow_data, find_stuck)
+from colonnade.engine.distributed.process_consistency import deciding_settings, differences
+from colonnade.engine.watchdog import monitor
+from colonnade.engine.watchdog.hang_detection import (BUSY, DATA, GATHERS, LEFT, STEP, Report,
+                                                      find_silent, find_slow_data, find_stuck)
+from colonnade.engine.watchdog.phase_hooks import Phases, Progress
+from colonnade.settings.reading import read_config
 
 LIMIT = 6  # seconds; the default is 600
 OPTIONS = [
@@ -154,7 +154,7 @@ def test_an_endless_loop_in_an_iteration_ends_all(shapes: Path, tmp_path: Path) 
 def test_an_endless_loop_in_a_transform_ends_by_the_limit_of_torch(
         num_workers: int, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process or in its worker, none of which is left; the log names it before."""
-    monkeypatch.setattr(watch, 'REMINDER', 1.)
+    monkeypatch.setattr(monitor, 'REMINDER', 1.)
     options = NO_WORKERS if num_workers == 0 else [
         'train_dataloader.num_workers=1', 'train_dataloader.persistent_workers=False'
     ]
@@ -185,7 +185,7 @@ def test_a_slow_evaluation_is_no_hang(rank: int, shapes: Path, tmp_path: Path) -
 def test_data_that_pause_are_no_hang(shapes: Path, tmp_path: Path,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """Each image takes longer than the limit in one process, which is named."""
-    monkeypatch.setattr(watch, 'REMINDER', 3.)
+    monkeypatch.setattr(monitor, 'REMINDER', 3.)
     ended = run_two_of(
         faulty(tmp_path, transform=dict(fault='late', count=1, rank=1)), shapes, tmp_path,
         'train_dataloader.batch_size=1', 'train_cfg.max_iters=2', *NO_WORKERS, *NO_VAL)
@@ -315,7 +315,7 @@ def test_phases_of_a_process(kind: str) -> None:
 
 def wait_for_an_end(link: Connection, hanging: Path) -> None:
     """What a process of two does, whose disk hangs when the other one ends the job."""
-    watch.Watch({0: link}, 600, hanging, hanging).start()
+    monitor.Watch({0: link}, 600, hanging, hanging).start()
     time.sleep(60)
 
 
@@ -323,7 +323,7 @@ def test_a_disk_that_hangs_keeps_no_process(tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opens a pipe that nobody reads waits for ever."""
     os.mkfifo(tmp_path / 'pipe')
-    monkeypatch.setattr(watch, 'GRACE', 1.)
+    monkeypatch.setattr(monitor, 'GRACE', 1.)
     faulthandler.cancel_dump_traceback_later()  # of pytest: a fork could start none of its own
     fork = multiprocessing.get_context('fork')
     own, other = fork.Pipe()
@@ -338,14 +338,14 @@ def test_a_disk_that_hangs_keeps_no_process(tmp_path: Path,
 def test_the_first_traceback_is_kept(tmp_path: Path) -> None:
     """Whatever is heard after it; also that of an error whose message would be enough."""
     ends = [multiprocessing.Pipe() for _ in range(2)]
-    own = watch.Watch({rank: end[0] for rank, end in enumerate(ends, 1)}, 600, tmp_path, tmp_path)
+    own = monitor.Watch({rank: end[0] for rank, end in enumerate(ends, 1)}, 600, tmp_path, tmp_path)
     try:
         try:
             raise KeyError('theirs')
         except KeyError as cause:
             raise UserCodeError('a sample cannot be loaded') from cause
     except UserCodeError as error:
-        details = watch.traceback_of(error)
+        details = monitor.traceback_of(error)
     assert "KeyError: 'theirs'" in details
     for index, message in enumerate(
         (dict(ended='a',

@@ -30,10 +30,10 @@ from mmengine.fileio import get
 from test_memory_stays_flat import SIDES, held
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from colonnade.engine.storage import patience
-from colonnade.engine.storage.reading_shards import read_place
-from colonnade.engine.storage.shard_index import Place
-from colonnade.engine.worker_restarts import RestartingLoader, WorkersDied, restart_workers
+from colonnade.common.storage import retrying_backend
+from colonnade.common.storage.shard_index import Place
+from colonnade.common.storage.shard_reader import read_place
+from colonnade.engine.runner.worker_restarts import RestartingLoader, WorkersDied, restart_workers
 
 GROWTH = 8  # MiB that a part of a run may hold more than the part before
 
@@ -281,7 +281,7 @@ def test_a_training_goes_on_without_a_killed_worker(run_tool: Callable, shapes: 
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, 'PAUSES', (0.1, 0.1, 0.2))
+    monkeypatch.setattr(retrying_backend, 'PAUSES', (0.1, 0.1, 0.2))
 
 
 @pytest.fixture
@@ -311,8 +311,8 @@ def test_a_disk_that_fails_for_a_while(read: Callable[[str], bytes], failing: Pa
             (failing.parent / 'mended').write_bytes(b'content')
             os.replace(failing.parent / 'mended', failing)
 
-    monkeypatch.setattr('colonnade.engine.storage.patience.time.sleep', pause)
-    assert read(str(failing)) == b'content' and pauses == list(patience.PAUSES[:2])
+    monkeypatch.setattr('colonnade.common.storage.retrying_backend.time.sleep', pause)
+    assert read(str(failing)) == b'content' and pauses == list(retrying_backend.PAUSES[:2])
 
 
 def test_a_disk_that_fails_for_good(failing: Path, short_pauses: None) -> None:

@@ -15,7 +15,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from test_run_folder import EVERY, TINY, Written
 
-from colonnade.engine.digests import sha256_of
+from colonnade.common.hashing import sha256_of
 from colonnade.weights.checksums import SUMS, sums_of
 
 MEGABYTES = 24  # of the disk: of five checkpoints of the model below
@@ -72,7 +72,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def train(disk: Path, run_tool: Callable, shapes: Path, tmp_path: Path,
           monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Train so many iterations, with an evaluation and a checkpoint at each."""
-    monkeypatch.setattr('colonnade.engine.run_report.recording.RunRecord.strict', False)
+    monkeypatch.setattr('colonnade.visualization.run_report.recorder.RunRecord.strict', False)
 
     def run(numbers: list[float], full: int = 0, free: int = 0, *arguments: str, own: str = '',
             options: tuple[str, ...] = ()) -> Path:  # yapf: disable
@@ -163,7 +163,7 @@ SCRIPT = '''
 from mmengine.dist import get_rank
 from torch import distributed
 
-from colonnade.engine.processes import failing_together
+from colonnade.common.distributed import failing_together
 
 distributed.init_process_group('gloo')
 for rank in (0, 1):

@@ -21,11 +21,10 @@ from mmdet.datasets import CocoDataset
 from mmengine.registry import METRICS, DefaultScope
 from pycocotools import mask as coco_masks
 
-from colonnade.engine.data_validation.coco_files import (Usage, check_instances, headers_in,
-                                                         load_coco)
-from colonnade.engine.data_validation.findings import Report
-from colonnade.engine.own_data.describe import describe_instances
-from colonnade.engine.reading import import_quietly
+from colonnade.datasets.custom.instance_datasets import describe_instances
+from colonnade.datasets.validation.coco_files import Usage, check_instances, headers_in, load_coco
+from colonnade.datasets.validation.validation_report import Report
+from colonnade.settings.reading import import_quietly
 
 FILTER = dict(filter_empty_gt=True, min_size=32)
 PIPELINE = [

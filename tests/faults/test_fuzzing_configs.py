@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.config import Config
 
-from colonnade.engine.options import exists, merge_options, paths_below, value_at
-from colonnade.engine.reading import read_config
-from colonnade.engine.sharing.plain_config import PackageError, config_text, parse_config
 from colonnade.engine.training import TrainOptions, training_config
+from colonnade.settings.overrides import exists, merge_options, paths_below, value_at
+from colonnade.settings.plain_config import PackageError, config_text, parse_config
+from colonnade.settings.reading import read_config
 from colonnade.weights.openmmlab import is_plain_config
 
 HEADS = ('mask_rcnn', 'sem_fpn', 'upernet')

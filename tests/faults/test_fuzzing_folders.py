@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.config import Config
 
-from colonnade.engine.run_folder import candidates
-from colonnade.engine.run_folder.table import MetricsTable
-from colonnade.engine.run_report.page import write_report
-from colonnade.engine.storage.checking_shards import verify
-from colonnade.engine.storage.making_shards import ShardOptions, make_shards
-from colonnade.engine.storage.reading_shards import ShardsBackend, opened, sharded
+from colonnade.common.storage.shard_reader import ShardsBackend, opened, sharded
+from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
+from colonnade.datasets.shards.shard_verification import verify
 from colonnade.engine.training import set_resume
+from colonnade.engine.work_dir import candidates
+from colonnade.engine.work_dir.metrics_table import MetricsTable
 from colonnade.runtime.errors import ModelError
 from colonnade.runtime.model import load
+from colonnade.visualization.run_report.report_page import write_report
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
 

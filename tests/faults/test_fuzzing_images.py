@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
-from colonnade.engine.data_validation.image_files import image_size, labels_of
-from colonnade.engine.serving.uploads import Limits, UploadError, read_upload
+from colonnade.datasets.validation.image_files import image_size, labels_of
+from colonnade.inference.serving.uploads import Limits, UploadError, read_upload
 from colonnade.runtime.images import ImageError, num_frames, read_image
 
 pytestmark = pytest.mark.filterwarnings('ignore')  # Pillow warns of damaged tags

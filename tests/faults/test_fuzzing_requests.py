@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from live_server import LIMITS, file_of, random_model, shapes_image
 from starlette.testclient import TestClient
 
-from colonnade.engine.serving.api import build_api
-from colonnade.engine.serving.guard import Guard
-from colonnade.engine.serving.service import Service
+from colonnade.inference.serving.json_api import build_api
+from colonnade.inference.serving.middleware import Guard
+from colonnade.inference.serving.service import Service
 
 PICTURE = shapes_image(0)
 FILES = {kind: file_of(PICTURE, kind) for kind in ('PNG', 'JPEG', 'GIF', 'WEBP', 'TIFF')}

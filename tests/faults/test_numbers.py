@@ -27,16 +27,16 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from colonnade.engine.divergence import skip_bad_steps
-from colonnade.engine.divergence.explosion import LossLevel
-from colonnade.engine.divergence.finite import not_finite, tensors_in
-from colonnade.engine.divergence.hooks import FiniteSteps
-from colonnade.engine.reading import read_config
-from colonnade.engine.run_folder.saving import saving_hook
-from colonnade.engine.run_folder.whole_steps import SaveBetweenSteps
-from colonnade.engine.run_report.folder import read_run
-from colonnade.engine.run_report.page import skipped_rows
-from colonnade.engine.shards import whole
+from colonnade.engine.distributed.sharded_tensors import whole
+from colonnade.engine.nan_guard import skip_bad_steps
+from colonnade.engine.nan_guard.finite import not_finite, tensors_in
+from colonnade.engine.nan_guard.loss_spikes import LossLevel
+from colonnade.engine.nan_guard.nan_guard_hook import FiniteSteps
+from colonnade.engine.work_dir.deferred_checkpoints import SaveBetweenSteps
+from colonnade.engine.work_dir.saving import saving_hook
+from colonnade.settings.reading import read_config
+from colonnade.visualization.run_report.record_folder import read_run
+from colonnade.visualization.run_report.report_page import skipped_rows
 from colonnade.weights.downloads import fetch
 
 NAN = float('nan')

@@ -18,14 +18,14 @@ from markdown_it import MarkdownIt
 from mmengine.config import Config
 from packages import write_checkpoint
 
-from colonnade.engine.data_doors.instances import Reading
-from colonnade.engine.data_doors.yolo_yaml import read_yaml
-from colonnade.engine.data_validation.findings import Report
-from colonnade.engine.prediction import load
-from colonnade.engine.sharing.making import Words, make_package
-from colonnade.engine.storage import ShardsBackend
-from colonnade.engine.storage.making_shards import ShardOptions, make_shards
-from colonnade.engine.storage.shard_index import read_manifest
+from colonnade.common.storage import ShardsBackend
+from colonnade.common.storage.shard_index import read_manifest
+from colonnade.datasets.formats.instance_records import Reading
+from colonnade.datasets.formats.yolo_yaml import read_yaml
+from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
+from colonnade.datasets.validation.validation_report import Report
+from colonnade.inference import load
+from colonnade.inference.packages.creation import Words, make_package
 
 CODE = 'str(__import__("pathlib").Path("made").touch())'
 BROUGHT_IN = {  # names of classes, of which mmengine replaces a part before it runs a config
@@ -267,8 +267,8 @@ READERS = {
     'new_config':
     """
 from pathlib import Path
-from colonnade.engine.data_validation.coco_files import load_coco
-from colonnade.engine.data_validation.findings import Report
+from colonnade.datasets.validation.coco_files import load_coco
+from colonnade.datasets.validation.validation_report import Report
 load_coco(Path(path), Report())
 """,
     'training':

@@ -21,9 +21,9 @@ from PIL import Image
 from test_predict import SEGMENTER, predict, weights  # noqa: F401, fixtures
 
 from colonnade import runtime
-from colonnade.engine.digests import sha256_of
-from colonnade.engine.prediction.video import open_video
-from colonnade.engine.serving.uploads import Limits, UploadError, read_upload
+from colonnade.common.hashing import sha256_of
+from colonnade.inference.serving.uploads import Limits, UploadError, read_upload
+from colonnade.inference.video import open_video
 from colonnade.runtime import ImageError, ModelError, read_image
 
 

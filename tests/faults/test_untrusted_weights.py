@@ -25,7 +25,7 @@ from test_architecture import MODULES
 from test_nothing_runs import SCHEMES
 
 from colonnade import evaluate, load, train
-from colonnade.engine.probing.cache import FeatureCache
+from colonnade.evaluation.probing.feature_cache import FeatureCache
 from colonnade.weights import WeightsError
 from colonnade.weights.checksums import SUMS
 from colonnade.weights.downloads import fetch
@@ -216,11 +216,11 @@ def test_pickled_annotations(key: str, shapes: Path, tmp_path: Path, run_tool: C
 RUNS = {
     'eval': (), 'exec': (), '__import__': (), 'compile': (), 'pickle.load': (),
     # bytes of the job's own processes, as torch.distributed reads them too
-    'pickle.loads': ('engine.run_report.recording', ),
+    'pickle.loads': ('visualization.run_report.recorder', ),
     'torch.load': ('weights.files', ), 'torch.hub.load': (), 'yaml.load': (), 'yaml.full_load': (),
     'yaml.unsafe_load': (), 'os.system': (), 'os.popen': (), 'marshal.loads': (), 'joblib.load': (),
     'tarfile.TarFile.extractall': (), 'shutil.unpack_archive': (), 'torch.jit.load': (),
-    'torch.export.load': ('engine.exporting.verifying', )
+    'torch.export.load': ('export.verification', )
 }  # yapf: disable
 
 

@@ -23,15 +23,15 @@ from mmengine.fileio import get_file_backend
 from safetensors.torch import save as safetensors_bytes
 from safetensors.torch import save_file
 
+from colonnade.common import atomic_files, locking
 from colonnade.common.errors import UserError
-from colonnade.engine import atomic, locking
-from colonnade.engine.checkpoint_files import NAME, keep_sums
-from colonnade.engine.digests import sha256_of
-from colonnade.engine.launch import sole_run
-from colonnade.engine.locking import locked
-from colonnade.engine.run_folder.newest import candidates, go_on, newest_whole
-from colonnade.engine.sharding import shared_folder
+from colonnade.common.hashing import sha256_of
+from colonnade.common.locking import locked
+from colonnade.engine.distributed.fsdp import shared_folder
+from colonnade.engine.runner.launch import sole_run
+from colonnade.engine.work_dir.resume import candidates, go_on, newest_whole
 from colonnade.weights import checksums
+from colonnade.weights.checkpoint_files import NAME, keep_sums
 from colonnade.weights.checksums import SUMS, check_content, sums_of
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.state_dicts import DamagedError
@@ -59,7 +59,7 @@ def save(folder: Path, step: int, *, note: bool = True, value: int | None = None
     (folder / 'content').unlink()
     get_file_backend(path, backend_args=dict(backend=NAME)).put(content, path)
     if note:
-        atomic.write_text(folder / 'last_checkpoint', str(path), synced=True)
+        atomic_files.write_text(folder / 'last_checkpoint', str(path), synced=True)
     return path
 
 
@@ -93,7 +93,7 @@ TEARS = [flip, cut, blank, hole, lambda path: path.write_bytes(b'')]
 def test_a_torn_file_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
                                 monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr('colonnade.engine.run_folder.newest.print_log',
+    monkeypatch.setattr('colonnade.engine.work_dir.resume.print_log',
                         lambda text, **_: said.append(text))
     first, second = save(tmp_path, 2), save(tmp_path, 10)
     if not has_sums:  # of an earlier version, or of mmengine's runner
@@ -133,7 +133,7 @@ def test_the_best_of_an_earlier_start_is_kept(tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run that was killed before it saved the state of training, and starts anew."""
     said: list[str] = []
-    monkeypatch.setattr('colonnade.engine.run_folder.newest.print_log',
+    monkeypatch.setattr('colonnade.engine.work_dir.resume.print_log',
                         lambda text, **_: said.append(text))
     cfg, path = settings(tmp_path), tmp_path / 'best_mIoU_iter_2.pth'
     runner: Any = SimpleNamespace(cfg=cfg, _resume=False, _load_from=None)
@@ -190,7 +190,7 @@ def test_the_name_of_the_last_may_be_lost(text: str | None, tmp_path: Path) -> N
 def test_a_copied_run_goes_on_from_its_own_checkpoint(tmp_path: Path,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr('colonnade.engine.run_folder.newest.print_log',
+    monkeypatch.setattr('colonnade.engine.work_dir.resume.print_log',
                         lambda text, **_: said.append(text))
     first, copied = tmp_path / 'first', tmp_path / 'copied'
     first.mkdir()

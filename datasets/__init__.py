@@ -1,0 +1,1 @@
+"""Datasets: annotation formats, validation, conversion, splits, shards."""

@@ -1,0 +1,1 @@
+"""Datasets in tar files: written from the datasets of a config, and verified."""

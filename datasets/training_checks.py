@@ -1,0 +1,238 @@
+"""Can a training learn from its data, and is it evaluated on others? Asked of loaded data sets."""
+from __future__ import annotations
+
+import filecmp
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config, ConfigDict
+from mmengine.logging import print_log
+from mmengine.registry import DATASETS, TRANSFORMS
+from mmengine.runner import Runner
+from torch.utils.data import Dataset
+
+from colonnade.common.distributed import do_in_first
+from colonnade.common.errors import UserError
+from colonnade.settings.checks.class_checks import reads_categories, shortened
+from colonnade.settings.dataset_paths import classes_of, find_datasets, paths_of
+from colonnade.settings.registries import find_class, is_users
+
+from .path_checks import image_paths, naming_deep_files
+from .validation.label_map_files import spread
+
+EXAMPLES = 3  # of images, in a warning
+COMPARED = 2000  # files of one name in training and validation that are opened
+NOTHING = 'need at least one array to concatenate'  # what numpy says of a data set without images
+
+
+def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
+    """Load the data sets of a training, and look whether it can learn from them.
+
+    A warning says if images of validation are trained on too.
+
+    Args:
+        runner: Of the training.
+        allow_outside: Whether annotations may name files anywhere.
+
+    Raises:
+        ValueError: If no annotation can be trained on, with the number of those that cannot, or if
+            annotations name files that they may not.
+    """
+    cfg = runner.cfg
+    try:
+        with naming_deep_files(cfg, ('train_dataloader', )):
+            training = list(parts_of(runner.train_dataloader.dataset))
+    except ValueError as error:
+        if NOTHING not in str(error):
+            raise
+        raise UserError(nothing_to_learn(cfg)) from error
+    validation: list[Any] = []
+    if cfg.get('val_dataloader'):
+        with naming_deep_files(cfg, ('val_dataloader', )):
+            validation = list(parts_of(runner.val_dataloader.dataset))
+    do_in_first(lambda: check_entries(cfg, training, validation, allow_outside))
+
+
+def check_entries(cfg: Config, training: list[Any], validation: list[Any],
+                  allow_outside: bool) -> None:
+    """Look at each image that datasets name, once; images are not opened.
+
+    Raises:
+        UserError: As :func:`check_loaded_data`.
+    """
+    if not any(map(has_instances, training)):
+        raise UserError(nothing_to_learn(cfg))
+    validated = list(image_paths(validation, allow_outside=allow_outside))
+    warn_of_shared_images(image_paths(training, allow_outside=allow_outside), validated)
+
+
+def loaded_datasets(runner: Runner) -> dict[str, Dataset]:
+    """The data sets of a training, by the config's loaders."""
+    loaded = dict(train_dataloader=runner.train_dataloader.dataset)
+    if runner.val_loop is not None:
+        loaded['val_dataloader'] = runner.val_loop.dataloader.dataset
+    return loaded
+
+
+def parts_of(dataset: Any) -> Iterator[Any]:
+    """The data sets that read files, of a data set that wraps others."""
+    if hasattr(dataset, 'datasets'):
+        for part in dataset.datasets:
+            yield from parts_of(part)
+    elif hasattr(dataset, 'dataset'):
+        yield from parts_of(dataset.dataset)
+    else:
+        yield dataset
+
+
+def has_instances(dataset: Any) -> bool:
+    """Whether a data set has an instance to learn from, or is of another kind."""
+    detection = find_class('mmdet.BaseDetDataset', DATASETS)
+    if detection is None or not isinstance(dataset, detection):
+        return True
+    polygons = takes_polygons_alone(getattr(dataset.pipeline, 'transforms', ()))
+    for index in range(len(dataset)):
+        instances = dataset.get_data_info(index).get('instances')
+        if instances is None or not all(
+                instance.get('ignore_flag') or polygons and isinstance(instance.get('mask'), dict)
+                for instance in instances):
+            return True
+    return False
+
+
+def takes_polygons_alone(steps: Iterable[Any]) -> bool:
+    """Whether mmdet's own step that loads masks leaves out those that are RLEs.
+
+    Args:
+        steps: Of a pipeline; settings or what is built of them. A user's may make polygons of RLEs.
+    """
+    loader = find_class('mmdet.LoadAnnotations', TRANSFORMS)
+    for step in steps:
+        settings = step if isinstance(step, dict) else getattr(step, '__dict__', {})
+        kind = find_class(step.get('type'), TRANSFORMS) if isinstance(step, dict) else type(step)
+        if is_users(kind):
+            return False
+        if kind is loader and settings.get('with_mask'):
+            return settings.get('poly2mask') is False
+    return False
+
+
+def nothing_to_learn(cfg: Config) -> str:
+    """Why a training set has nothing to learn from, for each data set of the config."""
+    reasons = [
+        f'  {name}: {reason_of(dataset)}'
+        for name, dataset in find_datasets(cfg, ('train_dataloader', ))
+    ]
+    return 'there is nothing to train on:\n' + '\n'.join(reasons)
+
+
+def reason_of(dataset: ConfigDict) -> str:
+    """What a data set has, and what of it cannot be trained on."""
+    paths = paths_of(dataset)
+    if reads_categories(dataset) and paths and os.path.isfile(paths[0]):
+        return described(json.loads(Path(paths[0]).read_bytes()), dataset, paths[0])
+    found = DATASETS.build(dict(dataset, lazy_init=True, pipeline=[]))
+    number = len(found.load_data_list())
+    where = ', '.join(paths)
+    if number:
+        return f'none of the {number} images of {where} has an annotation to train on'
+    suffix = f' that end in {found.img_suffix}' if hasattr(found, 'img_suffix') else ''
+    return f'no images{suffix} in {where}'
+
+
+def described(content: dict[str, Any], dataset: ConfigDict, ann_file: str) -> str:
+    """The annotations of a COCO file, by why they cannot be trained on."""
+    classes = classes_of(dataset) or ()
+    known = {each['id'] for each in content['categories'] if each['name'] in classes}
+    images = {image['id']: image for image in content['images']}
+    counts = Counter(
+        fault_of(annotation, images, known, takes_polygons_alone(dataset.get('pipeline') or ()))
+        for annotation in content.get('annotations', []))
+    settings = dataset.get('filter_cfg') or {}
+    least = settings.get('min_size', 0)
+    small = sum(min(image['width'], image['height']) < least for image in images.values())
+    faults = ', '.join(f'{number} {fault}' for fault, number in counts.items())
+    text = (f'{ann_file} has {len(images)} images and {sum(counts.values())} annotations'
+            f'{f" ({faults})" if faults else ""}; the classes are {shortened(classes)}')
+    if small:
+        text += f'; {small} images are smaller than filter_cfg.min_size {least}'
+    return text
+
+
+def fault_of(annotation: dict[str, Any], images: dict[int, dict[str, Any]], known: set[int],
+             polygons: bool) -> str:
+    """Why mmdet does not train on an annotation, also where only ``polygons`` are loaded."""
+    image = images.get(annotation.get('image_id', -1))
+    if annotation.get('category_id') not in known:
+        return 'of other classes'
+    if annotation.get('ignore'):
+        return 'to be ignored'
+    if annotation.get('iscrowd'):
+        return 'crowds'
+    x, y, width, height = annotation['bbox']
+    if image is None:
+        return 'of no image'
+    inside = (min(x + width, image['width']) > max(x, 0)
+              and min(y + height, image['height']) > max(y, 0))  # yapf: disable
+    if width < 1 or height < 1 or annotation.get('area', 1) <= 0 or not inside:
+        return 'without area in the image'
+    if polygons and isinstance(annotation.get('segmentation'), dict):
+        return 'RLEs, and the pipeline says poly2mask=False'
+    return 'usable, if their image is'
+
+
+def warn_of_shared_images(training: Iterable[str], validation: list[str]) -> None:
+    """Warn in a line if images of validation are trained on too."""
+    shared = shared_images(training, validation)
+    if shared:
+        print_log(
+            f'{len(shared)} of {len(set(validation))} images of validation are trained on too, so '
+            f'that evaluations look better than they are: {shortened(shared, EXAMPLES)}',
+            logger='current',
+            level=logging.WARNING)
+
+
+def shared_images(training: Iterable[str], validation: list[str]) -> list[str]:
+    """Return the paths in ``validation`` that are also in ``training``, or have a copy there.
+
+    Copies and links are found if they have the same name. Of those, at most ``COMPARED`` files of
+    each set are looked at.
+    """
+    known = dict.fromkeys(validation)
+    found: set[str] = set()
+    others: dict[str, list[str]] = {os.path.basename(path): [] for path in known}
+    for path in training:
+        if path in known:
+            found.add(path)
+        if (same_name := others.get(os.path.basename(path))) is not None:
+            same_name.append(path)
+    rest = [path for path in known if path not in found and others[os.path.basename(path)]]
+    names = dict.fromkeys(spread(sorted(set(map(os.path.basename, rest))), COMPARED))
+    candidates: dict[tuple[str, int], list[str]] = {}
+    for path in [path for name in names for path in others[name]][:COMPARED]:
+        candidates.setdefault(name_and_size(path), []).append(path)
+    for path in [path for path in rest if os.path.basename(path) in names][:COMPARED]:
+        if any(is_same_image(path, other) for other in candidates.get(name_and_size(path), ())):
+            found.add(path)
+    return [path for path in known if path in found]
+
+
+def name_and_size(path: str) -> tuple[str, int]:
+    """The name of a file, and its bytes; -1 if it is not there."""
+    try:
+        return os.path.basename(path), os.path.getsize(path)
+    except OSError:  # the loader says it
+        return os.path.basename(path), -1
+
+
+def is_same_image(path: str, other: str) -> bool:
+    """Whether two paths lead to the same file, or to files of the same content."""
+    try:
+        return os.path.samefile(path, other) or filecmp.cmp(path, other, shallow=False)
+    except OSError:  # of images that are not there
+        return False

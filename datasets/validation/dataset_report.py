@@ -1,0 +1,131 @@
+"""What ``tools/check_data.py`` does, from its options to a report."""
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+
+from colonnade.common.atomic_files import check_writable, write_json
+from colonnade.common.errors import UserError
+from colonnade.runtime.printing import one_line
+from colonnade.settings.pipeline_steps import name_of
+from colonnade.settings.reading import LaunchOptions, load_config
+
+from .conversion_sources import report_changes
+from .issue_types import KINDS, NO_KIND, STOPPING
+from .listed_files import Depth
+from .sources import SPLITS, Source, check_source, sources_of
+from .validation_report import SHOWN_OF_A_KIND
+
+CONSEQUENCES = {
+    'loading': 'training stops',
+    'sample': 'training stops at them, or skips them (--on-bad-data skip)',
+    'meaning': 'training goes on with other data than meant',
+    'none': 'training goes on',
+}
+MOST_WORKERS = 8
+
+
+@dataclass(kw_only=True)
+class CheckOptions(LaunchOptions):
+    """What a check is told, as ``tools/check_data.py --help`` says it.
+
+    Attributes:
+        split: ``'train'``, ``'val'``, ``'test'``: whose data sets are looked at.
+        json: File for the whole report.
+        workers: Threads that decode; None for one a core, eight at most.
+    """
+    split: Sequence[str] = SPLITS
+    json: Path | None = None
+    workers: int | None = None
+
+
+def check_data_sets(options: CheckOptions) -> list[Source]:
+    """Look at every file of the data sets of a config.
+
+    Returns:
+        The data sets, each with its report.
+
+    Raises:
+        OSError: If the config cannot be read, or the report cannot be written.
+        ValueError: If the options do not fit the config, or it reads no files.
+    """
+    if options.workers is not None and options.workers < 1:
+        raise UserError(f'--workers must be at least 1, got {options.workers}')
+    if options.json:
+        check_writable(Path(options.json))
+    cfg = load_config(options)
+    sources = list(sources_of(cfg, options.split))
+    if not sources:
+        raise UserError(f'{options.config} reads no files in {", ".join(options.split)}')
+    workers = options.workers or min(os.cpu_count() or 1, MOST_WORKERS)
+    cv2.setLogLevel(0)  # of each damaged image
+    known: set[Path] = set()
+    for source in sources:
+        depth = Depth(True, workers, True, allow_outside=options.allow_outside)
+        print(f'{source.name}: reading annotations and all files ...', flush=True)
+        check_source(cfg, source, depth)
+        report_changes(source.dataset, options.config, known, source.report)
+    if options.json:
+        write_json(Path(options.json), as_json(sources))
+    return sources
+
+
+def as_json(sources: Sequence[Source]) -> dict[str, Any]:
+    """The report as JSON: at most a thousand findings of a kind and data set, and all numbers."""
+    return dict(
+        stops_training=stops_training(sources),
+        data_sets=[
+            dict(
+                name=source.name,
+                type=name_of(source.dataset.type),
+                images=source.num_images,
+                annotations=source.num_annotations,
+                counts=[
+                    dict(kind=kind, effect=effect, number=number)
+                    for (kind, effect), number in source.report.counts.items()
+                ],
+                findings=[
+                    dict(
+                        kind=each.kind,
+                        effect=each.effect,
+                        file=each.file,
+                        id=None if each.id is None else str(each.id),
+                        fault=each.text,
+                        advice=each.advice) for each in source.report.findings
+                ]) for source in sources
+        ])
+
+
+def stops_training(sources: Sequence[Source]) -> int:
+    """How many findings stop training or evaluation."""
+    return sum(source.report.number(*STOPPING) for source in sources)
+
+
+def counted(number: int, name: str) -> str:
+    """A number of things, in the singular or plural."""
+    return f'{number} {name}' + 's' * (number != 1)
+
+
+def lines_of(source: Source) -> Iterator[str]:
+    """What was found in a data set, for a terminal: the first of each kind, and what to do."""
+    number = source.num_annotations
+    annotations = f', {counted(number, "annotation")}' if number else ''
+    total = sum(source.report.counts.values())
+    yield f'{source.name}: {counted(source.num_images, "image")}{annotations}, ' \
+          f'{counted(total, "finding") if total else "no findings"}'
+    of_kind = defaultdict(list)
+    for finding in source.report.findings:
+        of_kind[finding.kind, finding.effect].append(finding)
+    for key in sorted(of_kind, key=lambda key: list(CONSEQUENCES).index(key[1])):
+        kind, count = KINDS.get(key[0], NO_KIND), source.report.counts[key]
+        yield f'  {kind.title} ({count}): {CONSEQUENCES[key[1]]}. To do: {kind.advice}'
+        for finding in of_kind[key][:SHOWN_OF_A_KIND]:
+            yield f'    {one_line(finding.text)}'
+        if count > SHOWN_OF_A_KIND:
+            yield f'    and {count - SHOWN_OF_A_KIND} more of this kind'

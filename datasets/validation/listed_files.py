@@ -1,0 +1,218 @@
+"""The images of a data set: are they there, and can they be read?"""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from mmengine.fileio import get, list_dir_or_file
+
+from colonnade.common.prefetching import prefetched
+from colonnade.common.progress import Progress
+from colonnade.common.storage import content as content_of
+from colonnade.common.storage.file_access import is_remote
+from colonnade.common.storage.shard_reader import SCHEME
+
+from .coco_files import Look, sides_of
+from .image_files import decoded_fault, header_fault, image_size, opened, reading_fault
+from .issue_types import Fault
+from .label_map_files import Labels, label_map_fault, spread
+
+SAMPLE = 100  # images of a data set whose headers are read before each training
+Size = tuple[int, int]  # width and height
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How closely files are looked at.
+
+    Attributes:
+        whole: Decode all of them; else they are listed, and some of their headers read.
+        workers: Threads that decode.
+        shows_progress: Whether a line of progress is printed.
+        seen: Takes the files and folders that were looked at; none if all files were decoded.
+        allow_outside: Whether annotations may name files anywhere.
+    """
+    whole: bool = False
+    workers: int = 2
+    shows_progress: bool = False
+    seen: set[str] = field(default_factory=set)
+    allow_outside: bool = True
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a data set loads its images.
+
+    Attributes:
+        settings: Its ``backend_args``.
+        color_type: As mmcv's step has it.
+        is_own: Whether a step of another kind loads them, or as they are, of any depth and number
+            of channels; then they are not decoded here.
+    """
+    settings: Any = None
+    color_type: str = 'color'
+    is_own: bool = False
+
+
+def image_faults(paths: Sequence[str], sizes: Sequence[Size | None], loading: Loading,
+                 depth: Depth) -> Iterator[tuple[int, Fault]]:
+    """What is wrong with images, with their indices.
+
+    Args:
+        paths: Of the images.
+        sizes: What their annotations say.
+        loading: How their data set loads them.
+        depth: How closely to look.
+    """
+    settings = loading.settings
+    if depth.whole:
+        yield from in_threads(lambda i: whole_image_fault(paths[i], sizes[i], loading),
+                              len(paths), 'images', depth)  # yapf: disable
+        return
+    if paths and is_remote(paths[0]) and not paths[0].startswith(SCHEME):
+        return  # object storage lists a thousand files at a time
+    absence = listing(settings, depth)
+    there = []
+    for index, path in enumerate(paths):
+        if fault := absence(path):
+            yield index, fault
+        else:
+            there.append(index)
+    for index in spread(there, SAMPLE):
+        depth.seen.add(paths[index])
+        if is_remote(paths[index]) or settings or loading.is_own:
+            fault = readable_fault(paths[index], settings)
+        else:
+            fault = header_fault(Path(paths[index]), sizes[index], color_type=loading.color_type)
+        if fault:
+            yield index, fault
+
+
+def in_threads(look: Callable[[int], Fault | None], number: int, what: str,
+               depth: Depth) -> Iterator[tuple[int, Fault]]:
+    """The faults that a function finds, in order; few results wait at a time."""
+    found = prefetched(look, range(number), workers=depth.workers, ahead=4 * depth.workers)
+    with Progress(what, number) as progress:
+        for index, fault in enumerate(found):
+            if depth.shows_progress:
+                progress(index + 1)
+            if fault:
+                yield index, fault
+
+
+def whole_image_fault(path: str, size: Size | None, loading: Loading) -> Fault | None:
+    """What is wrong with an image wherever it lies, all of it decoded."""
+    if loading.is_own:
+        return readable_fault(path, loading.settings)
+    try:
+        return decoded_fault(path, get(path, loading.settings), size, color_type=loading.color_type)
+    except OSError as error:
+        return reading_fault(path, error)
+    except ValueError as error:  # of paths that are none
+        return 'unreadable-file', f'{path!r} cannot be read: {error}', None
+
+
+def readable_fault(path: str, settings: Any) -> Fault | None:
+    """Why a file cannot be read, wherever it lies."""
+    try:
+        source = content_of(path, settings)
+        empty = not source.getbuffer().nbytes if isinstance(source, BytesIO) else \
+            not os.path.getsize(source)
+    except OSError as error:
+        return reading_fault(path, error)
+    return ('empty-file', f'{path} is empty: 0 bytes', None) if empty else None
+
+
+def listing(settings: Any, depth: Depth) -> Callable[[str], Fault | None]:
+    """Tells why a file cannot be found, if so, and lists each folder once."""
+
+    @cache
+    def names(folder: str) -> frozenset[str] | OSError:
+        depth.seen.add(folder or '.')
+        try:
+            if is_remote(folder) or settings:
+                return frozenset(list_dir_or_file(folder, list_dir=False, backend_args=settings))
+            return frozenset(os.listdir(folder or '.'))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return frozenset()
+        except OSError as error:
+            return error
+
+    def absence(path: str) -> Fault | None:
+        folder, name = os.path.split(path)
+        found = names(folder) if name not in ('', '.', '..') else frozenset()
+        if not isinstance(found, OSError) and name in found or os.path.exists(path):
+            return None
+        return reading_fault(folder, found) if isinstance(found, OSError) else \
+            reading_fault(path, FileNotFoundError())
+
+    return absence
+
+
+def images_of_entries(folder: str, loading: Loading, depth: Depth, used: set[Any] | None) -> Look:
+    """Looks at the images of a COCO file, see :func:`image_faults`.
+
+    Args:
+        folder: What their names start from.
+        loading: How the data set loads them.
+        depth: How closely to look.
+        used: Ids of the images that are not left out; others stop nothing. None for all.
+    """
+
+    def look(entries: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Fault]]:
+        if used is not None and not depth.whole:
+            entries = [entry for entry in entries if entry['id'] in used]
+        paths = [os.path.join(folder, entry['file_name']) for entry in entries]
+        sizes = list(map(sides_of, entries))
+        for index, (kind, text, effect) in image_faults(paths, sizes, loading, depth):
+            is_used = used is None or entries[index]['id'] in used
+            yield entries[index], (kind, text, effect if is_used else 'none')
+
+    return look
+
+
+def label_map_faults(infos: Sequence[dict[str, Any]], labels: Labels,
+                     depth: Depth) -> Iterator[tuple[int, Fault]]:
+    """What is wrong with the label maps of images, with the indices of these."""
+    if depth.whole:
+
+        def look(index: int) -> Fault | None:
+            info = infos[index]
+            return label_map_fault(info, labels, size_of(info, labels))
+
+        yield from in_threads(look, len(infos), 'label maps', depth)
+        return
+    paths = [info['seg_map_path'] for info in infos]
+    if paths and is_remote(paths[0]) and not paths[0].startswith(SCHEME):
+        return
+    absence, there = listing(labels.settings, depth), []
+    for index, path in enumerate(paths):
+        fault = absence(path)
+        if fault is None:
+            there.append(index)
+        elif fault[0] == 'unreadable-file':
+            yield index, fault
+        else:
+            yield index, ('no-label-map', f'{infos[index]["img_path"]} has no label map {path}',
+                          None)
+    for index in spread(there, SAMPLE // 2):
+        depth.seen.add(paths[index])
+        if fault := label_map_fault(infos[index], labels, size_of(infos[index], labels)):
+            yield index, fault
+
+
+def size_of(info: dict[str, Any], labels: Labels) -> Size | None:
+    """Width and height of an image as its header says; None if that is not to be known."""
+    try:
+        source = content_of(info['img_path'], labels.settings)
+        if isinstance(source, BytesIO):
+            with opened(source) as image:
+                return image.size
+        return image_size(Path(source), color_type=labels.color_type)
+    except OSError:  # the look at images reports it
+        return None

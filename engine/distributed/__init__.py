@@ -1,0 +1,1 @@
+"""Several processes: what they must agree on, and parameters sharded over them."""

@@ -1,4 +1,0 @@
-"""Numbers that go wrong in training: what is not finite, and a loss that explodes."""
-from .hooks import FiniteSteps, skip_bad_steps
-
-__all__ = ['FiniteSteps', 'skip_bad_steps']

@@ -1,4 +1,0 @@
-"""Whole models in the form for evaluation: folded and merged, the same to rounding."""
-from .whole import fuse, fuse_if_wanted, is_fused
-
-__all__ = ['fuse', 'fuse_if_wanted', 'is_fused']

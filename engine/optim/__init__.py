@@ -1,0 +1,1 @@
+"""Optimization: batch sizes, layer-wise learning rates, parameter groups."""

@@ -1,0 +1,47 @@
+"""Learning rate and weight decay of every parameter, as a config sets them."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mmengine.logging import MMLogger
+from mmengine.optim import build_optim_wrapper
+
+from colonnade.models.meta_device import build_without_memory
+from colonnade.settings.overrides import merge_options
+from colonnade.settings.reading import read_config
+
+from ..runner.hooks import QuietFilter
+
+Groups = dict[tuple[float, float], list[str]]  # rate and decay -> names of parameters
+
+
+def parameter_groups(config: Path, options: dict[str, Any]) -> tuple[Groups, list[str]]:
+    """Parameters by their rate and decay, and those that are not trained.
+
+    Args:
+        config: Of a detector or segmenter.
+        options: Settings that override it.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no config of a detector or segmenter, or nothing reads an option.
+    """
+    MMLogger.get_current_instance().addFilter(QuietFilter())
+    cfg = read_config(config)
+    merge_options(cfg, options)
+    model = build_without_memory(cfg.model)
+    if cfg.optim_wrapper.get('type') == 'AmpOptimWrapper':  # needs a GPU, and has the same groups
+        cfg.optim_wrapper = dict(cfg.optim_wrapper, type='OptimWrapper')
+        for option in ('loss_scale', 'dtype'):
+            cfg.optim_wrapper.pop(option, None)
+    optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found: Groups = {}
+    for group in optimizer.param_groups:
+        key = (group['lr'], group['weight_decay'])
+        members = [names[id(p)] for p in group['params'] if p.requires_grad]
+        if members:
+            found.setdefault(key, []).extend(members)
+    trained = {name for members in found.values() for name in members}
+    return found, [name for name in names.values() if name not in trained]

@@ -1,5 +1,0 @@
-"""Pages that show what came out of runs."""
-from .page import Section, Table, write_page
-from .samples import sample_section
-
-__all__ = ['Section', 'Table', 'sample_section', 'write_page']

@@ -1,0 +1,1 @@
+"""The runner: launched, seeded, stopped by signals; its loops and hooks."""

@@ -1,9 +1,0 @@
-"""Trained models as folders to share: written, read without running anything, pushed and pulled."""
-from .memory_limits import check_stored, check_stored_shapes
-from .package import Package, check_parts, open_package
-from .plain_config import PackageError, package_errors
-
-__all__ = [
-    'Package', 'PackageError', 'check_parts', 'check_stored', 'check_stored_shapes', 'open_package',
-    'package_errors'
-]

@@ -1,4 +1,0 @@
-"""Processes that watch each other: one that dies or hangs ends the job, and says why."""
-from .watch import HANG_LIMIT, ProcessLost, watched
-
-__all__ = ['HANG_LIMIT', 'ProcessLost', 'watched']

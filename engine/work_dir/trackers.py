@@ -1,0 +1,116 @@
+"""Services and programs that show the curves of runs, by mmengine's backends."""
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.registry import VISBACKENDS
+from mmengine.runner import Runner
+from mmengine.visualization import BaseVisBackend
+
+from colonnade.common.atomic_files import write_text
+from colonnade.common.distributed import VARIABLES
+from colonnade.common.errors import UserError
+from colonnade.settings.pipeline_steps import name_of
+
+PROJECT = 'colonnade'  # where no environment variable names another
+WANDB_ID = 'wandb_run_id'  # file of a work dir
+Settings = Callable[[Path], dict[str, Any]]
+
+
+def of_neptune(run: Path) -> dict[str, Any]:
+    """Settings of Neptune, which needs a token to send anything."""
+    mode = 'async' if os.environ.get('NEPTUNE_API_TOKEN') else 'offline'
+    return dict(init_kwargs=dict(name=run.name, mode=mode))
+
+
+#: name -> mmengine's backend, packages that it needs, its settings for a run's folder
+TRACKERS: dict[str, tuple[str, tuple[str, ...], Settings]] = {
+    'tensorboard': ('TensorboardVisBackend', ('tensorboard', ),
+                    lambda run: dict(save_dir=str(run / 'tensorboard'))),
+    'wandb': ('WandbVisBackend', ('wandb', ), lambda run: dict(
+        save_dir=str(run), init_kwargs=dict(
+            project=os.environ.get('WANDB_PROJECT', PROJECT), name=run.name))),
+    'mlflow': ('MLflowVisBackend', ('mlflow', ), lambda run: dict(
+        save_dir=str(run / 'mlflow'), exp_name=os.environ.get('MLFLOW_EXPERIMENT_NAME', PROJECT),
+        run_name=run.name, tracking_uri=os.environ.get('MLFLOW_TRACKING_URI'))),
+    'clearml': ('ClearMLVisBackend', ('clearml', ), lambda run: dict(
+        init_kwargs=dict(project_name=PROJECT, task_name=run.name), artifact_suffix=('.py', ))),
+    'neptune': ('NeptuneVisBackend', ('neptune', ), of_neptune),
+    'aim': ('AimVisBackend', ('aim', ), lambda run: dict(
+        save_dir=str(run), init_kwargs=dict(repo=str(run), experiment=run.name))),
+    'dvclive': ('DVCLiveVisBackend', ('dvclive', 'pygit2'),
+                lambda run: dict(save_dir=str(run / 'dvclive'))),
+}  # yapf: disable
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise a ValueError for a tracker that is not known, or whose package is not installed."""
+    for name in names:
+        if name not in TRACKERS:
+            raise UserError(f'--tracker {name} is not known: there are {", ".join(TRACKERS)}')
+        missing = [package for package in TRACKERS[name][1] if find_spec(package) is None]
+        if missing:
+            raise UserError(f'--tracker {name} needs a package that is not installed: '
+                            f'pip install {" ".join(missing)}')
+
+
+def add_trackers(runner: Runner, names: Sequence[str]) -> None:
+    """Let a runner report to trackers, but for those that its config reports to anyway."""
+    for name in dict.fromkeys(names):
+        kind, _, settings = TRACKERS[name]
+        if all(type(backend).__name__ != kind for backend in backends_of(runner).values()):
+            backend = VISBACKENDS.build(dict(type=kind, **settings(Path(runner.work_dir))))
+            add_backend(runner, kind, backend)
+            if runner.rank == 0:
+                backend.add_config(runner.cfg)
+
+
+def add_backend(runner: Runner, name: str, backend: BaseVisBackend) -> None:
+    """Let the runner's visualizer hand what is logged to one more backend."""
+    backends_of(runner)[name] = backend
+
+
+@contextmanager
+def same_wandb_run(cfg: Config, trackers: Sequence[str]) -> Iterator[None]:
+    """Context manager that makes Weights & Biases continue the run of a resumed training.
+
+    The ID of the run is in the work dir. ``WANDB_RUN_ID`` and an ``id`` in the config come first.
+
+    Args:
+        cfg: Config of a training, whose ``resume`` is known.
+        trackers: Names from the command line.
+    """
+    backends = (cfg.get('visualizer') or {}).get('vis_backends') or []
+    used = 'wandb' in trackers or any(
+        isinstance(each, dict) and name_of(each.get('type')) == 'WandbVisBackend'
+        for each in backends)
+    is_first = not int(os.environ.get(VARIABLES.get(cfg.launcher, ('', ))[0], 0))
+    if not used or not is_first or 'WANDB_RUN_ID' in os.environ:
+        yield
+        return
+    file = Path(cfg.work_dir, WANDB_ID)
+    run_id = file.read_text(encoding='utf-8').strip() if cfg.resume and file.is_file() else ''
+    if not run_id:
+        run_id = secrets.token_hex(4)
+        write_text(file, run_id)
+    # the variables, and not settings of the backend, as the config is copied to other work dirs
+    variables = {'WANDB_RUN_ID': run_id, 'WANDB_RESUME': 'allow'}
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def backends_of(runner: Runner) -> dict[str, BaseVisBackend]:
+    """What a runner's visualizer writes to."""
+    return runner.visualizer._vis_backends

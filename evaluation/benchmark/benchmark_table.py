@@ -1,0 +1,175 @@
+"""The table that tools/benchmark.py prints: contestants measured in turns, and their ratios."""
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from colonnade.common.errors import UserError, file_errors
+from colonnade.models.fusion import fuse
+from colonnade.models.half_precision import half_type
+
+from .candidates import DETECTORS, NAMES, build_trunk
+from .machine import described, product_limit
+from .measurement import Job, peak_memory, time_in_turns, work_of
+
+
+@dataclass
+class Row:
+    """One contestant's numbers."""
+    trunk: str
+    height: int
+    width: int
+    batch_size: int
+    mode: str
+    contestant: str
+    seconds: float  # median
+    spread: float  # half the range
+    time_ratio: float  # of ours to this one
+    images_per_second: float
+    gflops: float  # of the products that the paper's form needs, two operations each
+    share: float  # of those per second that the machine can do
+    memory_mib: float
+    memory_ratio: float  # of ours to this one
+    weights_mib: float
+
+    def __str__(self) -> str:
+        return (f'{self.trunk:20} {f"{self.height}x{self.width}":>9} {self.batch_size:3} '
+                f'{self.mode:5} {self.contestant:15} {self.seconds:8.3f} ±{self.spread:6.3f} s '
+                f'{self.time_ratio:5.2f} {self.images_per_second:8.2f} {self.gflops:7.0f} '
+                f'{self.share:5.0%} {self.memory_mib:8.0f} MiB {self.memory_ratio:5.2f} '
+                f'{self.weights_mib:6.0f} MiB')
+
+
+HEADER = (f'{"trunk":20} {"size":>9} {"B":>3} {"mode":5} {"contestant":15} {"seconds":>18} '
+          f'{"ratio":>5} {"images/s":>8} {"GFLOP/s":>7} {"share":>5} {"memory":>12} '
+          f'{"ratio":>5} {"weights":>10}')
+
+
+def measure(job: Job, names: list[str], rounds: int, limit: float) -> list[Row]:
+    """A row for each contestant, the first of which the ratios are of.
+
+    Args:
+        job: What is measured.
+        names: Of contestants.
+        rounds: Of which seconds are the median.
+        limit: GFLOP/s of products on this machine.
+    """
+    seconds = time_in_turns(job, names, rounds)
+    memory = {name: peak_memory(job, name) for name in names}
+    middle = {name: statistics.median(values) for name, values in seconds.items()}
+    first, rows = names[0], []
+    for name in names:
+        work = job.batch_size * work_of(job, name) * (3 if job.train else 1)
+        speed = work / middle[name]
+        spread = (max(seconds[name]) - min(seconds[name])) / 2
+        rows.append(
+            Row(job.trunk, *job.size, job.batch_size, 'train' if job.train else 'eval', name,
+                middle[name], spread, middle[first] / middle[name], job.batch_size / middle[name],
+                speed, speed / limit, memory[name][0], memory[first][0] / memory[name][0],
+                memory[name][1]))
+    return rows
+
+
+@file_errors()
+def write_csv(rows: list[Row], path: Path) -> None:
+    with path.open('w', newline='', encoding='utf-8') as file:
+        writer = csv.DictWriter(file, asdict(rows[0]).keys())
+        writer.writeheader()
+        writer.writerows(map(asdict, rows))
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Images per second and memory against resolution (as XCiT's figures 2 and D.1)."""
+    from matplotlib.figure import Figure
+    figure = Figure((11, 4.5), layout='constrained')
+    left, right = figure.subplots(1, 2)
+    for trunk, name in dict.fromkeys((row.trunk, row.contestant) for row in rows):
+        line = [row for row in rows if (row.trunk, row.contestant) == (trunk, name)]
+        sides = [(row.height * row.width)**0.5 for row in line]
+        left.plot(sides, [row.images_per_second for row in line], 'o-', label=f'{trunk} {name}')
+        right.plot(sides, [row.memory_mib for row in line], 'o-', label=f'{trunk} {name}')
+    for axes, label in ((left, 'images per second'), (right, 'MiB above weights')):
+        axes.set(xscale='log', yscale='log', xlabel='pixels, root of height x width', ylabel=label)
+        axes.legend()
+    figure.savefig(path)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise a ValueError for what cannot be measured; sizes become pairs."""
+    if unknown := [name for name in args.opponents if name not in NAMES]:
+        raise UserError(f'--opponents must be among {", ".join(NAMES)}, got {", ".join(unknown)}')
+    if min(args.rounds, *args.batch_sizes) < 1:
+        raise UserError('--rounds and --batch-sizes must be at least 1')
+    detectors = [
+        name for name in args.opponents if name.partition('-')[0] in ('detector', *DETECTORS)
+    ]
+    if args.train and (detectors or args.fuse):
+        raise UserError('--train is for trunks that are not fused')
+    if detectors and len(detectors) < len(args.opponents):
+        raise UserError('detectors are compared with detectors: leave out '
+                        f'{", ".join(set(args.opponents) - set(detectors))}')
+    if args.fuse and args.compile:
+        raise UserError('--fuse and --compile are measured one at a time')
+    fused = args.fuse or any(name.endswith('-fused') for name in args.opponents)
+    if fused and args.dtype != 'float32':
+        raise UserError('fused models compute in half precision with --amp, not with --dtype')
+    args.threads = args.threads or torch.get_num_threads()
+    args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    dtype = half_type(args.amp, args.device)
+    args.amp = '' if dtype is None else str(dtype).removeprefix('torch.')
+    if args.amp and args.dtype != 'float32':
+        raise UserError(f'--amp goes with weights of float32, leave out --dtype {args.dtype}')
+    if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
+        raise UserError('memory without a GPU is read from /proc, which Linux alone has')
+    for trunk in args.trunks:
+        with torch.device('meta'):
+            built = build_trunk(trunk).eval()
+        if fused:
+            fuse(built)  # which raises if it cannot be
+    sizes = [size.split('x') for size in args.sizes]
+    args.sizes = [(int(size[0]), int(size[-1])) for size in sizes
+                  if len(size) < 3 and all(side.isdecimal() for side in size)]
+    if len(args.sizes) < len(sizes) or any(side % 16 or not side for s in args.sizes for side in s):
+        raise UserError('--sizes must be multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got '
+                        f'{", ".join(map("x".join, sizes))}')
+    args.ours = ('detector' if detectors else 'ours') + ('-fused' if args.fuse else
+                                                         '-compiled' if args.compile else '')
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """What is to be measured; see :func:`check`."""
+    return [
+        Job(trunk, size, batch_size, args.train, args.pyramid, args.device, args.threads,
+            args.dtype, args.amp) for trunk in args.trunks for size in args.sizes
+        for batch_size in args.batch_sizes
+    ]
+
+
+def benchmark(args: argparse.Namespace) -> Iterator[str]:
+    """Measure, write what is asked for, and give the table's lines as they come.
+
+    Args:
+        args: Of ``tools/benchmark.py``, after :func:`check`.
+    """
+    jobs = jobs_of(args)
+    limit = product_limit(args.device, getattr(torch, args.amp or args.dtype), args.threads)
+    precision = f'autocast in {args.amp}' if args.amp else args.dtype
+    yield from described(args.device)
+    yield f'{args.threads} threads, {precision}, median of {args.rounds} rounds ± half their range'
+    yield f'share is of the {limit:.0f} GFLOP/s that a product of matrices reaches'
+    yield HEADER
+    rows: list[Row] = []
+    for job in jobs:
+        found = measure(job, [args.ours, *args.opponents], args.rounds, limit)
+        rows += found
+        yield from map(str, found)
+        if args.csv:
+            write_csv(rows, args.csv)
+    if args.plot:
+        draw(rows, args.plot)

@@ -1,0 +1,66 @@
+"""What mmdet and mmseg answer, in our form."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.structures import BaseDataElement
+from torch import nn
+
+from colonnade.common.errors import UserError
+from colonnade.datasets.mask_encoding import encode_masks
+from colonnade.runtime.images import ImageError
+
+from .results import Instances
+
+
+def kind_of(module: nn.Module) -> str:
+    """What a model answers: ``'masks'``, ``'boxes'`` or ``'labels'``.
+
+    Raises:
+        ValueError: If it is a panoptic one.
+    """
+    if hasattr(module, 'decode_head'):
+        return 'labels'
+    fusion = getattr(module, 'panoptic_fusion_head', None)
+    if fusion is not None:
+        if not fusion.test_cfg.get('instance_on', False):
+            raise UserError('the model answers things and stuff (panoptic), and no instances')
+        return 'masks'
+    for holder in (module, getattr(module, 'roi_head', None)):
+        if getattr(holder, 'mask_head', None) is not None:
+            return 'masks'
+    head = getattr(module, 'bbox_head', None)
+    return 'masks' if any('mask_head' in name for name, _ in named_children(head)) else 'boxes'
+
+
+def named_children(module: nn.Module | None) -> list[tuple[str, nn.Module]]:
+    return [] if module is None else list(module.named_children())
+
+
+def instances_of(sample: BaseDataElement, *, with_masks: bool, **shared: Any) -> Instances:
+    """mmdet's instances as ours, the most certain first.
+
+    Raises:
+        ImageError: If there are boxes or scores that are no numbers.
+    """
+    found = sample.pred_instances
+    if not (found.bboxes.isfinite().all() and found.scores.isfinite().all()):
+        raise ImageError('the model answers boxes or scores that are not finite')
+    scores = found.scores.float().cpu().numpy()
+    order = np.argsort(-scores, kind='stable')
+    masks = None
+    if with_masks:
+        codes = found.masks
+        if isinstance(codes, torch.Tensor):
+            codes = encode_masks(codes.cpu().numpy())
+        masks = tuple(
+            dict(size=list(codes[i]['size']), counts=codes[i]['counts'].decode()) for i in order)
+    return Instances(
+        size=tuple(sample.ori_shape[:2]),
+        boxes=found.bboxes.float().cpu().numpy().reshape(-1, 4)[order],
+        scores=scores[order],
+        labels=found.labels.cpu().numpy().astype(np.int64)[order],
+        masks=masks,
+        **shared)

@@ -1,0 +1,100 @@
+"""A step of training on a few drawn boxes or labels: do all parts of a model fit each other?"""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.logging import MessageHub
+from mmengine.model import revert_sync_batchnorm
+from mmengine.structures import PixelData
+from torch import Tensor, nn
+
+from .meta_device import with_plain_norms
+from .random_weights import random_model
+
+#: of the images in pixels; the second for heads that choose among more pixels than the first has
+SIDES = (128, 512)
+
+
+def trial_fault(cfg: Config, *, gradients: bool = False) -> Exception | None:
+    """Return the error of a model that cannot take a step of training; None if it can.
+
+    Args:
+        cfg: Of a detector or segmenter. Weights are random.
+        gradients: Whether maps are those of training. Without gradients, on a CPU, they are in
+            channels-last order, which some heads cannot view.
+    """
+    fault: Exception | None = None
+    for side in SIDES:
+        try:
+            with torch.set_grad_enabled(gradients), warnings.catch_warnings():
+                warnings.simplefilter('ignore')
+                trial_loss(trial_model(cfg, side), cfg, side)
+            return None
+        except Exception as error:  # of classes of others
+            fault = error
+    return fault
+
+
+def trial_model(cfg: Config, side: int) -> nn.Module:
+    """The model of a config, for square images on a CPU."""
+    settings = with_plain_norms(cfg.model)
+    preprocessor = settings.get('data_preprocessor') or {}
+    preprocessor.pop('batch_augments', None)
+    if preprocessor.get('size'):
+        preprocessor['size'] = (side, side)
+    return revert_sync_batchnorm(random_model(settings)).train()
+
+
+def trial_loss(model: nn.Module, cfg: Config, side: int) -> Tensor:
+    """The loss for a drawn batch of two images."""
+    if cfg.default_scope == 'mmdet':
+        batch = drawn_boxes(side, masks=loads_masks(cfg))
+    else:
+        batch = drawn_labels(side)
+    MessageHub.get_current_instance().update_info_dict(dict(epoch=0, iter=0))  # which heads look up
+    losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
+    return model.parse_losses(losses)[0]
+
+
+def loads_masks(cfg: Config) -> bool:
+    """Whether a detector is trained with masks."""
+    data = cfg.get('train_dataloader')
+    return True in values_of(data, 'with_mask') or \
+        'LoadPanopticAnnotations' in values_of(data, 'type')
+
+
+def values_of(value: Any, name: str) -> Iterator[Any]:
+    """What a setting is, wherever it stands."""
+    if isinstance(value, dict):
+        yield from (item for key, item in value.items() if key == name)
+    for item in value.values() if isinstance(value, dict) else \
+            value if isinstance(value, (list, tuple)) else ():
+        yield from values_of(item, name)
+
+
+def drawn_boxes(side: int, *, masks: bool) -> dict[str, Any]:
+    """Two images with boxes and labels of pixels, as mmdet's pipelines pack them."""
+    from mmdet.testing import demo_mm_inputs  # imports much that nothing else needs
+    batch = demo_mm_inputs(
+        2, (3, side, side), [3, 3], num_classes=2, with_mask=masks, with_semantic=True)
+    for sample in batch['data_samples']:
+        sample.gt_instances.labels.zero_()  # every data set has a first class
+    return batch
+
+
+def drawn_labels(side: int) -> dict[str, Any]:
+    """Two images with labels of pixels, as mmseg's pipelines pack them."""
+    from mmseg.structures import SegDataSample
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (2, 3, side, side), generator=generator).to(torch.uint8)
+    labels = torch.randint(2, (2, 1, side, side), generator=generator)
+    sizes = dict.fromkeys(('img_shape', 'ori_shape', 'pad_shape'), (side, side))
+    return dict(
+        inputs=list(images),
+        data_samples=[
+            SegDataSample(metainfo=sizes, gt_sem_seg=PixelData(data=each)) for each in labels
+        ])

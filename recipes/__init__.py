@@ -1,0 +1,1 @@
+"""Configs from your data, and backbones swapped into somebody else's config."""

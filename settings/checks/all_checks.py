@@ -1,0 +1,118 @@
+"""The one list of checks: tools that train or test end at errors, ``check_config.py`` lists all."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from mmengine.config import Config
+from mmengine.logging import print_log
+from mmengine.registry import DefaultScope
+
+from colonnade.common.errors import UserCodeError
+
+from ..findings import Finding, errors_of, warnings_of
+from .class_checks import class_problems
+from .dataset_checks import (label_setting_problems, metric_problems, palette_problems,
+                             window_problems)
+from .numbers import number_problems
+from .pipelines import pipeline_problems
+from .pretrained_weights import (channel_problems, normalisation_problems, start_problems,
+                                 weight_problems)
+from .schedule import completeness_problems, schedule_problems
+from .setting_types import setting_problems
+from .widths import batch_problems, width_problems
+
+ADVICE = 'If the data are right, colonnade new_config writes a config like this for their classes'
+
+#: of a config and the dataloaders that will be read
+Check = Callable[[Config, tuple[str, ...]], Iterable[Finding]]
+
+
+def findings(cfg: Config, dataloaders: tuple[str, ...],
+             further: Sequence[Check] = ()) -> list[Finding]:
+    """What does not fit in a config, of which nothing is built.
+
+    Args:
+        cfg: Of a detector or segmenter; widths only of those on a trunk of ours.
+        dataloaders: Those that will be read.
+        further: Checks of files, which are run if there is no error yet.
+    """
+    found: list[Finding] = []
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        for check in checks(cfg, dataloaders):
+            found += guarded(check)
+        for each in further:
+            if not errors_of(found):
+                found += guarded(partial(each, cfg, dataloaders))
+    return list(dict.fromkeys(found))
+
+
+def checks(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Callable[[], Iterable[Finding]]]:
+    """All that can be asked without a look at data."""
+    of_data = (class_problems, batch_problems, number_problems, completeness_problems,
+               metric_problems, pipeline_problems, label_setting_problems, palette_problems)
+    yield from (partial(check, cfg, dataloaders) for check in of_data)
+    yield from (partial(check, cfg.model) for check in (width_problems, normalisation_problems))
+    yield from (partial(check, cfg) for check in (setting_problems, window_problems))
+    is_training = 'train_dataloader' in dataloaders
+    if is_training:
+        yield partial(schedule_problems, cfg)
+    if cfg.get('load_from'):  # which holds the trunk's weights too
+        yield partial(start_problems, cfg)
+    elif is_training and not cfg.get('resume'):
+        yield from (partial(check, cfg) for check in (weight_problems, channel_problems))
+
+
+def guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """What a check finds; a note if it does not understand a config.
+
+    Settings of unusual kinds are the business of those who read them.
+    """
+    found: list[Finding] = []
+    try:
+        for finding in check():
+            found.append(finding)
+    except (TypeError, AttributeError, LookupError) as error:
+        name = getattr(check, 'func', check).__name__
+        found.append(Finding(f'{name} does not understand this config: {error}', (),
+                             severity='note'))  # yapf: disable
+    return found
+
+
+def check_config(cfg: Config, dataloaders: tuple[str, ...],
+                 further: Sequence[Check] = ()) -> list[Finding]:
+    """Raise a UserError that lists what does not fit in a config; return warnings.
+
+    Args:
+        cfg, dataloaders, further: See :func:`findings`.
+    """
+    return without_errors(findings(cfg, dataloaders, further))
+
+
+def check_model(cfg: Config) -> list[Finding]:
+    """As :func:`check_config`, of what predictions depend on: arch, widths, strides, mean and std.
+
+    Weights fit a model of which a stride or the mean is wrong, and what it predicts is wrong.
+    """
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        return without_errors([
+            each for check in (width_problems, normalisation_problems)
+            for each in guarded(partial(check, cfg.model))
+        ])
+
+
+def without_errors(found: list[Finding]) -> list[Finding]:
+    """Raise a ValueError that lists errors; returns warnings."""
+    if errors := errors_of(found):
+        lines = [f'  {each}' for each in errors]
+        lines += [ADVICE] * any('classes' in place for each in errors for place in each.places)
+        cause = next((each.cause for each in errors if each.cause is not None), None)
+        raise UserCodeError('\n'.join(['the config does not fit together:', *lines])) from cause
+    return warnings_of(found)
+
+
+def log_warnings(found: Iterable[Finding]) -> None:
+    """Write warnings to the log of a run that goes on in spite of them."""
+    for finding in found:
+        print_log(f'config: {finding}', logger='current', level=logging.WARNING)

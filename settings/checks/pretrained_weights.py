@@ -1,0 +1,159 @@
+"""Do the weights that a config names fit its trunk and its images? Asked by their names alone."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from mmcv.transforms import LoadImageFromFile
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import MODELS, TRANSFORMS
+
+from colonnade.backbones import ColumnarBackbone, PlainViT
+from colonnade.backbones.registry import infer_trunk
+from colonnade.weights.downloads import check_published
+from colonnade.weights.layouts import remap
+from colonnade.weights.pretrained import normalisation_of, pretrained_of, timm_name_of
+from colonnade.weights.sharded_files import is_checkpoint
+from colonnade.weights.state_dicts import WeightsError
+
+from ..backbone_config import trunk_of
+from ..dataset_paths import find_datasets
+from ..findings import Finding
+from ..pipeline_steps import users_steps
+from ..registries import find_class, is_users
+from .pipelines import steps_around
+
+SCHEMES = ('timm', 'http', 'https')
+PLACE = 'model.backbone.init_cfg.checkpoint'
+
+
+def weight_problems(cfg: Config) -> Iterator[Finding]:
+    """Weights that are not there, or are of another architecture than the trunk.
+
+    Args:
+        cfg: Of a detector or segmenter. The weights of trunks of others are not looked at.
+    """
+    trunk = trunk_of(cfg.model)
+    if trunk is None:
+        return
+    backbone = cfg.model.backbone
+    try:
+        source = (pretrained_of(backbone.get('init_cfg')) or {}).get('checkpoint')
+    except ValueError as error:
+        yield Finding(f'model.backbone.init_cfg: {error}', ('model.backbone.init_cfg', ))
+        return
+    if source is not None:
+        yield from source_problems(trunk, backbone, str(source))
+
+
+def source_problems(trunk: type[ColumnarBackbone], backbone: ConfigDict,
+                    source: str) -> Iterator[Finding]:
+    """What is wrong with the weights of a trunk, by where they are from."""
+    scheme, separator, name = source.partition('://')
+    if not separator:
+        if not is_checkpoint(source):
+            yield Finding(f'{PLACE}: there is no weights file {source}', (PLACE, ),
+                          'name a file, a URL or timm://NAME')
+    elif scheme not in SCHEMES:
+        yield Finding(f'{PLACE}: {source} is neither a file nor a URL of http', (PLACE, ),
+                      'name a file, a URL or timm://NAME')
+    elif scheme == 'timm':
+        try:
+            check_published(name)
+        except WeightsError as error:
+            yield Finding(f'{PLACE}: {error}', (PLACE, ))
+        else:
+            yield from architecture_problem(trunk, backbone, name)
+
+
+def architecture_problem(trunk: type[ColumnarBackbone], backbone: ConfigDict,
+                         name: str) -> Iterator[Finding]:
+    """Weights of timm's that are of another architecture than the trunk."""
+    try:
+        own: dict[str, Any] = trunk.variants.complete(backbone.get('arch', ''))
+        with torch.device('meta'):
+            state = timm.create_model(name.partition('.')[0]).state_dict()
+        kind, sizes = infer_trunk(remap(state, f'timm://{name}')[1])
+    except WeightsError as error:
+        yield Finding(f'{PLACE}: timm://{name} is of no trunk that there is: {error}', (PLACE, ))
+        return
+    except ValueError:  # of an architecture that there is not: another check says so
+        return
+    columns = ['embed_dim', 'depth', 'num_heads'] + ['patch_size'] * (trunk is not PlainViT)
+    differing = [key for key in columns if key in sizes and sizes[key] != own[key]]
+    if kind is not trunk or differing:
+        theirs = kind.variants.describe({**own, **sizes}) if kind is trunk else kind.__name__
+        arch = backbone.get('arch')
+        yield Finding(
+            f'{PLACE} is timm://{name}, of {theirs}, and model.backbone.arch is '
+            f'{trunk.__name__} {arch}', (PLACE, 'model.backbone.arch'),
+            'name the weights of this arch, or the arch of these weights')
+
+
+def normalisation_problems(model: ConfigDict) -> Iterator[Finding]:
+    """Images that are normalised otherwise than the trunk's weights need, as timm lists it."""
+    if (trunk := trunk_of(model)) is None:
+        return
+    backbone, found = model.backbone, model.get('data_preprocessor') or {}
+    try:
+        name = trunk.weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
+    except ValueError:  # another check says so
+        return
+    expected = normalisation_of(name)
+    given = [found.get(key) for key in ('mean', 'std')]
+    if expected is None or not all(isinstance(v, (list, tuple)) and len(v) == 3 for v in given):
+        return  # or images have other channels
+    place = 'model.data_preprocessor'
+    weights = 'model.backbone.init_cfg' if backbone.get('init_cfg') else 'model.backbone.arch'
+    if not np.allclose(given, expected, atol=0.5):
+        mean, std = ([round(value, 3) for value in values] for values in expected)
+        yield Finding(
+            f'images are normalised with mean {given[0]} and std {given[1]} ({place}), and the '
+            f'weights {name} ({weights}) are for mean {mean} and std {std}',
+            (f'{place}.mean', f'{place}.std', weights), f'set these in {place}', 'warning')
+
+
+def channel_problems(cfg: Config) -> Iterator[Finding]:
+    """Images that mmcv loads, as BGR, and weights of timm's, which are for RGB.
+
+    Args:
+        cfg: Of a training that starts from the trunk's weights. With steps or a preprocessor of the
+            user's, the order of channels is not known.
+    """
+    preprocessor = cfg.model.get('data_preprocessor') or {}
+    if trunk_of(cfg.model) is None or is_users(find_class(preprocessor.get('type'), MODELS)) or \
+            preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr'):
+        return
+    try:
+        name = timm_name_of(cfg.model.backbone.get('init_cfg'))
+    except ValueError:  # another check says so
+        return
+    datasets = dict(find_datasets(cfg, ('train_dataloader', )))
+    pipelines = [dataset['pipeline'] for dataset in datasets.values() if dataset.get('pipeline')]
+    around = [steps_around(place, cfg) for place in datasets]
+    if name and pipelines and all(map(loads_bgr, pipelines)) and not users_steps(around):
+        yield Finding(
+            f'images reach the trunk as BGR (model.data_preprocessor.bgr_to_rgb is not True), and '
+            f'the weights {name} ({PLACE}) are for RGB',
+            ('model.data_preprocessor.bgr_to_rgb', PLACE),
+            'set bgr_to_rgb=True in model.data_preprocessor', 'warning')
+
+
+def loads_bgr(steps: list[dict[str, Any]]) -> bool:
+    """Whether a pipeline loads images as mmcv decodes them to colours, and no step is a user's."""
+    first = steps[0]
+    return (find_class(first.get('type'), TRANSFORMS) is LoadImageFromFile
+            and first.get('color_type', 'color') == 'color'
+            and first.get('imdecode_backend') != 'tifffile' and not users_steps(steps))
+
+
+def start_problems(cfg: Config) -> Iterator[Finding]:
+    """A whole model to start from that is not there."""
+    source = cfg.get('load_from')
+    if isinstance(source, (str, Path)) and source and '://' not in str(source) and \
+            not is_checkpoint(source):
+        yield Finding(f'load_from: there is no weights file {source}', ('load_from', ))

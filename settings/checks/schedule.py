@@ -1,0 +1,157 @@
+"""Lengths and intervals of a training: is it evaluated, saved and scheduled as its config says?"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from mmengine.config import Config, ConfigDict
+
+from ..findings import Finding
+from ..pipeline_steps import name_of
+
+#: what mmengine wants together, or not at all
+TOGETHER = {
+    'train': ('train_dataloader', 'train_cfg', 'optim_wrapper'),
+    'val': ('val_dataloader', 'val_cfg', 'val_evaluator'),
+    'test': ('test_dataloader', 'test_cfg', 'test_evaluator'),
+}
+NEVER = 10**8  # an end that is none, as mmengine's own of INF
+
+
+class Length(NamedTuple):
+    """How long a training is."""
+    number: int
+    unit: str  # epochs or iterations
+    place: str  # the key that says it
+
+
+def completeness_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Parts of training, validation and test of which others are missing."""
+    for name, keys in TOGETHER.items():
+        missing = [key for key in keys if cfg.get(key) is None]
+        if f'{name}_dataloader' in dataloaders and 0 < len(missing) < len(keys):
+            given = [key for key in keys if key not in missing]
+            yield Finding(f'{", ".join(given)} stand in the config without {", ".join(missing)}',
+                          keys, f'set all of {", ".join(keys)}, or none')
+
+
+def length_of(cfg: Config) -> Length | None:
+    """How long a training is; None if the config does not say."""
+    loop = cfg.get('train_cfg') or {}
+    for key, unit in (('max_epochs', 'epochs'), ('max_iters', 'iterations')):
+        if isinstance(loop.get(key), int):
+            return Length(loop[key], unit, f'train_cfg.{key}')
+    return None
+
+
+def schedule_problems(cfg: Config) -> Iterator[Finding]:
+    """What a training of this length never reaches, and lengths that are impossible."""
+    loop, length = cfg.get('train_cfg') or {}, length_of(cfg)
+    for key in ('max_epochs', 'max_iters', 'val_interval'):
+        if isinstance(loop.get(key), int) and loop[key] < 1:
+            yield Finding(f'train_cfg.{key} must be at least 1, got {loop[key]}',
+                          (f'train_cfg.{key}', ))
+            length = None
+    if length is None:
+        return
+    if 'max_epochs' in loop and 'max_iters' in loop:
+        yield Finding('train_cfg has max_epochs and max_iters, of which a loop takes one',
+                      ('train_cfg.max_epochs', 'train_cfg.max_iters'), 'remove one of them')
+        return
+    yield from interval_problems(cfg, loop, length)
+    yield from checkpoint_problems(cfg, length)
+    schedulers = cfg.get('param_scheduler') or []
+    schedulers = schedulers if isinstance(schedulers, list) else [schedulers]
+    yield from cut_short(schedulers, length)
+    for index, scheduler in enumerate(schedulers):
+        yield from scheduler_problems(f'param_scheduler[{index}]', scheduler, length)
+
+
+def interval_problems(cfg: Config, loop: ConfigDict, length: Length) -> Iterator[Finding]:
+    """Evaluations that never come, or only at the end."""
+    if not cfg.get('val_dataloader'):
+        return
+    begin, interval = loop.get('val_begin', 1), loop.get('val_interval')
+    if isinstance(begin, int) and begin > length.number:
+        yield Finding(
+            f'train_cfg.val_begin is {begin}, and training has {length.number} {length.unit} '
+            f'({length.place}): it is never evaluated', ('train_cfg.val_begin', length.place),
+            severity='warning')
+    elif isinstance(interval, int) and interval > length.number:
+        yield Finding(
+            f'train_cfg.val_interval is {interval}, and training has {length.number} '
+            f'{length.unit} ({length.place}): it is evaluated at its end alone',
+            ('train_cfg.val_interval', length.place),
+            severity='warning')
+
+
+def checkpoint_problems(cfg: Config, length: Length) -> Iterator[Finding]:
+    """Checkpoints that are never saved, or only at the end."""
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint')
+    if not isinstance(hook, dict) or name_of(hook.get('type', 'CheckpointHook')) != \
+            'CheckpointHook':
+        return
+    place, interval = 'default_hooks.checkpoint', hook.get('interval', -1)
+    by_epoch = hook.get('by_epoch', True)
+    if not isinstance(interval, int):
+        return
+    saves_last = hook.get('save_last', True)
+    if not saves_last and hook.get('save_best') and cfg.get('val_dataloader'):
+        return  # the best alone is wanted
+    saved = 'a checkpoint is saved at its end alone' if saves_last else 'no checkpoint is saved'
+    if by_epoch and length.unit == 'iterations':
+        yield Finding(
+            f'{place}.by_epoch is True, and training counts iterations ({length.place}): {saved}',
+            (f'{place}.by_epoch', length.place), f'set {place}.by_epoch=False', 'warning')
+        return
+    comparable = by_epoch == (length.unit == 'epochs')
+    if interval < 1 or comparable and interval > length.number:
+        yield Finding(
+            f'{place}.interval is {interval}, and training has {length.number} {length.unit} '
+            f'({length.place}): {saved}', (f'{place}.interval', length.place),
+            severity='warning')
+
+
+def scheduler_problems(where: str, scheduler: Any, length: Length) -> Iterator[Finding]:
+    """Changes of the learning rate that never come."""
+    if not isinstance(scheduler, dict) or scheduler.get('convert_to_iter_based'):
+        return
+    by_epoch = scheduler.get('by_epoch', True)
+    if by_epoch and length.unit == 'iterations':
+        yield Finding(
+            f'{where}.by_epoch is True, and training counts iterations ({length.place}): it '
+            'never changes anything', (f'{where}.by_epoch', length.place),
+            f'set {where}.by_epoch=False', 'warning')
+        return
+    if by_epoch != (length.unit == 'epochs'):
+        return  # iterations of epochs are known with the data
+    end = f'training ends at {length.number} ({length.place})'
+    if scheduler.get('begin', 0) >= length.number:
+        yield Finding(
+            f'{where}.begin is {scheduler["begin"]}, and {end}: it never starts',
+            (f'{where}.begin', length.place),
+            severity='warning')
+    late = [each for each in scheduler.get('milestones') or () if each >= length.number]
+    if late:
+        yield Finding(
+            f'{where}.milestones has {late}, and {end}: they are never reached',
+            (f'{where}.milestones', length.place),
+            severity='warning')
+
+
+def cut_short(schedulers: list[Any], length: Length) -> Iterator[Finding]:
+    """Changes of the learning rate that stop on their way."""
+    stops = {
+        f'param_scheduler[{index}].{key}': scheduler[key]
+        for index, scheduler in enumerate(schedulers) if isinstance(scheduler, dict)
+        for key in ('end', 'T_max')
+        if isinstance(scheduler.get(key), int) and scheduler.get('by_epoch', True) == (
+            length.unit == 'epochs') and not scheduler.get('convert_to_iter_based')
+        and scheduler.get('begin', 0) < length.number < scheduler[key] < NEVER
+    }
+    if stops:
+        named = ', '.join(f'{key} is {stop}' for key, stop in stops.items())
+        yield Finding(
+            f'{named}, and training ends at {length.number} ({length.place}): the learning rate '
+            'stops on its way', (*stops, length.place),
+            severity='warning')

@@ -1,0 +1,5 @@
+"""Pages that show what came out of runs."""
+from .page import Section, Table, write_page
+from .sample_section import sample_section
+
+__all__ = ['Section', 'Table', 'sample_section', 'write_page']
