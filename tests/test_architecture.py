@@ -164,3 +164,10 @@ def test_files_in_a_locale_without_utf_8(tmp_path: Path) -> None:
                    env=dict(LC_ALL='C', PYTHONCOERCECLOCALE='0', PYTHONUTF8='0'),
                    check=True)  # yapf: disable
     assert (tmp_path / 'a.py').read_bytes() == 'é\n'.encode()
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'tools').glob('*.py')), ids=lambda path: path.stem)
+def test_tools_run_as_scripts(path: Path) -> None:
+    """``python tools/train.py``, as mmdet's users start it, knows no package around it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        assert not isinstance(node, ast.ImportFrom) or not node.level, f'{path.name}:{node.lineno}'

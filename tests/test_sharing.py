@@ -259,11 +259,11 @@ def test_evaluators_are_those_that_all_have() -> None:
 
 
 @pytest.mark.parametrize('tool, arguments, step', [
-    ('package',
-     ('make', config('sem_fpn'), 'https://a.b/c.pth', '--out', 'new'), 'sharing.command.load'),
+    ('package', ('make', config('sem_fpn'), 'https://a.b/c.pth', '--out', 'new'),
+     'inference.packages.packaging.load'),
     ('visualize',
      (config('sem_fpn'), 'https://a.b/c.pth', ROOT / 'docs/images/visualize_features.png', '--out',
-      'new'), 'pictures.command.load'),
+      'new'), 'visualization.figures.figure_files.load'),
 ])
 def test_tools_stop_quietly(tool: str, arguments: tuple, step: str, run_tool: Callable,
                             tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -273,7 +273,7 @@ def test_tools_stop_quietly(tool: str, arguments: tuple, step: str, run_tool: Ca
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(f'colonnade.engine.{step}', stop)
+    monkeypatch.setattr(f'colonnade.{step}', stop)
     with pytest.raises(SystemExit) as stopped:
         run_tool(tool, *arguments)
     assert stopped.value.code == 130 and not list(tmp_path.iterdir())

@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .command_line import add_amp, stoppable, user_errors
+from colonnade.tools.command_line import add_amp, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:

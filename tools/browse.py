@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .command_line import add_config_arguments, print_any_name, stoppable, user_errors
+from colonnade.tools.command_line import (add_config_arguments, print_any_name, stoppable,
+                                          user_errors)
 
 
 def parse_args() -> argparse.Namespace:

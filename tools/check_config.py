@@ -13,8 +13,7 @@ from pathlib import Path
 
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
-
-from .command_line import add_config_arguments, print_any_name, user_errors
+from colonnade.tools.command_line import add_config_arguments, print_any_name, user_errors
 
 
 def parse_args() -> argparse.Namespace:

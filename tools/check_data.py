@@ -15,9 +15,8 @@ import sys
 from pathlib import Path
 
 from colonnade.configs import find_config
-
-from .command_line import (add_allow_outside, add_config_arguments, print_any_name, print_report,
-                           stoppable, user_errors)
+from colonnade.tools.command_line import (add_allow_outside, add_config_arguments, print_any_name,
+                                          print_report, stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:

@@ -21,8 +21,7 @@ from pathlib import Path
 from shlex import quote
 
 from colonnade.common.errors import UserError, file_errors
-
-from .command_line import stoppable, user_errors
+from colonnade.tools.command_line import stoppable, user_errors
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = {  # folder of the configs -> name, layout of the data set

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .command_line import (CHECKPOINT, CONFIG_OR_MODEL, add_config_arguments, add_trust,
-                           check_model_arguments, print_any_name, stoppable, user_errors)
+from colonnade.tools.command_line import (CHECKPOINT, CONFIG_OR_MODEL, add_config_arguments,
+                                          add_trust, check_model_arguments, print_any_name,
+                                          stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:

@@ -14,8 +14,7 @@ import argparse
 from pathlib import Path
 
 from colonnade.configs import find_config
-
-from .command_line import stoppable, user_errors
+from colonnade.tools.command_line import stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:

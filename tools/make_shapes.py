@@ -13,8 +13,7 @@ import argparse
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-
-from .command_line import stoppable, user_errors
+from colonnade.tools.command_line import stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:

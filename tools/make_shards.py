@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.configs import find_config
-
-from .command_line import CONFIG, Options, stoppable, user_errors
+from colonnade.tools.command_line import CONFIG, Options, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from colonnade.common.errors import file_errors
 from colonnade.configs import find_config
-
-from .command_line import (add_allow_outside, add_data_arguments, print_any_name, print_report,
-                           stoppable, user_errors)
+from colonnade.tools.command_line import (add_allow_outside, add_data_arguments, print_any_name,
+                                          print_report, stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:

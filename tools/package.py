@@ -12,7 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from .command_line import check_model_arguments, print_any_name, stoppable, user_errors
+from colonnade.tools.command_line import (check_model_arguments, print_any_name, stoppable,
+                                          user_errors)
 
 ACTIONS = ('make', 'check', 'push', 'pull')
 TRUST = 'build and import whatever the config names, and run what is pickled\n' \

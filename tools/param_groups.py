@@ -8,8 +8,7 @@ import argparse
 import signal
 
 from colonnade.configs import find_config
-
-from .command_line import add_config_arguments, stoppable, user_errors
+from colonnade.tools.command_line import add_config_arguments, stoppable, user_errors
 
 
 def parse_args() -> argparse.Namespace:

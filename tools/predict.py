@@ -9,8 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from .command_line import (CHECKPOINT, STOPPED, add_amp, add_model_arguments, check_model_arguments,
-                           print_any_name, user_errors)
+from colonnade.tools.command_line import (CHECKPOINT, STOPPED, add_amp, add_model_arguments,
+                                          check_model_arguments, print_any_name, user_errors)
 
 UNREADABLE = 3  # the status that inputs which could not be read end the program with
 

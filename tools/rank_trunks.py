@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-
-from .command_line import add_data_arguments, print_any_name, print_report, stoppable, user_errors
+from colonnade.tools.command_line import (add_data_arguments, print_any_name, print_report,
+                                          stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:

@@ -11,8 +11,8 @@ import sys
 from functools import partial
 from importlib import import_module
 
-from .command_line import (CHECKPOINT, add_amp, add_model_arguments, check_model_arguments,
-                           user_errors)
+from colonnade.tools.command_line import (CHECKPOINT, add_amp, add_model_arguments,
+                                          check_model_arguments, user_errors)
 
 
 def parse_args() -> argparse.Namespace:

@@ -9,9 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from colonnade.configs import find_config
-
-from .command_line import (add_amp, add_launch_arguments, check_model_arguments, stoppable,
-                           user_errors)
+from colonnade.tools.command_line import (add_amp, add_launch_arguments, check_model_arguments,
+                                          stoppable, user_errors)
 
 
 def parse_args() -> argparse.Namespace:

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from colonnade.configs import find_config
-
-from .command_line import (STOPPED, add_amp, add_launch_arguments, check_model_arguments, stoppable,
-                           user_errors)
+from colonnade.tools.command_line import (STOPPED, add_amp, add_launch_arguments,
+                                          check_model_arguments, stoppable, user_errors)
 
 TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
 OF_PLANS = ('plan', 'processes', 'plan_memory', 'plan_size')
@@ -206,9 +205,8 @@ def main() -> None:
         check_model_arguments(args.config, args.load_from)
         from mmengine.dist import is_main_process
 
-        from colonnade.engine.runner.signal_handling import (
-            Interrupted,  # takes seconds
-            interruptible)
+        from colonnade.engine.runner.signal_handling import Interrupted  # takes seconds
+        from colonnade.engine.runner.signal_handling import interruptible
         from colonnade.engine.training import TrainOptions
         from colonnade.engine.work_dir import noted
         from colonnade.engine.work_dir.best_checkpoint import FILE as BEST_FILE

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .command_line import (CHECKPOINT, add_model_arguments, check_model_arguments, print_any_name,
-                           stoppable, user_errors)
+from colonnade.tools.command_line import (CHECKPOINT, add_model_arguments, check_model_arguments,
+                                          print_any_name, stoppable, user_errors)
 
 WHAT = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mixing', 'features',
         'grad-cam')
