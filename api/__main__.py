@@ -1,20 +1,51 @@
-"""``colonnade TOOL ...`` is ``python tools/TOOL.py ...``; ``colonnade configs`` lists the configs.
+"""Train, evaluate and use detectors and segmenters on columnar backbones.
 
-    colonnade configs 'mask_rcnn/*'
-    colonnade predict sem_fpn/xcit_nano_12_p16_slim_shapes iter_500.pth images --out predictions
+    colonnade train mask_rcnn/xcit_small_12_p16_3x_coco --data-root data/coco --work-dir run
+    colonnade predict run/xcit_small_12_p16_3x_coco.py run/iter_500.pth images --out predictions
 """
 from __future__ import annotations
 
+import ast
 import signal
 import sys
+from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
 
 from colonnade.configs import list_configs
 
-TOOLS = ('benchmark', 'browse', 'check_config', 'check_data', 'compare', 'complexity',
-         'convert_checkpoint', 'export', 'feature_agreement', 'make_shapes', 'make_shards',
-         'new_config', 'package', 'param_groups', 'predict', 'rank_trunks', 'report', 'serve',
-         'test', 'train', 'transplant', 'visualize')
+#: what users do -> its commands; each is a module of ``colonnade.tools`` with the same name
+COMMANDS = {
+    'Data': ('new_config', 'check_data', 'browse', 'make_shards', 'make_shapes'),
+    'Training': ('check_config', 'train', 'report', 'compare', 'param_groups'),
+    'Evaluation': ('test', 'benchmark', 'complexity', 'rank_trunks', 'feature_agreement'),
+    'Inference': ('predict', 'visualize', 'serve', 'export', 'package'),
+    'Conversion': ('convert_checkpoint', 'transplant'),
+}
+TOOLS = tuple(sorted(chain(*COMMANDS.values())))
+
+
+def summary_of(tool: str) -> str:
+    """Return the first line of a tool's docstring, without importing it."""
+    spec = find_spec(f'colonnade.tools.{tool}')
+    assert spec is not None and spec.origin is not None
+    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding='utf-8')))
+    return (docstring or '').splitlines()[0]
+
+
+def print_help() -> None:
+    """Print the commands, each with its summary."""
+    print(__doc__)
+    width = max(map(len, TOOLS)) + 2
+    for title, tools in COMMANDS.items():
+        print(f'{title}:')
+        for tool in tools:
+            print(f'  {tool:{width}}{summary_of(tool)}')
+        print()
+    print(f'{"  configs":{width + 2}}List the shipped configs, all or those that match patterns.\n\n'
+          'colonnade COMMAND --help shows the options of a command.')
 
 
 def list_names(patterns: list[str]) -> None:
@@ -31,18 +62,20 @@ def list_names(patterns: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the tool that the command line names."""
-    name, *arguments = sys.argv[1:] or ['--help']
-    if name in ('-h', '--help'):
-        print((__doc__ or '').replace('``', ''))
-        print(f'tools: {", ".join(TOOLS)}\nEach has a --help.')
+    """Run the command that the command line names."""
+    given, *arguments = sys.argv[1:] or ['--help']
+    name = given.replace('-', '_')
+    if given in ('-h', '--help', 'help'):
+        print_help()
     elif name == 'configs':
         list_names(arguments)
     elif name in TOOLS:
         sys.argv = [f'colonnade {name}', *arguments]
         import_module(f'colonnade.tools.{name}').main()
     else:
-        sys.exit(f'colonnade: no tool {name}; there are configs, {", ".join(TOOLS)}')
+        close = get_close_matches(name, (*TOOLS, 'configs'), n=1)
+        advice = f'did you mean {close[0]}? ' if close else ''
+        sys.exit(f'colonnade: there is no command {given!r}: {advice}colonnade --help lists them')
 
 
 if __name__ == '__main__':

@@ -61,10 +61,14 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
 
 def test_the_command() -> None:
     assert command('configs', 'sem_fpn/*nano*shapes').stdout.split()[-1] == LEAF
-    assert 'tools: ' in command().stdout
+    shown = command().stdout
+    assert all(f'\n  {tool} ' in shown for tool in (*TOOLS, 'configs'))
+    assert '  train               Train a detector of mmdet' in shown
     assert command('configs', 'nothing').stderr == (
         'colonnade: no config is called nothing; patterns have stars, as in "*nothing*"\n')
-    assert command('tran').stderr.startswith('colonnade: no tool tran; there are configs, ')
+    assert command('trian').stderr == (
+        "colonnade: there is no command 'trian': did you mean train? colonnade --help lists them\n")
+    assert command('param-groups', '--help').stdout.startswith('usage: colonnade param_groups ')
     shown = command('train', '--help').stdout
     assert shown.startswith('usage: colonnade train ') and '--resume' in shown
 

@@ -1,4 +1,4 @@
-"""Time and peak memory of our trunks and of opponents, in turns on the same images.
+"""Measure time and peak memory of backbones and baselines, in turns on the same images.
 
     colonnade benchmark                                # XCiT-S12/16 against timm's
     colonnade benchmark --trunks CaiT:s24 --sizes 512 --train

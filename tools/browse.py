@@ -1,4 +1,4 @@
-"""Write a page that shows the data of a config: annotations, what a model is fed, suspected faults.
+"""Write a page about a dataset: annotations, model inputs, statistics, suspected issues.
 
     colonnade browse mine.py --out browse.html
     colonnade browse mine.py --class dog --num 12 --draws 5 --out dogs.html

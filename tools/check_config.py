@@ -1,4 +1,4 @@
-"""Say all that is wrong with a config, before anything is loaded or trained.
+"""List everything that is wrong with a config, before anything is loaded or trained.
 
     colonnade check_config configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py --data-root data
 

@@ -1,4 +1,4 @@
-"""Look at every file that a config trains and is evaluated on, and list all that is wrong.
+"""Check every file that a config trains and evaluates on, and list everything that is wrong.
 
     colonnade check_data mine.py
     colonnade check_data mine.py --split train --json faults.json

@@ -1,4 +1,4 @@
-"""Lay runs side by side: metrics, curves, classes, settings and data.
+"""Compare runs: metrics, curves, classes, settings and data.
 
     colonnade compare work_dirs/first work_dirs/second --out compare.html
 """

@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds of a config's trunk, pyramid and heads, or of all configs.
+"""Count parameters and multiply-adds of a config, or of all shipped configs.
 
     colonnade complexity configs/upernet/xcit_small_12_p16_160k_ade20k.py --size 512 512
     colonnade complexity configs/dino/xcit_small_12_p16_12ep_coco.py --time

@@ -1,4 +1,4 @@
-"""Write published weights of any known layout as ours, and say what became of each tensor.
+"""Convert published weights to the key names used here, and report every tensor.
 
     colonnade convert_checkpoint maskrcnn_xcit_small_12_p16.pth ours.pth --report
 """

@@ -1,4 +1,4 @@
-"""Export a trained model to ONNX or an archive of torch.export, verified, with a small runtime.
+"""Export a trained model to ONNX or torch.export, verified, with a small runtime.
 
     colonnade export CONFIG epoch_36.pth --out exported
     colonnade export work_dirs/shapes/iter_500.pth --out exported

@@ -1,4 +1,4 @@
-"""Draw a small data set of shapes in COCO's and ADE20k's layouts, from the same scenes.
+"""Draw a small dataset of synthetic shapes in the layouts of COCO and ADE20K.
 
     colonnade make_shapes data/shapes
 

@@ -1,4 +1,4 @@
-"""Write the images of a config's data sets into tar files, which train and test read as they are.
+"""Pack the images of a dataset into tar files, which train and test read as they are.
 
     colonnade make_shards mask_rcnn/xcit_small_12_p16_3x_coco shards --data-root data/coco
 

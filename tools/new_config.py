@@ -1,4 +1,4 @@
-"""Write a config that trains a recipe of ours on your own data, and check the data on the way.
+"""Create a config that trains a recipe on your own data, and check the data on the way.
 
     colonnade new_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py --data data.yaml
     colonnade new_config configs/mask_rcnn/xcit_small_12_p16_3x_coco.py \\

@@ -1,4 +1,4 @@
-"""Share a trained model: a folder with weights, config and model card, checked, pushed and pulled.
+"""Share a trained model: pack weights, config and model card, push and pull them.
 
     colonnade package make CONFIG epoch_36.pth --out my_detector --metrics metrics.json
     colonnade package make work_dirs/shapes/iter_500.pth --out my_detector

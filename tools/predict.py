@@ -1,4 +1,4 @@
-"""Predict images and videos: pictures of what is found, lists of results, label maps.
+"""Predict images and videos: visualizations, COCO results, label maps.
 
     colonnade predict mask_rcnn/xcit_small_12_p16_3x_coco epoch_36.pth images --out found
     colonnade predict mine.py run/iter_500.pth 'shots/*.png' film.mp4 --out found

@@ -1,4 +1,4 @@
-"""Rank pretrained trunks on your own data, without training them: in minutes, not days.
+"""Rank pretrained backbones on your own data, in minutes and without training them.
 
     colonnade rank_trunks --masks data --out ranking \\
         --trunks xcit_small_12_p16_384.fb_dist_in1k vit_small_patch16_dinov3.lvd1689m

@@ -1,4 +1,4 @@
-"""Write the page of a run again, from what it has recorded: WORK_DIR/report.html.
+"""Rebuild the report of a run, WORK_DIR/report.html, from what it has recorded.
 
     colonnade report work_dirs/mask_rcnn/xcit_small_12_p16_3x_coco
 

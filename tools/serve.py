@@ -1,4 +1,4 @@
-"""A web page and a JSON API for a detector or segmenter, on this machine.
+"""Serve a detector or segmenter on this machine: a web page and a JSON API.
 
     colonnade serve sem_fpn/xcit_nano_12_p16_slim_shapes iter_500.pth
 """

@@ -1,4 +1,4 @@
-"""Put one of our trunks, and the right neck, into a config that somebody else wrote.
+"""Swap the backbone of an mmdet or mmseg config, and add the right neck.
 
     colonnade transplant mmdet::retinanet/retinanet_r50_fpn_1x_coco.py \\
         --trunk xcit_small_12_p16 --out mine.py

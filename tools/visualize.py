@@ -1,4 +1,4 @@
-"""Draw what a model looks at: attention, features, and what its answers depend on.
+"""Visualize what a model looks at: attention, features, and what its predictions depend on.
 
     colonnade visualize sem_fpn/xcit_small_12_p16_80k_ade20k iter_80000.pth street.jpg \\
         --out pictures
