@@ -44,8 +44,9 @@ def print_help() -> None:
         for tool in tools:
             print(f'  {tool:{width}}{summary_of(tool)}')
         print()
-    print(f'{"  configs":{width + 2}}List the shipped configs, all or those that match patterns.\n\n'
-          'colonnade COMMAND --help shows the options of a command.')
+    print(
+        f'{"  configs":{width + 2}}List the shipped configs, all or those that match patterns.\n\n'
+        'colonnade COMMAND --help shows the options of a command.')
 
 
 def list_names(patterns: list[str]) -> None:

@@ -39,7 +39,7 @@ def names_defined(tree: ast.Module) -> Iterator[str]:
 
 
 def is_private_of_others(node: ast.AST, own: set[str]) -> bool:
-    """Return True for ``x._y`` where x is neither self nor cls, and no class here defines ``_y``."""
+    """Return True for ``x._y`` where x is neither self nor cls, and nothing here defines it."""
     return (isinstance(node, ast.Attribute) and node.attr.startswith('_')
             and not node.attr.startswith('__') and node.attr not in own
             and not (isinstance(node.value, ast.Name) and node.value.id in ('self', 'cls')))
@@ -60,26 +60,34 @@ def own_private_names(trees: dict[str, ast.Module]) -> set[str]:
 def counts_of(trees: dict[str, ast.Module]) -> dict[str, int]:
     """Return how often the product does what it should do rarely."""
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
-    own, names = own_private_names(trees), Counter(
-        name for path, tree in trees.items() if not path.startswith('tools')
-        for name in names_defined(tree))
-    calls = Counter(node.func.id for node in nodes
-                    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
+    own, names = own_private_names(trees), Counter(name for path, tree in trees.items()
+                                                   if not path.startswith('tools')
+                                                   for name in names_defined(tree))
+    calls = Counter(
+        node.func.id for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
     stems = Counter(Path(path).stem for path in trees if not path.endswith('__.py'))
     return {
-        'hasattr and getattr': sum(calls[name] for name in BUILTINS),
-        'except Exception': sum(
+        'hasattr and getattr':
+        sum(calls[name] for name in BUILTINS),
+        'except Exception':
+        sum(
             isinstance(node, ast.ExceptHandler) and node.type is not None
             and 'Exception' == ast.unparse(node.type) for node in nodes),
-        'imports inside functions': sum(
+        'imports inside functions':
+        sum(
             isinstance(node, (ast.Import, ast.ImportFrom)) for tree in trees.values()
             for function in functions_in(tree) for node in ast.walk(function)),
-        'private attributes of others': sum(is_private_of_others(node, own) for node in nodes),
-        'assignments to __class__': sum(
+        'private attributes of others':
+        sum(is_private_of_others(node, own) for node in nodes),
+        'assignments to __class__':
+        sum(
             isinstance(node, ast.Attribute) and node.attr == '__class__'
             and isinstance(node.ctx, ast.Store) for node in nodes),
-        'names defined twice': sum(count > 1 for count in names.values()),
-        'file names used twice': sum(count > 1 for count in stems.values()),
+        'names defined twice':
+        sum(count > 1 for count in names.values()),
+        'file names used twice':
+        sum(count > 1 for count in stems.values()),
     }
 
 
