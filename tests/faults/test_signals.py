@@ -30,11 +30,11 @@ from torch.optim import SGD
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
 import colonnade
+from colonnade.engine.runner import seeding
 from colonnade.engine.runner.loops import SeededIterationLoop
 from colonnade.engine.runner.seeding import MODEL, Seed, SeededBatches, endless_loader
 from colonnade.engine.runner.signal_handling import (SIGNALS, StopOnSignal, interruptible,
                                                      start_worker)
-from colonnade.engine.runner.strict_runner import seeding
 from colonnade.tools.command_line import stoppable
 from colonnade.tools.train import command_to_go_on, what_is_left
 
