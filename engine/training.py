@@ -37,7 +37,7 @@ from colonnade.weights.sharded_files import is_checkpoint
 
 from .distributed.fsdp import shard
 from .distributed.process_consistency import check_same_data, check_same_start
-from .nan_guard import FiniteSteps, skip_bad_steps
+from .nan_guard import NanGuard, skip_bad_steps
 from .optim.batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
 from .runner.hooks import BatchSizeHook, HistoryLimit, SameBuffers
 from .runner.launch import build_runner, sole_run
@@ -366,6 +366,6 @@ def prepared_runner(
                 raise
             finally:
                 for hook in runner.hooks:
-                    if isinstance(hook, (FiniteSteps, SkippedSamples)):
+                    if isinstance(hook, (NanGuard, SkippedSamples)):
                         hook.say(runner)
         barrier()  # none may leave while the first still writes
