@@ -46,8 +46,8 @@ from .runner.strict_runner import StrictRunner
 from .watchdog import HANG_LIMIT, watched
 from .work_dir import candidates, go_on, noted, recorded, settle
 from .work_dir.configuration import TABLE
+from .work_dir.metrics_recorder import PendingEvaluation
 from .work_dir.metrics_table import MetricsTable
-from .work_dir.pending_evaluation import PendingEvaluation
 from .work_dir.resume import best_ones, folder_of
 from .work_dir.trackers import same_wandb_run
 

@@ -8,9 +8,8 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch.distributed.tensor import DTensor
 
-from ..work_dir.deferred_checkpoints import SaveBetweenSteps
+from ..work_dir.last_checkpoint import RunCheckpoints, saving_hook
 from ..work_dir.resume import noted
-from ..work_dir.saving import saving_hook
 from .diagnosis import bare
 from .finite import NonFiniteError, not_finite, shortened, tensors_in
 
@@ -29,14 +28,14 @@ class GoodCheckpoints(Hook):
     Attributes:
         path: The last checkpoint whose weights gave a finite loss; empty if there is none.
         latest: The last checkpoint before this iteration.
-        is_suspect: Whether the latest step was skipped, in which processes agree.
+        saving: The hook that saves checkpoints; None if there is none.
     """
 
     priority = 'LOWEST'  # behind what puts averaged weights in
 
     def __init__(self) -> None:
         self.path = self.latest = ''
-        self.is_suspect = False
+        self.saving: RunCheckpoints | None = None
         self.infinite: tuple[str, ...] = ()  # buffers that are on purpose, as masks of attention
 
     def before_train(self, runner: Runner) -> None:
@@ -44,9 +43,6 @@ class GoodCheckpoints(Hook):
         self.infinite = tuple(not_finite(bare(runner.model).named_buffers()))
         self.saving = saving_hook(runner)
         self.path = self.latest = noted(runner.work_dir) if self.saving else ''
-        for hook in runner.hooks:
-            if isinstance(hook, SaveBetweenSteps):
-                hook.is_suspect = lambda: self.is_suspect
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         """Note the checkpoint that this iteration starts with or behind."""
@@ -55,6 +51,11 @@ class GoodCheckpoints(Hook):
     def confirm(self) -> None:
         """Note that the loss and the gradient of this iteration are finite."""
         self.path = self.latest
+
+    def let_wait(self, is_bad: bool) -> None:
+        """Let checkpoints wait while steps are skipped."""
+        if self.saving is not None:
+            self.saving.is_suspect = is_bad
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """Look at weights, averages and the optimizer's state.

@@ -193,7 +193,7 @@ class NanGuard(Hook):
             self.in_a_row = 0
         if skipped or stepped:
             self.seen, self.bad_batch = [], None
-            self.good.is_suspect = bool(skipped)
+            self.good.let_wait(bool(skipped))
         if self.num_skipped:
             runner.message_hub.update_scalar(f'train/{SKIPPED}', self.num_skipped)
 

@@ -29,8 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 from colonnade.engine.distributed.sharded_tensors import whole
 from colonnade.engine.nan_guard import NanGuard, skip_bad_steps
 from colonnade.engine.nan_guard.finite import not_finite, tensors_in
-from colonnade.engine.work_dir.deferred_checkpoints import SaveBetweenSteps
-from colonnade.engine.work_dir.saving import saving_hook
+from colonnade.engine.work_dir.last_checkpoint import take_over_saving
 from colonnade.settings.reading import read_config
 from colonnade.visualization.run_report.record_folder import read_run
 from colonnade.visualization.run_report.report_page import skipped_rows
@@ -152,9 +151,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_layout: None,
             custom_hooks=list(hooks), log_processor=dict(by_epoch=False),
             experiment_name=f'{time.time_ns()}')  # yapf: disable
         skip_bad_steps(runner, max_bad_steps)
-        saving = saving_hook(runner)
-        assert saving is not None
-        runner.register_hook(SaveBetweenSteps(saving))
+        take_over_saving(runner)
         if train:
             runner.train()
         return runner
