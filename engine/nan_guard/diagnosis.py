@@ -14,9 +14,11 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from colonnade.settings.checks.class_checks import shortened
+
 from ..distributed.sharded_tensors import keep_shards, keep_whole
 from ..runner.hooks import wrappers_of
-from .finite import images_of, is_finite, not_finite, shortened, tensors_in
+from .finite import images_of, is_finite, not_finite, tensors_in
 
 #: errors that NaN leads to, as where costs are matched
 OF_NAN = (ArithmeticError, AssertionError, IndexError, RuntimeError, ValueError)
@@ -38,15 +40,17 @@ class Diagnosis:
     origin: str = ''
 
     def __str__(self) -> str:
-        lines = [
-            self.weights and f'weights that are not finite: {shortened(self.weights)}', self.batch
-            and f'in the batch: {shortened(self.batch)}', self.origin,
-            f'images of the batch: {shortened(self.images, 16)}'
-        ]
-        return '\n'.join(str(line) for line in lines if line)
+        lines = []
+        if self.weights:
+            lines.append(f'weights that are not finite: {shortened(self.weights)}')
+        if self.batch:
+            lines.append(f'in the batch: {shortened(self.batch)}')
+        if self.origin:
+            lines.append(self.origin)
+        return '\n'.join([*lines, f'images of the batch: {shortened(self.images, 16)}'])
 
 
-def inspect(model: nn.Module, batch: Any) -> Diagnosis:
+def inspect_inputs(model: nn.Module, batch: Any) -> Diagnosis:
     """Return what is not finite before a forward pass."""
     return Diagnosis(images_of(batch), bad_parts(batch), not_finite(weights_of(model)))
 
@@ -60,7 +64,7 @@ def diagnose(runner: Runner, batch: Any, parameters: Collection[Tensor]) -> Diag
         parameters: Those whose gradients were not finite.
     """
     model = bare(runner.model)
-    found = inspect(model, batch)
+    found = inspect_inputs(model, batch)
     ran: list[str] = []
     bad: list[str] = []
     losses: list[str] = []

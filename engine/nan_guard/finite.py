@@ -67,9 +67,3 @@ def not_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
     if bool(norm(tensor for _, tensor in named).isfinite()):
         return []
     return [name for name, tensor in named if not is_finite(tensor)]
-
-
-def shortened(names: list[str], number: int = 4) -> str:
-    """Return the first names as text, and how many others there are."""
-    rest = f' and {len(names) - number} others' if len(names) > number else ''
-    return ', '.join(names[:number]) + rest

@@ -8,10 +8,12 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch.distributed.tensor import DTensor
 
+from colonnade.settings.checks.class_checks import shortened
+
 from ..work_dir.last_checkpoint import RunCheckpoints, saving_hook
 from ..work_dir.resume import noted
 from .diagnosis import bare
-from .finite import NonFiniteError, not_finite, shortened, tensors_in
+from .finite import NonFiniteError, not_finite, tensors_in
 
 PARTS = ('state_dict', 'ema_state_dict', 'optimizer')  # of checkpoints, that must be finite
 ADVICE = ('mend the data or lower optim_wrapper.optimizer.lr, or clip gradients with '

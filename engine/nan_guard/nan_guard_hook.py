@@ -13,12 +13,13 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
+from colonnade.settings.checks.class_checks import shortened
 
 from ..runner.hooks import wrappers_of
 from ..work_dir.metrics_table import SKIPPED
-from .diagnosis import (OF_NAN, Diagnosis, bad_parts, bare, comes_of_nan, diagnose, inspect,
+from .diagnosis import (OF_NAN, Diagnosis, bad_parts, bare, comes_of_nan, diagnose, inspect_inputs,
                         weights_of)
-from .finite import NonFiniteError, images_of, is_finite, not_finite, shortened, tensors_in
+from .finite import NonFiniteError, images_of, is_finite, not_finite, tensors_in
 from .good_checkpoints import GoodCheckpoints, resume_hint
 from .step_guard import StepGuard
 
@@ -149,7 +150,7 @@ class NanGuard(Hook):
             if not self.guards or any(guard.has_loss for guard in self.guards):
                 raise  # not of the forward pass
             if get_world_size() > 1:
-                found = inspect(bare(runner.model), data)
+                found = inspect_inputs(bare(runner.model), data)
                 if found.batch or found.weights:
                     raise NonFiniteError(f'{error}\n{found}') from error
                 raise
@@ -210,7 +211,7 @@ class NanGuard(Hook):
         if not self.num_skipped & (self.num_skipped - 1):
             runner.logger.warning(f'iteration {runner.iter + 1}: the step is skipped, as '
                                   f'{found[0][1]}; {self.num_skipped} skipped so far; images: '
-                                  f'{shortened(images, 8)}')
+                                  f'{shortened(images)}')
 
     def stop(self, runner: Runner, batch: Any) -> None:
         """Raise a NonFiniteError that says what is not finite, and how to go on."""
@@ -237,22 +238,27 @@ class BufferCopies:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.copies: dict[str, Tensor] = {}
+        self.owners = [module for module in model.modules() if [*module.buffers(recurse=False)]]
+        self.copies: list[Tensor] = []
         self.keep()
+
+    def buffers(self) -> list[Tensor]:
+        """Return the buffers of all modules, which may have been exchanged."""
+        return [each.detach() for owner in self.owners for each in owner.buffers(recurse=False)]
 
     def keep(self) -> None:
         """Copy all buffers."""
-        buffers = {name: buffer.detach() for name, buffer in self.model.named_buffers()}
-        shapes = [buffer.shape for buffer in buffers.values()]
-        if buffers and [copy.shape for copy in self.copies.values()] == shapes:
-            torch._foreach_copy_(list(self.copies.values()), list(buffers.values()))
+        buffers = self.buffers()
+        if self.copies and [each.shape for each in self.copies] == [each.shape for each in buffers]:
+            torch._foreach_copy_(self.copies, buffers)
         else:
-            self.copies = {name: buffer.clone() for name, buffer in buffers.items()}
+            self.copies = [each.clone() for each in buffers]
 
     def restore(self) -> None:
         """Give the buffers that have changed the values of their copies again."""
-        for name, buffer in self.model.named_buffers():
-            copy = self.copies.get(name)
-            if copy is not None and copy.shape == buffer.shape and not torch.equal(buffer, copy):
-                buffer.detach().copy_(copy)
+        buffers = self.buffers()
+        if len(buffers) != len(self.copies):  # a module has got one, or lost it
+            return
+        for buffer, copy in zip(buffers, self.copies, strict=True):
+            if copy.shape == buffer.shape and not torch.equal(buffer, copy):
+                buffer.copy_(copy)
