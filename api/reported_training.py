@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from colonnade.configs import find_config
 from colonnade.engine.training import TrainOptions, prepared_runner
 from colonnade.engine.work_dir import noted
-from colonnade.engine.work_dir.saving import saving_hook
+from colonnade.engine.work_dir.last_checkpoint import saving_hook
 from colonnade.visualization.run_report.recorder import RunRecord
 
 

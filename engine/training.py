@@ -37,7 +37,7 @@ from colonnade.weights.sharded_files import is_checkpoint
 
 from .distributed.fsdp import shard
 from .distributed.process_consistency import check_same_data, check_same_start
-from .nan_guard import FiniteSteps, skip_bad_steps
+from .nan_guard import NanGuard, skip_bad_steps
 from .optim.batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
 from .runner.hooks import BatchSizeHook, HistoryLimit, SameBuffers
 from .runner.launch import build_runner, sole_run
@@ -46,8 +46,8 @@ from .runner.strict_runner import StrictRunner
 from .watchdog import HANG_LIMIT, watched
 from .work_dir import candidates, go_on, noted, recorded, settle
 from .work_dir.configuration import TABLE
+from .work_dir.metrics_recorder import PendingEvaluation
 from .work_dir.metrics_table import MetricsTable
-from .work_dir.pending_evaluation import PendingEvaluation
 from .work_dir.resume import best_ones, folder_of
 from .work_dir.trackers import same_wandb_run
 
@@ -366,6 +366,6 @@ def prepared_runner(
                 raise
             finally:
                 for hook in runner.hooks:
-                    if isinstance(hook, (FiniteSteps, SkippedSamples)):
+                    if isinstance(hook, (NanGuard, SkippedSamples)):
                         hook.say(runner)
         barrier()  # none may leave while the first still writes

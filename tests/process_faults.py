@@ -90,25 +90,22 @@ class ProcessFault(Hook):
 
 @TRANSFORMS.register_module()
 class SampleFault(BaseTransform):
-    """Fails with one sample, once.
+    """Fails with each sample from one on.
 
     Args:
         fault: Which of ``FAULTS``.
-        count: With the sample of this number, of those that a process or worker gets.
+        count: Number of the first, of those that a process or worker gets.
         rank: Of the process.
-        done: A file that says it was done; fails again and again if empty.
     """
 
-    def __init__(self, fault: str, count: int, rank: int = 0, done: str = '') -> None:
-        self.fault, self.count, self.rank, self.done = fault, count, rank, done
+    def __init__(self, fault: str, count: int, rank: int = 0) -> None:
+        self.fault, self.count, self.rank = fault, count, rank
         self.number = 0
 
     def transform(self, results: dict) -> dict:
         info = get_worker_info()
         self.number += 1
         mine = int(os.environ.get('RANK', 0)) == self.rank and (info is None or info.id == 0)
-        if mine and self.number >= self.count and not (self.done and Path(self.done).exists()):
-            if self.done:
-                Path(self.done).touch()
+        if mine and self.number >= self.count:
             FAULTS[self.fault]()
         return results

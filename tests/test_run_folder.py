@@ -4,6 +4,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
 import os
 import resource
@@ -15,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ from colonnade.common.console_logging import WithoutSteps
 from colonnade.engine.work_dir import settle
 from colonnade.engine.work_dir.best_checkpoint import BestCheckpoint
 from colonnade.engine.work_dir.best_metric import best_metric, keep_best
+from colonnade.engine.work_dir.last_checkpoint import saving_hook, take_over_saving
 from colonnade.engine.work_dir.metric_values import complete, is_lowest
 from colonnade.engine.work_dir.metrics_table import MetricsTable
 from colonnade.engine.work_dir.trackers import TRACKERS, same_wandb_run
@@ -341,15 +344,34 @@ def test_the_best_of_another_folder_stays(evaluated: Callable, tmp_path: Path) -
 def test_the_best_of_a_run_that_was_moved(metrics: list[str], tmp_path: Path) -> None:
     """It is taken from the run's own folder; one that is not there stays where it was."""
     hub = MessageHub.get_instance(f'moved_{len(metrics)}')
-    saving = CheckpointHook(save_best=metrics, rule='greater')
-    saving.out_dir, was = str(tmp_path), [f'/gone/best_{name}_iter_2.pth' for name in metrics]
-    hook = BestCheckpoint(saving)
-    hook.paths = [*was]
+    hook, was = BestCheckpoint(save_best=metrics, rule='greater'), []
+    for name in metrics:
+        was.append(f'/gone/best_{name}_iter_2.pth')
+        hub.update_info(hook.key_of(name), was[-1])
     (tmp_path / 'best_mIoU_iter_2.pth').touch()
-    hook.before_train(SimpleNamespace(message_hub=hub, work_dir=str(tmp_path)))
+    hook.before_train(
+        SimpleNamespace(message_hub=hub, work_dir=str(tmp_path), logger=logging.getLogger()))
     own = str(tmp_path / 'best_mIoU_iter_2.pth')
     assert hook.paths == [own, *was[1:]]
     assert hub.get_info(hook.key_of('mIoU')) == own == (tmp_path / 'best_checkpoint').read_text()
+
+
+def test_a_hook_of_another_library_saves_in_its_own_way() -> None:
+
+    class Own(CheckpointHook):
+        """A hook with a name of its own for files."""
+
+        def _save_checkpoint_with_step(self, runner: Any, step: int, meta: dict) -> None:
+            self.last_ckpt = f'{self.interval}_{step}'
+
+    for kind, is_plain in ((CheckpointHook, True), (Own, False)):
+        runner: Any = SimpleNamespace(hooks=[kind(interval=3, save_best='auto')])
+        saving = take_over_saving(runner)
+        assert saving is runner.hooks[0] is saving_hook(runner)
+        assert isinstance(saving, kind) and saving.is_plain == is_plain
+    saving.file_backend = MagicMock()
+    saving.write(runner, 6, dict(iter=6))
+    assert saving.last_ckpt == '3_6' and saving.saved_at == 6
 
 
 def test_the_last_checkpoint_stays_until_the_next_is_saved(

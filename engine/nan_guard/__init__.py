@@ -1,4 +1,4 @@
-"""Numbers that go wrong in training: what is not finite, and a loss that explodes."""
-from .nan_guard_hook import FiniteSteps, skip_bad_steps
+"""NaN and infinity in training: steps on them are skipped, and too many stop training."""
+from .nan_guard_hook import NanGuard, skip_bad_steps
 
-__all__ = ['FiniteSteps', 'skip_bad_steps']
+__all__ = ['NanGuard', 'skip_bad_steps']

@@ -2,26 +2,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
 import torch
-from mmengine.dist import get_world_size
+from mmengine.dist import all_gather_object, get_world_size
 from mmengine.hooks import Hook
-from mmengine.logging import HistoryBuffer
 from mmengine.runner import Runner
+from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
+from colonnade.settings.checks.class_checks import shortened
 
 from ..runner.hooks import wrappers_of
 from ..work_dir.metrics_table import SKIPPED
-from .buffers import Buffers
-from .diagnosis import (OF_NAN, Findings, bare, described, fails_when_finite, images_of, search,
+from .diagnosis import (OF_NAN, Diagnosis, bad_parts, bare, comes_of_nan, diagnose, inspect_inputs,
                         weights_of)
-from .finite import NonFiniteError, boxes_on_cpu, gathered, not_finite, number, shortened
-from .good_checkpoints import FiniteCheckpoints, GoodCheckpoint
-from .loss_spikes import LossWatch
+from .finite import NonFiniteError, images_of, is_finite, not_finite, tensors_in
+from .good_checkpoints import GoodCheckpoints, resume_hint
 from .step_guard import StepGuard
 
 
@@ -39,12 +38,12 @@ def skip_bad_steps(runner: Runner, max_bad_steps: int) -> None:
         runner.logger.info('CheckInvalidLossHook of the config is left out: steps on losses that '
                            f'are not finite are skipped, and {max_bad_steps} in a row stop '
                            'training (--max-bad-steps)')
-    good = GoodCheckpoint()
-    for hook in (FiniteSteps(max_bad_steps, good), LossWatch(good), FiniteCheckpoints(good)):
-        runner.register_hook(hook)
+    good = GoodCheckpoints()
+    runner.register_hook(NanGuard(max_bad_steps, good))
+    runner.register_hook(good)
 
 
-class FiniteSteps(Hook):
+class NanGuard(Hook):
     """Skips the optimizer's step where a loss, a gradient or a box is NaN or infinite.
 
     The weights stay, and buffers get the values they had before. The schedule goes on. Processes
@@ -62,7 +61,7 @@ class FiniteSteps(Hook):
 
     priority = 'HIGH'  # behind what notes losses, before what averages weights
 
-    def __init__(self, max_bad_steps: int, good: GoodCheckpoint) -> None:
+    def __init__(self, max_bad_steps: int, good: GoodCheckpoints) -> None:
         self.max_bad_steps, self.good = max_bad_steps, good
         self.num_skipped = self.in_a_row = 0
         self.is_said = False
@@ -80,16 +79,19 @@ class FiniteSteps(Hook):
             NonFiniteError: If weights are not finite.
         """
         model = bare(runner.model)
-        found = gathered(not_finite(weights_of(model)))
+        found = all_gather_object(not_finite(weights_of(model)))
         if names := next(filter(None, found), None):
             source = f', loaded from {runner._load_from}' if runner._load_from else ''
             raise NonFiniteError(
                 f'{len(names)} weights are not finite before training{source}: {shortened(names)}')
         self.guards = [StepGuard(each) for each in wrappers_of(runner.optim_wrapper)]
-        self.buffers = Buffers(model)
-        self.good.watch(runner)
-        self.train_step = runner.model.train_step
-        runner.model.train_step = Attempt(self, runner)
+        self.buffers = BufferCopies(model)
+        take_step = runner.model.train_step
+
+        def train_step(data: Any, optim_wrapper: Any) -> dict[str, Any]:
+            return self.try_step(runner, take_step, data, optim_wrapper)
+
+        runner.model.train_step = train_step  # a function, which copies of the model share
 
     def after_train(self, runner: Runner) -> None:
         """Give the optimizers their methods back, and say how many steps were skipped."""
@@ -110,24 +112,25 @@ class FiniteSteps(Hook):
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         """Look at the boxes, which a loss may ignore if they are NaN."""
-        self.good.begin_iteration()
-        for guard in self.guards:
-            guard.begin()
         if not self.guards:
             return
+        for guard in self.guards:
+            guard.begin()
         self.seen += images_of(data_batch)
-        if faults := not_finite(boxes_on_cpu(data_batch)):
-            self.note(data_batch, f'not finite: {shortened(described(data_batch, faults))}')
+        if not_finite((path, tensor) for path, tensor in tensors_in(data_batch)
+                      if path.endswith('bboxes') and tensor.device.type == 'cpu'):
+            self.note(data_batch, f'not finite: {shortened(bad_parts(data_batch))}')
             for guard in self.guards:
-                guard.spoil()
+                guard.mark_bad()
 
     def note(self, batch: Any, reason: str = '') -> None:
         """Note a batch whose step will be skipped."""
         if self.bad_batch is None:
             self.bad_batch, self.reason = batch, reason
 
-    def try_step(self, runner: Runner, data: Any, optim_wrapper: Any) -> dict[str, Any]:
-        """Return what the model's step does; an error that NaN leads to is a step to skip.
+    def try_step(self, runner: Runner, take_step: Callable[[Any, Any], dict[str, Any]], data: Any,
+                 optim_wrapper: Any) -> dict[str, Any]:
+        """Return the finite outputs of the model's step; skip it at an error that NaN leads to.
 
         Some modules give infinity on purpose, as where attention is masked. What fails without it
         too is no matter of NaN. Processes cannot skip what only one of them cannot compute.
@@ -136,23 +139,32 @@ class FiniteSteps(Hook):
             NonFiniteError: In one of several processes.
         """
         try:
-            return self.train_step(data, optim_wrapper)
+            outputs = take_step(data, optim_wrapper)
+            if not self.has_finite_losses():  # means are made of what is logged
+                outputs = {key: value for key, value in outputs.items()
+                           if is_finite(torch.as_tensor(value))}  # yapf: disable
+            return outputs
         except (torch.OutOfMemoryError, UserError):
             raise
         except OF_NAN as error:
-            alone, found = get_world_size() == 1, None
-            if self.guards and not any(guard.has_loss for guard in self.guards):
-                with suppress(RuntimeError):  # of a GPU that has failed
-                    found = search(runner, data, run=alone)
-            if not found or not found.weights and fails_when_finite(runner, data):
+            if not self.guards or any(guard.has_loss for guard in self.guards):
+                raise  # not of the forward pass
+            if get_world_size() > 1:
+                found = inspect_inputs(bare(runner.model), data)
+                if found.batch or found.weights:
+                    raise NonFiniteError(f'{error}\n{found}') from error
                 raise
-            if not alone:
-                raise NonFiniteError(f'{error}\n{found}') from error
+            if not comes_of_nan(runner, data):
+                raise
             self.note(data, f'the forward pass ended with {type(error).__name__}: {error}')
             self.cause = error
             for guard in self.guards:
                 guard.abandon()
             return {}
+
+    def has_finite_losses(self) -> bool:
+        """Return True if the losses of this iteration are finite in this process."""
+        return all(isfinite(loss) for guard in self.guards for loss in guard.latest)
 
     def after_train_iter(self,
                          runner: Runner,
@@ -164,13 +176,12 @@ class FiniteSteps(Hook):
         Raises:
             NonFiniteError: To stop.
         """
-        is_finite = all(isfinite(loss) for guard in self.guards for loss in guard.latest)
-        if not is_finite:
+        is_good = self.has_finite_losses()
+        if not is_good:
             self.note(data_batch)
-            forget_not_finite(runner, outputs or {})
         skipped = next((guard.skipped for guard in self.guards if guard.skipped), '')
         stepped = any(guard.stepped for guard in self.guards)
-        if is_finite and not skipped:
+        if is_good and not skipped:
             self.buffers.keep()
             self.good.confirm()
         else:
@@ -183,7 +194,7 @@ class FiniteSteps(Hook):
             self.in_a_row = 0
         if skipped or stepped:
             self.seen, self.bad_batch = [], None
-            self.good.suspect = bool(skipped)
+            self.good.let_wait(bool(skipped))
         if self.num_skipped:
             runner.message_hub.update_scalar(f'train/{SKIPPED}', self.num_skipped)
 
@@ -192,59 +203,62 @@ class FiniteSteps(Hook):
         self.num_skipped += 1
         self.in_a_row += 1
         is_here = self.bad_batch is not None
-        found = gathered((is_here, self.reason
-                          or skipped, images_of(self.bad_batch) if is_here else self.seen))
+        images = images_of(self.bad_batch) if is_here else self.seen
+        found = all_gather_object((is_here, self.reason or skipped, images))
         found = [each for each in found if each[0]] or found
         images = list(dict.fromkeys(path for _, _, paths in found for path in paths))
         self.images.update(images)
         if not self.num_skipped & (self.num_skipped - 1):
             runner.logger.warning(f'iteration {runner.iter + 1}: the step is skipped, as '
                                   f'{found[0][1]}; {self.num_skipped} skipped so far; images: '
-                                  f'{shortened(images, 8)}')
+                                  f'{shortened(images)}')
 
     def stop(self, runner: Runner, batch: Any) -> None:
         """Raise a NonFiniteError that says what is not finite, and how to go on."""
-        is_here = self.bad_batch is not None
         parameters = [each for guard in self.guards for each in guard.parameters]
-        found: list[tuple[bool, Findings]] = gathered((is_here, search(runner, batch, parameters)))
-        findings = next((each for is_bad, each in found if is_bad), found[0][1])
-        how = self.good.how_to_go_on(bool(findings.batch) and not findings.weights)
+        found: list[tuple[bool, Diagnosis]] = all_gather_object(
+            (self.bad_batch is not None, diagnose(runner, batch, parameters)))
+        what = next((each for is_bad, each in found if is_bad), found[0][1])
+        are_data = bool(what.batch) and not what.weights  # and not the latest weights
         raise NonFiniteError(
             f'training stops at iteration {runner.iter + 1} of {runner.max_iters}: {self.in_a_row} '
             'steps in a row were skipped, as a loss or a gradient was not finite '
-            f'(--max-bad-steps {self.max_bad_steps})\n{findings}\n{how}') from self.cause
+            f'(--max-bad-steps {self.max_bad_steps})\n{what}\n'
+            f'{resume_hint(self.good.latest if are_data else self.good.path)}') from self.cause
 
 
-class Attempt:
-    """A model's ``train_step`` within :meth:`FiniteSteps.try_step`.
+class BufferCopies:
+    """Copies of a model's buffers, to undo what a forward pass did to them.
 
-    Copies of the model share it, and do not copy the runner.
-    """
-
-    def __init__(self, hook: FiniteSteps, runner: Runner) -> None:
-        self.hook, self.runner = hook, runner
-
-    def __call__(self, data: Any, optim_wrapper: Any) -> dict[str, Any]:
-        return self.hook.try_step(self.runner, data, optim_wrapper)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Attempt:
-        return self
-
-
-def forget_not_finite(runner: Runner, outputs: dict[str, Any]) -> None:
-    """Take numbers that are not finite out of what will be logged, where means are made of them.
+    A batch that is not finite would spoil running means and variances for good, although no step
+    is taken on it.
 
     Args:
-        runner: Whose latest numbers are those of ``outputs``.
-        outputs: Of this iteration.
+        model: Of a training.
     """
-    scalars = runner.message_hub.log_scalars
-    for key, value in outputs.items():
-        name = f'train/{key}'
-        if name not in scalars or isfinite(number(value)):
-            continue
-        values, counts = scalars[name].data
-        if len(values) > 1:
-            scalars[name] = HistoryBuffer(values[:-1], counts[:-1], scalars[name].max_length)
+
+    def __init__(self, model: nn.Module) -> None:
+        self.owners = [module for module in model.modules() if [*module.buffers(recurse=False)]]
+        self.copies: list[Tensor] = []
+        self.keep()
+
+    def buffers(self) -> list[Tensor]:
+        """Return the buffers of all modules, which may have been exchanged."""
+        return [each.detach() for owner in self.owners for each in owner.buffers(recurse=False)]
+
+    def keep(self) -> None:
+        """Copy all buffers."""
+        buffers = self.buffers()
+        if self.copies and [each.shape for each in self.copies] == [each.shape for each in buffers]:
+            torch._foreach_copy_(self.copies, buffers)
         else:
-            del scalars[name]
+            self.copies = [each.clone() for each in buffers]
+
+    def restore(self) -> None:
+        """Give the buffers that have changed the values of their copies again."""
+        buffers = self.buffers()
+        if len(buffers) != len(self.copies):  # a module has got one, or lost it
+            return
+        for buffer, copy in zip(buffers, self.copies, strict=True):
+            if copy.shape == buffer.shape and not torch.equal(buffer, copy):
+                buffer.copy_(copy)

@@ -3,15 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial, update_wrapper
-from itertools import zip_longest
 from typing import Any
 
 import torch
 from mmengine.dist import all_reduce, get_world_size
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 
 from .finite import is_finite, norm
 
@@ -41,24 +38,15 @@ class StepGuard:
         self.wrapper = wrapper
         self.losses: list[Tensor] = []  # since the last step
         self.parameters: list[Tensor] = []
-        self.total: Tensor | None = None  # norm of the gradients
         self.begin()
-        self.replaced = {key: vars(wrapper)[key] for key in ('backward', 'step')
-                         if key in vars(wrapper)}  # yapf: disable
         self.take_backward, self.take_step = wrapper.backward, wrapper.step
         wrapper.backward = self.backward
         # with the mark by which schedulers know the method that counts steps for them
         wrapper.step = update_wrapper(partial(self.step), wrapper.step)
-        self.take_clip = getattr(wrapper, 'clip_func', None)
-        if self.take_clip is clip_grad_norm_ and not isinstance(wrapper, AmpOptimWrapper):
-            wrapper.clip_func = self.clip
 
     def release(self) -> None:
         """Give the wrapper its own methods back."""
-        del self.wrapper.backward, self.wrapper.step
-        vars(self.wrapper).update(self.replaced)
-        if self.take_clip is not None:
-            self.wrapper.clip_func = self.take_clip
+        self.wrapper.backward, self.wrapper.step = self.take_backward, self.take_step
 
     def begin(self) -> None:
         """Begin an iteration."""
@@ -77,7 +65,7 @@ class StepGuard:
         self.latest.append(loss)
         self.losses.append(loss)
 
-    def spoil(self) -> None:
+    def mark_bad(self) -> None:
         """Let the step that this iteration belongs to be skipped."""
         self.note(torch.tensor(torch.nan))
 
@@ -95,24 +83,9 @@ class StepGuard:
             self.stepped = finite_gradient
             self.take_step(**kwargs)
 
-    def clip(self,
-             parameters: list[Tensor],
-             max_norm: float,
-             norm_type: float = 2.,
-             **kwargs: Any) -> Tensor:
-        """As torch's ``clip_grad_norm_``, with the norm ``()`` that is known already."""
-        total, own = self.total, self.trained()
-        known = total is not None and norm_type == 2 and not kwargs and all(
-            one is other and not isinstance(one.grad, DTensor)
-            for one, other in zip_longest(parameters, own))  # yapf: disable
-        if total is None or not known:
-            return clip_grad_norm_(parameters, max_norm, norm_type, **kwargs)
-        clip_grads_with_norm_(parameters, max_norm, total)
-        return total
-
     def are_finite(self) -> tuple[bool, bool]:
-        """Whether losses and gradients of a step are, in all processes."""
-        total = self.total = norm(each.grad for each in self.trained())
+        """Return whether losses and gradients of a step are finite, in all processes."""
+        total = norm(each.grad for each in self.trained())
         losses = [loss.float().mean().to(total.device) for loss in self.losses]
         *of_losses, gradient = torch.stack([*losses, total.float()]).isfinite().tolist()
         gradient = gradient or all(is_finite(each.grad) for each in self.trained())
@@ -123,12 +96,12 @@ class StepGuard:
         return bool(of_loss), bool(of_gradient)
 
     def trained(self) -> Iterator[Tensor]:
-        """Parameters with a gradient."""
+        """Yield the parameters with a gradient."""
         for group in self.wrapper.optimizer.param_groups:
             yield from (each for each in group['params'] if each.grad is not None)
 
     def scaler_adapts(self) -> bool:
-        """Whether a scaler of losses may be the cause of an overflow, and lowers its factor."""
+        """Return True if a scaler of losses may cause an overflow, and lowers its factor."""
         wrapper = self.wrapper
         return isinstance(wrapper, AmpOptimWrapper) and wrapper._scale_update_param is None and \
             wrapper.loss_scaler.get_scale() > 1
@@ -136,7 +109,7 @@ class StepGuard:
     def abandon(self) -> None:
         """Count an iteration that ended in an error before its loss was there."""
         self.wrapper._inner_count += 1
-        self.spoil()
+        self.mark_bad()
         if self.wrapper.should_update():
             self.step()
         self.wrapper.zero_grad()

@@ -141,3 +141,22 @@ class Batches:
         if self.iterator is None:
             self.iterator = iter(self.loader)
         return next(self.iterator)
+
+    def end_workers(self) -> None:
+        """Drop the batches that are not taken yet, and with them the workers that load them."""
+        self.iterator = self.loader._iterator = None
+
+
+def end_workers(*loops: Any) -> None:
+    """End the workers of loops that are done, which wait for another pass or load more batches.
+
+    torch would wait five seconds for each that the garbage collector ends.
+
+    Args:
+        loops: Loops of a runner, or None.
+    """
+    for loop in loops:
+        if isinstance(loader := getattr(loop, 'dataloader', None), DataLoader):
+            loader._iterator = None
+        if isinstance(batches := getattr(loop, 'dataloader_iterator', None), Batches):
+            batches.end_workers()

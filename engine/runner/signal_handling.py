@@ -24,8 +24,7 @@ from colonnade.common.atomic_files import write_text
 from colonnade.common.distributed import failing_together
 
 from ..distributed.sharded_tensors import keep_shards
-from ..work_dir.last_checkpoint import INTERRUPTED, LastCheckpoints
-from ..work_dir.saving import saving_hook
+from ..work_dir.last_checkpoint import INTERRUPTED, saving_hook
 from .hooks import averages_weights, is_between_steps
 from .loops import SeededEpochLoop
 
@@ -192,8 +191,7 @@ class StopOnSignal(Hook):
         hook = saving_hook(runner)
         if hook is None or not goes_on_from_here(runner):
             return None
-        saved = [each.saved_at for each in runner.hooks if isinstance(each, LastCheckpoints)]
-        if runner.iter in saved and hook.save_optimizer:
+        if runner.iter == hook.saved_at and hook.save_optimizer:
             return hook.last_ckpt
         with failing_together():
             runner.save_checkpoint(

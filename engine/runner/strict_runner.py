@@ -29,8 +29,7 @@ from colonnade.weights.openmmlab import without_code
 from colonnade.weights.state_dicts import State, WeightsError
 
 from .hooks import BatchSizeHook, QuietFilter
-from .loops import seeded_loop
-from .worker_restarts import end_workers, restart_workers
+from .loops import end_workers, seeded_loop
 
 #: from a model's tensors, what a file holds, and its tensors under our names, to those to load
 Adapt = Callable[[State, Mapping[str, Any], State], State]
@@ -173,11 +172,9 @@ class StrictRunner(Runner):
         return super().build_train_loop(seeded_loop(loop))
 
     def build_dataloader(self, dataloader: Any, *args: Any, **kwargs: Any) -> DataLoader:
-        """As mmengine's; workers that are killed are started again.
-
-        Samples that break name themselves, and those of training may be skipped.
+        """As mmengine's; samples that break name themselves, and those of training may be skipped.
         """
-        built = restart_workers(Runner.build_dataloader(dataloader, *args, **kwargs))
+        built = Runner.build_dataloader(dataloader, *args, **kwargs)
         is_training = dataloader is self._train_dataloader
         may_skip = is_training and not self.skipped_samples
         advice = ADVICE + '; --on-bad-data skip takes others in their place' * may_skip

@@ -13,17 +13,13 @@ from mmengine.runner import Runner
 from colonnade.common.errors import UserError
 
 from ..runner.hooks import hooks_of
-from .best_checkpoint import BestCheckpoint, names_of_best
 from .best_metric import best_metric, is_validated, keep_best, settle_auto, watched_metric
-from .deferred_checkpoints import SaveBetweenSteps
 from .early_stopping import Patience
-from .last_checkpoint import LastCheckpoints
+from .last_checkpoint import take_over_saving
 from .metrics_recorder import CompleteMetrics, LoggedSteps, Recorder
 from .metrics_table import MetricsTable
 from .progress_line import progress_line
-from .safe_logging import outlived
-from .saving import saving_hook
-from .trackers import add_backend, add_trackers, backends_of, check_trackers
+from .trackers import add_backend, add_trackers, backends_of, check_trackers, outlived
 
 TABLE = 'metrics.csv'
 
@@ -77,8 +73,8 @@ def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
         trackers: See :func:`settle`.
     """
     cfg, table = runner.cfg, MetricsTable(Path(runner.work_dir, TABLE))
-    recorder, saving = Recorder(table), saving_hook(runner)
-    names = names_of_best(saving)
+    recorder, saving = Recorder(table), take_over_saving(runner)
+    names = [name for name in saving.names if name != 'auto'] if saving else []
     if patience is not None:
         monitor, rule = watched_metric(cfg)
         names = list(dict.fromkeys([*names, monitor]))
@@ -86,11 +82,6 @@ def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
         runner.register_hook(CompleteMetrics(names))
     add_backend(runner, LoggedSteps.__name__, LoggedSteps(runner, recorder))
     add_trackers(runner, trackers)
-    if saving is not None:
-        last = LastCheckpoints(saving)
-        runner.register_hook(SaveBetweenSteps(saving))
-        runner.register_hook(last)  # tries again at the end what the one above could not save
-        runner.register_hook(BestCheckpoint(saving))
     runner.register_hook(recorder)
     if patience is not None:
         runner.register_hook(

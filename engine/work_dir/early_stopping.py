@@ -9,7 +9,7 @@ from mmengine.hooks import EarlyStoppingHook
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from ..runner.hooks import is_between_steps
-from .last_checkpoint import save_last
+from .last_checkpoint import saving_hook
 from .metrics_table import MetricsTable
 
 
@@ -69,7 +69,8 @@ class Patience(EarlyStoppingHook):
             return
         if iteration < runner.max_iters and is_between_steps(runner):
             self.stop(runner, iteration)
-            save_last(runner, epoch, iteration)
+            if (saving := saving_hook(runner)) is not None:
+                saving.save_final(runner, epoch, iteration)
 
     def count(self, score: float) -> None:
         """Count an evaluation."""

@@ -1,4 +1,4 @@
-"""The last checkpoints of a run: whole, on the disk, and there until newer ones are."""
+"""The checkpoints of a run: whole, on the disk, and there until newer ones are."""
 from __future__ import annotations
 
 from collections import deque
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.dist import is_main_process
-from mmengine.hooks import CheckpointHook, Hook
+from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from colonnade.common.atomic_files import write_text
@@ -14,49 +14,66 @@ from colonnade.common.distributed import failing_together
 from colonnade.common.errors import FileError
 from colonnade.weights.checkpoint_files import NAME, CheckpointError, is_local
 
-from .saving import saving_hook, unless_it_fails
+from ..runner.hooks import is_between_steps
+from .best_checkpoint import BestCheckpoint, unless_it_fails
 
 FILE = 'last_checkpoint'  # mmengine's
 INTERRUPTED = 'interrupted.pth'  # of a run that a signal has stopped
 
 
-class LastCheckpoints(Hook):
-    """Saves the state of training in place of mmengine's hook.
+class RunCheckpoints(BestCheckpoint):
+    """mmengine's hook that saves checkpoints, so that training can go on from one at any time.
 
     - Files appear whole or not at all, and have their SHA-256 beside them.
     - The oldest is deleted when a new one is on the disk, not before.
     - If one cannot be written, as on a full disk, training goes on. It is tried again when the next
       is due, and at the end of training.
-
-    Args:
-        saving: mmengine's hook, which says when to save. It is changed in place.
+    - With accumulation, gradients may be summed that the optimizer has not stepped on, and that no
+      checkpoint holds. It waits for the step. It also waits while steps are skipped, so that it
+      takes the place of no good one, but at the end of training.
 
     Attributes:
+        is_suspect: Whether the latest step was skipped, in which processes agree.
+        waiting: The number of the epoch or iteration of a checkpoint that waits.
+        is_missing: Whether the state that should have been saved last is not.
         saved_at: The iteration of the latest checkpoint that was saved; -1 if there is none.
+        is_plain: Whether mmengine's own hook would write, and no subclass of another library.
     """
 
-    priority = 'LOWEST'  # behind what saves checkpoints
-
-    def __init__(self, saving: CheckpointHook) -> None:
-        self.saving = saving
-        self.is_missing = False  # the state that should have been saved last
-        self.saved_at = -1
-        self._write = saving._save_checkpoint_with_step
-        #: subclasses of other libraries write in their own way
-        self.is_plain = type(saving)._save_checkpoint_with_step is \
-            CheckpointHook._save_checkpoint_with_step
-        saving._save_checkpoint_with_step = self.save
+    backend_args: dict[str, Any] | None
+    is_plain = True
+    is_suspect = False
+    waiting: int | None = None
+    is_missing = False
+    saved_at = -1
 
     def before_run(self, runner: Runner) -> None:
-        """Let the hook write whole files, also with runners that are not ours."""
-        hook = self.saving
-        if is_local(hook.out_dir or runner.work_dir, hook.file_client_args, hook.backend_args):
-            hook.backend_args = dict(backend=NAME)
+        """Write whole files, also with runners that are not ours."""
+        super().before_run(runner)
+        if is_local(self.out_dir or runner.work_dir, self.file_client_args, self.backend_args):
+            self.backend_args = dict(backend=NAME)
 
     def before_train(self, runner: Runner) -> None:
-        """Take the checkpoint that training goes on from for the last one."""
+        """As mmengine's; the checkpoint that training goes on from is the last one."""
+        super().before_train(runner)
         if runner.iter:
-            self.saving.last_ckpt = runner._load_from
+            self.last_ckpt = runner._load_from
+
+    def may_save(self, runner: Runner, iteration: int) -> bool:
+        """Return True if a checkpoint may be saved behind so many iterations."""
+        ends = iteration >= runner.max_iters or getattr(runner.train_loop, 'stop_training', False)
+        return is_between_steps(runner) and (ends or not self.is_suspect)
+
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
+        """Save a checkpoint, or do so behind the optimizer's next step."""
+        if self.may_save(runner, meta['iter']):
+            self.waiting = None
+            self.save(runner, step, meta)
+            return
+        if self.waiting is None:
+            runner.logger.info(f'the checkpoint that is due at iteration {meta["iter"]} waits for '
+                               'the next step of the optimizer')
+        self.waiting = step
 
     def save(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
         """Save a checkpoint, or log why there is none."""
@@ -64,8 +81,8 @@ class LastCheckpoints(Hook):
             self.write(runner, step, meta)
         except FileError as error:
             if self.saved_at == meta['iter']:
-                runner.logger.warning(f'{error}. {self.saving.last_ckpt} is on the disk, without '
-                                      'what is noted of the best checkpoint since')
+                runner.logger.warning(f'{error}. {self.last_ckpt} is on the disk, without what is '
+                                      'noted of the best checkpoint since')
                 return
             self.is_missing = True
             runner.logger.error(f'{error}. Training goes on, and saves again when the next '
@@ -83,40 +100,40 @@ class LastCheckpoints(Hook):
             self.write_plain(runner, step, meta)
         else:
             with failing_together():
-                self._write(runner, step, meta)
+                super()._save_checkpoint_with_step(runner, step, meta)
         self.saved_at = meta['iter']
         if is_main_process():
             self.delete(runner, INTERRUPTED)
 
     def write_plain(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
-        """As :meth:`write`, in the place of mmengine's own hook."""
-        hook, limit = self.saving, self.saving.max_keep_ckpts
-        name = hook.filename_tmpl.format(step)
-        path = str(hook.file_backend.join_path(hook.out_dir, name))
-        kept = [other for other in getattr(hook, 'keep_ckpt_ids', ()) if other != step] + [step]
+        """As :meth:`write`, in the place of mmengine's own method."""
+        limit = self.max_keep_ckpts
+        name = self.filename_tmpl.format(step)
+        path = str(self.file_backend.join_path(self.out_dir, name))
+        kept = [other for other in getattr(self, 'keep_ckpt_ids', ()) if other != step] + [step]
         with unless_it_fails(runner), failing_together():
             runner.message_hub.update_info('last_ckpt', path)
             if limit > 0:
                 runner.message_hub.update_info('keep_ckpt_ids', kept[-limit:])
             runner.save_checkpoint(
-                hook.out_dir,
+                self.out_dir,
                 name,
-                hook.file_client_args,
-                save_optimizer=hook.save_optimizer,
-                save_param_scheduler=hook.save_param_scheduler,
+                self.file_client_args,
+                save_optimizer=self.save_optimizer,
+                save_param_scheduler=self.save_param_scheduler,
                 meta=meta,
-                by_epoch=hook.by_epoch,
-                backend_args=hook.backend_args,
-                **hook.args)
-        hook.last_ckpt = path
+                by_epoch=self.by_epoch,
+                backend_args=self.backend_args,
+                **self.args)
+        self.last_ckpt = path
         if limit > 0:
-            hook.keep_ckpt_ids = deque(kept[-limit:], limit)
+            self.keep_ckpt_ids = deque(kept[-limit:], limit)
         if is_main_process():
-            self.note(runner, path)
+            self.note_last(runner, path)
             for other in kept[:-limit] if limit > 0 else ():
-                self.delete(runner, hook.filename_tmpl.format(other))
+                self.delete(runner, self.filename_tmpl.format(other))
 
-    def note(self, runner: Runner, path: str) -> None:
+    def note_last(self, runner: Runner, path: str) -> None:
         """Write down which checkpoint is the last; going on finds it without that too."""
         try:
             write_text(Path(runner.work_dir, FILE), path, synced=True)
@@ -125,8 +142,8 @@ class LastCheckpoints(Hook):
 
     def delete(self, runner: Runner, name: str) -> None:
         """Delete a checkpoint of which there are newer ones."""
-        files = self.saving.file_backend
-        path = files.join_path(self.saving.out_dir, name)
+        files = self.file_backend
+        path = files.join_path(self.out_dir, name)
         try:
             if files.isfile(path):
                 files.remove(path)
@@ -140,38 +157,78 @@ class LastCheckpoints(Hook):
         path = runner.message_hub.runtime_info.get('last_ckpt')
         return f'The newest checkpoint is {path}' if path else 'There is no checkpoint yet'
 
+    def after_train_iter(self,
+                         runner: Runner,
+                         batch_idx: int,
+                         data_batch: Any = None,
+                         outputs: dict | None = None) -> None:
+        """As mmengine's; then save what waits."""
+        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+        done = runner.iter + 1
+        if self.waiting is not None and self.may_save(runner, done):
+            step = self.waiting if self.by_epoch else done
+            self._save_checkpoint_with_step(runner, step, dict(epoch=runner.epoch, iter=done))
+
     def after_train(self, runner: Runner) -> None:
-        """Save what is missing.
+        """Save what waits still where a hook has ended training, and what is missing.
 
         Raises:
             CheckpointError: If it cannot be written.
         """
-        if not self.is_missing:
-            return
-        step = runner.epoch if self.saving.by_epoch else runner.iter
-        try:
-            self.write(runner, step, dict(epoch=runner.epoch, iter=runner.iter))
-        except FileError as error:
-            has_one = runner.message_hub.runtime_info.get('last_ckpt')
-            what = 'go on with --resume' if has_one else 'train again'
-            raise CheckpointError(
-                error.errno, f'{error}. Training has ended, and its last state is lost: make room '
-                f'and {what}. {self.newest(runner)}') from error
-        self.is_missing = False
-        runner.logger.info(f'the last state is saved: {self.saving.last_ckpt}')
+        step = runner.epoch if self.by_epoch else runner.iter
+        meta = dict(epoch=runner.epoch, iter=runner.iter)
+        if self.waiting is not None:
+            self.waiting = None
+            self.save(runner, step, meta)
+        if self.is_missing:
+            try:
+                self.write(runner, step, meta)
+            except FileError as error:
+                has_one = runner.message_hub.runtime_info.get('last_ckpt')
+                what = 'go on with --resume' if has_one else 'train again'
+                raise CheckpointError(
+                    error.errno, f'{error}. Training has ended, and its last state is lost: make '
+                    f'room and {what}. {self.newest(runner)}') from error
+            self.is_missing = False
+            runner.logger.info(f'the last state is saved: {self.last_ckpt}')
+        super().after_train(runner)
+
+    def save_final(self, runner: Runner, epoch: int, iteration: int) -> None:
+        """Save the state of training, unless that was done or the config saves none at the end.
+
+        Args:
+            runner: Between two iterations.
+            epoch: How many are done.
+            iteration: How many are done.
+        """
+        step = epoch if self.by_epoch else iteration
+        is_saved = self.last_ckpt and \
+            Path(self.last_ckpt).name == self.filename_tmpl.format(step)
+        if (self.save_last or self.interval > 0) and not is_saved:
+            self._save_checkpoint_with_step(runner, step, dict(epoch=epoch, iter=iteration))
 
 
-def save_last(runner: Runner, epoch: int, iteration: int) -> None:
-    """Save the state of training, unless that was done or the config saves none at the end.
+def saving_hook(runner: Runner) -> RunCheckpoints | None:
+    """Return the hook of a training that saves checkpoints."""
+    return next((hook for hook in runner.hooks if isinstance(hook, RunCheckpoints)), None)
 
-    Args:
-        runner: Between two iterations.
-        epoch: How many are done.
-        iteration: How many are done.
+
+def take_over_saving(runner: Runner) -> RunCheckpoints | None:
+    """Put a hook of ours in the place of mmengine's that saves checkpoints, with its settings.
+
+    A subclass of another library keeps its methods behind ours.
     """
-    hook = saving_hook(runner)
-    if hook is None or not (hook.save_last or hook.interval > 0):
-        return
-    step = epoch if hook.by_epoch else iteration
-    if not hook.last_ckpt or Path(hook.last_ckpt).name != hook.filename_tmpl.format(step):
-        hook._save_checkpoint_with_step(runner, step, meta=dict(epoch=epoch, iter=iteration))
+    for place, hook in enumerate(runner.hooks):
+        if isinstance(hook, CheckpointHook):
+            kind = type(hook)
+            ours: Any = RunCheckpoints if kind is CheckpointHook else \
+                type(kind.__name__, (RunCheckpoints, kind), {})
+            own: RunCheckpoints = ours.__new__(ours)
+            own.__dict__.update(vars(hook))
+            own.is_plain = kind._save_checkpoint_with_step is \
+                CheckpointHook._save_checkpoint_with_step
+            if own.save_best:
+                own._init_rule(own.rules, own.key_indicators)  # with our rule_map
+            runner.hooks[place] = own
+            return own
+    return None

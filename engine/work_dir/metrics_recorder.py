@@ -5,9 +5,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from mmengine.dist import get_world_size, is_main_process
+from mmengine.dist import broadcast_object_list, get_world_size, is_main_process
 from mmengine.hooks import Hook
-from mmengine.runner import EpochBasedTrainLoop, Runner
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from mmengine.visualization import BaseVisBackend
 
 from .metric_values import as_number, complete
@@ -136,3 +136,43 @@ def iterations_per_epoch(runner: Runner) -> float:
         return len(loader.dataset) / (runner.cfg.train_dataloader.batch_size * get_world_size())
     except (AttributeError, TypeError):  # batches of no fixed size, or a stream of images
         return 0.
+
+
+class PendingEvaluation(Hook):
+    """Evaluates before training goes on, where the checkpoint was saved and its evaluation not.
+
+    Args:
+        table: Of the run; if it is empty, the run did not begin in this folder.
+    """
+
+    priority = 'LOWEST'  # behind all others, which are ready for an evaluation then
+
+    def __init__(self, table: MetricsTable) -> None:
+        self.table = table
+
+    def before_train(self, runner: Runner) -> None:
+        """Evaluate if that is due."""
+        if not runner.iter or not is_due(runner):
+            return
+        lacks = [bool(self.table.rows()) and not self.table.is_evaluated(runner.iter)]
+        broadcast_object_list(lacks)  # the first process has the table
+        if lacks[0]:
+            runner.logger.info(f'the evaluation of iteration {runner.iter} is missing, and made')
+            runner.val_loop.run()
+
+
+def is_due(runner: Runner) -> bool:
+    """Whether mmengine's loops evaluate behind this iteration."""
+    loop = runner.train_loop
+    if runner.val_loop is None:
+        return False
+    if isinstance(loop, EpochBasedTrainLoop):
+        place, end = loop.epoch, loop.max_epochs
+        if loop.iter != place * len(loop.dataloader):
+            return False
+    elif isinstance(loop, IterBasedTrainLoop):
+        place, end = loop.iter, loop.max_iters
+    else:
+        return False
+    loop._decide_current_val_interval()
+    return place >= loop.val_begin and (place % loop.val_interval == 0 or place == end)

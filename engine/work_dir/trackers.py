@@ -1,10 +1,13 @@
-"""Services and programs that show the curves of runs, by mmengine's backends."""
+"""What shows the curves of runs, by mmengine's backends, and goes on where it cannot be written."""
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -114,3 +117,47 @@ def same_wandb_run(cfg: Config, trackers: Sequence[str]) -> Iterator[None]:
 def backends_of(runner: Runner) -> dict[str, BaseVisBackend]:
     """What a runner's visualizer writes to."""
     return runner.visualizer._vis_backends
+
+
+@contextmanager
+def outlived(runner: Runner) -> Iterator[None]:
+    """While open, a full disk costs lines of logs and curves, and not the training.
+
+    The first line that is missing is told.
+    """
+    backends = list(backends_of(runner).values())
+    files = [each for each in runner.logger.handlers if isinstance(each, logging.FileHandler)]
+    for backend in backends:
+        backend.add_scalars = partial(try_to_write, backend.add_scalars, set(),
+                                      type(backend).__name__, runner.logger)
+    for file in files:
+        file.handleError = partial(say_once, file, set())  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for backend in backends:
+            del backend.add_scalars
+        for file in files:
+            del file.handleError
+
+
+def try_to_write(write: Callable[..., None], told: set[str], name: str, logger: logging.Logger,
+                 *values: Any, **options: Any) -> None:
+    """Hand numbers to a backend; an OSError is a warning."""
+    try:
+        write(*values, **options)
+    except OSError as error:
+        if not told:
+            logger.warning(f'{name} cannot write, and lacks numbers until it can: {error}')
+        told.add(name)
+
+
+def say_once(file: logging.FileHandler, told: set[str], record: logging.LogRecord) -> None:
+    """What a log's file does with an error, in place of printing a traceback for each line."""
+    error = sys.exc_info()[1]
+    if not isinstance(error, OSError):
+        type(file).handleError(file, record)
+    elif not told:
+        told.add(file.baseFilename)
+        print(f'{file.baseFilename} cannot be written, and lacks lines until it can: {error}',
+              file=sys.stderr)  # yapf: disable

@@ -1,39 +1,34 @@
-"""Long runs hold no more at their end; workers, disks and users that fail or crowd lose nothing."""
+"""Long runs hold no more at their end; disks and users that fail or crowd lose nothing."""
 from __future__ import annotations
 
 import errno
-import gc
 import json
 import multiprocessing
 import os
 import random
-import signal
 import threading
 import time
-import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from copy import copy
-from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-import torch
-from conftest import SHORT, config, latest_log
+from conftest import SHORT, config
 from live_server import file_of, live_server, random_model, shapes_image
 from mmengine.fileio import get
 from test_memory_stays_flat import SIDES, held
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader
 
 from colonnade.common.storage import retrying_backend
 from colonnade.common.storage.shard_index import Place
 from colonnade.common.storage.shard_reader import read_place
-from colonnade.engine.runner.worker_restarts import RestartingLoader, WorkersDied, restart_workers
+from colonnade.engine.runner.loops import Batches, end_workers
+from colonnade.engine.runner.seeding import endless_loader
 
 GROWTH = 8  # MiB that a part of a run may hold more than the part before
 
@@ -123,160 +118,39 @@ def test_200_users_at_once() -> None:
                                    atol=0.1)
 
 
-class Fatal(Dataset):
-    """Samples with random numbers, during one of which the worker is killed.
-
-    Args:
-        done: A file that says that it was; killed again and again if None.
-    """
-
-    def __init__(self, done: Path | None) -> None:
-        self.done = done
-
-    def __len__(self) -> int:
-        return 24
-
-    def __getitem__(self, index: int) -> int:
-        if index == 9 and get_worker_info() and not (self.done and self.done.exists()):
-            if self.done:
-                self.done.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return index
-
-    def get_data_info(self, index: int) -> dict[str, str]:
-        return dict(img_path=f'{index}.jpg')
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('persistent', [False, True])
-def test_killed_workers_are_started_again(persistent: bool, tmp_path: Path) -> None:
-    """No batch is lost, none comes twice, and random numbers of this process are the same."""
-    data = Fatal(tmp_path / 'done')
-    loader = restart_workers(DataLoader(data, 2, num_workers=2, persistent_workers=persistent))
-    before = signal.getsignal(signal.SIGCHLD)
-    torch.manual_seed(0)
-    batches = [batch.tolist() for _ in range(2) for batch in loader]
-    state = torch.random.get_rng_state()
-    assert (tmp_path / 'done').exists()
-    assert batches == [[2 * i, 2 * i + 1] for _ in range(2) for i in range(12)]
-    assert signal.getsignal(signal.SIGCHLD) == before
-    torch.manual_seed(0)
-    plain = DataLoader(data, 2, num_workers=2, persistent_workers=persistent)
-    assert [batch.tolist() for _ in range(2) for batch in plain] == batches
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
-@pytest.mark.parametrize('persistent', [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_pass_in_the_middle_of_another(persistent: bool) -> None:
+def test_workers_end_with_their_run(persistent: bool) -> None:
+    """Also those of an endless pass, which would go on; another pass starts others."""
     data: Any = range(8)
-    loader = restart_workers(DataLoader(data, 2, num_workers=1, persistent_workers=persistent))
-    expected, outer = [[0, 1], [2, 3], [4, 5], [6, 7]], []
-    for batch in loader:
-        outer.append(batch.tolist())
-        if len(outer) == 2:
-            assert next(iter(loader)).tolist() == [0, 1]  # left in its middle
-            assert [each.tolist() for each in loader] == expected
-    assert outer == expected and [each.tolist() for each in loader] == expected
+    loader = DataLoader(data, 2, num_workers=2, persistent_workers=persistent)
+    endless, seeded = endless_loader(loader)
+    loop = SimpleNamespace(dataloader=loader, dataloader_iterator=Batches(endless))
+    assert seeded is not None
+    seeded.start(seed=0, iteration=0, skip=0)
+    found = [next(loop.dataloader_iterator).tolist() for _ in range(2)]
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    workers = multiprocessing.active_children()
+    assert len(workers) == (4 if persistent else 2) and found == [[0, 1], [2, 3]]
+    end_workers(loop, None)
+    assert not any(worker.is_alive() for worker in workers)
+    assert next(loop.dataloader_iterator).tolist() == [0, 1]
+    end_workers(loop)
 
 
 @pytest.mark.slow
-def test_workers_that_die_again_and_again() -> None:
-    loader = restart_workers(DataLoader(Fatal(None), 2, num_workers=1))
-    assert isinstance(loader, RestartingLoader) and len(loader) == 12
-    with pytest.raises(WorkersDied, match=r'worker \d+ \(SIGKILL, as for lack of memory\) died, as '
-                       r'did .* 3 times among the same samples: .*9.jpg'):  # yapf: disable
-        list(loader)
-
-
-class Large(Dataset):
-    """Samples that are larger than a pipe holds, with the worker that reads them."""
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> tuple[int, int, bytes]:
-        return os.getpid(), index, bytes(1_000_000)
-
-
-@pytest.mark.parametrize('at', [2, 7])
-def test_a_worker_is_killed_in_a_step(at: int) -> None:
-    """While it sends a batch, or between two passes, where it stays for the next."""
-    loader = restart_workers(
-        DataLoader(Large(), num_workers=1, collate_fn=list, persistent_workers=True))
-    found = []
-    for step, [(worker, index, _)] in enumerate(chain(loader, loader)):
-        found.append(index)
-        if step == at:
-            time.sleep(0.2)  # it fills its pipe meanwhile
-            os.kill(worker, signal.SIGKILL)
-    assert found == 2 * list(range(8))
-
-
-@pytest.mark.parametrize('persistent', [False, True])
-def test_workers_end_when_they_are_told_to(persistent: bool) -> None:
-    """In the middle of a pass too, which goes on with others; and with the last reference."""
-    data: Any = range(8)
-    loader = restart_workers(DataLoader(data, 2, num_workers=2, persistent_workers=persistent))
-    assert isinstance(loader, RestartingLoader)
-    batches = iter(copy(loader))  # as loops without an end read it
-    found = [next(batches).tolist()]
-    first = multiprocessing.active_children()
-    loader.end_workers()
-    assert len(first) == 2 and not any(worker.is_alive() for worker in first)
-    found += [batch.tolist() for batch in batches]
-    assert found == [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    gone = weakref.ref(loader)
-    gc.disable()
-    try:
-        del batches, loader
-        assert gone() is None
-    finally:
-        gc.enable()
-
-
-def test_passes_leave_no_file_open() -> None:
-    """Also where the collector of garbage is off."""
-    loader = restart_workers(DataLoader(Large(), num_workers=1, collate_fn=list))
-    before = pipes()
-    gc.disable()
-    try:
-        for _ in range(4):
-            assert len(list(loader)) == 8
-        for _ in range(600):  # threads that feed workers close theirs a little later
-            if not (left := pipes() - before):
-                break
-            time.sleep(0.1)
-    finally:
-        gc.enable()
-    assert not left
-
-
-def pipes() -> set[str]:
-    """The pipes that this process has open."""
-    found = set()
-    for file in Path('/proc/self/fd').iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            found.add(os.readlink(file))
-    return {name for name in found if name.startswith('pipe:')}
-
-
-@pytest.mark.slow
-def test_a_training_goes_on_without_a_killed_worker(run_tool: Callable, shapes: Path,
-                                                    tmp_path: Path) -> None:
+def test_a_killed_worker_ends_a_training(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
+    """At once, with torch's error; what was saved before is there."""
     (tmp_path / 'faulty.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
         "custom_imports = dict(imports=['process_faults'])\n"
         'train_dataloader = dict(dataset=dict(pipeline=[dict(type="SampleFault", fault="kill", '
-        f'count=3, done={str(tmp_path / "done")!r}), '
-        '*_base_.train_dataloader.dataset.pipeline]))\n')
-    run_tool('train', tmp_path / 'faulty.py', '--data-root', shapes / 'ade', '--work-dir',
-             tmp_path / 'run', *SHORT[:1], 'train_cfg.max_iters=4', 'val_dataloader=None',
-             'val_evaluator=None', 'val_cfg=None', 'default_hooks.checkpoint.interval=4',
-             'train_dataloader.num_workers=2', 'train_dataloader.batch_size=2')
-    assert not multiprocessing.active_children()
-    log = latest_log(tmp_path / 'run')
-    assert (tmp_path / 'done').exists() and (tmp_path / 'run/iter_4.pth').exists()
-    assert '(SIGKILL, as for lack of memory) of the data loader died: all its workers' in log
+        'count=20), *_base_.train_dataloader.dataset.pipeline]))\n')
+    with pytest.raises(RuntimeError, match=r'DataLoader worker \(pid \d+\) is killed by signal'):
+        run_tool('train', tmp_path / 'faulty.py', '--data-root', shapes / 'ade', '--work-dir',
+                 tmp_path / 'run', *SHORT[:1], 'train_cfg.max_iters=99', 'val_dataloader=None',
+                 'val_evaluator=None', 'val_cfg=None', 'default_hooks.checkpoint.interval=4',
+                 'train_dataloader.num_workers=2', 'train_dataloader.batch_size=2')
+    assert list((tmp_path / 'run').glob('iter_*.pth'))
 
 
 @pytest.fixture

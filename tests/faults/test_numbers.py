@@ -1,13 +1,12 @@
-"""NaN and infinity in images, targets, weights, losses and gradients; losses that explode."""
+"""NaN and infinity in images, targets, weights, losses and gradients."""
 from __future__ import annotations
 
 import csv
-import random
 import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from math import exp, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from colonnade.engine.distributed.sharded_tensors import whole
-from colonnade.engine.nan_guard import skip_bad_steps
+from colonnade.engine.nan_guard import NanGuard, skip_bad_steps
 from colonnade.engine.nan_guard.finite import not_finite, tensors_in
-from colonnade.engine.nan_guard.loss_spikes import LossLevel
-from colonnade.engine.nan_guard.nan_guard_hook import FiniteSteps
-from colonnade.engine.work_dir.deferred_checkpoints import SaveBetweenSteps
-from colonnade.engine.work_dir.saving import saving_hook
+from colonnade.engine.work_dir.last_checkpoint import take_over_saving
 from colonnade.settings.reading import read_config
 from colonnade.visualization.run_report.record_folder import read_run
 from colonnade.visualization.run_report.report_page import skipped_rows
@@ -155,9 +151,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_layout: None,
             custom_hooks=list(hooks), log_processor=dict(by_epoch=False),
             experiment_name=f'{time.time_ns()}')  # yapf: disable
         skip_bad_steps(runner, max_bad_steps)
-        saving = saving_hook(runner)
-        assert saving is not None
-        runner.register_hook(SaveBetweenSteps(saving))
+        take_over_saving(runner)
         if train:
             runner.train()
         return runner
@@ -244,7 +238,7 @@ def test_a_healthy_run_is_the_same_to_the_bit(small: Callable, log: Callable,
                                               clip: dict | None) -> None:
     guarded = small(4, clip_grad=clip and dict(clip))
     plain = small(4, clip_grad=clip and dict(clip), train=False)
-    for hook in [hook for hook in plain.hooks if 'divergence' in type(hook).__module__]:
+    for hook in [hook for hook in plain.hooks if 'nan_guard' in type(hook).__module__]:
         plain.hooks.remove(hook)
     plain.train()
     for name, value in guarded.model.state_dict().items():
@@ -385,22 +379,6 @@ def test_an_overflow_that_no_scaler_mends(small: Callable, monkeypatch: pytest.M
         small(20, type='ScaledOptimWrapper', init_scale=2.**4, max_bad_steps=2)
 
 
-def test_an_exploding_loss_is_warned_of_once(small: Callable, log: Callable) -> None:
-    runner = small(30, lr=3., clip_grad=dict(max_norm=1.))
-    assert log(runner).count('the loss has exploded') == 1
-    assert re.search(r'; the last checkpoint before it is \S+/iter_\d+.pth', log(runner))
-
-
-def test_noise_is_no_explosion() -> None:
-    """The losses of single batches differ by a factor of 16; a jump by 20 is found in 15 losses."""
-    noise = random.Random(0)
-    for _ in range(20):
-        level = LossLevel()
-        losses = [(0.2 + 3 * exp(-i / 100)) * exp(noise.gauss(0, 0.6)) for i in range(600)]
-        assert not any(map(level.add, losses))
-        assert any(level.add(20 * loss) for loss in losses[-15:])
-
-
 def test_the_hook_of_mmdet_does_not_end_training(small: Callable, log: Callable) -> None:
     from mmdet.engine.hooks import CheckInvalidLossHook
     runner = small(4, bad=[5], hooks=[dict(type=CheckInvalidLossHook, interval=1)], train=False)
@@ -466,7 +444,7 @@ class SameWeights(Hook):
     def after_train(self, runner: Runner) -> None:
         """Compare them."""
         sums = [sum(whole(p, True).double().sum().item() for p in runner.model.parameters())]
-        skipped = [h.num_skipped for h in runner.hooks if isinstance(h, FiniteSteps)]
+        skipped = [h.num_skipped for h in runner.hooks if isinstance(h, NanGuard)]
         found = all_gather_object((sums, skipped))
         runner.logger.info(f'same weights: {all(each == found[0] for each in found)}, {found}')
 
@@ -513,14 +491,11 @@ def test_processes_stop_together(train_two: Callable, options: list[str]) -> Non
 
 @pytest.mark.slow
 def test_a_million_times_the_learning_rate(train: Callable, tmp_path: Path) -> None:
-    """It ends with a message, or warns; whatever is saved is finite."""
-    stopped = False
+    """It may end with a message; whatever is saved is finite."""
     try:
         train(iters=60, **{'optim_wrapper.optimizer.lr': 1e4, 'optim_wrapper.clip_grad': None,
                            'param_scheduler': []})  # yapf: disable
     except SystemExit as error:
-        stopped = 'steps in a row were skipped' in str(error.code) or \
-            'no checkpoint is saved' in str(error.code)
-    text = latest_log(tmp_path / 'run')
-    assert stopped or 'the loss has exploded' in text
+        text = str(error.code)
+        assert 'steps in a row were skipped' in text or 'no checkpoint is saved' in text
     assert not any(map(not_finite_of, states(tmp_path / 'run')))
