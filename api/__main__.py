@@ -12,9 +12,9 @@ from importlib import import_module
 from colonnade.configs import list_configs
 
 TOOLS = ('benchmark', 'browse', 'check_config', 'check_data', 'compare', 'complexity',
-         'convert_checkpoint', 'export', 'feature_agreement', 'make_shapes', 'make_shards',
-         'new_config', 'package', 'param_groups', 'predict', 'rank_trunks', 'report', 'serve',
-         'test', 'train', 'transplant', 'visualize')
+         'convert_checkpoint', 'export', 'make_shapes', 'make_shards', 'new_config', 'package',
+         'param_groups', 'predict', 'rank_trunks', 'report', 'serve', 'test', 'train', 'transplant',
+         'visualize')
 
 
 def list_names(patterns: list[str]) -> None:
