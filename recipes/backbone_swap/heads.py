@@ -9,7 +9,7 @@ from mmengine.registry import MODELS
 
 from colonnade.models.feature_maps import Map, whole
 from colonnade.settings.checks.head_widths import strides_for_fpn_head
-from colonnade.settings.overrides import names_of_type
+from colonnade.settings.known_settings import names_of_type
 from colonnade.settings.registries import find_class
 
 from .notes import Notes

@@ -9,7 +9,7 @@ from typing import Any
 from colonnade.backbones import TRUNKS
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.models.feature_maps import Map, levels_of, maps_of, read_by, whole
-from colonnade.settings.overrides import names_of_type
+from colonnade.settings.known_settings import names_of_type
 from colonnade.weights.pretrained import IMAGENET
 
 from .backbone_names import Trunk
