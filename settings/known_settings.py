@@ -69,24 +69,33 @@ def names_of_type(kind: Any, *, is_wrapper: bool = False) -> Set[str] | None:
     if not inspect.isclass(found):
         return None
     cls: Any = found
-    names = get_arguments(cls)
-    return names | WRAPPER if names is not None and is_wrapper else names
+    arguments = get_arguments(cls)
+    if arguments is None:
+        return None
+    return arguments.keys() | WRAPPER if is_wrapper else arguments.keys()
 
 
 @cache
-def get_arguments(cls: Any) -> frozenset[str] | None:
-    """Return the arguments of a class and of bases that it passes them to; None if it takes any."""
-    names: set[str] = set()
+def get_arguments(cls: Any) -> dict[str, Any] | None:
+    """Return the arguments of a class and of bases that it passes them to, with their defaults.
+
+    Those without a default have ``Parameter.empty``. A class that takes any arguments has None.
+    """
+    arguments: dict[str, Any] = {}
     for base in cls.__mro__:
         if '__init__' not in vars(base) or base is object:
             continue
         parameters = inspect.signature(vars(base)['__init__']).parameters.values()
-        names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        arguments = {
+            p.name: p.default
+            for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        } | arguments
         if base is CheckpointHook:  # passes what it does not know to the runner, after hours
-            names |= set(inspect.signature(Runner.save_checkpoint).parameters)
+            arguments |= dict.fromkeys(inspect.signature(Runner.save_checkpoint).parameters)
         elif any(p.kind == p.VAR_KEYWORD for p in parameters):
             continue
-        return frozenset(names - {'self'})
+        arguments.pop('self')
+        return arguments
     return None
 
 
