@@ -20,7 +20,7 @@ from colonnade.configs import list_configs
 COMMANDS = {
     'Data': ('new_config', 'check_data', 'browse', 'make_shards', 'make_shapes'),
     'Training': ('check_config', 'train', 'report', 'compare', 'param_groups'),
-    'Evaluation': ('test', 'benchmark', 'complexity', 'rank_trunks', 'feature_agreement'),
+    'Evaluation': ('test', 'benchmark', 'complexity', 'rank_trunks'),
     'Inference': ('predict', 'visualize', 'serve', 'export', 'package'),
     'Conversion': ('convert_checkpoint', 'transplant'),
 }

@@ -52,9 +52,9 @@ def trial_model(cfg: Config, side: int) -> nn.Module:
 def trial_loss(model: nn.Module, cfg: Config, side: int) -> Tensor:
     """The loss for a drawn batch of two images."""
     if cfg.default_scope == 'mmdet':
-        batch = drawn_boxes(side, masks=loads_masks(cfg))
+        batch = drawn_boxes((side, side), masks=loads_masks(cfg))
     else:
-        batch = drawn_labels(side)
+        batch = drawn_labels((side, side))
     MessageHub.get_current_instance().update_info_dict(dict(epoch=0, iter=0))  # which heads look up
     losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
     return model.parse_losses(losses)[0]
@@ -76,25 +76,41 @@ def values_of(value: Any, name: str) -> Iterator[Any]:
         yield from values_of(item, name)
 
 
-def drawn_boxes(side: int, *, masks: bool) -> dict[str, Any]:
-    """Two images with boxes and labels of pixels, as mmdet's pipelines pack them."""
+def drawn_boxes(size: tuple[int, int],
+                images: int = 2,
+                *,
+                objects: int = 3,
+                masks: bool,
+                semantic: bool = True) -> dict[str, Any]:
+    """Return random images with boxes, as mmdet's pipelines pack them.
+
+    Args:
+        size: Height and width.
+        images: Number of images.
+        objects: Number of boxes of an image.
+        masks: Whether boxes have masks.
+        semantic: Whether images have label maps.
+    """
     from mmdet.testing import demo_mm_inputs  # imports much that nothing else needs
     batch = demo_mm_inputs(
-        2, (3, side, side), [3, 3], num_classes=2, with_mask=masks, with_semantic=True)
+        images, (3, *size), [objects] * images,
+        num_classes=2,
+        with_mask=masks,
+        with_semantic=semantic)
     for sample in batch['data_samples']:
-        sample.gt_instances.labels.zero_()  # every data set has a first class
+        sample.gt_instances.labels.zero_()  # every dataset has a first class
     return batch
 
 
-def drawn_labels(side: int) -> dict[str, Any]:
-    """Two images with labels of pixels, as mmseg's pipelines pack them."""
+def drawn_labels(size: tuple[int, int], images: int = 2) -> dict[str, Any]:
+    """Return random images with label maps, as mmseg's pipelines pack them."""
     from mmseg.structures import SegDataSample
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (2, 3, side, side), generator=generator).to(torch.uint8)
-    labels = torch.randint(2, (2, 1, side, side), generator=generator)
-    sizes = dict.fromkeys(('img_shape', 'ori_shape', 'pad_shape'), (side, side))
+    pixels = torch.randint(256, (images, 3, *size), generator=generator).to(torch.uint8)
+    labels = torch.randint(2, (images, 1, *size), generator=generator)
+    sizes = dict.fromkeys(('img_shape', 'ori_shape', 'pad_shape'), size)
     return dict(
-        inputs=list(images),
+        inputs=list(pixels),
         data_samples=[
             SegDataSample(metainfo=sizes, gt_sem_seg=PixelData(data=each)) for each in labels
         ])

@@ -8,7 +8,8 @@ import pytest
 from conftest import ROOT
 from mmengine.config import Config
 
-from colonnade.settings.overrides import is_misspelt, merge_options, value_at
+from colonnade.settings.known_settings import is_misspelt
+from colonnade.settings.overrides import merge_options, value_at
 from colonnade.settings.reading import read_config
 from colonnade.tools import train
 
@@ -176,9 +177,9 @@ def test_items_of_lists_are_set(key: str, value: Any, path: str, expected: Any) 
 
 
 def test_two_settings_of_one_place() -> None:
-    with pytest.raises(ValueError, match='drop_last.x: another setting takes'):
+    with pytest.raises(ValueError, match='drop_last is 0.5 and has no settings'):
         merge_options(
             read_config(DETECTOR), {
-                'test_dataloader.drop_last.x': 'y',
-                'test_dataloader.drop_last': 0.5
+                'test_dataloader.drop_last': 0.5,
+                'test_dataloader.drop_last.x': 'y'
             })

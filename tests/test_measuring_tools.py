@@ -6,7 +6,6 @@ import logging
 import re
 import runpy
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -20,7 +19,6 @@ from rounding import check_all_rounding, doubled
 from colonnade.evaluation.benchmark.candidates import build_contestant, build_trunk
 from colonnade.evaluation.benchmark.machine import computed_by_onednn, described, products
 from colonnade.evaluation.benchmark.measurement import Job, work_of
-from colonnade.evaluation.feature_consistency import correlation
 
 needs_linux = pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), reason='needs Linux')
 
@@ -121,13 +119,6 @@ def test_both_sides_of_the_benchmark_do_the_same(trunk: str) -> None:
     check_all_rounding(backbone(images), plain, exact)
 
 
-def test_correlation() -> None:
-    x = torch.randn(2, 3, 4, 5)
-    assert correlation(2 * x + 1, x) == pytest.approx(1.)
-    assert correlation(-x, x) == pytest.approx(-1.)
-    assert abs(correlation(torch.randn(8, 3, 40, 50), torch.randn(8, 3, 40, 50))) < 0.05
-
-
 RESMLP = ROOT / 'configs/sem_fpn/resmlp_nano_12_slim_shapes.py'
 
 
@@ -141,44 +132,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize('changes, message', [
-    (dict(sizes=[8]), r'--sizes must be at least 16 \(one patch\), got 8'),
-    (dict(sizes=[64, 0, -32]), r'--sizes must be at least 16 \(one patch\), got 0, -32'),
-    (dict(limit=0), '--limit must be at least 1, got 0'),
-    (dict(limit=-1), '--limit must be at least 1, got -1'),
-    (dict(config='no.py'), 'no config file no.py'),
-    (dict(config=ROOT / 'setup.cfg'), 'setup.cfg is no config'),
-    (dict(config=ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_shapes.py'), 'does not fit'),
-    (dict(
-        config=Path(find_spec('mmseg').origin).parent /
-        '.mim/configs/sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py'),
-     'backbone of .* must be one of .*XCiT.*, got ResNetV1c'),
-    (dict(checkpoint='no.pth'), 'no.pth'),
-    (dict(checkpoint=ROOT / 'setup.cfg'), 'setup.cfg'),
-    (dict(images='no/images'), 'no folder no/images'),
-    (dict(images=ROOT / 'backbones'), r'no .avif, .bmp, .* .webp images in .*backbones'),
-    (dict(images=b''), 'a.jpg is no image that can be read'),
-    (dict(images=b'no image'), 'a.jpg is no image that can be read'),
-])
-def test_feature_agreement_names_what_is_wrong(changes: dict, message: str, shapes: Path,
-                                               checkpoint: Path, run_tool: Callable,
-                                               tmp_path: Path) -> None:
-    images = changes.get('images', shapes / 'ade/images/validation')
-    if isinstance(images, bytes):
-        (tmp_path / 'a.jpg').write_bytes(images)
-        images = tmp_path
-    with pytest.raises(SystemExit) as error:
-        run_tool('feature_agreement', changes.get('config', RESMLP),
-                 changes.get('checkpoint', checkpoint), '--images', images, '--limit',
-                 changes.get('limit', 2), '--sizes', *changes.get('sizes', [64]))
-    assert re.match(f'feature_agreement: (.|\n)*{message}', error.value.code)
-
-
-def test_feature_agreement_compares_both_mixings(shapes: Path, checkpoint: Path, run_tool: Callable,
-                                                 capsys: pytest.CaptureFixture[str]) -> None:
-    run_tool('feature_agreement', RESMLP, checkpoint, '--images', shapes / 'ade/images/validation',
-             '--sizes', 128, 192)
-    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[-2:])
+def test_consistency_of_both_mixings(shapes: Path, checkpoint: Path) -> None:
+    printed = run_python('docs/measure_consistency.py', RESMLP, checkpoint,
+                         shapes / 'ade/images/validation', '--sizes', 128, 192)
+    rows = dict(line.split(maxsplit=1) for line in printed.splitlines()[-2:])
     assert rows.keys() == {'resample', 'window'}
     for values in rows.values():
         native, other, crops = map(float, values.split())

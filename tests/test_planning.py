@@ -4,8 +4,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,19 +15,13 @@ from conftest import config as slim
 from torch import nn
 
 from colonnade.configs import find_config
-from colonnade.engine.resource_estimation.data_counts import data_counts, number_of_images
-from colonnade.engine.resource_estimation.estimate import Estimate, Setting
-from colonnade.engine.resource_estimation.extrapolation import Extrapolation, scaled
-from colonnade.engine.resource_estimation.image_sizes import image_sizes
-from colonnade.engine.resource_estimation.live_memory import LiveMemory
-from colonnade.engine.resource_estimation.measured_steps import Measured, Trial, padded
-from colonnade.engine.resource_estimation.memory import (GIB, Memory, Units, over_processes,
-                                                         with_outside)
-from colonnade.engine.resource_estimation.plan import sizes_of
-from colonnade.engine.resource_estimation.planned_config import (PlanOptions, as_if_started,
-                                                                 planned_config)
-from colonnade.engine.resource_estimation.suggestions import scaled_down
-from colonnade.engine.resource_estimation.training_length import Schedule, checkpoints, free_room
+from colonnade.engine.resource_estimation.estimate import GIB, Estimate, Parts, on_line, scaled_size
+from colonnade.engine.resource_estimation.images import batch_sizes, count_data, count_images
+from colonnade.engine.resource_estimation.plan import (PlanOptions, Schedule, free_disk,
+                                                       model_sizes, planned_config)
+from colonnade.engine.resource_estimation.suggestions import scale_down
+from colonnade.engine.resource_estimation.trial import (LiveMemory, Measured, Setting, Trial,
+                                                        padded_size)
 from colonnade.engine.training import TrainOptions
 from colonnade.settings.reading import read_config
 
@@ -54,78 +50,77 @@ def test_sizes_are_those_of_the_pipeline(leaf: str, largest: tuple[int, int],
                                          tmp_path: Path) -> None:
     cfg = read_config(find_config(leaf))
     cfg.train_dataloader.dataset.data_root = str(tmp_path)  # nothing is there
-    counts = data_counts(cfg)
+    counts = count_data(cfg)
     assert counts.images is None and counts.objects is None and not counts.sizes
-    found, mean = sizes_of(cfg, counts, None)
-    assert found == largest or sorted(found) == sorted(largest)
-    assert mean[0] * mean[1] <= found[0] * found[1]
+    sizes = model_sizes(cfg, counts, None)
+    assert sorted(sizes.largest) == sorted(largest)
+    assert sizes.mean_pixels <= prod(largest)
 
 
 def test_sizes_of_data(shapes: Path) -> None:
     for head, folder in (('mask_rcnn', 'coco'), ('sem_fpn', 'ade')):
         options = TrainOptions(slim(head), data_root=shapes / folder)
         cfg = planned_config(options, PlanOptions())
-        counts = data_counts(cfg)
+        counts = count_data(cfg)
         assert counts.images == 12 and counts.sizes == ((64, 64), ) * 12
         assert (counts.objects is None) == (head == 'sem_fpn')
-        assert image_sizes(cfg, counts.sizes).largest == (64, 64)
+        assert batch_sizes(cfg, counts.sizes).largest == (64, 64)
         wrapped = dict(type='RepeatDataset', times=3, dataset=cfg.train_dataloader.dataset)
         cfg.train_dataloader.dataset = wrapped
-        assert number_of_images(cfg.train_dataloader.dataset) == 36
+        assert count_images(cfg.train_dataloader.dataset) == 36
     with pytest.raises(ValueError, match='keeps images at their own size.*--plan-size'):
-        image_sizes(cfg, ())
+        batch_sizes(cfg, ())
 
 
 def test_batches_are_padded_as_the_model_pads_them() -> None:
     cfg = read_config(find_config('mask_rcnn/xcit_nano_12_p16_3x_coco'))
-    assert padded(cfg, (33, 64)) == (64, 64)
+    assert padded_size(cfg, (33, 64)) == (64, 64)
     cfg = read_config(find_config('sem_fpn/xcit_tiny_12_p16_80k_ade20k'))
-    assert padded(cfg, (100, 512)) == (512, 512)
+    assert padded_size(cfg, (100, 512)) == (512, 512)
 
 
 def test_schedules() -> None:
     options = TrainOptions(find_config('mask_rcnn/xcit_nano_12_p16_3x_coco'), accumulate=0)
     cfg = planned_config(options, PlanOptions(processes=4))
-    with as_if_started(cfg, 4):
-        found = Schedule.of(cfg, 1000)
-        assert found == Schedule(16, 36 * 125, 36 * 63 - 18, 36)
-        assert Schedule.of(cfg, None) == Schedule(16, None, None, 36)
-        assert checkpoints(cfg, found) == 4  # the fourth is written before the first is deleted
+    # the fourth checkpoint is written before the first is deleted
+    assert Schedule.of(cfg, 1000, 4) == Schedule(16, 36 * 125, 36 * 63 - 18, 36, 4)
+    assert Schedule.of(cfg, None, 4) == Schedule(16, None, None, 36, 4)
     cfg = planned_config(replace(options, config=slim('sem_fpn'), accumulate=None), PlanOptions())
-    assert Schedule.of(cfg, 800) == Schedule(8, 500, 500, 5.)
-    assert checkpoints(cfg, Schedule.of(cfg, None)) == 2
+    assert Schedule.of(cfg, 800, 1) == Schedule(8, 500, 500, 5., 2)
+    assert Schedule.of(cfg, None, 1).checkpoints == 2
 
 
 def test_room_is_that_of_the_nearest_folder(tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     room = {tmp_path: SimpleNamespace(free=5)}  # a disk's own may change meanwhile
     monkeypatch.setattr(shutil, 'disk_usage', room.__getitem__)
-    assert free_room(tmp_path / 'not/yet') == free_room(tmp_path) == 5
-    assert free_room('s3://bucket/run') is None
+    assert free_disk(tmp_path / 'not/yet') == free_disk(tmp_path) == 5
+    assert free_disk('s3://bucket/run') is None
 
 
-def test_shares_of_processes() -> None:
-    alone = Memory(weights=800, gradients=800, states=1600, averaged=0, activations=1000)
-    assert over_processes(alone, 1, None) is alone
-    assert over_processes(alone, 4, None).total == 4200 + 800  # DDP's buckets
-    shared = over_processes(alone, 4, Units(block=50, rest=200))
-    assert (shared.weights, shared.gradients, shared.states) == (200, 200, 400)
-    assert shared.total == 800 + 1000 + 100 + 200 + 250
-    assert with_outside(alone, 'cpu', 5000).total > 4200 + 5000
+def estimated(**changes: Any) -> Estimate:
+    """Of 8 images, whose activations take 8 GiB."""
+    cfg = planned_config(TrainOptions(slim('sem_fpn')), PlanOptions(processes=2))
+    setting = Setting(cfg, 'cuda', 'cpu', None, images=8, objects=1, processes=2, fsdp=False)
+    parts = Parts(weights=GIB, gradients=GIB, states=2 * GIB, averaged=0, gathered=GIB / 2)
+    steps = (Measured((512, 512), 1., 12 * GIB), )
+    return Estimate(replace(setting, **changes), (512, 512), 512**2, steps, 8, parts, 5000)
+
+
+def test_memory_of_processes() -> None:
+    assert estimated(processes=1).memory.shared == 0
+    memory = estimated().memory  # DDP's buckets
+    assert (memory.activations, memory.shared, memory.weights) == (8 * GIB, GIB, GIB)
+    memory = estimated(fsdp=True).memory
+    assert (memory.weights, memory.gradients, memory.states) == (GIB / 2, GIB / 2, GIB)
+    assert memory.shared == GIB / 2
+    assert estimated(device='cpu', images=4).memory.total > 1.35 * 9 * GIB + 5000
 
 
 def test_lines_through_what_was_measured() -> None:
-    steps = Extrapolation((Measured((10, 10), 1., 1100), Measured((10, 20), 2., 1200)), {
-        (10, 10): 5.,
-        (10, 20): 10.,
-        (20, 20): 30.
-    })
-    assert steps.memory((20, 20)) == 1400 and steps.seconds((20, 20)) == 6
-    assert steps.source((10, 20)) == 'measured'
-    assert steps.source((20, 20)) == 'from 10 x 10 and 10 x 20 by products'
-    one = Extrapolation(steps.measured[:1], steps.products)
-    assert one.memory((20, 20)) == 4400 and one.seconds((10, 20)) == 2
-    assert scaled((800, 1344), 1 / 4) == (192, 320) and scaled((10, 30), 1 / 2) == (5, 15)
+    assert on_line([(100, 1100), (200, 1200)], 400) == 1400
+    assert on_line([(100, 1100)], 400) == on_line([(50, 2000), (100, 1100)], 400) == 4400
+    assert scaled_size((800, 1344), 1 / 4) == (192, 320) and scaled_size((10, 30), 1 / 2) == (5, 15)
 
 
 @pytest.mark.parametrize('options, message', [
@@ -149,21 +144,16 @@ def test_wrong_options(options: dict[str, object], message: str) -> None:
 
 def test_advice_keeps_the_images_of_a_step() -> None:
     """16 images of two processes, of which each has room for three or for one."""
-    cfg = planned_config(TrainOptions(slim('sem_fpn')), PlanOptions(processes=2))
-    setting = Setting(cfg, 'cuda', 'cpu', None, images=8, objects=1, processes=2, fsdp=False)
-    alone = Memory(weights=GIB, gradients=GIB, states=2 * GIB, averaged=0, activations=8 * GIB)
-    size = (512, 512)
-    steps = Extrapolation((Measured(size, 1., 12 * GIB), ), {size: 1.})
-    found = Estimate(setting, size, size, steps, alone, Units(block=GIB // 10, rest=GIB // 10), 0)
-    room = found.memory.total - 8 * GIB
-    text, changed = next(scaled_down(found, room + 3.5 * GIB))
+    before = estimated()
+    room = before.memory.total - 8 * GIB
+    text, changed = next(scale_down(before, room + 3.5 * GIB))
     assert (text, changed.setting.images) == ('--total-batch 4 --accumulate 4', 2)
     assert changed.memory.total == room + 2 * GIB
-    found_one = list(scaled_down(found, room + GIB / 2))
-    assert [text for text, _ in found_one[:2]] == [
+    smallest = list(scale_down(before, room + GIB / 2))
+    assert [text for text, _ in smallest[:2]] == [
         '--total-batch 2 --accumulate 8', '--fsdp on 2 processes --total-batch 2 --accumulate 8'
     ]
-    assert found_one[1][1].memory.total < found_one[0][1].memory.total
+    assert smallest[1][1].memory.total < smallest[0][1].memory.total
 
 
 def test_a_training_that_fits(run_tool: Callable[..., None], tmp_path: Path,
@@ -195,6 +185,6 @@ def test_a_gpu_that_is_not_here_stores_what_gpus_store() -> None:
     cfg, peaks = read_config(slim('sem_fpn')), {}
     cfg.model.backbone.drop_path_rate = 0.
     for device in ('cpu', 'cuda'):
-        trial = Trial(cfg, 'cpu', None, images=2, objects=1, trains_on=device)
-        peaks[device] = trial.measure((256, 256), timed=0).memory
+        trial = Trial(Setting(cfg, device, 'cpu', None, 2, 1, 1, False))
+        peaks[device] = trial.measure((256, 256), num_timed=0).memory
     assert peaks['cuda'] > 1.05 * peaks['cpu']

@@ -60,16 +60,17 @@ def planned(config: Path, data: Path, smaller: bool) -> tuple[float, float]:
     return found.memory.total - found.imports, found.seconds
 
 
-def at_smaller_sizes(trial: Any, size: tuple[int, int], *_: float) -> tuple[Any, ...]:
+def at_smaller_sizes(trial: Any, size: tuple[int, int], _: float,
+                     num_timed: int) -> tuple[Any, ...]:
     """What a plan does where the largest images cannot be afforded."""
-    return tuple(trial.measure((size[0] // part, size[1] // part)) for part in (4, 2))
+    return tuple(
+        trial.measure((size[0] // part, size[1] // part), num_timed=num_timed) for part in (4, 2))
 
 
 def trained(config: Path, data: Path, work_dir: Path) -> tuple[float, float]:
     """As ``planned``, of a training without waiting for data."""
     from colonnade import train
-    from colonnade.engine.resource_estimation.estimate import peak_of_imports
-    from colonnade.engine.resource_estimation.memory import peak_of_process
+    from colonnade.engine.resource_estimation.estimate import peak_of_imports, peak_of_process
     from colonnade.settings.reading import read_config
     imports = peak_of_imports(read_config(config).default_scope)
     with redirect_stdout(StringIO()):

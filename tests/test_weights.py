@@ -3,9 +3,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -228,10 +226,3 @@ def test_init_cfg_of_a_missing_file() -> None:
     model = XCiT(TINY, init_cfg=dict(type='Pretrained', checkpoint='/no/such.pth'))
     with pytest.raises(FileNotFoundError, match='no weights file /no/such.pth'):
         model.init_weights()
-
-
-def test_the_former_place_of_the_weights() -> None:
-    sys.modules.pop('colonnade.backbones.weights', None)
-    with pytest.warns(DeprecationWarning, match='import from colonnade.weights'):
-        former = import_module('colonnade.backbones.weights')
-    assert former.load_weights is load_weights and former.WeightsError is WeightsError

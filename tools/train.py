@@ -138,16 +138,17 @@ def plan_of(args: argparse.Namespace) -> int:
     """Print the plan of a training; returns the status to end with."""
     with user_errors('train'):
         args.config = find_config(args.config)
-        from colonnade.engine.resource_estimation.plan import plan_training, table  # takes seconds
-        from colonnade.engine.resource_estimation.planned_config import PlanOptions
+        from colonnade.engine.resource_estimation.plan import PlanOptions  # takes seconds
+        from colonnade.engine.resource_estimation.plan import plan_training
+        from colonnade.engine.resource_estimation.table import format_plan
         from colonnade.engine.training import TrainOptions
         settings = {name: value for name, value in vars(args).items() if name not in OF_PLANS}
         size = tuple(args.plan_size) if args.plan_size else None
         plan = plan_training(
             TrainOptions(**settings), PlanOptions(args.processes, args.plan_memory, size))
-    for line in table(plan):
+    for line in format_plan(plan):
         print(line)
-    return 0 if plan.fits else DOES_NOT_FIT
+    return 0 if plan.fits_memory and plan.fits_disk else DOES_NOT_FIT
 
 
 def how_to_go_on(words: Sequence[str], launcher: str) -> str:

@@ -1,10 +1,11 @@
-"""What to change in a training that does not fit."""
+"""Changes that make a training fit into memory."""
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import sqrt
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -13,49 +14,47 @@ from colonnade.models.half_precision import lacks_bfloat16
 from colonnade.settings.backbone_config import trunk_of
 from colonnade.settings.checks.widths import batch_problems
 
-from .estimate import Estimate, Setting
+from .estimate import Estimate, estimate
+from .trial import Setting
 
-PROCESSES = (2, 4, 8, 16)  # to share over
-WORTH = 0.9  # of the memory, for sharing that alone is not enough
-SMALLEST = 64  # pixels of a crop's shorter side
-CALCULATED = 0.95  # of the memory is given to what is calculated and not measured
+NUM_PROCESSES = (2, 4, 8, 16)  # to shard over
+MIN_SIDE = 64  # pixels
+WORTH = 0.9  # fraction of the memory that sharding must get below
+CALCULATED = 0.95  # fraction of the memory for what is calculated and not measured
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change, with those before it."""
+    """One change, on top of those before it."""
     text: str
     total: float  # bytes of a process
     fits: bool
 
 
-def changes(estimate: Estimate, usable: float) -> Iterator[Change]:
-    """Changes one upon the other, until the training fits.
+def suggest_changes(before: Estimate, usable: float) -> Iterator[Change]:
+    """Yield changes, each on top of those before it, until the training fits.
 
     Args:
-        estimate: Of the training as it was asked for.
+        before: Of the training as it was asked for.
         usable: Bytes that a process may take.
     """
-    for text, setting in candidates(estimate.setting):
-        estimate = estimate.changed(setting)
-        yield (change := judged(text, estimate, usable))
-        if change.fits:
+    latest = before
+    for text, setting in cheaper_settings(before.setting):
+        latest = estimate(setting, before.size, before.mean_pixels, before.imports, num_timed=0)
+        total = latest.memory.total
+        yield Change(text, total, total <= usable)
+        if total <= usable:
             return
-    calculated = CALCULATED * usable
-    for text, smaller in scaled_down(estimate, calculated):
-        yield (change := judged(text, smaller, calculated))
-        if change.fits:
+    usable *= CALCULATED
+    for text, smaller in scale_down(latest, usable):
+        total = smaller.memory.total
+        yield Change(text, total, total <= usable)
+        if total <= usable:
             return
 
 
-def judged(text: str, estimate: Estimate, usable: float) -> Change:
-    """A change, by the estimate that it leads to."""
-    total = estimate.memory.total
-    return Change(text, total, total <= usable)
-
-
-def candidates(setting: Setting) -> Iterator[tuple[str, Setting]]:
-    """Changes of what is computed, which are measured."""
+def cheaper_settings(setting: Setting) -> Iterator[tuple[str, Setting]]:
+    """Yield changes of what is computed, whose effect is measured."""
     if setting.half is None and (setting.device == 'cuda' or not lacks_bfloat16()):
         half = torch.float16 if setting.device == 'cuda' else torch.bfloat16
         setting = replace(setting, half=half)
@@ -66,62 +65,52 @@ def candidates(setting: Setting) -> Iterator[tuple[str, Setting]]:
         yield 'model.backbone.with_cp=True', replace(setting, cfg=cfg)
 
 
-def scaled_down(estimate: Estimate, usable: float) -> Iterator[tuple[str, Estimate]]:
-    """Changes of how much is computed at once, which are calculated; a step keeps its images."""
-    setting = estimate.setting
-    wanted = (
-        setting.images * setting.processes *
-        setting.cfg.optim_wrapper.get('accumulative_counts', 1))
-    if batch := smaller_batch(estimate, usable):
-        estimate = estimate.with_images(batch)
-        yield batch_options(estimate.setting, wanted), estimate
-    if not estimate.setting.fsdp and estimate.setting.device == 'cuda':
-        shares = [estimate.over(n) for n in PROCESSES if n >= estimate.setting.processes]
-        fitting = [shared for shared in shares if shared.memory.total <= usable]
-        shared = (fitting or shares or [estimate])[0 if fitting else -1]
-        if fitting or shared.memory.total < WORTH * estimate.memory.total:
-            estimate = shared
-            options = batch_options(estimate.setting, wanted)
-            yield f'--fsdp on {estimate.setting.processes} processes {options}', estimate
-    size, memory = estimate.size, estimate.memory
-    others = memory.total - memory.activations
-    if memory.activations > 0 and usable > others:
-        factor = sqrt((usable - others) / memory.activations)
-        while (smaller := shorter(size, factor)) and min(smaller) >= SMALLEST:
-            reduced = estimate.at(smaller)
-            if reduced.memory.total <= usable:
-                yield f'images of at most {smaller[0]} x {smaller[1]}', reduced
-                return
-            factor *= 0.9
+def scale_down(latest: Estimate, usable: float) -> Iterator[tuple[str, Estimate]]:
+    """Yield changes of how much is computed at once, whose effect is calculated.
 
-
-def batch_options(setting: Setting, wanted: int) -> str:
-    """What says how many images an iteration has, and how many iterations make a step.
-
-    Args:
-        setting: Of the training.
-        wanted: Images of a step, exceeded where all processes take more at once.
+    A step of the optimizer keeps its images, if not all processes take more at once.
     """
-    total = setting.images * setting.processes
-    return f'--total-batch {total} --accumulate {max(1, wanted // total)}'
+    setting = latest.setting
+    accumulated = setting.cfg.optim_wrapper.get('accumulative_counts', 1)
+    step_images = setting.images * setting.processes * accumulated
+
+    def changed(**changes: Any) -> Estimate:
+        return replace(latest, setting=replace(latest.setting, **changes))
+
+    def batch_options(setting: Setting) -> str:
+        total = setting.images * setting.processes
+        return f'--total-batch {total} --accumulate {max(1, step_images // total)}'
+
+    batches = [
+        changed(images=n) for n in range(setting.images - 1, 0, -1)
+        if setting.images % n == 0 and accepts_batch(setting.cfg, n)
+    ]
+    if batches:
+        latest = first_fitting(batches, usable)
+        yield batch_options(latest.setting), latest
+    if not setting.fsdp and setting.device == 'cuda':
+        counts = [n for n in NUM_PROCESSES if n >= setting.processes] or [setting.processes]
+        sharded = first_fitting([changed(processes=n, fsdp=True) for n in counts], usable)
+        if sharded.memory.total < WORTH * latest.memory.total:
+            latest = sharded
+            options = batch_options(latest.setting)
+            yield f'--fsdp on {latest.setting.processes} processes {options}', latest
+    memory = latest.memory
+    room = usable - (memory.total - memory.activations)
+    if room > 0:
+        factor = min(0.95, sqrt(room / max(memory.activations, 1)))
+        height, width = (int(side * factor) // 32 * 32 for side in latest.size)
+        if min(height, width) >= MIN_SIDE:
+            yield f'images of at most {height} x {width}', replace(latest, size=(height, width))
 
 
-def shorter(size: tuple[int, int], factor: float) -> tuple[int, int]:
-    """A size of as many times the length, in multiples of 32 pixels, below the old one."""
-    height, width = (int(side * min(factor, 0.95)) // 32 * 32 for side in size)
-    return height, width
+def first_fitting(estimates: list[Estimate], usable: float) -> Estimate:
+    """Return the first estimate that fits, or the last."""
+    return next((each for each in estimates if each.memory.total <= usable), estimates[-1])
 
 
-def smaller_batch(estimate: Estimate, usable: float) -> int | None:
-    """The largest part of the batch that fits and that the model takes, or else the smallest."""
-    images = estimate.setting.images
-    possible = [n for n in range(1, images) if images % n == 0 and takes(estimate.setting.cfg, n)]
-    fitting = [n for n in possible if estimate.with_images(n).memory.total <= usable]
-    return max(fitting, default=min(possible, default=None))
-
-
-def takes(cfg: Config, images: int) -> bool:
-    """Whether the model of a config can be trained with so many images in a process."""
+def accepts_batch(cfg: Config, images: int) -> bool:
+    """Return True if the model of a config can be trained with this many images in a process."""
     cfg = copy.deepcopy(cfg)
     cfg.train_dataloader.batch_size = images
     return not list(batch_problems(cfg, ('train_dataloader', )))

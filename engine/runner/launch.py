@@ -20,7 +20,7 @@ from colonnade.common.errors import file_errors
 from colonnade.common.locking import locked
 from colonnade.settings.backbone_config import settle_trunk
 from colonnade.settings.dataset_paths import evaluators
-from colonnade.settings.overrides import names_of_type
+from colonnade.settings.known_settings import names_of_type
 from colonnade.settings.reading import build_error
 
 from ..components import StrictRunner

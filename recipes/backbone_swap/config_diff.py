@@ -1,4 +1,4 @@
-"""What a config must set to make one dict of another."""
+"""Settings that make one config of another."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +7,7 @@ NOTHING = object()
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What must be merged into ``old``, as mmengine merges configs, so that ``new`` results."""
+    """Return what to merge into ``old``, as mmengine merges configs, so that ``new`` results."""
     changes: dict[str, Any] = {}
     for key, value in new.items():
         before = old.get(key, NOTHING)
@@ -23,12 +23,12 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_merged(old: Any, new: dict[str, Any]) -> bool:
-    """Whether a dict can be made of another without leaving anything of it out."""
+    """Return True if a dict can be made of another without removing anything."""
     return isinstance(old, dict) and old.get('type') == new.get('type') and old.keys() <= new.keys()
 
 
 def without_scope(value: Any) -> Any:
-    """A value without what mmengine adds to configs of other packages."""
+    """Return a value without what mmengine adds to configs of other packages."""
     if isinstance(value, dict):
         return {key: without_scope(item) for key, item in value.items() if key != '_scope_'}
     if isinstance(value, (list, tuple)):

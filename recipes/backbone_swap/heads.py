@@ -1,4 +1,4 @@
-"""What heads say of the maps that they read: which, how wide, of what stride."""
+"""What heads state about the maps that they read: which, how wide, of what stride."""
 from __future__ import annotations
 
 import inspect
@@ -9,7 +9,7 @@ from mmengine.registry import MODELS
 
 from colonnade.models.feature_maps import Map, whole
 from colonnade.settings.checks.head_widths import strides_for_fpn_head
-from colonnade.settings.overrides import names_of_type
+from colonnade.settings.known_settings import get_arguments, names_of_type
 from colonnade.settings.registries import find_class
 
 from .notes import Notes
@@ -19,7 +19,7 @@ STRIDES = ('strides', 'featmap_strides', 'point_strides', 'finest_scale')
 
 
 def readers(value: Any, path: str = 'model', *, top: bool = True) -> Iterator[tuple[str, dict]]:
-    """The parts of a model that read maps of the backbone or neck, with their paths.
+    """Yield the parts of a model that read maps of the backbone or neck, with their paths.
 
     They are the model's own heads, and what has an ``in_index`` of its own within one.
     """
@@ -35,7 +35,7 @@ def readers(value: Any, path: str = 'model', *, top: bool = True) -> Iterator[tu
 
 
 def read_maps(head: dict[str, Any], number: int) -> list[int]:
-    """Which of a number of maps a head reads, in its order."""
+    """Return which of a number of maps a head reads, in its order."""
     several = isinstance(head['in_channels'], (list, tuple))
     takes_index = 'in_index' in (names_of_type(find_class(head.get('type'), MODELS)) or ())
     default = list(range(number)) if several or not takes_index else -1
@@ -43,47 +43,43 @@ def read_maps(head: dict[str, Any], number: int) -> list[int]:
     return [index % number for index in (chosen if isinstance(chosen, (list, tuple)) else [chosen])]
 
 
-def reads_first(head: dict[str, Any]) -> bool:
-    """Whether a head reads the first map besides, as DeepLabV3+ does."""
-    return bool(head.get('c1_in_channels'))
-
-
 def all_read(model: dict[str, Any], number: int) -> list[int]:
-    """Which of a number of maps the heads read."""
-    found = {index for _, head in readers(model) for index in read_maps(head, number)}
-    found |= {0 for _, head in readers(model) if reads_first(head)}
-    return sorted(found) or list(range(number))
+    """Return which of a number of maps the heads read; some read the first besides theirs."""
+    read = {index for _, head in readers(model) for index in read_maps(head, number)}
+    read |= {0 for _, head in readers(model) if head.get('c1_in_channels')}
+    return sorted(read) or list(range(number))
 
 
 def fit_heads(model: dict[str, Any], before: Sequence[Map], after: Sequence[Map], used: list[int],
               notes: Notes) -> None:
-    """Tell the heads how wide the maps are, and which they are.
+    """Set which maps the heads read, and how wide these are.
 
     Args:
         model: Changed in place.
-        before: The maps that the heads got.
-        after: Those that they get.
-        used: Which of ``before`` those are.
+        before: Maps that the heads got.
+        after: Maps that they get now.
+        used: Indices in ``before`` of those.
         notes: Takes what does not fit.
     """
     for where, head in readers(model):
         indices = read_maps(head, len(before))
         several = isinstance(head['in_channels'], (list, tuple))
         widths = [before[index].width for index in indices]
-        said = list(head['in_channels']) if several else [head['in_channels']] * len(indices)
-        if said != widths:
+        stated = list(head['in_channels']) if several else [head['in_channels']] * len(indices)
+        if stated != widths:
             notes.leave(f'{where}.in_channels is {head["in_channels"]}, the maps had the widths '
                         f'{widths}: it is left as it is')
             continue
         places = [used.index(index) for index in indices]
         widths = [after[place].width for place in places]
         head['in_channels'] = widths if several else widths[0]
-        if reads_first(head):
+        if head.get('c1_in_channels'):
             head['c1_in_channels'] = after[0].width
-        if 'in_index' in head:
-            chosen = head['in_index']
-            head['in_index'] = places if isinstance(chosen, (list, tuple)) else \
-                places[0] if chosen >= 0 else places[0] - len(used)
+        chosen = head.get('in_index')
+        if isinstance(chosen, (list, tuple)):
+            head['in_index'] = places
+        elif chosen is not None:
+            head['in_index'] = places[0] if chosen >= 0 else places[0] - len(used)
 
 
 def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
@@ -91,8 +87,8 @@ def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
 
     Args:
         value: A part of a model, changed in place.
-        ratio: Of the new strides to the old.
-        path: Of the part.
+        ratio: The new strides divided by the old.
+        path: Where the part is.
         notes: Takes what is not known.
     """
     if isinstance(value, list):
@@ -100,10 +96,12 @@ def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
             scale_strides(item, ratio, f'{path}[{index}]', notes)
     if not isinstance(value, dict):
         return
-    for key, item in (defaults_of(value.get('type')) | value).items():
-        if key in STRIDES and item is not None:
+    cls = find_class(value.get('type'))
+    defaults = get_arguments(cls) if inspect.isclass(cls) else None
+    for key, item in ((defaults or {}) | value).items():
+        if key in STRIDES and isinstance(item, (list, tuple, int, float)):
             value[key] = scaled(item, ratio)
-        elif key == 'feature_strides' and item is not None:  # of mmseg's FPNHead
+        elif key == 'feature_strides' and isinstance(item, (list, tuple)):  # of mmseg's FPNHead
             value[key] = strides_for_fpn_head(scaled(item, ratio))
         elif key.endswith('_stride') and isinstance(item, (int, float)):
             notes.leave(f'{path}.{key} is {item}, and strides are {ratio:g} of theirs: it is left '
@@ -113,21 +111,7 @@ def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
 
 
 def scaled(value: Any, ratio: float) -> Any:
-    """Numbers, or lists of them, multiplied; whole numbers are ints."""
+    """Return a number or a list of them, multiplied; whole numbers are ints."""
     if isinstance(value, (list, tuple)):
         return type(value)(scaled(item, ratio) for item in value)
     return whole(value * ratio)
-
-
-def defaults_of(kind: Any) -> dict[str, Any]:
-    """What a class takes if a config does not say it."""
-    found: dict[str, Any] = {}
-    cls = find_class(kind)
-    for base in cls.__mro__ if inspect.isclass(cls) else ():
-        if '__init__' not in vars(base) or base is object:
-            continue
-        parameters = inspect.signature(vars(base)['__init__']).parameters.values()
-        found = {p.name: p.default for p in parameters if p.default is not p.empty} | found
-        if not any(p.kind == p.VAR_KEYWORD for p in parameters):
-            break
-    return found

@@ -9,7 +9,7 @@ from typing import Any
 from colonnade.backbones import TRUNKS
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.models.feature_maps import Map, levels_of, maps_of, read_by, whole
-from colonnade.settings.overrides import names_of_type
+from colonnade.settings.known_settings import names_of_type
 from colonnade.weights.pretrained import IMAGENET
 
 from .backbone_names import Trunk
@@ -30,7 +30,7 @@ MARRIED = {
 
 
 def with_trunk(model: Model, trunk: Trunk, notes: Notes) -> Model:
-    """A model with another backbone, and what follows from it in neck, heads and preprocessor.
+    """Return a model with another backbone, and all that follows in neck, heads and preprocessor.
 
     Args:
         model: Of a config of mmdet or mmseg; not changed.
@@ -70,8 +70,6 @@ def with_trunk(model: Model, trunk: Trunk, notes: Notes) -> Model:
             fit_heads(model, before, after, list(range(len(before))), notes)
     else:
         fit_heads(model, theirs, after, used, notes)
-    if model['neck'] is None and 'neck' not in model:
-        del model['neck']
     settle_strides(model, theirs[used[0]].stride, strides[0], notes)
     set_preprocessor(model, trunk, notes)
     drop_weights(model, trunk, notes)
@@ -113,14 +111,13 @@ def refuse(model: Model) -> None:
 
 
 def listed(neck: Any) -> list[Model]:
-    """Necks in their order."""
-    return [
-        deepcopy(each) for each in (neck if isinstance(neck, (list, tuple)) else [neck]) if each
-    ]
+    """Return necks in their order."""
+    necks = neck if isinstance(neck, (list, tuple)) else [neck]
+    return deepcopy([each for each in necks if each])
 
 
 def strides_of(theirs: Sequence[float], trunk: Trunk) -> list[float]:
-    """The strides of the pyramid that come nearest.
+    """Return the strides of the pyramid that come nearest.
 
     Raises:
         ValueError: If they decrease, or are not within a factor 4 of the patch size.
@@ -139,7 +136,7 @@ def strides_of(theirs: Sequence[float], trunk: Trunk) -> list[float]:
 
 def new_neck(necks: list[Model], used: list[int], strides: list[float],
              trunk: Trunk) -> tuple[Any, list[Map]]:
-    """The neck, and the maps that leave the first of theirs.
+    """Return the neck, and the maps that leave the first of theirs.
 
     Args:
         necks: Theirs.
@@ -155,27 +152,23 @@ def new_neck(necks: list[Model], used: list[int], strides: list[float],
     resampled = [] if set(strides) == {patch} else [pyramid]
     if not necks:
         return (resampled[0] if resampled else None), maps
-    first, *rest = necks
-    several = isinstance(first['in_channels'], (list, tuple))
-    widths = type(first['in_channels'])([width] * len(used)) if several else width
-    first = dict(without_first(first, used[0]), in_channels=widths)
-    after = levels_of(first, maps)
-    takes_width = 'out_channels' in (names_of_type(first['type']) or ())
-    if resampled and several and takes_width:
+    several = isinstance(necks[0]['in_channels'], (list, tuple))
+    widths = type(necks[0]['in_channels'])([width] * len(used)) if several else width
+    first = dict(without_first(necks[0], used[0]), in_channels=widths)
+    chain = [*resampled, first, *necks[1:]]
+    if resampled and several and 'out_channels' in (names_of_type(first['type']) or ()):
         pyramid['fpn'] = {key: value for key, value in first.items() if key != 'in_channels'}
-        chain = [pyramid, *rest]
-    else:
-        chain = [*resampled, first, *rest]
-    return (chain if chain[1:] else chain[0]), after
+        chain = [pyramid, *necks[1:]]
+    return (chain if chain[1:] else chain[0]), levels_of(first, maps)
 
 
 def without_first(neck: Model, number: int) -> Model:
-    """A neck whose first maps are not given any more, since it does not read them."""
-    if number and neck.get('start_level'):
-        neck = dict(neck, start_level=neck['start_level'] - number)
-    if number and neck.get('end_level', -1) > 0:
-        neck = dict(neck, end_level=neck['end_level'] - number)
-    return neck
+    """Return a neck that is not given its first maps any more, since it does not read them."""
+    levels = {
+        key: neck[key] - number
+        for key in ('start_level', 'end_level') if (neck.get(key) or 0) > 0
+    }
+    return neck | levels
 
 
 def settle_strides(model: Model, theirs: float, ours: float, notes: Notes) -> None:
@@ -185,11 +178,10 @@ def settle_strides(model: Model, theirs: float, ours: float, notes: Notes) -> No
         return
     scale_strides(model, ratio, 'model', notes)
     preprocessor = model.get('data_preprocessor') or {}
-    if preprocessor.get('pad_size_divisor', 1) > 1:
-        preprocessor['pad_size_divisor'] = math.ceil(preprocessor['pad_size_divisor'] * ratio)
-    for augment in preprocessor.get('batch_augments') or []:
-        if augment.get('size_divisor', 1) > 1:
-            augment['size_divisor'] = math.ceil(augment['size_divisor'] * ratio)
+    for part in (preprocessor, *(preprocessor.get('batch_augments') or [])):
+        key = 'pad_size_divisor' if part is preprocessor else 'size_divisor'
+        if part.get(key, 1) > 1:
+            part[key] = math.ceil(part[key] * ratio)
     notes.reason('model', f'Strides are {ratio:g} of theirs, because of the patches.')
 
 

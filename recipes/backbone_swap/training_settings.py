@@ -16,7 +16,7 @@ HIGH_RATE = 1e-3  # beyond, AdamW seldom trains transformers
 
 
 def new_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> dict[str, Any]:
-    """Optimizer, its groups of parameters and the schedule of its rate.
+    """Return optimizer, its groups of parameters and the schedule of its rate.
 
     Args:
         cfg: The whole config, not changed.
@@ -40,8 +40,9 @@ def new_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> dic
         if 'auto_scale_lr' not in cfg:
             new['auto_scale_lr'] = dict(enable=False, base_batch_size=IMAGES)
             notes.reason('auto_scale_lr', 'The images a step that the rate is for.')
-        if rate:
-            scale_rates(new, wrapper['optimizer']['lr'] / rate, notes)
+        if rate and scale_final_rates(schedulers_of(new), wrapper['optimizer']['lr'] / rate):
+            notes.reason('param_scheduler', 'eta_min keeps its proportion to the rate; all else is '
+                         'as it was.')
     elif kind != 'AdamW':
         notes.leave(f'optim_wrapper.optimizer is {kind}: our recipes have AdamW')
     elif rate and rate > HIGH_RATE:
@@ -51,7 +52,7 @@ def new_training(cfg: dict[str, Any], names: Iterable[str], notes: Notes) -> dic
 
 
 def set_adamw(wrapper: dict[str, Any], cfg: dict[str, Any], notes: Notes) -> None:
-    """AdamW in the place of SGD; norms do not decay, and gradients are clipped as before."""
+    """Replace SGD by AdamW; norms do not decay, and gradients are clipped as before."""
     rate, decay = ADAMW[cfg['default_scope']]
     batch = (cfg.get('auto_scale_lr') or {}).get('base_batch_size', IMAGES)
     if batch != IMAGES:
@@ -75,15 +76,8 @@ def set_adamw(wrapper: dict[str, Any], cfg: dict[str, Any], notes: Notes) -> Non
             'gradients, and does nothing else.')
 
 
-def scale_rates(new: dict[str, Any], factor: float, notes: Notes) -> None:
-    """Keep the final rates of schedulers in proportion to the first."""
-    if scale_final_rates(schedulers_of(new), factor):
-        notes.reason('param_scheduler', 'eta_min keeps its proportion to the rate; all else is '
-                     'as it was.')
-
-
 def set_constructor(wrapper: dict[str, Any], notes: Notes) -> None:
-    """Our layer-wise decay instead of one that knows other backbones."""
+    """Replace a layer-wise decay that knows other backbones by Colonnade's."""
     constructor = wrapper.get('constructor')
     if constructor in (None, 'DefaultOptimWrapperConstructor'):
         return
@@ -101,7 +95,7 @@ def set_constructor(wrapper: dict[str, Any], notes: Notes) -> None:
 
 
 def drop_keys(wrapper: dict[str, Any], names: list[str], notes: Notes) -> None:
-    """Leave out rules for parameters that there are not."""
+    """Remove rules that match no parameter."""
     groups = wrapper.get('paramwise_cfg') or {}
     keys = groups.get('custom_keys') or {}
     idle = [key for key in keys if not any(key in name for name in names)]

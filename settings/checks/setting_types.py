@@ -12,7 +12,7 @@ from mmengine.config import Config
 from torch.utils.data import DataLoader
 
 from ..findings import Finding
-from ..overrides import FREE, TOP, is_misspelt, names_read_from
+from ..known_settings import FREE, TOP, is_misspelt, names_read_from
 from ..registries import find_class, is_users, loaded_scopes, may_be_name, unknown_type
 
 #: which registries a type is looked up in, by the last name of its path; others in all

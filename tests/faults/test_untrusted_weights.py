@@ -37,7 +37,6 @@ HEAD, DETECTOR = config('sem_fpn'), config('mask_rcnn')
 TOOLS: dict[str, list[list[Any]]] = {
     'convert_checkpoint': [['@', 'out.pth'], ['@', 'out.pth', '--dry-run']],
     'export': [[HEAD, '@', '--out', 'out'], ['@', '--out', 'out']],
-    'feature_agreement': [[HEAD, '@', '--images', 'images']],
     'package': [['make', HEAD, '@', '--out', 'out'], ['make', '@', '--out', 'out']],
     'predict': [[HEAD, '@', 'images', '--out', 'out'], ['@', 'images', '--out', 'out']],
     'rank_trunks': [['--masks', 'ade', '--trunks', 'xcit_nano_12_p16=@', '--out', 'out']],

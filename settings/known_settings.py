@@ -1,0 +1,111 @@
+"""Settings that are read from a config: its top level, and the arguments of classes it names."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Set
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+from mmengine.hooks import CheckpointHook
+from mmengine.optim import OptimWrapper
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
+from torch.utils.data import DataLoader
+
+from .registries import find_class
+
+#: top level of a config: arguments of mmengine's runners, and what they and ours also read
+TOP = {
+    *inspect.signature(Runner.__init__).parameters, 'default_scope', 'custom_imports', 'sync_bn',
+    'model_wrapper_cfg', 'runner_type', 'strategy', 'compile', 'find_unused_parameters',
+    'activation_checkpointing', 'efficient_conv_bn_eval', 'tta_model', 'tta_pipeline', 'log_level',
+    'detect_anomalous_params', 'sharded_checkpoints'
+} - {'self', 'cfg'}
+#: dicts whose keys are the user's own
+FREE = ('custom_keys', 'metainfo', 'init_cfg', 'cfg', 'backend_args')
+#: keys that builders remove from a dict before the class gets it
+REMOVED_BY_BUILDERS = {
+    'default_hooks': {'priority'},
+    'custom_hooks': {'priority'},
+    'param_scheduler': {'convert_to_iter_based'},
+}
+#: arguments that the constructor of an optimizer wrapper reads
+WRAPPER = {'optimizer', 'constructor', 'paramwise_cfg'}
+
+
+def names_read_from(value: Any, path: list[str]) -> Set[str] | None:
+    """Return the settings that are read from a dict of a config; None if that is not known.
+
+    Args:
+        value: The dict, or whatever is at the path.
+        path: Keys that lead to it; empty for the whole config.
+    """
+    if not path:
+        return TOP
+    if not isinstance(value, dict) or path[-1] == 'norm_cfg':  # build_norm_layer reads more
+        return None
+    if 'type' in value:
+        names = names_of_type(value['type'], is_wrapper=path == ['optim_wrapper'])
+        more = {'type', '_scope_'} | REMOVED_BY_BUILDERS.get(path[0], set())
+        return None if names is None else names | more
+    if path[-1].endswith('_dataloader'):
+        return {*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'}
+    if path == ['train_cfg']:
+        loops = (EpochBasedTrainLoop, IterBasedTrainLoop)
+        return {'type', 'by_epoch'}.union(*(inspect.signature(loop).parameters for loop in loops))
+    if path == ['optim_wrapper']:
+        return (names_of_type(OptimWrapper, is_wrapper=True) or set()) | {'type'}
+    return None
+
+
+def names_of_type(kind: Any, *, is_wrapper: bool = False) -> Set[str] | None:
+    """Return the arguments of a class; None if it is not known or takes any.
+
+    Args:
+        kind: A class, or its name in a registry.
+        is_wrapper: Whether it is an optimizer wrapper, of which its constructor reads more.
+    """
+    found = find_class(kind)
+    if not inspect.isclass(found):
+        return None
+    cls: Any = found
+    arguments = get_arguments(cls)
+    if arguments is None:
+        return None
+    return arguments.keys() | WRAPPER if is_wrapper else arguments.keys()
+
+
+@cache
+def get_arguments(cls: Any) -> dict[str, Any] | None:
+    """Return the arguments of a class and of bases that it passes them to, with their defaults.
+
+    Those without a default have ``Parameter.empty``. A class that takes any arguments has None.
+    """
+    arguments: dict[str, Any] = {}
+    for base in cls.__mro__:
+        if '__init__' not in vars(base) or base is object:
+            continue
+        parameters = inspect.signature(vars(base)['__init__']).parameters.values()
+        arguments = {
+            p.name: p.default
+            for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        } | arguments
+        if base is CheckpointHook:  # passes what it does not know to the runner, after hours
+            arguments |= dict.fromkeys(inspect.signature(Runner.save_checkpoint).parameters)
+        elif any(p.kind == p.VAR_KEYWORD for p in parameters):
+            continue
+        arguments.pop('self')
+        return arguments
+    return None
+
+
+def is_misspelt(name: str, other: str) -> bool:
+    """Return True if a name is most likely another one: a part of it, or nearly alike.
+
+    Names that differ in a number (``stage3``) or in what comes first (``unsup_weight``) are not.
+    """
+    if min(len(name), len(other)) >= 3 and (name.startswith(other) or other.startswith(name)):
+        return '_' not in name[len(other):] + other[len(name):]
+    numbered = name.rstrip('0123456789') == other.rstrip('0123456789')
+    joined = name.endswith(other) or other.endswith(name)
+    return not numbered and not joined and bool(get_close_matches(name, [other], cutoff=0.88))
