@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pycocotools import mask as run_lengths
 
 from colonnade.common.errors import UserError
 from colonnade.runtime.images import SUFFIXES
 
 from ..custom.label_maps import IGNORED
+from ..rle import decode_rle, encode_segmentation
 from ..validation.validation_report import Report, listed
 from .image_pairing import image_of
 from .instance_records import Reading, files_below, report_skipped, split_folders
@@ -52,8 +52,7 @@ class Painter:
         for shape in content['shapes']:
             name, points, _, mask = outline(shape, size, reading, str(source))
             if points:
-                code, = run_lengths.frPyObjects([points], size[1], size[0])
-                mask = run_lengths.decode(code)
+                mask = decode_rle(encode_segmentation([points], size[::-1]))
             if mask is not None:
                 labels[mask.astype(bool)] = self._label(name)
         return labels
