@@ -14,8 +14,8 @@ from colonnade.common.plots import COLORS
 from colonnade.visualization.html_pages import Table
 from colonnade.visualization.run_report.comparison import (compare, metric_plots, read_runs,
                                                            sample_section)
+from colonnade.visualization.run_report.comparison_text import text_of
 from colonnade.visualization.run_report.record_folder import Run
-from colonnade.visualization.run_report.text_tables import text_of
 
 
 def changed(run: Path, name: str, **values: Any) -> Path:
