@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 from colonnade.runtime.images import SUFFIXES
 
 from ..custom.label_maps import IGNORED
 from ..rle import decode_rle, encode_segmentation
-from ..validation.validation_report import Report, listed
+from ..validation.validation_report import Report
 from .image_pairing import image_of
 from .instance_records import Reading, files_below, report_skipped, split_folders
 from .label_sets import LabelSet, Part, folder_of
@@ -140,7 +141,7 @@ def _part_of(folder: Path, names: set[str], reading: Reading) -> Part:
     others = [image for image in files_below(folder, SUFFIXES) if image not in sources]
     if others:
         reading.report.remark(f'{len(others)} images are not used, which have no file of LabelMe: '
-                              f'{listed(list(map(str, others)))}')
+                              f'{format_names(list(map(str, others)))}')
     root = folder_of([image.parent for image in sources]) if sources else folder
     return Part(root, folder, {
         os.path.relpath(image, root): file
