@@ -4,9 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import cv2
 import torch
-from mmcv import imread
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,6 +16,8 @@ from colonnade.runtime.images import SUFFIXES
 from colonnade.settings.reading import build_error, read_config
 from colonnade.settings.registries import find_class
 from colonnade.weights.loading import load_weights
+
+from .image_decoding import decode_image
 
 
 def resized(x: Tensor, size: tuple[int, int] | torch.Size) -> Tensor:
@@ -99,18 +99,10 @@ def read_images(folder: Path, limit: int) -> Tensor:
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)[:limit]
     if not paths:
         raise MissingFileError(f'no {", ".join(SUFFIXES)} images in {folder}')
-    inputs = []
-    for path in paths:
-        try:
-            image = imread(str(path))
-        except cv2.error:
-            image = None
-        if image is None:
-            raise UserError(f'{path} is no image that can be read')
-        inputs.append(torch.from_numpy(image).permute(2, 0, 1))
+    inputs = [decode_image(path.read_bytes(), path) for path in paths]
     if len({image.shape for image in inputs}) > 1:
         inputs = [resized(x[None].float(), (512, 512))[0].clamp(0, 255) for x in inputs]
-    return torch.stack(inputs).flip(1).float()
+    return torch.stack(inputs).float()
 
 
 def load(config: Path, checkpoint: str, images: Path, limit: int,
