@@ -14,6 +14,7 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 from colonnade.settings.dataset_paths import find_datasets, paths_of_setting
 
 PICKLES = ('.pkl', '.pickle')
@@ -95,10 +96,9 @@ def image_paths(datasets: Iterable[Any], *, allow_outside: bool = True) -> Itera
 
 def describe_outside(dataset: BaseDataset, paths: list[str]) -> str:
     """Return what is wrong with paths that lead out of the folders of a dataset, and what to do."""
-    more = f' and {len(paths) - EXAMPLES} more' if len(paths) > EXAMPLES else ''
     number = '1 file' if len(paths) == 1 else f'{len(paths)} files'
     return (f'{dataset.ann_file or "the data set"} names {number} outside of '
-            f'{dataset.data_root or "its folders"}: {", ".join(paths[:EXAMPLES])}{more}. If they '
+            f'{dataset.data_root or "its folders"}: {format_names(paths, EXAMPLES)}. If they '
             'are meant, say --allow-outside')
 
 

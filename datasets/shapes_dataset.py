@@ -10,9 +10,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from mmdet.structures.mask import encode_mask_results
 
 from colonnade.common.errors import FileError, UserError
+
+from .rle import encode_mask, make_json_rle
 
 CLASSES = ('disc', 'square', 'triangle')
 SPLITS = {  # name -> number in the seed, COCO's folder, ADE20k's folder
@@ -99,7 +100,6 @@ def coco_annotation(label: int, mask: np.ndarray, image_id: int, annotation_id: 
     """One entry of COCO's ``annotations``, the mask as compressed RLE."""
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     top, left = int(rows[0]), int(columns[0])
-    rle = encode_mask_results([mask])[0]
     return dict(
         id=annotation_id,
         image_id=image_id,
@@ -107,7 +107,7 @@ def coco_annotation(label: int, mask: np.ndarray, image_id: int, annotation_id: 
         bbox=[left, top, int(columns[-1]) - left + 1,
               int(rows[-1]) - top + 1],
         area=int(mask.sum()),
-        segmentation=dict(size=rle['size'], counts=rle['counts'].decode()),
+        segmentation=make_json_rle(encode_mask(mask)),
         iscrowd=0)
 
 

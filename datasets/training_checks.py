@@ -18,7 +18,8 @@ from torch.utils.data import Dataset
 
 from colonnade.common.distributed import do_in_first
 from colonnade.common.errors import UserError
-from colonnade.settings.checks.class_checks import reads_categories, shortened
+from colonnade.common.name_lists import format_names
+from colonnade.settings.checks.class_checks import reads_categories
 from colonnade.settings.dataset_paths import classes_of, find_datasets, paths_of
 from colonnade.settings.registries import find_class, is_users
 
@@ -158,7 +159,7 @@ def described(content: dict[str, Any], dataset: ConfigDict, ann_file: str) -> st
     small = sum(min(image['width'], image['height']) < least for image in images.values())
     faults = ', '.join(f'{number} {fault}' for fault, number in counts.items())
     text = (f'{ann_file} has {len(images)} images and {sum(counts.values())} annotations'
-            f'{f" ({faults})" if faults else ""}; the classes are {shortened(classes)}')
+            f'{f" ({faults})" if faults else ""}; the classes are {format_names(classes, 8)}')
     if small:
         text += f'; {small} images are smaller than filter_cfg.min_size {least}'
     return text
@@ -192,7 +193,7 @@ def warn_of_shared_images(training: Iterable[str], validation: list[str]) -> Non
     if shared:
         print_log(
             f'{len(shared)} of {len(set(validation))} images of validation are trained on too, so '
-            f'that evaluations look better than they are: {shortened(shared, EXAMPLES)}',
+            f'that evaluations look better than they are: {format_names(shared, EXAMPLES)}',
             logger='current',
             level=logging.WARNING)
 

@@ -9,10 +9,9 @@ from mmdet.structures import DetDataSample
 from mmdet.structures.bbox import bbox_flip
 from mmengine.registry import MODELS
 from mmengine.structures import InstanceData
-from pycocotools import mask as coco_mask
 from torch import Tensor
 
-from colonnade.datasets.mask_encoding import encode_masks
+from colonnade.datasets.rle import decode_rle, encode_masks
 
 
 @MODELS.register_module()
@@ -71,6 +70,7 @@ def encoded(sample: DetDataSample) -> InstanceData:
 
 def decoded(masks: list[dict], shape: tuple[int, int]) -> Tensor:
     """Masks ``(n, H, W)`` of an image of that shape from COCO's RLE."""
-    if not masks:
-        return torch.zeros(0, *shape, dtype=torch.bool)
-    return torch.from_numpy(np.ascontiguousarray(coco_mask.decode(masks).transpose(2, 0, 1))).bool()
+    decoded_masks = np.zeros((len(masks), *shape), bool)
+    for mask, code in zip(decoded_masks, masks, strict=True):
+        mask[:] = decode_rle(code)
+    return torch.from_numpy(decoded_masks)

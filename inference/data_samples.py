@@ -9,7 +9,7 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 
 from colonnade.common.errors import UserError
-from colonnade.datasets.mask_encoding import encode_masks
+from colonnade.datasets.rle import encode_masks, make_json_rle
 from colonnade.runtime.images import ImageError
 
 from .results import Instances
@@ -55,8 +55,7 @@ def instances_of(sample: BaseDataElement, *, with_masks: bool, **shared: Any) ->
         codes = found.masks
         if isinstance(codes, torch.Tensor):
             codes = encode_masks(codes.cpu().numpy())
-        masks = tuple(
-            dict(size=list(codes[i]['size']), counts=codes[i]['counts'].decode()) for i in order)
+        masks = tuple(make_json_rle(codes[index]) for index in order)
     return Instances(
         size=tuple(sample.ori_shape[:2]),
         boxes=found.bboxes.float().cpu().numpy().reshape(-1, 4)[order],

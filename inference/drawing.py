@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
-from pycocotools import mask as coco_masks
 
 from colonnade.common.errors import UserError
+from colonnade.datasets.rle import decode_rle, get_box
 
 Colour = tuple[int, int, int]  # red, green, blue: 0 to 255
 LEGEND_WIDTH = 320  # a legend is at least as wide
@@ -68,9 +68,9 @@ def draw_instances(pixels: np.ndarray,
     check_opacity(opacity)
     drawn = pixels.copy()
     for code, colour in reversed(list(zip(masks or (), colours, strict=masks is not None))):
-        left, top, wide, high = map(int, coco_masks.toBbox(code))
+        left, top, wide, high = map(int, get_box(code))
         where = slice(top, top + high), slice(left, left + wide)
-        blend(drawn[where], coco_masks.decode(code)[where].astype(bool), colour, opacity)
+        blend(drawn[where], decode_rle(code)[where], colour, opacity)
     image = Image.fromarray(drawn)
     pen, size = ImageDraw.Draw(image), text_size(pixels.shape)
     for box, colour in reversed(list(zip(boxes, colours, strict=True))):

@@ -10,10 +10,10 @@ import numpy as np
 from mmengine.config import Config
 from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
-from pycocotools import mask as coco_masks
 
 from colonnade.common.errors import UserError
 from colonnade.common.storage import content
+from colonnade.datasets.rle import encode_segmentation, make_json_rle
 
 from .drawing import Colour
 from .model import Model
@@ -77,7 +77,7 @@ def instances(model: Known, found: dict[str, Any], path: str) -> Instances:
     objects = [item for item in found['instances'] if not item.get('ignore_flag')]
     masks = None
     if model.kind == 'masks' and all('mask' in item for item in objects):
-        masks = tuple(encoded(item['mask'], size) for item in objects)
+        masks = tuple(make_json_rle(encode_segmentation(item['mask'], size)) for item in objects)
     return Instances(
         size=size,
         classes=model.classes,
@@ -87,17 +87,6 @@ def instances(model: Known, found: dict[str, Any], path: str) -> Instances:
         labels=np.array([item['bbox_label'] for item in objects], dtype=np.int64),
         masks=masks,
         source=path)
-
-
-def encoded(mask: Any, size: tuple[int, int]) -> dict[str, Any]:
-    """Polygons or a run-length code of any kind as a compressed one."""
-    if isinstance(mask, dict) and not isinstance(mask['counts'], list):
-        code = mask
-    else:
-        codes = coco_masks.frPyObjects(mask, *size)
-        code = coco_masks.merge(codes) if isinstance(codes, list) else codes
-    counts = code['counts']
-    return dict(size=list(size), counts=counts.decode() if isinstance(counts, bytes) else counts)
 
 
 def label_map(model: Known, found: dict[str, Any], path: str) -> LabelMap:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from pycocotools import mask as coco_masks
 
 from colonnade.common.errors import UserError
+from colonnade.datasets.rle import decode_rle
 from colonnade.runtime import results
 from colonnade.runtime.images import Source, read_image
 from colonnade.runtime.instances import Boxes
@@ -63,7 +63,7 @@ class Instances(Boxes):
             raise UserError('the model finds boxes, and no masks')
         if not self.masks:
             return np.zeros((0, *self.size), dtype=bool)
-        return np.stack([coco_masks.decode(mask).astype(bool) for mask in self.masks])
+        return np.stack([decode_rle(mask) for mask in self.masks])
 
     def as_coco(self, image_id: int, category_ids: Sequence[int] | None = None) -> list[dict]:
         """The instances as entries of COCO's result files, of the same values as mmdet's.

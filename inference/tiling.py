@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from pycocotools import mask as coco_masks
 
 from colonnade.common.errors import UserError
+from colonnade.datasets.rle import decode_rle, encode_crop, make_json_rle
 
 from .results import Instances, LabelMap, Result
 
@@ -161,7 +161,7 @@ def parts_of(found: Instances, number: int, view: View, size: tuple[int, int]) -
             min(found.size[1], math.ceil(right)))
         mask = None
         if found.masks is not None:
-            mask = coco_masks.decode(found.masks[index]).astype(bool)
+            mask = decode_rle(found.masks[index])
             ys, xs = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
             place = View(ys[0], xs[0], ys[-1] + 1, xs[-1] + 1) if len(ys) else View(0, 0, 0, 0)
             mask = mask[place.slices]
@@ -276,29 +276,4 @@ def united(group: Sequence[Part], size: tuple[int, int]) -> tuple[float, int, np
         y, x = part.place.top - top, part.place.left - left
         mask[y:y + part.place.bottom - part.place.top,
              x:x + part.place.right - part.place.left] |= part.mask
-    return score, group[0].label, box, encoded(mask, int(top), int(left), size)
-
-
-def encoded(mask: np.ndarray, top: int, left: int, size: tuple[int, int]) -> dict[str, Any]:
-    """COCO's run-length code of a mask that lies in a larger image, which is never laid out.
-
-    Args:
-        mask: ``(h, w)``, bool.
-        top, left: Where it lies.
-        size: Height and width of the image.
-    """
-    height, width = size
-    padded = np.zeros((mask.shape[1], mask.shape[0] + 2), dtype=np.int8)  # a row for each column
-    padded[:, 1:-1] = mask.T
-    steps = np.diff(padded, axis=1)
-    columns, starts = np.nonzero(steps == 1)
-    ends = np.nonzero(steps == -1)[1]
-    offset = (columns + left) * height + top
-    edges = np.stack([offset + starts, offset + ends], axis=1).reshape(-1)
-    touching = np.flatnonzero(edges[1:-1:2] == edges[2::2])  # a column's end, the next one's start
-    edges = np.delete(edges, np.concatenate([2 * touching + 1, 2 * touching + 2]))
-    counts = np.diff([0, *edges, height * width]).tolist()
-    if not counts[-1]:
-        counts.pop()
-    code = coco_masks.frPyObjects(dict(size=[height, width], counts=counts), height, width)
-    return dict(size=[height, width], counts=code['counts'].decode())
+    return score, group[0].label, box, make_json_rle(encode_crop(mask, int(top), int(left), size))

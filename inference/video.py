@@ -2,20 +2,22 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import cv2
+import av
 import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError, InvalidDataError
 
 from colonnade.common.atomic_files import replacing
-from colonnade.common.errors import file_errors
+from colonnade.common.errors import FileError, file_errors
 from colonnade.common.prefetching import prefetched
 from colonnade.runtime.images import ImageError
 
@@ -23,10 +25,10 @@ from .inputs import Input
 from .model import WORKERS, Answer, Model
 from .outputs import Outputs
 from .results import LabelMap
-from .video_writer import can_be_named, new_film
 
-DEFAULT_RATE = 25.  # frames a second, of videos that do not say
-HEAD = 512  # bytes of a file, of which every kind of video has some that no text has
+DEFAULT_RATE = 25.  # frames per second of videos that do not declare it
+BITS_PER_PIXEL = 4  # of videos that are written
+MAX_TICKS = 2**16 - 1  # MPEG-4 divides a second into at most this many
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,11 @@ class Video:
     """A video file.
 
     Attributes:
-        path: Of the file.
-        size: Height and width, turned as the file says.
-        rate: Frames a second.
-        num_frames: As its header says, which may be wrong.
-        every: Of how many frames the first is taken.
+        path: Path of the file.
+        size: Height and width in pixels, after the rotation that the file asks for.
+        rate: Frames per second.
+        num_frames: Number of frames according to the header, which may be wrong.
+        every: Step between the frames that are taken, starting with the first.
     """
     path: Path
     size: tuple[int, int]
@@ -47,56 +49,101 @@ class Video:
     every: int
 
     def __len__(self) -> int:
-        """How many frames are taken, if the header is right."""
+        """Return how many frames are taken, if the header is right."""
         return -(-self.num_frames // self.every)
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """The frames that are taken, RGB values, ``(H, W, 3)``."""
-        capture = cv2.VideoCapture(str(self.path))
-        try:
-            for number in count():
-                if not capture.grab():
-                    return
-                if number % self.every == 0:
-                    whole, frame = capture.retrieve()
-                    if not whole:
-                        return
-                    yield np.ascontiguousarray(frame[..., ::-1])
-        finally:
-            capture.release()
+        """Yield the frames that are taken: RGB values, ``(H, W, 3)``."""
+        with open_container(self.path) as container:
+            yield from map(to_pixels, islice(decode_frames(container), 0, None, self.every))
 
 
 def open_video(path: Path, every: int) -> Video:
-    """A video of which at least a frame can be read.
+    """Return a video of which at least one frame can be read.
 
     Raises:
-        ImageError: If there is none.
+        ImageError: If no frame can be read.
     """
     if not path.is_file():
         raise ImageError(f'{path}: there is no such file')
-    if not can_be_named(path):
-        raise ImageError(f'{path}: OpenCV opens no video whose path is not UTF-8: rename it')
-    if is_text(path):
-        raise ImageError(f'{path} is text, such as a list of other files, and no video')
-    capture = cv2.VideoCapture(str(path))
     try:
-        whole, frame = capture.read()
-        if not whole:
-            raise ImageError(f'{path} is no video that can be read')
-        rate = capture.get(cv2.CAP_PROP_FPS)
-        number = capture.get(cv2.CAP_PROP_FRAME_COUNT)
-    finally:
-        capture.release()
-    height, width = frame.shape[:2]
-    return Video(path, (height, width), rate if math.isfinite(rate) and rate > 0 else DEFAULT_RATE,
-                 max(1, int(number)) if math.isfinite(number) else 1, every)
+        with open_container(path) as container:
+            frame = to_pixels(next(decode_frames(container)))
+            stream = container.streams.video[0]
+            rate = float(stream.guessed_rate or DEFAULT_RATE)
+            num_frames = stream.frames or round((container.duration or 0) / av.time_base * rate)
+    except (OSError, FFmpegError, IndexError, StopIteration) as error:
+        raise ImageError(f'{path} is no video that can be read') from error
+    return Video(path, frame.shape[:2], rate, max(1, num_frames), every)
 
 
-def is_text(path: Path) -> bool:
-    """Whether a file begins as text; of a playlist, FFmpeg would read the files that it names."""
-    with path.open('rb') as file:
-        head = file.read(HEAD)
-    return bool(head) and not any(byte < 9 for byte in head)
+@contextmanager
+def open_container(path: Path) -> Iterator[InputContainer]:
+    """Context manager that opens a video but no file that it names, as playlists do."""
+    with path.open('rb') as file, \
+            av.open(file, 'r', container_options=dict(protocol_whitelist='none')) as container:
+        yield container
+
+
+def decode_frames(container: InputContainer) -> Iterator[av.VideoFrame]:
+    """Yield the frames up to the first place that cannot be read; skip damaged ones."""
+    stream = container.streams.video[0]
+    stream.thread_type = 'AUTO'
+    with suppress(FFmpegError):
+        for packet in container.demux(stream):
+            with suppress(InvalidDataError):
+                yield from packet.decode()
+
+
+def to_pixels(frame: av.VideoFrame) -> np.ndarray:
+    """Return RGB values ``(H, W, 3)``, rotated as the file asks for."""
+    pixels = frame.to_ndarray(format='rgb24')
+    return np.ascontiguousarray(np.rot90(pixels, frame.rotation // 90))
+
+
+@contextmanager
+def open_writer(path: Path, size: tuple[int, int],
+                rate: float) -> Iterator[Callable[[np.ndarray], None]]:
+    """Context manager that gives a function for writing a frame, RGB values ``(H, W, 3)``.
+
+    Args:
+        path: Path of an MP4 file, which is replaced when the block ends without an error.
+        size: Height and width of the frames; the last row or column of odd ones is cut off.
+        rate: Frames per second.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    height, width = (side // 2 * 2 for side in size)
+    if not height or not width:
+        raise FileError(f'a video needs at least 2 x 2 pixels, got {size[0]} x {size[1]}')
+
+    def write(pixels: np.ndarray) -> None:
+        cut = np.ascontiguousarray(pixels[:height, :width])
+        with file_errors():
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(cut, format='rgb24')))
+
+    try:
+        with replacing(path) as scratch:
+            with file_errors():
+                file = scratch.open('wb')
+            container = av.open(file, 'w', format='mp4')
+            try:
+                ticks = Fraction(rate).limit_denominator(max(1, int(MAX_TICKS / rate)))
+                stream = container.add_stream('mpeg4', ticks, width=width, height=height)
+                stream.bit_rate = min(2**30, int(BITS_PER_PIXEL * rate * width * height))
+                yield write
+                with file_errors():
+                    container.mux(stream.encode())
+                    container.close()
+                    file.close()
+            finally:
+                for opened in (container, file):
+                    with suppress(FFmpegError, OSError):  # closing repeats an error of writing
+                        opened.close()
+    except FFmpegError as error:
+        message = f'FFmpeg cannot write a video of {height} x {width} pixels: {error.strerror}'
+        raise FileError(message) from error
 
 
 def predict_frames(model: Model, item: Input, video: Video, outputs: Outputs, *,
@@ -119,11 +166,12 @@ def predict_frames(model: Model, item: Input, video: Video, outputs: Outputs, *,
         ImageError: If a frame does not pass the test pipeline.
         OSError: If a file cannot be written.
     """
-    done, film, lines = 0, None, None
+    done, write_picture, lines = 0, None, None
     with ExitStack() as stack:
         if 'pictures' in outputs.kinds:
             path = outputs.folder / 'pictures' / f'{item.stem}.mp4'
-            film = stack.enter_context(new_film(path, video.size, video.rate / video.every))
+            write_picture = stack.enter_context(
+                open_writer(path, video.size, video.rate / video.every))
         if 'results' in outputs.kinds:
             path = outputs.folder / 'results' / f'{item.stem}.jsonl'
             scratch = stack.enter_context(replacing(path))
@@ -134,8 +182,8 @@ def predict_frames(model: Model, item: Input, video: Video, outputs: Outputs, *,
                 enumerate(model.answers(video, **options)),
                 workers=WORKERS,
                 ahead=WORKERS):
-            if film is not None:
-                film.add(picture)
+            if write_picture is not None:
+                write_picture(picture)
             if lines is not None:
                 with file_errors():
                     lines.write(json.dumps(line) + '\n')

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from conftest import NO_WORKERS, SHORT, config
 
+from colonnade.common.plots import COLORS
 from colonnade.visualization.html_pages import Table
-from colonnade.visualization.html_pages.plot_style import COLOURS
 from colonnade.visualization.run_report.comparison import (compare, metric_plots, read_runs,
                                                            sample_section)
+from colonnade.visualization.run_report.comparison_text import text_of
 from colonnade.visualization.run_report.record_folder import Run
-from colonnade.visualization.run_report.text_tables import text_of
 
 
 def changed(run: Path, name: str, **values: Any) -> Path:
@@ -106,7 +106,7 @@ def test_a_run_has_one_colour_in_all_plots(tmp_path: Path) -> None:
         key: {line.get_label(): line.get_color() for line in drawn.axes[0].lines}
         for key, drawn in metric_plots(runs)
     }  # yapf: disable
-    assert found == {'mIoU': {'0': COLOURS[0]}, 'mAP': {'0': COLOURS[0], '1': COLOURS[1]}}
+    assert found == {'mIoU': {'0': COLORS[0]}, 'mAP': {'0': COLORS[0], '1': COLORS[1]}}
     assert all(drawn.legends for _, drawn in metric_plots(runs))
 
 

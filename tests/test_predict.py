@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +19,10 @@ from PIL import Image
 from pycocotools.coco import COCO
 from random_models import random_checkpoint
 
+from colonnade.common.errors import FileError
 from colonnade.common.locking import locked
 from colonnade.inference.resume_log import Records
+from colonnade.inference.video import open_video, open_writer
 from colonnade.models.fusion import label_maps
 
 SEGMENTER = 'sem_fpn/xcit_nano_12_p16_slim_shapes'
@@ -222,7 +227,7 @@ def test_an_image_that_is_to_be_turned(predict: Predict, photos: Path, tmp_path:
 def film(path: Path, *, num_frames: int = 5, size: tuple[int, int] = (32, 48)) -> Path:
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*'MJPG'), 10, size[::-1])
     for index in range(num_frames):
-        writer.write(np.full((*size, 3), 40 * index, dtype=np.uint8))
+        writer.write(np.full((*size, 3), 40 * index % 256, dtype=np.uint8))
     writer.release()
     return path
 
@@ -249,7 +254,6 @@ def test_videos(predict: Predict, tmp_path: Path, capsys: pytest.CaptureFixture)
 
 @pytest.mark.skipif(sys.platform == 'darwin', reason='names of files are UTF-8 there')
 def test_names_in_other_encodings(predict: Predict, tmp_path: Path, photos: Path) -> None:
-    """OpenCV would end the process."""
     folder = tmp_path / 'named'
     folder.mkdir()
     (photos / 'a9.jpg').rename(folder / 'caf\udce9.jpg')
@@ -257,8 +261,48 @@ def test_names_in_other_encodings(predict: Predict, tmp_path: Path, photos: Path
     (folder / 'bad\udce9.png').touch()
     out = predict(SEGMENTER, folder, status=3)
     assert files_in(out / 'labels') == {'caf\udce9.jpg.png'}
-    errors = (out / 'errors.txt').read_text()
-    assert r'bad\udce9.png is empty' in errors and r'caf\udce9.avi: OpenCV opens no' in errors
+    assert files_in(out / 'pictures') == {'caf\udce9.jpg.jpg', 'caf\udce9.avi.mp4'}
+    assert r'bad\udce9.png is empty' in (out / 'errors.txt').read_text()
+
+
+@pytest.mark.parametrize('quarters, cosine, sine', [(1, 0, -1), (2, -1, 0), (3, 0, 1)])
+def test_rotated_videos(quarters: int, cosine: int, sine: int, tmp_path: Path) -> None:
+    """Phones write videos as the sensor sees them, with a rotation in the header of the track."""
+    path = tmp_path / 'film.mp4'
+    with open_writer(path, (32, 48), 5.) as write:
+        write(np.arange(32 * 48 * 3, dtype=np.uint8).reshape(32, 48, 3))
+    frame, = open_video(path, 1)
+    content = path.read_bytes()
+    start = content.index(b'tkhd') + 44
+    matrix = [65536 * value for value in (cosine, -sine, 0, sine, cosine, 0)]
+    path.write_bytes(content[:start] + struct.pack('>6i', *matrix) + content[start + 24:])
+    video = open_video(path, 1)
+    rotated, = video
+    np.testing.assert_array_equal(rotated, np.rot90(frame, -quarters))
+    assert video.size == rotated.shape[:2]
+
+
+def test_damaged_videos(tmp_path: Path) -> None:
+    path = film(tmp_path / 'film.avi', num_frames=50)
+    content = path.read_bytes()
+    path.write_bytes(content[:len(content) // 2])
+    assert 10 < len(list(open_video(path, 1))) < 50
+
+
+def test_videos_on_a_full_disk(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(FileError, match='File too large'), \
+                open_writer(tmp_path / 'film.mp4', (64, 64), 5.) as write:
+            for _ in range(50):
+                write(noise)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert not files_in(tmp_path)
 
 
 def test_videos_of_a_detector(predict: Predict, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align as theirs
 
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.datasets.mask_encoding import encode_for, encode_masks
+from colonnade.datasets.mask_encoding import encode_for
+from colonnade.datasets.rle import encode_masks
 from colonnade.models.fusion.region_heads import BagRoIExtractor, WantedMaskHead
 from colonnade.models.fusion.regions import fuse_regions, in_default_order
 from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align

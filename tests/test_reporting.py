@@ -11,11 +11,11 @@ import pytest
 from conftest import LAYOUTS, config
 from PIL import Image
 
+from colonnade.common.plots import escape_math, new_figure, render_figure
 from colonnade.inference import Instances, LabelMap, Model, load
 from colonnade.inference.ground_truth import truth_of
 from colonnade.visualization.html_pages import Section, Table, sample_section, write_page
 from colonnade.visualization.html_pages.page import address, columns
-from colonnade.visualization.html_pages.plot_style import figure, plain, svg
 
 
 def root(shapes: Path, head: str) -> dict[str, str]:
@@ -36,8 +36,8 @@ def test_pictures_are_in_the_page_and_texts_are_text(tmp_path: Path) -> None:
 
 
 def test_tables_plots_and_folds(tmp_path: Path) -> None:
-    drawn, axes = figure()
-    axes.plot([1, 2], label=plain('a $b$'))
+    drawn, axes = new_figure()
+    axes.plot([1, 2], label=escape_math('a $b$'))
     axes.legend()
     table = Table(('class', 'AP'), [('<i>cat', 0.51239), ('dog', None), ('fish', float('nan'))])
     section = Section('Config', text='a < b', plots=[('loss', drawn)], tables=[table], folded=True)
@@ -48,15 +48,15 @@ def test_tables_plots_and_folds(tmp_path: Path) -> None:
     cells = re.findall('<td class=number>(.*)</td>', text)
     assert cells == ['0.5124', '–', '–']
     plot = base64.b64decode(re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', text)[1])
-    assert plot == svg(drawn) and b'>a $b$</text>' in plot and b'script' not in plot
+    assert plot == render_figure(drawn) and b'>a $b$</text>' in plot and b'script' not in plot
 
 
 @pytest.mark.filterwarnings('error')
 def test_texts_of_plots_are_drawn_by_the_reader() -> None:
-    drawn, axes = figure()
+    drawn, axes = new_figure()
     axes.plot([1, 2], label='行人<b>')
     axes.legend()
-    assert '>行人&lt;b&gt;</text>'.encode() in svg(drawn)
+    assert '>行人&lt;b&gt;</text>'.encode() in render_figure(drawn)
 
 
 def test_tiles_have_titles_as_text(tmp_path: Path) -> None:

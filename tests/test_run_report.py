@@ -17,9 +17,9 @@ from mmengine.registry import DATASETS, METRICS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 
 from colonnade.common.locking import locked
+from colonnade.common.plots import render_figure
 from colonnade.engine.distributed.fingerprints import data_of, sha256_of_listing
 from colonnade.settings.reading import import_quietly
-from colonnade.visualization.html_pages.plot_style import svg
 from colonnade.visualization.run_report import detections, label_counts, run_plots
 from colonnade.visualization.run_report.average_precision import (IOUS, CocoTruth,
                                                                   average_precision, coco_library,
@@ -382,12 +382,12 @@ def test_a_long_curve_is_drawn_with_few_points() -> None:
     assert len(raw.get_xdata()) == len(smooth.get_xdata()) == 500 and len(short.get_xdata()) == 3
     assert smooth.get_xdata()[-1] == 20_000
     np.testing.assert_allclose(smooth.get_ydata()[100:400], 0.5, atol=0.01)
-    assert len(svg(drawn)) < 100_000
+    assert len(render_figure(drawn)) < 100_000
 
 
 def test_legends_stand_above_curves() -> None:
     drawn = run_plots.curves({'loss': [(1, 2.), (9, 1.)], 'loss_cls': [(1, 1.), (9, 2.)]}, 'loss')
-    svg(drawn)  # which lays it out
+    render_figure(drawn)  # which lays it out
     legend, axes = drawn.legends[0].get_window_extent(), drawn.axes[0].get_window_extent()
     assert legend.y0 >= axes.y1
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco_masks
 
+from colonnade.datasets.rle import encode_crop, make_json_rle
 from colonnade.inference.results import Instances, LabelMap
-from colonnade.inference.tiling import Part, View, candidates, encoded, merge, tiles_of
+from colonnade.inference.tiling import Part, View, candidates, merge, tiles_of
 
 lengths = st.integers(1, 90)
 CLASSES, PALETTE = ('disc', 'square'), ((255, 0, 0), (0, 255, 0))
@@ -69,7 +70,7 @@ def test_masks_are_encoded_in_place(data: st.DataObject) -> None:
     whole = np.zeros((height, width), dtype=np.uint8, order='F')
     whole[top:top + shape[0], left:left + shape[1]] = mask
     expected = coco_masks.encode(whole)
-    assert encoded(mask, top, left, (height, width)) == dict(
+    assert make_json_rle(encode_crop(mask, top, left, (height, width))) == dict(
         size=expected['size'], counts=expected['counts'].decode())
 
 

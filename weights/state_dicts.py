@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 
 State = dict[str, Tensor]
 Shapes = dict[str, torch.Size]
@@ -125,7 +126,6 @@ def listed(problems: Problems) -> str:
     """A line for each kind of problem, with some of the keys."""
     lines = []
     for kind, keys in problems.items():
-        shown = ', '.join(key + detail for key, detail in list(keys.items())[:SHOWN])
-        rest = f' and {len(keys) - SHOWN} more' if len(keys) > SHOWN else ''
-        lines.append(f'  {len(keys)} {kind}: {shown}{rest}')
+        texts = [key + detail for key, detail in keys.items()]
+        lines.append(f'  {len(keys)} {kind}: {format_names(texts, SHOWN)}')
     return '\n'.join(lines)

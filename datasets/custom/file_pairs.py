@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from colonnade.common.name_lists import format_names
 from colonnade.runtime.images import SUFFIXES
 
-from ..validation.validation_report import Report, listed, repeated
+from ..validation.validation_report import Report, repeated
 
 PROBES = 5  # images whose names are compared with those of all label maps
 JPEGS = {'.jpg', '.jpeg'}
@@ -79,7 +80,7 @@ def list_named(images: Path, masks: Path, names: Path, suffixes: tuple[str, str]
             found.image_names.append(image)
             found.mask_names += [mask] * os.path.isfile(masks / mask)
     if twice := repeated(found.image_names):
-        report.remark(f'{names}: images that stand there more than once: {listed(twice)}')
+        report.remark(f'{names}: images that stand there more than once: {format_names(twice)}')
     return found
 
 
@@ -140,8 +141,8 @@ def find_suffixes(listings: Sequence[Listing], report: Report) -> tuple[str, str
         report.remark(f'names of images end with {ends[0][0]}, those of their label maps with '
                       f'{ends[0][1]} (--suffixes says otherwise)')
         return ends[0]
-    names = f'images are named {listed(listings[0].image_names, 3)}; label maps ' \
-            f'{listed(listings[0].mask_names, 3)}'
+    names = f'images are named {format_names(listings[0].image_names, 3)}; label maps ' \
+            f'{format_names(listings[0].mask_names, 3)}'
     if ends:
         ways = ', or '.join(f'--suffixes {shlex.join(pair)}' for pair in ends)
         report.fault(f'images have more than one label map each: say {ways}; {names}')

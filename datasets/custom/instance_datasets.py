@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.name_lists import format_names
+
 from ..bit_depth import Depths
 from ..path_checks import plain
 from ..validation.coco_files import (FIELDS, Instances, Usage, check_instances, headers_in,
                                      load_coco, whole_entries)
-from ..validation.validation_report import Report, listed
+from ..validation.validation_report import Report
 
 
 @dataclass
@@ -68,12 +70,12 @@ def describe_instances(ann_files: list[Path],
         for name in chosen or ():
             if name not in train.classes:
                 report.fault(f'--classes: {ann_files[0]} has no category {name!r}, only '
-                             f'{listed(list(train.classes))}')
+                             f'{format_names(list(train.classes))}')
         names_of_classes = [[name for name in split.classes if not chosen or name in chosen]
                             for split in found]  # yapf: disable
         if names_of_classes[0] != names_of_classes[1]:
             report.fault('training and validation must have the same categories in the same order, '
-                         f'got {"; and ".join(map(listed, names_of_classes))}')
+                         f'got {"; and ".join(map(format_names, names_of_classes))}')
     names = [[image['file_name'] for image in split.images.values()] for split in (train, val)]
     remark_overlap(images, names, report)
     if chosen:
@@ -85,7 +87,7 @@ def describe_instances(ann_files: list[Path],
                 num_faults[place] += 1
                 report.fault(f'{file}: no image has an annotation that could be used')
         elif unseen:
-            report.remark(f'{file}: no annotations of {listed(unseen)}')
+            report.remark(f'{file}: no annotations of {format_names(unseen)}')
     num_train = _usable_images(train, filter_cfg, report)
     if not num_train and not num_faults[0]:
         report.fault('training: there is no image left to train with')
@@ -141,7 +143,7 @@ def _usable_images(train: Instances, filter_cfg: dict, report: Report) -> int:
     if small:
         names = [train.images[id]['file_name'] for id in small]
         report.remark(f'left out of training: smaller than {least} pixels (filter_cfg.min_size): '
-                      f'{listed(names)}')
+                      f'{format_names(names)}')
     used = train.annotated if filter_cfg.get('filter_empty_gt') else train.images
     empty = len(train.images) - len(used)
     if empty:
@@ -156,7 +158,7 @@ def remark_overlap(folders: list[Path], names: list[list[str]], report: Report) 
                    for name in found} for folder, found in zip(folders, names, strict=True))
     both = sorted(train & val)
     if both:
-        report.remark(f'{len(both)} images are in training and validation: {listed(both, 3)}')
+        report.remark(f'{len(both)} images are in training and validation: {format_names(both, 3)}')
 
 
 def absolute(path: Path) -> Path:

@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from colonnade.common.name_lists import format_names
+
 from ..bit_depth import Depths
-from ..validation.validation_report import Report, listed
+from ..validation.validation_report import Report
 from .file_pairs import Listing, find_suffixes, list_files, list_named
 from .instance_datasets import (OwnData, absolute, common_root, find_outside, remark_overlap,
                                 report_depths)
@@ -126,8 +128,9 @@ def _check_labels(train: LabelMaps, val: LabelMaps, classes: tuple[str, ...], fi
     for label_map, labels in (train.labels | val.labels).items():
         beyond = sorted(label for label in labels if first + len(classes) <= label < IGNORED)
         if beyond:
-            report.fault(f'{label_map}: labels {listed(list(map(str, beyond)))} have no class: '
-                         f'there are {len(classes)}, from label {first}')
+            report.fault(
+                f'{label_map}: labels {format_names(list(map(str, beyond)))} have no class: '
+                f'there are {len(classes)}, from label {first}')
     values = train.values()
     unseen = [name for label, name in enumerate(classes, first) if label not in values]
     if train.ignores() and len(values) == 1 and not ignore_255:
@@ -139,11 +142,12 @@ def _check_labels(train: LabelMaps, val: LabelMaps, classes: tuple[str, ...], fi
     elif len(classes) < 2:
         report.fault(f'a segmenter needs at least two classes, got {list(classes)}')
     elif unseen and train.ignores() and not ignore_255:
-        report.fault(f'training: no pixels of {listed(unseen)}, but pixels of {IGNORED}, which '
-                     'mmseg ignores. If they are of a class, save them as its label; if they are '
-                     'unlabelled, say --ignore-255')
+        report.fault(
+            f'training: no pixels of {format_names(unseen)}, but pixels of {IGNORED}, which '
+            'mmseg ignores. If they are of a class, save them as its label; if they are '
+            'unlabelled, say --ignore-255')
     elif unseen:
-        report.remark(f'training: no pixels of {listed(unseen)}')
+        report.remark(f'training: no pixels of {format_names(unseen)}')
 
 
 def report_empty_folders(listings: list[Listing], report: Report) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from colonnade.common.name_lists import format_names
+
 from ..bit_depth import Depths
 from ..validation.image_files import image_size, labels_of
 from ..validation.label_map_files import IGNORED
-from ..validation.validation_report import Report, listed
+from ..validation.validation_report import Report
 from .file_pairs import Listing
 
 
@@ -72,7 +74,7 @@ def paired(listing: Listing, suffixes: tuple[str, str], report: Report) -> list[
     others = [name for name in listing.image_names if not name.endswith(suffixes)]
     if others:
         report.remark(f'{listing.images}: {len(others)} files are not used, which do not end with '
-                      f'{image_end}: {listed(others)}')
+                      f'{image_end}: {format_names(others)}')
     if not stems[0]:
         report.fault(f'{listing.images}: no images *{image_end}')
     for image, mask in map(files, sorted(stems[0] - stems[1])):

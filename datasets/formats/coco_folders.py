@@ -6,9 +6,11 @@ from codecs import BOM_UTF8
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from colonnade.common.name_lists import format_names
+
 from ..validation.coco_files import (CONVERTED_FROM, FIELDS, SINGULAR, Usage, check_instances,
                                      headers_in, load_coco, whole_entries)
-from ..validation.validation_report import Report, listed
+from ..validation.validation_report import Report
 from .coco_repairs import Repairer, fill_masks
 from .instance_records import ALL, SPLITS, Part, Reading, any_case, split_folders
 
@@ -49,7 +51,7 @@ def read_coco(path: Path, reading: Reading) -> dict[str, Part]:
             reading.lose('files whose names tell no part are not used', reading.source(file))
     for split, files in found.items():
         if len(files) > 1:
-            names = listed([reading.source(file) for file in files])
+            names = format_names([reading.source(file) for file in files])
             reading.fault(
                 path, f'more than one file is of the part {split}: {names}. Name two '
                 'with --coco')
@@ -198,7 +200,7 @@ def _located(file: Path, images: Path | None, entries: list[dict],
         return images, entries
     where = 'there: name images from their folder on' \
         if name.startswith('/') or PureWindowsPath(name).is_absolute() else \
-        f'in {listed([str(way) for way in ways])}: say --coco and --images'
+        f'in {format_names([str(way) for way in ways])}: say --coco and --images'
     reading.fault(file, f'its image {name} is not {where}')
     return None
 

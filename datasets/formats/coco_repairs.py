@@ -12,8 +12,8 @@ from typing import Any
 
 import cv2
 import numpy as np
-from pycocotools import mask as run_lengths
 
+from ..rle import encode_segmentation, get_area, get_box
 from ..validation.coco_files import (BOX, CONVERTED_FROM, FIELDS, FLAG, NUMBER, SIDE, SINGULAR,
                                      WHOLE, headers_in)
 from ..validation.image_files import image_size, reading_fault
@@ -325,9 +325,8 @@ def _shape_of(mask: Any) -> tuple[list[float], float] | None:
         height, width = mask['size']
         if not is_size(mask['size']) or segmentation_fault(mask, [height, width], True):
             return None
-        code = run_lengths.frPyObjects(mask, height, width) \
-            if isinstance(mask['counts'], list) else mask
-        return run_lengths.toBbox(code).tolist(), float(run_lengths.area(code))
+        code = encode_segmentation(mask, (height, width))
+        return list(get_box(code)), get_area(code)
     left, top, right, bottom = box_around(mask)
     area = sum(cv2.contourArea(np.float32(polygon).reshape(-1, 2)) for polygon in mask)
     return [left, top, right - left, bottom - top], area

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 
 from ..custom.label_maps import IGNORED
-from ..validation.validation_report import listed, repeated, shown
+from ..validation.validation_report import repeated, shown
 
 FILES = ('class_dict.csv', 'class_dict_seg.csv', 'labelmap.txt', 'label_colors.txt', 'colors.txt',
          'colours.txt', 'colors.csv', 'colours.csv', 'colors.json', 'colours.json', 'palette.csv',
@@ -63,7 +64,7 @@ def read_colours(file: Path) -> ColourTable:
     for what, values in (('name', [name for name, _ in rows]), ('colour', [c for _, c in rows])):
         if twice := repeated(values):
             raise UserError(f'{file}: a {what} stands there more than once: '
-                            f'{listed(list(map(str, twice)))}')
+                            f'{format_names(list(map(str, twice)))}')
     named = [(name, colour) for name, colour in rows if name.lower() not in UNLABELLED]
     if len(named) > MOST_CLASSES:
         raise UserError(f'{file}: there are {len(named)} classes, label maps have room for '
@@ -166,6 +167,6 @@ def find_table(folder: Path) -> Path | None:
     """
     found = [folder / name for name in FILES if (folder / name).is_file()]
     if len(found) > 1:
-        raise UserError(f'{listed(list(map(str, found)))} may be the table of colours: say '
+        raise UserError(f'{format_names(list(map(str, found)))} may be the table of colours: say '
                         '--colours')
     return found[0] if found else None

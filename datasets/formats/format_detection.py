@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from colonnade.common.errors import MissingFileError, UserError
+from colonnade.common.name_lists import format_names
 
-from ..validation.validation_report import Report, listed
+from ..validation.validation_report import Report
 from .conversion import keep_options
 from .data_format import Door, Kind
 from .instance_formats import INSTANCE_DOORS, open_files
@@ -90,7 +91,7 @@ def _contents(path: Path) -> str:
         return f'is a file{path.suffix and f" {path.suffix}"} of no known form'
     names = sorted(entry.name + '/' * entry.is_dir() for entry in os.scandir(path)
                    if not entry.name.startswith('.'))
-    return f'has no known form, it holds {listed(names, 6) or "nothing"}'
+    return f'has no known form, it holds {format_names(names, 6) or "nothing"}'
 
 
 def kind_of(path: Path) -> Kind:

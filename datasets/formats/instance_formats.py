@@ -13,8 +13,9 @@ from typing import Any
 
 from colonnade.common.atomic_files import write_text
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 
-from ..validation.validation_report import Report, listed
+from ..validation.validation_report import Report
 from .coco_folders import is_coco, named_by_source, read_coco, read_file
 from .coco_repairs import align_categories, fill_masks
 from .conversion import convert_once, data_out, recorded_options
@@ -239,7 +240,7 @@ def groups_of(names: Mapping[str, Any], pattern: str | None) -> dict[str, str] |
     missing = [name for name, match in found.items() if match is None or match[1] is None]
     if missing:
         raise UserError(f'--group {pattern} does not match {len(missing)} names of images: '
-                        f'{listed(missing)}')
+                        f'{format_names(missing)}')
     return {name: match[1] for name, match in found.items() if match}
 
 

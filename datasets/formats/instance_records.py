@@ -10,8 +10,8 @@ from typing import Any
 
 import cv2
 import numpy as np
-from pycocotools import mask as run_lengths
 
+from ..rle import get_area, make_json_rle
 from ..validation.coco_files import CONVERTED_FROM
 from ..validation.image_files import image_size
 from ..validation.validation_report import Report
@@ -318,9 +318,8 @@ def _shape_of(found: Instance) -> dict[str, Any]:
         area = sum(map(cv2.contourArea, points))
         shape['segmentation'] = [_rounded(polygon) for polygon in found.polygons]
     if found.mask:
-        area = float(run_lengths.area(found.mask))
-        shape['segmentation'] = dict(
-            size=list(map(int, found.mask['size'])), counts=found.mask['counts'].decode())
+        area = get_area(found.mask)
+        shape['segmentation'] = make_json_rle(found.mask)
     return shape | dict(
         area=round(area, 3), iscrowd=int(found.crowd), **{CONVERTED_FROM: found.source})
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pycocotools import mask as run_lengths
 
 from colonnade.common.errors import UserError
 
+from ..rle import encode_mask, encode_segmentation, get_box, merge_rles
 from ..validation.image_files import opened
 from ..validation.segmentations import LARGEST, is_number
 from ..validation.validation_report import shown
@@ -115,7 +115,7 @@ def _instances(file: Path, content: dict[str, Any], size: tuple[int, int],
             is_whole = False
             continue
         if mask is not None:
-            new = _of_mask(label, run_lengths.encode(np.asfortranarray(mask)), source)
+            new = _of_mask(label, encode_mask(mask), source)
         elif points:
             new = Instance(label, box_around([points]), [] if is_box else [points], source)
         else:
@@ -132,14 +132,15 @@ def _merged(one: Instance, other: Instance, size: tuple[int, int]) -> Instance:
     if not one.mask and not other.mask:
         joined = polygons[0] + polygons[1]
         return Instance(one.label, box_around(joined), joined, one.source)
-    codes: list[Any] = []
-    for part, own in zip((one, other), polygons, strict=True):
-        codes += [part.mask] if part.mask else run_lengths.frPyObjects(own, size[1], size[0])
-    return _of_mask(one.label, run_lengths.merge(codes), one.source)
+    codes = [
+        part.mask or encode_segmentation(own, size[::-1])
+        for part, own in zip((one, other), polygons, strict=True)
+    ]
+    return _of_mask(one.label, merge_rles(codes), one.source)
 
 
 def _of_mask(label: str, code: dict[str, Any], source: str) -> Instance:
-    left, top, width, height = run_lengths.toBbox(code).tolist()
+    left, top, width, height = get_box(code)
     return Instance(label, (left, top, left + width, top + height), [], source, mask=code)
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pycocotools import mask as run_lengths
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 from colonnade.runtime.images import SUFFIXES
 
 from ..custom.label_maps import IGNORED
-from ..validation.validation_report import Report, listed
+from ..rle import decode_rle, encode_segmentation
+from ..validation.validation_report import Report
 from .image_pairing import image_of
 from .instance_records import Reading, files_below, report_skipped, split_folders
 from .label_sets import LabelSet, Part, folder_of
@@ -52,8 +53,7 @@ class Painter:
         for shape in content['shapes']:
             name, points, _, mask = outline(shape, size, reading, str(source))
             if points:
-                code, = run_lengths.frPyObjects([points], size[1], size[0])
-                mask = run_lengths.decode(code)
+                mask = decode_rle(encode_segmentation([points], size[::-1]))
             if mask is not None:
                 labels[mask.astype(bool)] = self._label(name)
         return labels
@@ -141,7 +141,7 @@ def _part_of(folder: Path, names: set[str], reading: Reading) -> Part:
     others = [image for image in files_below(folder, SUFFIXES) if image not in sources]
     if others:
         reading.report.remark(f'{len(others)} images are not used, which have no file of LabelMe: '
-                              f'{listed(list(map(str, others)))}')
+                              f'{format_names(list(map(str, others)))}')
     root = folder_of([image.parent for image in sources]) if sources else folder
     return Part(root, folder, {
         os.path.relpath(image, root): file

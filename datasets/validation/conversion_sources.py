@@ -13,6 +13,7 @@ from typing import Any
 
 from mmengine.config import ConfigDict
 
+from colonnade.common.name_lists import format_names
 from colonnade.settings.dataset_paths import paths_of_setting
 
 from .validation_report import Report
@@ -180,10 +181,8 @@ def report_changes(dataset: ConfigDict, config: Any, known: set[Path], report: R
             'unknown-sources',
             file=folder)
     elif changes:
-        more = f' and {len(changes) - MAX_SHOWN} more' * (len(changes) > MAX_SHOWN)
-        shown = ', '.join(changes[:MAX_SHOWN])
         report.fault(
-            f'{folder} is older than what it was converted from: {shown}{more}; '
-            f'{ADVICE.format(shlex.quote(str(config)))}',
+            f'{folder} is older than what it was converted from: '
+            f'{format_names(changes, MAX_SHOWN)}; {ADVICE.format(shlex.quote(str(config)))}',
             'stale-conversion',
             file=folder)

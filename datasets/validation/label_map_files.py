@@ -12,6 +12,7 @@ from mmcv.transforms import LoadAnnotations
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS
 
+from colonnade.common.name_lists import format_names
 from colonnade.common.storage import content as content_of
 from colonnade.common.storage import exists, is_readable
 from colonnade.settings.classes import class_heads
@@ -22,7 +23,6 @@ from colonnade.settings.registries import find_class
 
 from .image_files import OtherLabelsError, OtherSizeError, labels_of, reading_fault
 from .issue_types import Fault
-from .validation_report import listed
 
 SAMPLE = 50  # label maps of a data set that are read before each training
 IGNORED = 255  # the label that mmseg leaves out of losses and metrics
@@ -131,8 +131,9 @@ def fault_of_values(path: str, found: np.ndarray, labels: Labels, info: dict[str
     wrong = values[(values < 0) | (values >= len(labels.classes))]
     beyond = sorted(set(wrong.tolist()) - set(labels.ignored))
     if beyond:
-        names = listed(list(labels.classes), 8)
-        return ('unknown-label', f'{path} has label {listed(list(map(str, beyond)), 8)}, and the '
+        names = format_names(list(labels.classes), 8)
+        return ('unknown-label',
+                f'{path} has label {format_names(list(map(str, beyond)), 8)}, and the '
                 f'config has {len(labels.classes)} classes ({names}), which are labels 0 to '
                 f'{len(labels.classes) - 1}{shifted(info)}', None)
     if set(values.tolist()) <= set(labels.ignored):

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from reprlib import Repr
 from typing import Any
+
+from colonnade.common.name_lists import format_names
 
 from .issue_types import KINDS, NO_KIND, Effect
 
@@ -159,12 +161,6 @@ def repeated(values: Iterable[Any]) -> list[Any]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 
-def listed(names: Sequence[str], most: int = 10) -> str:
-    """The names, or the first of them and the number of the others."""
-    shown = ', '.join(names[:most])
-    return shown if len(names) <= most else f'{shown} and {len(names) - most} more'
-
-
 def shown(value: Any) -> str:
     """A value of a file, shortened: it may be of any kind and size."""
     return _values.repr(value)
@@ -200,4 +196,4 @@ def json_layout(content: Any) -> str:
         return "one image's shapes, as LabelMe writes them"
     if 'type' in content and 'features' in content:
         return 'GeoJSON'
-    return f'an object of {listed(list(map(json.dumps, content))) or "nothing"}'
+    return f'an object of {format_names(list(map(json.dumps, content))) or "nothing"}'

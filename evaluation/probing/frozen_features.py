@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import mmcv
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from colonnade.backbones import ColumnarBackbone
 from colonnade.common.errors import UserError
 from colonnade.common.progress import no_progress
 
+from ..image_decoding import decode_image
 from .feature_cache import CacheError, FeatureCache
 
 LONGEST = 4  # sides of an image, the long one to the short one; more is shrunk, as mmseg does
@@ -99,13 +99,7 @@ class Extractor:
         Raises:
             ValueError: If it is no image.
         """
-        try:
-            decoded = mmcv.imfrombytes(content, channel_order='rgb')
-        except cv2.error:
-            decoded = None
-        if decoded is None:
-            raise UserError(f'{name} is no image that can be read')
-        image = torch.from_numpy(decoded).to(self.device).permute(2, 0, 1)[None].float()
+        image = decode_image(content, name).to(self.device)[None].float()
         size = self.input_size(*image.shape[-2:])
         image = F.interpolate(image, size=size, mode='bicubic', antialias=True).clamp(0, 255)
         mean, std = (image.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))

@@ -12,11 +12,11 @@ import numpy as np
 from mmdet.datasets import CocoDataset
 from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
-from pycocotools import mask as run_lengths
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.custom.instance_datasets import OwnData
 from colonnade.datasets.custom.label_maps import IGNORED
+from colonnade.datasets.rle import decode_rle, encode_segmentation
 
 MOST_CLASSES = IGNORED - 1  # of instances, beside the background
 BACKGROUND = 'background'  # of instances: the class of all pixels without one
@@ -102,12 +102,9 @@ def _mask_of(instance: dict[str, Any], height: int, width: int, masks: bool) -> 
     segmentation = instance.get('mask') if masks else None
     if isinstance(segmentation, list):
         polygons = [p for p in segmentation if len(p) >= 6 and len(p) % 2 == 0]
-        segmentation = run_lengths.merge(run_lengths.frPyObjects(polygons, height, width)) \
-            if polygons else None
-    elif isinstance(segmentation, dict) and isinstance(segmentation['counts'], list):
-        segmentation = run_lengths.frPyObjects(segmentation, height, width)
+        segmentation = polygons or None
     if segmentation is not None:
-        return run_lengths.decode(segmentation).astype(bool)
+        return decode_rle(encode_segmentation(segmentation, (height, width)))
     left, top, right, bottom = (max(0, round(side)) for side in instance['bbox'])
     mask = np.zeros((height, width), bool)
     mask[top:bottom, left:right] = True

@@ -6,15 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import ScalarFormatter
 from matplotlib.transforms import Bbox
 
 from colonnade.common.atomic_files import replacing
+from colonnade.common.plots import BLUE, GRAY, ORANGE, new_figure, render_figure
 
 from .ranking import Row
 
@@ -23,7 +22,7 @@ COSTS: dict[str, tuple[Callable[[Row], float], str]] = {  # name -> cost of a ro
     'multiply-adds': (lambda row: row.multiply_adds / 1e9, 'multiply-adds per image, G'),
     'parameters': (lambda row: row.parameters / 1e6, 'parameters, M'),
 }
-BLUE, ORANGE, GREY = '#0072B2', '#D55E00', '#666666'  # of Okabe and Ito: safe for colour-blind
+PNG_DPI = 120  # pixels per inch
 MARKER = 8  # points
 DISTANCES = (9, 16, 26, 40, 60, 85, 115)  # of labels from their points, in points
 ANGLES = (0, 180, 90, 270, 45, 135, 315, 225)  # degrees, the preferred ones first
@@ -54,16 +53,15 @@ def draw(rows: Sequence[Row], path: Path, title: str, cost: str = 'time') -> Non
     Raises:
         OSError: If it cannot be written.
     """
-    figure = Figure((8., 5.), dpi=120, layout='constrained')
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = new_figure(8., 5.)
+    FigureCanvasAgg(figure)  # which measures texts
     cost_of, label = COSTS[cost]
     costs = [cost_of(row) for row in rows]
     linear, nearest = [row.linear_miou for row in rows], [row.knn_miou for row in rows]
     points = list(zip(costs, linear, strict=True))
     front = pareto_front(points)
     steps = stairs([points[index] for index in front])
-    axes.vlines(costs, linear, nearest, color=GREY, linewidth=0.8, alpha=0.6, zorder=1)
+    axes.vlines(costs, linear, nearest, color=GRAY, linewidth=0.8, alpha=0.6, zorder=1)
     axes.plot(*zip(*steps, strict=True), '-', color=BLUE, zorder=2,
               label='Pareto front, linear')  # yapf: disable
     axes.plot(costs, linear, 'o', markerfacecolor='white', markeredgecolor=BLUE, zorder=3,
@@ -78,7 +76,6 @@ def draw(rows: Sequence[Row], path: Path, title: str, cost: str = 'time') -> Non
     ticks = ScalarFormatter()
     axes.xaxis.set(major_formatter=ticks, minor_formatter=ticks)
     axes.tick_params(axis='x', which='both', labelsize='small')
-    axes.grid(alpha=0.25)
     legend = axes.legend(fontsize='small')
     figure.draw_without_rendering()
     figure.set_layout_engine('none')  # what labels are placed by must not move any more
@@ -89,9 +86,8 @@ def draw(rows: Sequence[Row], path: Path, title: str, cost: str = 'time') -> Non
              *_boxes(axes, list(zip(costs, nearest, strict=True)))]  # yapf: disable
     for point, row in zip(points, rows, strict=True):
         taken.append(_place(axes, row.trunk, point, taken))
-    with matplotlib.rc_context({'svg.hashsalt': 'colonnade'}), replacing(path) as scratch:
-        kind = path.suffix.removeprefix('.')
-        figure.savefig(scratch, format=kind, metadata={'Date': None} if kind == 'svg' else None)
+    with replacing(path) as scratch:
+        scratch.write_bytes(render_figure(figure, path.suffix[1:], dpi=PNG_DPI, text_as_paths=True))
 
 
 def stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -143,7 +139,7 @@ def _label(axes: Axes, text: str, point: tuple[float, float], distance: float,
            angle: float) -> Annotation:
     """A label beside a point, with a line to it if it is not next to it."""
     x, y = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    line = dict(arrowstyle='-', color=GREY, linewidth=0.6) if distance > DISTANCES[1] else None
+    line = dict(arrowstyle='-', color=GRAY, linewidth=0.6) if distance > DISTANCES[1] else None
     return axes.annotate(
         text, point, (distance * x, distance * y), textcoords='offset points', fontsize=8,
         ha='center' if abs(x) < 0.5 else 'left' if x > 0 else 'right',

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from colonnade.common.text_tables import format_markdown
+
 from .ranking import Row
 
 COLUMNS = ('trunk', 'mIoU, linear', 'mIoU, k-NN', 'parameters, M', 'multiply-adds, G',
@@ -22,13 +24,8 @@ def cells_of(row: Row) -> tuple[str, ...]:
 
 def markdown(rows: Sequence[Row]) -> str:
     """A table whose columns also line up in a terminal."""
-    lines = [COLUMNS, *map(cells_of, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ('-' * widths[0], *('-' * (width - 1) + ':' for width in widths[1:])))
-    return ''.join(f'| {line[0]:{widths[0]}} | ' +
-                   ' | '.join(f'{cell:>{width}}'
-                              for cell, width in zip(line[1:], widths[1:], strict=True)) + ' |\n'
-                   for line in lines)
+    lines = format_markdown([COLUMNS, *map(cells_of, rows)], range(1, len(COLUMNS)))
+    return ''.join(f'{line}\n' for line in lines)
 
 
 def summary_csv(rows: Sequence[Row]) -> str:

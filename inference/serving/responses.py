@@ -5,9 +5,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
-from pycocotools import mask as coco_masks
+
+from colonnade.datasets.rle import encode_mask, make_json_rle
 
 from .. import Instances, LabelMap, Model
 from ..packages.package import WEIGHTS
@@ -87,8 +87,7 @@ def class_values(result: LabelMap, *, masks: bool) -> list[Values]:
         entry: Values = {'class': name, 'share': round(share, 6)}
         if masks:
             where = result.labels == result.classes.index(name)
-            code = coco_masks.encode(np.asfortranarray(where, dtype=np.uint8))
-            entry['mask'] = dict(size=list(code['size']), counts=code['counts'].decode())
+            entry['mask'] = make_json_rle(encode_mask(where))
         found.append(entry)
     return found
 

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from colonnade.common.errors import UserError
-from colonnade.datasets.validation.validation_report import listed, repeated
+from colonnade.common.name_lists import format_names
+from colonnade.datasets.validation.validation_report import repeated
 
 LAYOUT = (('images', 'annotations'), ('training', 'validation'))  # of ADE20k
 
@@ -60,7 +61,7 @@ def check_paths(args: argparse.Namespace) -> None:
     paths = [(option, path) for option in ('data', 'coco', 'masks', 'images')
              for path in getattr(args, option) or ()]  # yapf: disable
     if missing := [f'--{option} {path}' for option, path in paths if not path.exists()]:
-        raise UserError(f'no such file or folder: {listed(missing)}')
+        raise UserError(f'no such file or folder: {format_names(missing)}')
 
 
 def check_split_options(args: argparse.Namespace) -> None:

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS
 
+from colonnade.common.name_lists import format_names
 from colonnade.common.storage import exists, is_readable, local_copy
 
 from ..classes import heads_of_all_classes, key_of_classes, num_classes_of
@@ -94,16 +95,13 @@ def category_problems(name: str, dataset: ConfigDict, classes: tuple[str,
     missing = [each for each in classes if each not in categories]
     if missing:
         yield Finding(
-            f'{place} has {shortened(missing)}, and the categories of {ann_file} are '
-            f'{shortened(categories)}', (place, f'{name}.ann_file'))
+            f'{place} has {format_names(missing, 8)}, and the categories of {ann_file} are '
+            f'{format_names(categories, 8)}', (place, f'{name}.ann_file'))
     elif [each for each in categories if each in classes] != list(classes):
         yield Finding(
             f'{place} must be in the order of the categories of {ann_file}: '
-            f'{shortened([each for each in categories if each in classes])}',
+            f'{format_names([each for each in categories if each in classes], 8)}',
             (place, f'{name}.ann_file'))
 
 
-def shortened(names: Sequence[Any], most: int = 8) -> str:
-    """Some of many names."""
-    rest = f' and {len(names) - most} more' if len(names) > most else ''
-    return ', '.join(map(str, names[:most])) + rest
+shortened = partial(format_names, max_names=8)  # of engine/, which can call it by itself

@@ -142,7 +142,7 @@ def test_videos_that_are_lists_of_others(kind: str, tmp_path: Path,
     assert open_video(Path('secret.avi'), 1).size == (32, 32)
     Path('list.mp4').write_text(PLAYLISTS[kind].format('secret.avi'))
     assert cv2.VideoCapture('list.mp4').read()[0]  # FFmpeg would read it
-    with pytest.raises(ImageError, match='list.mp4 is text, such as a list of other files'):
+    with pytest.raises(ImageError, match='list.mp4 is no video that can be read'):
         open_video(Path('list.mp4'), 1)
 
 

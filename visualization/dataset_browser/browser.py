@@ -12,9 +12,9 @@ from mmengine.config import Config
 from colonnade.common.atomic_files import check_writable
 from colonnade.common.console_logging import print_traceback
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 from colonnade.common.progress import Progress
 from colonnade.configs import find_config
-from colonnade.settings.checks.class_checks import shortened
 from colonnade.settings.dataset_paths import check_data
 from colonnade.settings.reading import LaunchOptions, load_config
 
@@ -141,8 +141,9 @@ def check_sets(sets: Sequence[ImageSet], data: ImageSet | None, split: str) -> N
         raise UserError(f'--split {split}: the data set has no images')
     for other in sets:
         if other.classes != data.classes:
-            raise UserError(f'the classes of {other.name} are {shortened(other.classes)}, and '
-                            f'those of {data.name} {shortened(data.classes)}')
+            raise UserError(
+                f'the classes of {other.name} are {format_names(other.classes, 8)}, and '
+                f'those of {data.name} {format_names(data.classes, 8)}')
 
 
 def look(cfg: Config, told: BrowseOptions, sets: Sequence[ImageSet], data: ImageSet) -> Browsed:

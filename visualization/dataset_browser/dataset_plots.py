@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from ..html_pages.plot_style import COLOURS, figure, plain
+from colonnade.common.plots import COLORS, new_figure, shorten_label
+
 from .statistics import GRID, LARGE, SMALL, LabelNumbers, Numbers, ObjectNumbers
 
 Plot = tuple[str, Figure]  # caption and plot
@@ -20,11 +21,6 @@ BARS = 32  # of a histogram
 LONGEST = 18  # letters of a class's name in a plot
 
 
-def short(name: str) -> str:
-    """A class's name that fits beside a plot."""
-    return plain(name if len(name) <= LONGEST else name[:LONGEST - 1] + '…')
-
-
 def legend_above(drawn: Figure, **style: Any) -> None:
     """Names of splits where they cover no data."""
     drawn.legend(loc='outside upper right', ncols=3, frameon=False, **style)
@@ -33,7 +29,7 @@ def legend_above(drawn: Figure, **style: Any) -> None:
 def class_bars(numbers: Sequence[Numbers], what: str) -> Plot:
     """Shares of classes, the most frequent of the first split first."""
     order = numbers[0].frequent(MOST_CLASSES)[::-1]
-    drawn, axes = figure(5.6, 1.35 + 0.21 * max(len(order), 2))
+    drawn, axes = new_figure(5.6, 1.35 + 0.21 * max(len(order), 2))
     height, places = 0.8 / len(numbers), np.arange(len(order))
     for index, found in enumerate(numbers):
         shares = found.amounts[order] / max(found.amounts.sum(), 1)
@@ -42,8 +38,9 @@ def class_bars(numbers: Sequence[Numbers], what: str) -> Plot:
             shares * 100,
             height,
             label=found.name,
-            color=COLOURS[index])
-    axes.set_yticks(places, [short(numbers[0].classes[i]) for i in order], fontsize=8)
+            color=COLORS[index])
+    axes.set_yticks(
+        places, [shorten_label(numbers[0].classes[i], LONGEST) for i in order], fontsize=8)
     axes.set_ylim(-0.6, max(len(order), 1) - 0.4)
     axes.grid(False, axis='y')
     axes.set_xlabel(f'share of all {what}, %')
@@ -63,7 +60,7 @@ def histogram(numbers: Sequence[Numbers],
               lines: Sequence[float] = (),
               counted: str = 'images') -> Plot:
     """The distribution of a quantity in each split, in percent of what is counted."""
-    drawn, axes = figure(5.6, 2.9)
+    drawn, axes = new_figure(5.6, 2.9)
     found = [np.asarray(values(each), dtype=float) for each in numbers]
     found = [each[each > 0] if log else each for each in found]
     everything = np.concatenate(found)
@@ -76,7 +73,7 @@ def histogram(numbers: Sequence[Numbers],
                 weights=np.full(len(each), 100 / len(each)),
                 label=split.name,
                 histtype='stepfilled' if index == 0 else 'step',
-                color=COLOURS[index],
+                color=COLORS[index],
                 alpha=0.45 if index == 0 else 1,
                 linewidth=1.6)
     for line in lines:
@@ -109,7 +106,7 @@ def edges_of(values: np.ndarray, *, log: bool) -> np.ndarray:
 
 def image_sizes(numbers: Sequence[Numbers]) -> Plot:
     """Width against height of images; larger points stand for more images."""
-    drawn, axes = figure(5.6, 3.8)
+    drawn, axes = new_figure(5.6, 3.8)
     for index, found in enumerate(numbers):
         if not len(found.sizes):
             continue
@@ -122,7 +119,7 @@ def image_sizes(numbers: Sequence[Numbers]) -> Plot:
             s=area,
             label=found.name,
             alpha=0.5,
-            color=COLOURS[index],
+            color=COLORS[index],
             linewidths=0,
             rasterized=len(order) > 300)
     axes.set_xlim(left=0)
@@ -136,7 +133,7 @@ def image_sizes(numbers: Sequence[Numbers]) -> Plot:
 
 def centres(found: ObjectNumbers) -> Plot:
     """Where in their images objects are."""
-    drawn, axes = figure(3.4, 2.6)
+    drawn, axes = new_figure(3.4, 2.6)
     share = found.centres / max(found.centres.sum(), 1) * GRID**2
     shown = axes.imshow(share, cmap='viridis', extent=(0, 1, 1, 0), aspect='auto', vmin=0)
     drawn.colorbar(shown, label='boxes, 1 if evenly spread')
@@ -159,9 +156,9 @@ def together(found: Numbers) -> Plot:
     matrix = found.together[np.ix_(order, order)].astype(float)
     shares = matrix / np.maximum(np.diag(matrix), 1)[:, None] * 100
     side = 1.7 + 0.18 * max(len(order), 6)
-    drawn, axes = figure(side + 0.5, side)
+    drawn, axes = new_figure(side + 0.5, side)
     shown = axes.imshow(shares, cmap='Blues', vmin=0, vmax=100)
-    names = [short(found.classes[i]) for i in order]
+    names = [shorten_label(found.classes[i], LONGEST) for i in order]
     axes.set_xticks(range(len(order)), names, rotation=90, fontsize=8)
     axes.set_yticks(range(len(order)), names, fontsize=8)
     axes.grid(False)

@@ -19,10 +19,10 @@ from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from PIL import UnidentifiedImageError
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.inference.drawing import Colour
 from colonnade.runtime.colors import distinct_colors
-from colonnade.settings.checks.class_checks import shortened
 from colonnade.settings.dataset_paths import find_datasets
 from colonnade.settings.pipeline_steps import loads_annotations
 from colonnade.settings.reading import build_error
@@ -272,7 +272,7 @@ def label_of(data: ImageSet, class_name: str) -> int:
     if class_name.strip() in names:
         return names.index(class_name.strip())
     near = get_close_matches(class_name, names, n=3)
-    meant = f'did you mean {" or ".join(near)}?' if near else f'it has {shortened(names)}'
+    meant = f'did you mean {" or ".join(near)}?' if near else f'it has {format_names(names, 8)}'
     raise UserError(f'--class {class_name}: the data set has no such class; {meant}')
 
 

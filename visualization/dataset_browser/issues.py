@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from colonnade.settings.checks.class_checks import shortened
+from colonnade.common.name_lists import format_names
 
 from .dataset_reader import ImageSet
 from .statistics import FEW, Numbers
@@ -115,5 +115,5 @@ def rare_classes(numbers: Sequence[Numbers], what: str) -> Suspicion:
         suspicion.counts[found.name] = len(few)
         named = [f'{found.classes[i]} {counts[i]}' for i in few]
         if named:
-            suspicion.note += f' In {found.name}: {shortened(named, MOST_NAMES)}.'
+            suspicion.note += f' In {found.name}: {format_names(named, MOST_NAMES)}.'
     return suspicion

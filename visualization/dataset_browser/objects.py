@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as coco_masks
 
 from colonnade.common.errors import UserError
+from colonnade.datasets.rle import decode_rle, encode_segmentation, get_box
 from colonnade.datasets.validation.segmentations import is_number, is_polygon, segmentation_fault
 
 #: what a segmentation is kept as: polygons ``(P, 2)`` of x and y, a run-length code, or None
@@ -128,7 +128,7 @@ def extent_of(mask: Mask) -> np.ndarray | None:
         return np.concatenate([points.min(axis=0), points.max(axis=0)])
     if mask is None or isinstance(mask['counts'], list):
         return None
-    left, top, width, height = coco_masks.toBbox(mask)
+    left, top, width, height = get_box(mask)
     return np.array([left, top, left + width, top + height])
 
 
@@ -145,17 +145,15 @@ def as_pixels(mask: Mask, size: tuple[int, int]) -> np.ndarray:
     """
     if isinstance(mask, list):
         polygons = [polygon.ravel().tolist() for polygon in mask]
-        if fault := segmentation_fault(polygons, None, False):
-            raise UserError(fault)
-        code = coco_masks.merge(coco_masks.frPyObjects(polygons, *size))
+        fault = segmentation_fault(polygons, None, False)
+        segmentation: Any = polygons
     else:
         assert mask is not None
-        if fault := segmentation_fault(mask, list(mask['size']), False):
-            raise UserError(fault)
-        height, width = mask['size']
-        is_list = isinstance(mask['counts'], list)
-        code = coco_masks.frPyObjects(mask, height, width) if is_list else mask
-    return coco_masks.decode(code).astype(bool)
+        fault = segmentation_fault(mask, list(mask['size']), False)
+        segmentation = mask
+    if fault:
+        raise UserError(fault)
+    return decode_rle(encode_segmentation(segmentation, size))
 
 
 def objects_of_coco(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 from PIL import Image
-from pycocotools import mask as coco_masks
 
+from colonnade.datasets.rle import encode_mask
 from colonnade.inference.drawing import Colour, draw_instances, draw_label_map
 from colonnade.runtime.images import read_image
 
@@ -55,17 +55,12 @@ class Scene:
             return draw_label_map(self.pixels, self.label_map, [*palette, BLACK])
         masks = None
         if self.masks is not None and any(mask is not None for mask in self.masks):
-            masks = [encoded(mask, self.pixels.shape) for mask in self.masks]
+            empty = np.zeros(self.pixels.shape[:2], bool)
+            masks = [encode_mask(empty if mask is None else mask) for mask in self.masks]
         named = captions and len(self.labels) <= MOST_CAPTIONS
         return draw_instances(self.pixels, self.boxes, masks,
                               [palette[label] for label in self.labels],
                               [classes[label] for label in self.labels] if named else None)
-
-
-def encoded(mask: np.ndarray | None, shape: Sequence[int]) -> dict:
-    """A mask in run-length code; an empty one if there is none."""
-    pixels = np.zeros(shape[:2], np.uint8) if mask is None else mask.astype(np.uint8)
-    return coco_masks.encode(np.asfortranarray(pixels))
 
 
 def shown_size(size: Sequence[int], most: int, *, exact: bool = False) -> tuple[int, int]:

@@ -5,7 +5,7 @@ Shapes: ``C`` channels, ``h, w`` a map's height and width, ``K`` classes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 from colonnade.inference.model import Model
 
 from .activations import Maps, NamedMap, Seen, named_maps, recorded
@@ -24,7 +25,6 @@ from .scales import Scale
 
 logger = logging.getLogger(__name__)
 MOST = 3  # targets of a figure, if none is chosen
-FEW = 10  # classes that a message names
 
 
 class Score(NamedTuple):
@@ -134,7 +134,8 @@ def check_target(model: Model, target: str | int | None) -> str | int | None:
         return int(target)
     also = ' or the number of a detection' if of_detections else ''
     near = get_close_matches(str(target), model.classes, n=3)
-    there = f'did you mean {" or ".join(near)}?' if near else f'it has {shortened(model.classes)}'
+    classes = format_names(model.classes)
+    there = f'did you mean {" or ".join(near)}?' if near else f'it has {classes}'
     raise UserError(f'{target} is no class of the model{also}; {there}')
 
 
@@ -147,7 +148,7 @@ def require_target(model: Model, target: str | int, images: Iterable[Seen]) -> N
         if chosen_scores(scores, target):
             return
         found.append(f'{len(scores)} in {seen.name}')
-    raise UserError(f'{absence(target)}; there are {shortened(found)}')
+    raise UserError(f'{absence(target)}; there are {format_names(found)}')
 
 
 def absence(target: str | int | None) -> str:
@@ -157,12 +158,6 @@ def absence(target: str | int | None) -> str:
     if isinstance(target, int):
         return f'there is no detection {target}, counted from 0'
     return f'there is no detection of {target}'
-
-
-def shortened(names: Sequence[str]) -> str:
-    """The first of many names, and how many there are."""
-    more = f' and {len(names) - FEW} more' if len(names) > FEW else ''
-    return ', '.join(names[:FEW]) + more
 
 
 def maps_and_scores(model: Model, seen: Seen) -> tuple[Maps, list[Score]]:

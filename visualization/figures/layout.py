@@ -1,20 +1,19 @@
 """A figure of panels: an image, and beside it what was computed of it. No state of pyplot."""
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from colonnade.common.errors import UserError
+from colonnade.common.plots import render_figure
 from colonnade.runtime.images import MAX_PIXELS
 
 from .scales import Scale
@@ -208,7 +207,4 @@ def as_bytes(figure: Figure, kind: str = 'png', dpi: int = DPI) -> bytes:
     if kind == 'png' and width * height * dpi**2 > MAX_PIXELS:
         raise UserError(f'a figure of {width:.1f} x {height:.1f} inches has more than '
                         f'{MAX_PIXELS:,} pixels at {dpi} dpi: choose less')
-    file = io.BytesIO()
-    with rc_context({'pdf.fonttype': 42}):
-        figure.savefig(file, format=kind, dpi=dpi)
-    return file.getvalue()
+    return render_figure(figure, kind, dpi=dpi)

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from colonnade.common.atomic_files import write_text
-
-from .plot_style import DPI, svg
+from colonnade.common.plots import DPI, render_figure
 
 TEMPLATE = """<!doctype html>
 <html lang="en">
@@ -167,7 +166,7 @@ class Section:
         pictures: Captions and pictures.
         commands: Lines to type.
         text: A paragraph beneath the heading.
-        plots: Captions and plots, see :func:`.plot_style.figure`.
+        plots: Captions and plots, see :func:`~colonnade.common.plots.new_figure`.
         tables: Tables of several columns.
         folded: Whether the heading alone is seen until it is clicked.
         tiles: Captions, each with the titled pictures that belong together.
@@ -201,7 +200,7 @@ def address(picture: Image.Image) -> str:
 
 def address_of_plot(plot: Figure) -> str:
     """A plot as an address that holds it."""
-    return data_address('svg+xml', svg(plot))
+    return data_address('svg+xml', render_figure(plot))
 
 
 def data_address(kind: str, content: bytes) -> str:

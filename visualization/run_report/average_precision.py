@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mmengine.evaluator import BaseMetric
 
-from colonnade.inference.ground_truth import encoded
+from colonnade.datasets.rle import encode_segmentation, make_json_rle
 
 from .detections import Found
 
@@ -129,7 +129,7 @@ def coco_dataset(dataset: Any) -> dict[str, Any]:
                 area=(right - left) * (bottom - top),
                 iscrowd=int(item.get('ignore_flag', 0)))
             if 'mask' in item:
-                entry['segmentation'] = encoded(item['mask'], size)
+                entry['segmentation'] = make_json_rle(encode_segmentation(item['mask'], size))
             annotations.append(entry)
     categories = [dict(id=i, name=name) for i, name in enumerate(dataset.metainfo['classes'])]
     return dict(images=images, annotations=annotations, categories=categories)
@@ -179,7 +179,7 @@ def entries_of(found: Found, truth: CocoTruth, kind: str) -> list[dict[str, Any]
             category_id=truth.cat_ids[found.labels[index]],
             score=float(scores[index]))
         if kind == 'segm':
-            entry['segmentation'] = encoded((found.masks or ())[index], found.size)
+            entry['segmentation'] = make_json_rle((found.masks or ())[index])
         else:
             entry['bbox'] = [left, top, right - left, bottom - top]
         entries.append(entry)

@@ -11,10 +11,10 @@ from PIL import Image
 
 from colonnade.common.atomic_files import check_writable
 from colonnade.common.errors import UserError
+from colonnade.common.plots import COLORS
 
 from ..html_pages import Section, Table, write_page
 from ..html_pages.page import Cell
-from ..html_pages.plot_style import COLOURS
 from . import run_plots
 from .class_sections import COLUMNS, main_key
 from .curve_sections import defined, is_main
@@ -150,7 +150,7 @@ def metric_plots(runs: dict[str, Run]) -> list[tuple[str, Any]]:
 
 def colours_of(runs: Iterable[str]) -> dict[str, str]:
     """The colour of each run in all plots."""
-    return dict(zip(runs, COLOURS, strict=False))
+    return dict(zip(runs, COLORS, strict=False))
 
 
 def curve_section(runs: dict[str, Run]) -> list[Section]:

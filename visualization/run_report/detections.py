@@ -14,6 +14,8 @@ import torch
 from mmengine.structures import BaseDataElement
 from pycocotools import mask as coco_masks
 
+from colonnade.datasets.rle import encode_masks
+
 IOU = 0.5  # at least that of a box and the object that it is matched with
 SCORE = 0.3  # at least that of detections that are matched
 
@@ -50,12 +52,11 @@ def found_in(sample: BaseDataElement, index: int, masks: Sequence[dict] | None) 
         index: Of the image in the data set.
         masks: In run-length code, if the evaluator has made it already.
     """
-    from mmdet.structures.mask import encode_mask_results
     answer = sample.pred_instances
     if masks is None and 'masks' in answer:
         masks = answer.masks
         if isinstance(masks, torch.Tensor):
-            masks = encode_mask_results(masks.cpu().numpy())
+            masks = encode_masks(masks.cpu().numpy())
     return Found(
         index=index,
         img_id=sample.get('img_id', index),

@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..html_pages.plot_style import COLOURS, GREY, figure, plain
+from colonnade.common.plots import COLORS, GRAY, escape_math, new_figure, shorten_label
+
 from .record_folder import Curve
 
 WIDTH = 5.8  # inches, of which two are beside each other in a page
@@ -35,8 +36,8 @@ def curves(lines: Mapping[str, Curve],
         smooth: Whether curves are noisy: they are drawn pale, and smoothed over them.
         colours: Of all names, also those without a curve here; there is a legend then.
     """
-    drawn, axes = figure(WIDTH)
-    chosen = colours or dict(zip(lines, COLOURS, strict=False))
+    drawn, axes = new_figure(WIDTH)
+    chosen = colours or dict(zip(lines, COLORS, strict=False))
     for name, curve in lines.items():
         colour = chosen[name]
         x, y = np.asarray(curve, dtype=float).T
@@ -46,7 +47,7 @@ def curves(lines: Mapping[str, Curve],
             axes.plot(x, drawn_y, color=colour, alpha=0.25, linewidth=0.8)
             drawn_y = smoothed(y, places)
         axes.plot(
-            x, drawn_y, color=colour, label=shortened(name), linewidth=1.6,
+            x, drawn_y, color=colour, label=shorten_label(name, LONGEST_NAME), linewidth=1.6,
             marker='' if len(x) > MANY_POINTS else 'o', markersize=3.5)  # yapf: disable
     if best is not None:
         axes.plot(
@@ -54,7 +55,7 @@ def curves(lines: Mapping[str, Curve],
             linestyle='', label=f'best: {best[1]:.4g} at {best[0]}')  # yapf: disable
     axes.set_xlabel('iteration')
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes.set_ylabel(plain(ylabel))
+    axes.set_ylabel(escape_math(ylabel))
     if len(lines) > 1 or best is not None or colours:
         few = max(map(len, lines)) <= LONGEST_NAME // 2
         drawn.legend(loc='outside upper left', ncols=4 if few else 2, frameon=False, fontsize=8)
@@ -76,23 +77,23 @@ def smoothed(values: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 def bars(names: Sequence[str], values: Sequence[float], xlabel: str) -> Figure:
     """A bar for each class, the first on top."""
-    drawn, axes = figure(WIDTH, 0.8 + 0.24 * len(names))
+    drawn, axes = new_figure(WIDTH, 0.8 + 0.24 * len(names))
     places = np.arange(len(names))
-    axes.barh(places, values, color=COLOURS[0], height=0.7)
-    axes.set_yticks(places, [shortened(name) for name in names], fontsize=8)
+    axes.barh(places, values, color=COLORS[0], height=0.7)
+    axes.set_yticks(places, [shorten_label(name, LONGEST_NAME) for name in names], fontsize=8)
     axes.invert_yaxis()
     axes.grid(False, axis='y')
     axes.set_xlim(0, max(1., *values))
     for place, value in zip(places, values, strict=True):
-        axes.text(value, place, f' {value:.2f}', va='center', fontsize=8, color=GREY)
+        axes.text(value, place, f' {value:.2f}', va='center', fontsize=8, color=GRAY)
     axes.set_xlabel(xlabel)
     return drawn
 
 
 def precision_recall(lines: Sequence[dict[str, Any]], classes: Sequence[str]) -> Figure:
     """Precision over recall: the mean black, classes in colours."""
-    drawn, axes = figure(WIDTH)
-    colours = iter(COLOURS)
+    drawn, axes = new_figure(WIDTH)
+    colours = iter(COLORS)
     for line in lines:
         label, precision = line['label'], np.array(line['precision'], dtype=float)
         mean, x = label is None, np.linspace(0, 1, len(precision))
@@ -102,7 +103,7 @@ def precision_recall(lines: Sequence[dict[str, Any]], classes: Sequence[str]) ->
             color='black' if mean else next(colours),
             linewidth=2.4 if mean else 1.2,
             label='mean of classes'
-            if mean else f'{shortened(classes[label])} {precision.mean():.2f}')
+            if mean else f'{shorten_label(classes[label], LONGEST_NAME)} {precision.mean():.2f}')
     axes.set_xlabel('recall')
     axes.set_ylabel('precision at IoU 0.5')
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
@@ -117,7 +118,7 @@ def confusion(shares: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -
         shares: Of the rows' truth, ``(R, C)``; NaN in rows without any.
     """
     side = 2.2 + 0.36 * max(len(rows), len(columns))
-    drawn, axes = figure(side, side * (0.75 if len(rows) > 6 else 0.85))
+    drawn, axes = new_figure(side, side * (0.75 if len(rows) > 6 else 0.85))
     axes.grid(False)
     axes.imshow(np.nan_to_num(shares), cmap='Blues', vmin=0, vmax=1, aspect='auto')
     for (row, column), share in np.ndenumerate(shares):
@@ -126,14 +127,9 @@ def confusion(shares: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -
                 column, row, f'{100 * share:.0f}', ha='center', va='center', fontsize=7,
                 color='white' if share > 0.55 else 'black')  # yapf: disable
     for axis, names in ((axes.xaxis, columns), (axes.yaxis, rows)):
-        axis.set_ticks(range(len(names)), [shortened(name) for name in names], fontsize=8)
+        axis.set_ticks(
+            range(len(names)), [shorten_label(name, LONGEST_NAME) for name in names], fontsize=8)
     for label in axes.get_xticklabels():  # which end at their columns in any font
         label.set(rotation=60, ha='right', rotation_mode='anchor')
     axes.set(xlabel='prediction', ylabel='truth')
     return drawn
-
-
-def shortened(name: str) -> str:
-    """A name of bounded length on one line."""
-    text = ' '.join(name.split())
-    return plain(text if len(text) <= LONGEST_NAME else f'{text[:LONGEST_NAME - 1]}…')

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from pycocotools import mask as coco_masks
 
 from colonnade.common.storage import content
+from colonnade.datasets.rle import decode_rle, encode_mask
 from colonnade.inference.drawing import Colour, draw_instances
 from colonnade.inference.ground_truth import instances, label_map
 from colonnade.inference.results import Instances, LabelMap
@@ -62,8 +62,7 @@ def small_instances(shown: Instances, pixels: np.ndarray) -> Instances:
     height, width = pixels.shape[:2]
     shown = shown.above(SCORE)
     masks = None if shown.masks is None else tuple(
-        coco_masks.encode(np.asfortranarray(resized(coco_masks.decode(mask), height, width)))
-        for mask in shown.masks)
+        encode_mask(resized(decode_rle(mask), height, width)) for mask in shown.masks)
     factors = np.array([width / shown.size[1], height / shown.size[0]] * 2, dtype=np.float32)
     return shown.changed(size=(height, width), boxes=shown.boxes * factors, masks=masks)
 

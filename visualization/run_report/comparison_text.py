@@ -1,6 +1,7 @@
-"""Tables of pages as text."""
+"""Tables of a comparison of runs, as text for a terminal."""
 from __future__ import annotations
 
+from colonnade.common.text_tables import format_columns
 from colonnade.runtime.printing import printable
 
 from ..html_pages import Table
@@ -14,14 +15,8 @@ def text_of(table: Table) -> str:
     """The first rows of a table in columns, numbers to the right."""
     rows = [table.header, *([shown(cell) for cell in row] for row in table.rows[:MOST_ROWS])]
     cells = [[cut(key, front=True), *map(cut, row)] for key, *row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for row in cells:
-        parts = [
-            text.rjust(width) if table.is_number(column) else text.ljust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append('  '.join(parts).rstrip())
+    numbers = [index for index in range(len(table.header)) if table.is_number(index)]
+    lines = format_columns(cells, numbers)
     if len(table.rows) > MOST_ROWS:
         lines.append(f'and {len(table.rows) - MOST_ROWS} more')
     return '\n'.join(filter(None, (table.caption, *lines)))
