@@ -54,9 +54,9 @@ def render_figure(figure: Figure,
         figure: Figure to draw.
         kind: Format: ``'svg'``, ``'png'``, or ``'pdf'`` with text as text.
         dpi: Pixels per inch of a PNG. Defaults to that of the figure.
-        text_as_paths: Whether an SVG has outlines of letters. By default its texts are in a font of
-            the reader, because those of matplotlib lack many scripts; it then reserves 1.1 em for
-            each letter that it does not know.
+        text_as_paths: Whether an SVG has outlines of letters. By default, texts are in a font of
+            the reader, because those of matplotlib lack many scripts. It reserves 1.1 em for each
+            letter that they lack.
     """
     content = BytesIO()
     with warnings.catch_warnings(), rc_context({
