@@ -75,8 +75,7 @@ def guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
             found.append(finding)
     except (TypeError, AttributeError, LookupError) as error:
         name = getattr(check, 'func', check).__name__
-        found.append(Finding(f'{name} does not understand this config: {error}', (),
-                             severity='note'))  # yapf: disable
+        found.append(Finding('not-checked', f'{name} does not understand this config: {error}'))
     return found
 
 
