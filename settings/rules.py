@@ -74,6 +74,7 @@ RULES: dict[str, Rule] = {
     'number-range': Rule('error', 'numbers that are too small or too large', CONFIGS),
     'palette': Rule('error', 'palettes of another number of colours than classes', CONFIGS),
     'parameter-key': Rule('warning', 'keys of learning rates that match no parameter', CONFIGS),
+    'pickle': Rule('error', 'annotations whose reading runs code', 'data.md#files-of-strangers'),
     'prefix-tokens': Rule('error', 'tokens of no place that a pyramid would get', CONFIGS),
     'setting-type': Rule('error', 'settings of the wrong kind', CONFIGS),
     'step-build': Rule('error', 'steps of a pipeline that cannot be built', CONFIGS),
