@@ -70,8 +70,3 @@ class Finding:
 def errors_of(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings with which no training starts."""
     return [finding for finding in findings if finding.severity == 'error']
-
-
-def warnings_of(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings with which a training goes on."""
-    return [finding for finding in findings if finding.severity == 'warning']

@@ -86,11 +86,7 @@ def as_json(sources: Sequence[Source]) -> dict[str, Any]:
                 type=name_of(source.dataset.type),
                 images=source.num_images,
                 annotations=source.num_annotations,
-                counts=[
-                    dict(kind=kind, effect=effect, number=number)
-                    for (kind, effect), number in source.report.counts.items()
-                ],
-                findings=[each.to_json() for each in source.report.findings]) for source in sources
+                **source.report.to_json()) for source in sources
         ])
 
 

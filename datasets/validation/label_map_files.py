@@ -103,8 +103,6 @@ def label_map_fault(info: dict[str, Any],
         found = labels.load(dict(info)).get('gt_seg_map')
     except OSError as error:
         fault = reading_fault(path, error)
-        if fault.rule == 'missing-file':
-            return missing_label_map(info)
         is_other = fault.rule == 'not-an-image'
         return Finding('wrong-label-map', fault.message) if is_other else fault
     except OtherSizeError as error:

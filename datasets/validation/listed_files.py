@@ -70,26 +70,41 @@ def image_faults(paths: Sequence[str], sizes: Sequence[Size | None], loading: Lo
         depth: How closely to look.
     """
     settings = loading.settings
+
+    def look(index: int) -> Finding | None:
+        if depth.whole:
+            return whole_image_fault(paths[index], sizes[index], loading)
+        if is_remote(paths[index]) or settings or loading.is_own:
+            return readable_fault(paths[index], settings)
+        return header_fault(Path(paths[index]), sizes[index], color_type=loading.color_type)
+
+    yield from file_faults(paths, 'images', look, settings, depth, SAMPLE)
+
+
+def file_faults(paths: Sequence[str], what: str, look: Callable[[int], Finding | None],
+                settings: Any, depth: Depth, sample: int) -> Iterator[tuple[int, Finding]]:
+    """Yield what is wrong with files, with their indices.
+
+    Args:
+        paths: Paths of the files.
+        what: Name of the files for the line of progress.
+        look: Returns what is wrong with the file of an index.
+        settings: ``backend_args`` of the dataset.
+        depth: All files are opened, or all are looked for and some are opened. On object storage,
+            which lists a thousand files at a time, it is all or none.
+        sample: Number of files that are opened then.
+    """
     if depth.whole:
-        yield from in_threads(lambda i: whole_image_fault(paths[i], sizes[i], loading),
-                              len(paths), 'images', depth)  # yapf: disable
+        yield from in_threads(look, len(paths), what, depth)
         return
     if paths and is_remote(paths[0]) and not paths[0].startswith(SCHEME):
-        return  # object storage lists a thousand files at a time
+        return
     absence = listing(settings, depth)
-    there = []
-    for index, path in enumerate(paths):
-        if fault := absence(path):
-            yield index, fault
-        else:
-            there.append(index)
-    for index in spread(there, SAMPLE):
+    absent = {index: fault for index, path in enumerate(paths) if (fault := absence(path))}
+    yield from absent.items()
+    for index in spread([i for i in range(len(paths)) if i not in absent], sample):
         depth.seen.add(paths[index])
-        if is_remote(paths[index]) or settings or loading.is_own:
-            fault = readable_fault(paths[index], settings)
-        else:
-            fault = header_fault(Path(paths[index]), sizes[index], color_type=loading.color_type)
-        if fault:
+        if fault := look(index):
             yield index, fault
 
 
@@ -179,29 +194,14 @@ def images_of_entries(folder: str, loading: Loading, depth: Depth, used: set[Any
 def label_map_faults(infos: Sequence[dict[str, Any]], labels: Labels,
                      depth: Depth) -> Iterator[tuple[int, Finding]]:
     """What is wrong with the label maps of images, with the indices of these."""
-    if depth.whole:
 
-        def look(index: int) -> Finding | None:
-            info = infos[index]
-            return label_map_fault(info, labels, size_of(info, labels))
+    def look(index: int) -> Finding | None:
+        return label_map_fault(infos[index], labels, size_of(infos[index], labels))
 
-        yield from in_threads(look, len(infos), 'label maps', depth)
-        return
     paths = [info['seg_map_path'] for info in infos]
-    if paths and is_remote(paths[0]) and not paths[0].startswith(SCHEME):
-        return
-    absence, there = listing(labels.settings, depth), []
-    for index, path in enumerate(paths):
-        fault = absence(path)
-        if fault is None:
-            there.append(index)
-        else:
-            is_missing = fault.rule != 'unreadable-file'
-            yield index, missing_label_map(infos[index]) if is_missing else fault
-    for index in spread(there, SAMPLE // 2):
-        depth.seen.add(paths[index])
-        if fault := label_map_fault(infos[index], labels, size_of(infos[index], labels)):
-            yield index, fault
+    for index, fault in file_faults(paths, 'label maps', look, labels.settings, depth, SAMPLE // 2):
+        is_missing = fault.rule == 'missing-file'
+        yield index, missing_label_map(infos[index]) if is_missing else fault
 
 
 def size_of(info: dict[str, Any], labels: Labels) -> Size | None:

@@ -74,7 +74,8 @@ class Report:
 
     def to_json(self, most: int = KEPT_OF_A_KIND) -> dict[str, Any]:
         """Return the findings and their numbers for :meth:`from_json`, at most some of a kind."""
-        counts = [[*key, number] for key, number in self.counts.items()]
+        counts = [dict(kind=rule, effect=effect, number=number)
+                  for (rule, effect), number in self.counts.items()]  # yapf: disable
         left, findings = dict.fromkeys(self.counts, most), []
         for finding in self.findings:
             left[finding.rule, finding.effect] -= 1
@@ -91,7 +92,8 @@ class Report:
         """
         report = cls()
         report.findings = list(map(Finding.from_json, content['findings']))
-        report.counts.update({(rule, effect): int(n) for rule, effect, n in content['counts']})
+        report.counts.update({(each['kind'], each['effect']): int(each['number'])
+                              for each in content['counts']})  # yapf: disable
         return report
 
 
