@@ -16,6 +16,7 @@ from mmengine.dataset import BaseDataset
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.settings.dataset_paths import find_datasets, paths_of_setting
+from colonnade.settings.findings import Finding
 
 PICKLES = ('.pkl', '.pickle')
 #: keys of data_prefix for the folders of each
@@ -39,8 +40,9 @@ def check_pickles(cfg: Config, dataloaders: tuple[str, ...], *, trust: bool) -> 
         for key in ('ann_file', 'proposal_file'):
             path = dataset.get(key)
             if isinstance(path, str) and path.lower().endswith(PICKLES):
-                raise UserError(f'{name}.{key}: {path} is pickled, and reading it could run any '
-                                'code. If you trust who made it, say --trust')
+                text = f'{name}.{key}: {path} is pickled, and reading it could run any code. If ' \
+                       'you trust who made it, say --trust'
+                raise UserError(str(Finding('pickle', text, (f'{name}.{key}', ))))
 
 
 @contextmanager
@@ -91,15 +93,16 @@ def image_paths(datasets: Iterable[Any], *, allow_outside: bool = True) -> Itera
             if isinstance(info.get('img_path'), str):
                 yield info['img_path']
         if outside:
-            raise UserError(describe_outside(dataset, outside))
+            raise UserError(str(describe_outside(dataset, outside)))
 
 
-def describe_outside(dataset: BaseDataset, paths: list[str]) -> str:
+def describe_outside(dataset: BaseDataset, paths: list[str]) -> Finding:
     """Return what is wrong with paths that lead out of the folders of a dataset, and what to do."""
     number = '1 file' if len(paths) == 1 else f'{len(paths)} files'
-    return (f'{dataset.ann_file or "the data set"} names {number} outside of '
-            f'{dataset.data_root or "its folders"}: {format_names(paths, EXAMPLES)}. If they '
-            'are meant, say --allow-outside')
+    text = f'{dataset.ann_file or "the data set"} names {number} outside of ' \
+           f'{dataset.data_root or "its folders"}: {format_names(paths, EXAMPLES)}. If they ' \
+           'are meant, say --allow-outside'
+    return Finding('outside', text, tuple(paths))
 
 
 def outside_of(dataset: BaseDataset, paths: Iterable[str], prefixes: tuple[str, ...]) -> list[str]:

@@ -21,6 +21,7 @@ from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.settings.checks.class_checks import reads_categories
 from colonnade.settings.dataset_paths import classes_of, find_datasets, paths_of
+from colonnade.settings.findings import Finding
 from colonnade.settings.registries import find_class, is_users
 
 from .path_checks import image_paths, naming_deep_files
@@ -51,7 +52,7 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
     except ValueError as error:
         if NOTHING not in str(error):
             raise
-        raise UserError(nothing_to_learn(cfg)) from error
+        raise UserError(str(nothing_to_learn(cfg))) from error
     validation: list[Any] = []
     if cfg.get('val_dataloader'):
         with naming_deep_files(cfg, ('val_dataloader', )):
@@ -67,7 +68,7 @@ def check_entries(cfg: Config, training: list[Any], validation: list[Any],
         UserError: As :func:`check_loaded_data`.
     """
     if not any(map(has_instances, training)):
-        raise UserError(nothing_to_learn(cfg))
+        raise UserError(str(nothing_to_learn(cfg)))
     validated = list(image_paths(validation, allow_outside=allow_outside))
     warn_of_shared_images(image_paths(training, allow_outside=allow_outside), validated)
 
@@ -123,13 +124,12 @@ def takes_polygons_alone(steps: Iterable[Any]) -> bool:
     return False
 
 
-def nothing_to_learn(cfg: Config) -> str:
-    """Why a training set has nothing to learn from, for each data set of the config."""
-    reasons = [
-        f'  {name}: {reason_of(dataset)}'
-        for name, dataset in find_datasets(cfg, ('train_dataloader', ))
-    ]
-    return 'there is nothing to train on:\n' + '\n'.join(reasons)
+def nothing_to_learn(cfg: Config) -> Finding:
+    """Return why a training has nothing to learn from, for each data set of the config."""
+    datasets = dict(find_datasets(cfg, ('train_dataloader', )))
+    reasons = [f'  {name}: {reason_of(dataset)}' for name, dataset in datasets.items()]
+    text = '\n'.join(['there is nothing to train on:', *reasons])
+    return Finding('nothing-to-learn', text, tuple(datasets))
 
 
 def reason_of(dataset: ConfigDict) -> str:
@@ -191,11 +191,11 @@ def warn_of_shared_images(training: Iterable[str], validation: list[str]) -> Non
     """Warn in a line if images of validation are trained on too."""
     shared = shared_images(training, validation)
     if shared:
-        print_log(
-            f'{len(shared)} of {len(set(validation))} images of validation are trained on too, so '
-            f'that evaluations look better than they are: {format_names(shared, EXAMPLES)}',
-            logger='current',
-            level=logging.WARNING)
+        text = f'{len(shared)} of {len(set(validation))} images of validation are trained on ' \
+               'too, so that evaluations look better than they are: ' \
+               f'{format_names(shared, EXAMPLES)}'
+        finding = Finding('shared-images', text, tuple(shared))
+        print_log(str(finding), logger='current', level=logging.WARNING)
 
 
 def shared_images(training: Iterable[str], validation: list[str]) -> list[str]:

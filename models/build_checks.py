@@ -44,13 +44,16 @@ def problems_when_built(cfg: Config, *, step: bool) -> Iterator[Finding]:
     try:
         model = build_without_memory(cfg.model)
     except Exception as error:  # of classes of others
-        yield Finding(f'the model cannot be built: {first_line(error)}', ('model', ), cause=error)
+        yield Finding(
+            'model-build',
+            f'the model cannot be built: {first_line(error)}', ('model', ),
+            cause=error)
         return
     yield from unmatched_keys(cfg, model)
     if trunk_of(cfg.model) is None:
         kind = name_of((cfg.model.get('backbone') or cfg.model).get('type'))
-        yield Finding(f'{kind} is of others: its width was not compared with those of neck and '
-                      'heads, and no step is taken', ('model', ), severity='note')  # yapf: disable
+        yield Finding('not-checked', f'{kind} is of others: its width was not compared with those '
+                      'of neck and heads, and no step is taken', ('model', ))  # yapf: disable
         return
     yield from weights_on_disk(cfg, model)
     if step:
@@ -65,6 +68,7 @@ def step_problem(cfg: Config) -> Iterator[Finding]:
     """
     if (fault := trial_fault(with_light_trunk(cfg), gradients=True)) is not None:
         yield Finding(
+            'training-step',
             f'a step of training on two drawn images fails: {type(fault).__name__}: {fault}',
             ('model', ),
             cause=fault)
@@ -82,8 +86,8 @@ def unmatched_keys(cfg: Config, model: nn.Module) -> Iterator[Finding]:
     for key in (wrapper.get('paramwise_cfg') or {}).get('custom_keys') or {}:
         if not any(key in name for name in names):
             place = f'optim_wrapper.paramwise_cfg.custom_keys.{key}'
-            yield Finding(f'{place} matches no parameter of the model', (place, 'model'),
-                          'colonnade param_groups lists them', 'warning')
+            yield Finding('parameter-key', f'{place} matches no parameter of the model',
+                          (place, 'model'), 'colonnade param_groups lists them')
 
 
 def weights_on_disk(cfg: Config, model: nn.Module) -> Iterator[Finding]:
@@ -95,12 +99,12 @@ def weights_on_disk(cfg: Config, model: nn.Module) -> Iterator[Finding]:
         if not source or place == PLACE and cfg.get('load_from'):
             continue
         if '://' in str(source):
-            yield Finding(f'{place}: {source} was not fetched', (place, ), severity='note')
+            yield Finding('not-checked', f'{place}: {source} was not fetched', (place, ))
         elif Path(source).exists():
             try:
                 plan_loading(part, fetch(source), str(source))
             except (WeightsError, OSError) as error:
-                yield Finding(f'{place}: {error}', (place, 'model'))
+                yield Finding('weights-file', f'{place}: {error}', (place, 'model'))
 
 
 def with_light_trunk(cfg: Config) -> Config:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from colonnade.settings.dataset_paths import (DATALOADERS, exists, find_datasets
 from colonnade.settings.findings import Finding, errors_of
 from colonnade.settings.overrides import apply_options
 from colonnade.settings.reading import read_config
-
-ORDER = ('error', 'warning', 'note')
+from colonnade.settings.rules import SEVERITIES
 
 
 def examine(config: str | Path,
@@ -46,11 +44,11 @@ def examine(config: str | Path,
         try:
             redirect_data_root(cfg, data_root)
         except (OSError, ValueError) as error:
-            found.append(Finding(str(error), ('--data-root', )))
+            found.append(Finding('data-root', str(error), ('--data-root', )))
     wrong = apply_options(cfg, cfg_options or {})
     if of_options := kind_findings(cfg):
         return found + of_options
-    found += [Finding(says, (key, )) for key, says in wrong.items()]
+    found += [Finding('unknown-option', says, (key, )) for key, says in wrong.items()]
     loaders = tuple(key for key in DATALOADERS if cfg.get(key))
     found += [
         each for each in findings(cfg, loaders, [label_problems])
@@ -60,12 +58,14 @@ def examine(config: str | Path,
     found += work_dir_problem(cfg)
     if not errors_of(found):
         found += building_problems(cfg, step=step)
-    return sorted(dict.fromkeys(found), key=lambda each: ORDER.index(each.severity))
+    return sorted(dict.fromkeys(found), key=lambda each: SEVERITIES.index(each.severity))
 
 
 def kind_findings(cfg: Config) -> list[Finding]:
     """Sections that have no settings, of which nothing else can be asked."""
-    return [Finding(problem, (problem.split()[0], )) for problem in kind_problems(cfg)]
+    return [
+        Finding('config-section', problem, (problem.split()[0], )) for problem in kind_problems(cfg)
+    ]
 
 
 def missing_data(cfg: Config, *, must_be_there: bool) -> list[Finding]:
@@ -76,15 +76,14 @@ def missing_data(cfg: Config, *, must_be_there: bool) -> list[Finding]:
             if not exists(path, dataset.get('backend_args')):
                 missing.setdefault(path, name)
     if must_be_there:
-        return [Finding(f'{path} ({name}) does not exist', (name, ))
+        return [Finding('missing-data', f'{path} ({name}) does not exist', (name, ))
                 for path, name in missing.items()]  # yapf: disable
     if not missing:
         return []
-    return [
-        Finding(f'there are no data, as in {next(iter(missing))}: classes and labels were not '
-                'compared with them', tuple(dict.fromkeys(missing.values())),
-                '--data-root DIR says where they are', 'note')
-    ]  # yapf: disable
+    text = f'there are no data, as in {next(iter(missing))}: classes and labels were not ' \
+           'compared with them'
+    places = tuple(dict.fromkeys(missing.values()))
+    return [Finding('not-checked', text, places, '--data-root DIR says where they are')]
 
 
 def work_dir_problem(cfg: Config) -> list[Finding]:
@@ -95,7 +94,7 @@ def work_dir_problem(cfg: Config) -> list[Finding]:
     if place.is_dir() and os.access(place, os.W_OK):
         return []
     reason = 'cannot be written' if place.is_dir() else 'is no folder'
-    return [Finding(f'work_dir: {place} {reason}', ('work_dir', ), 'name another')]
+    return [Finding('work-dir', f'work_dir: {place} {reason}', ('work_dir', ), 'name another')]
 
 
 def write(path: Path, config: str | Path, found: list[Finding]) -> None:
@@ -109,7 +108,6 @@ def write(path: Path, config: str | Path, found: list[Finding]) -> None:
     Raises:
         OSError: If it cannot be written.
     """
-    counts = {f'{kind}s': sum(each.severity == kind for each in found) for kind in ORDER}
-    keys = [each.name for each in fields(Finding) if each.name != 'cause']
-    content = [{key: getattr(each, key) for key in keys} for each in found]
+    counts = {f'{kind}s': sum(each.severity == kind for each in found) for kind in SEVERITIES}
+    content = [each.to_json() for each in found]
     write_json(path, dict(config=str(config), **counts, findings=content))

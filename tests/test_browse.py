@@ -208,7 +208,7 @@ def test_made_up_faults(faulty: Path, tmp_path: Path, no_plots: None) -> None:
         'Images without annotations': {'train': 1},
     }  # yapf: disable
     across = next(each for each in found.suspicions if each.title.endswith('two splits have'))
-    assert [case.caption.rpartition(': ')[2] for case in across.cases][0] == 'the same file'
+    assert [case.message.rpartition(': ')[2] for case in across.cases][0] == 'the same file'
     text = found.page.read_text()
     assert '<b>' not in text and '&lt;b&gt;' in text
     assert '000010.jpg is no image that can be read' in text
@@ -318,7 +318,7 @@ def test_suspected_inputs(shapes: Path) -> None:
             changed = replace(
                 feeder, settings=settings, preprocessor=MODELS.build(settings), seen=[])
         changed.feed(0, 0)
-        return changed.suspicions()
+        return list(map(str, changed.suspicions()))
 
     assert suspected() == []
     assert suspected(std=[1., 1., 1.]) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.common.name_lists import format_names
+from colonnade.settings.findings import Finding
 
 from ..bit_depth import Depths
 from ..path_checks import plain
@@ -111,7 +112,8 @@ def look_at(ann_file: Path, content: dict[str, list], folder: Path, usage: Usage
             report: Report) -> Instances:
     """Look at a COCO file and at the headers of its images, see :func:`check_instances`."""
     if not os.path.isdir(folder):
-        report.fault(f'--images: {folder} is no folder', 'missing-file', file=folder)
+        text = f'--images: {folder} is no folder'
+        report.add(Finding('missing-file', text, (str(folder), )))
         return check_instances(ann_file, content, report, usage=usage)
     return check_instances(ann_file, content, report, look=headers_in(folder, depths), usage=usage)
 
@@ -158,7 +160,8 @@ def remark_overlap(folders: list[Path], names: list[list[str]], report: Report) 
                    for name in found} for folder, found in zip(folders, names, strict=True))
     both = sorted(train & val)
     if both:
-        report.remark(f'{len(both)} images are in training and validation: {format_names(both, 3)}')
+        text = f'{len(both)} images are in training and validation: {format_names(both, 3)}'
+        report.add(Finding('shared-images', text, (both[0], )))
 
 
 def absolute(path: Path) -> Path:

@@ -113,7 +113,7 @@ class Repairer:
                 try:
                     sides, what = image_size(folder / name), 'read from their files'
                 except OSError as error:
-                    unreadable.append((entry, reading_fault(folder / name, error)[1]))
+                    unreadable.append((entry, reading_fault(folder / name, error).message))
                     continue
             if set(map(type, said)) != {int} or sides != said:
                 self.count(f'width and height of images: {what}', 'images', entry)
@@ -213,7 +213,7 @@ class Repairer:
                 found.append((entry, f'{wrong[0]} must be {FIELDS["images"][wrong[0]].wanted}'))
             else:
                 images.append(entry)
-        found += [(entry, fault[1]) for entry, fault in headers_in(folder)(images)]
+        found += [(entry, fault.message) for entry, fault in headers_in(folder)(images)]
         by_id = {entry['id']: entry for entry in images}
         categories = {_key(entry.get('id')) for entry in self.entries['categories']}
         for entry in self.entries['annotations']:

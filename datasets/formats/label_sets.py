@@ -120,7 +120,7 @@ def sources_of(folders: Sequence[tuple[Path, Path]],
                 for image, mask in files
             }))
     if skips_bad_data:
-        report_skipped([finding.text for finding in missing.findings], report)
+        report_skipped([finding.message for finding in missing.findings], report)
     return parts, suffixes
 
 
@@ -275,7 +275,7 @@ def _write(scratch: Path, found: LabelSet, args: argparse.Namespace, report: Rep
                 Image.fromarray(label_map).save(file)
             progress(next(done))
     if skips_bad_data:
-        record['skipped'] = [finding.text for finding in faults.findings]
+        record['skipped'] = [finding.message for finding in faults.findings]
     if report.num_faults:
         raise Unusable
     names = [list(images) for images in labels]

@@ -15,6 +15,7 @@ from colonnade.common.atomic_files import replace_folder
 from colonnade.common.errors import MissingFileError, UserError, file_errors
 from colonnade.settings.dataset_paths import (categories_of, classes_of, find_datasets,
                                               paths_of_setting)
+from colonnade.settings.findings import Finding
 from colonnade.settings.reading import LaunchOptions, load_config
 
 from ..validation.conversion_sources import RECORD, conversion_of, find_path
@@ -78,9 +79,9 @@ def convert_again(folder: Path, datasets: Sequence[ConfigDict], report: Report) 
     args = argparse.Namespace(**options, data_out=scratch, lists=None, palette=None)
     with opened(args, record['kind'], report):
         if not report.num_faults and (changed := _find_misfit(datasets, args, folder)):
-            report.fault(
-                f'{changed}: nothing was changed. Write the config again with colonnade '
-                'new_config, to another --out', 'stale-conversion', file=folder)  # yapf: disable
+            text = f'{changed}: nothing was changed. Write the config again with colonnade ' \
+                   'new_config, to another --out'
+            report.add(Finding('stale-conversion', text, (str(folder), )))
     if report.num_faults:
         shutil.rmtree(scratch, ignore_errors=True)
     else:

@@ -4,17 +4,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from colonnade.common.errors import UserError
 from colonnade.common.gc_control import without_collecting
+from colonnade.settings.findings import Finding
+from colonnade.settings.rules import EFFECTS, Effect
 
 from ..bit_depth import Depths
 from .image_files import MOST_PIXELS, header_fault
-from .issue_types import EFFECTS, Effect, Fault
 from .segmentations import has_other_size, is_number, is_polygon, segmentation_fault
 from .validation_report import Report, json_layout, other_format, repeated, shown
 
@@ -77,7 +78,7 @@ def load_coco(ann_file: Path,
     """
 
     def fault(text: str) -> None:
-        report.fault(text, 'unreadable-annotations', file=ann_file)
+        report.add(Finding('unreadable-annotations', text, (str(ann_file), )))
 
     if what := other_format(ann_file):
         fault(f"{ann_file} is {what}. --coco takes COCO's JSON, a file for training and one for "
@@ -151,13 +152,13 @@ class Usage:
 
 
 #: looks at the images of a file: each entry that has a fault, and what is wrong
-Look = Callable[[list[dict[str, Any]]], Iterable[tuple[dict[str, Any], Fault]]]
+Look = Callable[[list[dict[str, Any]]], Iterable[tuple[dict[str, Any], Finding]]]
 
 
 def headers_in(folder: Path, depths: Depths | None = None) -> Look:
     """Look at the headers of all images in a folder, see :func:`~.image_files.image_size`."""
 
-    def look(entries: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Fault]]:
+    def look(entries: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Finding]]:
         for entry in entries:
             if found := header_fault(folder / entry['file_name'], sides_of(entry), depths):
                 yield entry, found
@@ -194,21 +195,14 @@ def check_instances(ann_file: Path,
             partial(_effect, kind=kind, known=known, usage=usage))
     lost_ids = {kind for kind in FIELDS if not all(map(_has_id, content[kind]))}
     for name in repeated(category['name'] for category in whole['categories']):
-        report.fault(
-            f'{ann_file}: categories: more than one is named {name!r}',
-            'repeated-category',
-            file=ann_file,
-            effect=None if usage.uses(name) else 'none')
+        text = f'{ann_file}: categories: more than one is named {name!r}'
+        found = Finding('repeated-category', text, (str(ann_file), ))
+        report.add(found if usage.uses(name) else replace(found, effect='none'))
     for name in repeated(image['file_name'] for image in whole['images']):
-        report.remark(
-            f'{ann_file}: images: {name} stands there more than once', 'repeated-file', file=name)
-    for entry, (kind, text, effect) in look(whole['images']) if look else ():
-        report.fault(
-            f'{place(ann_file, "images", entry)}: {text}',
-            kind,
-            file=entry['file_name'],
-            id=entry['id'],
-            effect=effect)
+        text = f'{ann_file}: images: {name} stands there more than once'
+        report.add(Finding('repeated-file', text, (name, )))
+    for entry, found in look(whole['images']) if look else ():
+        report.add(_placed(found, ann_file, 'images', entry, entry['file_name']))
 
     images = {image['id']: image for image in whole['images']}
     fitting = _sizes_of_masks(whole['annotations'], images, look) if usage.masks else {}
@@ -218,29 +212,24 @@ def check_instances(ann_file: Path,
     for annotation in whole['annotations']:
         image = images.get(annotation['image_id'])
         name = names.get(annotation['category_id'])
-        faults = list(_annotation_faults(annotation, image, name, known, usage, fitting))
+        findings = list(_annotation_faults(annotation, image, name, known, usage, fitting))
         if lost_ids:  # of which the annotation may be: it is the entry's fault, not its own
-            faults = [fault for fault in faults if not any(
-                fault[0] == f'unknown-{SINGULAR[kind]}' for kind in lost_ids)]  # yapf: disable
-        for kind, text, effect in faults:
-            report.fault(
-                f'{place(ann_file, "annotations", annotation)}: {text}',
-                kind,
-                file=image['file_name'] if image else ann_file,
-                id=annotation['id'],
-                effect=effect)
-        if faults or image is None or name is None:
-            continue
-        annotated.setdefault(image['id'], set()).add(name)
-        remarks, trains = _remarks(annotation, image, usage)
-        for kind, text in remarks:
-            report.remark(
-                f'{place(ann_file, "annotations", annotation)}: {text}',
-                kind,
-                file=image['file_name'],
-                id=annotation['id'])
-        counts[name] += trains
+            findings = [fault for fault in findings if not any(
+                fault.rule == f'unknown-{SINGULAR[kind]}' for kind in lost_ids)]  # yapf: disable
+        if not findings and image is not None and name is not None:
+            annotated.setdefault(image['id'], set()).add(name)
+            findings, trains = _remarks(annotation, image, usage)
+            counts[name] += trains
+        file = image['file_name'] if image else str(ann_file)
+        for found in findings:
+            report.add(_placed(found, ann_file, 'annotations', annotation, file))
     return Instances(counts, images, annotated)
+
+
+def _placed(found: Finding, ann_file: Path, kind: str, entry: dict[str, Any], file: str) -> Finding:
+    """Return what was found about an entry with its place in the file."""
+    text = f'{place(ann_file, kind, entry)}: {found.message}'
+    return replace(found, message=text, places=(file, ), id=entry['id'])
 
 
 def _has_id(entry: Any) -> bool:
@@ -277,12 +266,9 @@ def whole_entries(entries: list,
             if _has_id(entry):
                 ids.append(entry['id'])
     for number in repeated(ids):
-        report.fault(
-            f'{ann_file}: {SINGULAR[kind]} {number} stands there more than once',
-            dict(images='repeated-image-id',
-                 categories='repeated-category').get(kind, 'repeated-annotation-id'),
-            file=ann_file,
-            id=number)
+        rule = 'repeated-category' if kind == 'categories' else f'repeated-{SINGULAR[kind]}-id'
+        text = f'{ann_file}: {SINGULAR[kind]} {number} stands there more than once'
+        report.add(Finding(rule, text, (str(ann_file), ), id=number))
     return whole, set(ids)
 
 
@@ -291,27 +277,21 @@ def _report_entry(entry: Any, index: int, kind: str, fields: dict[str, Field], a
     """Report what an entry lacks, and what is none of the values that it must be."""
     has_id = isinstance(entry, dict) and WHOLE.holds(entry.get('id'))
     where = f'{SINGULAR[kind]} {entry["id"]}' if has_id else f'{kind}[{index}]'
-    about: dict[str, Any] = dict(file=ann_file, id=entry['id'] if has_id else None)
+    about: dict[str, Any] = dict(places=(str(ann_file), ), id=entry['id'] if has_id else None)
     if not isinstance(entry, dict):
-        report.fault(f'{ann_file}: {where} must have {", ".join(fields)}, got {shown(entry)}',
-                     'incomplete-entry', **about)
+        text = f'{ann_file}: {where} must have {", ".join(fields)}, got {shown(entry)}'
+        report.add(Finding('incomplete-entry', text, **about))
         return
     missing = [key for key in fields if key not in entry]
     if missing:
-        fault = 'no-iscrowd' if missing == ['iscrowd'] else 'incomplete-entry'
-        effects = {effect_of(entry, key) for key in missing}
-        report.fault(
-            f'{ann_file}: {where} has no {", ".join(missing)}',
-            fault,
-            **about,
-            effect=next(effect for effect in EFFECTS if effect in effects))
+        rule = 'no-iscrowd' if missing == ['iscrowd'] else 'incomplete-entry'
+        effect = min((effect_of(entry, key) for key in missing), key=EFFECTS.index)
+        text = f'{ann_file}: {where} has no {", ".join(missing)}'
+        report.add(Finding(rule, text, **about, effect=effect))
     for key, field in fields.items():
         if key in entry and not field.holds(entry[key]):
-            report.fault(
-                f'{ann_file}: {where}: {key} must be {field.wanted}, got {shown(entry[key])}',
-                'wrong-value',
-                **about,
-                effect=effect_of(entry, key))
+            text = f'{ann_file}: {where}: {key} must be {field.wanted}, got {shown(entry[key])}'
+            report.add(Finding('wrong-value', text, **about, effect=effect_of(entry, key)))
 
 
 def _effect(entry: dict, key: str, kind: str, known: dict[str, set[int]], usage: Usage) -> Effect:
@@ -363,33 +343,34 @@ def _sizes_of_masks(annotations: list[dict], images: dict[int, dict],
 
 def _annotation_faults(annotation: dict, image: dict | None, name: str | None,
                        known: dict[str, set[int]], usage: Usage,
-                       fitting: dict[int, list[int]]) -> Iterator[Fault]:
-    """Kind, text and effect of what is wrong with an annotation; no effect is that of the kind."""
+                       fitting: dict[int, list[int]]) -> Iterator[Finding]:
+    """What is wrong with an annotation."""
     for kind, key, found in (('images', 'image', image), ('categories', 'category', name)):
         if found is None and annotation[f'{key}_id'] not in known[kind]:
-            yield f'unknown-{key}', f'there is no {key} {annotation[f"{key}_id"]}', None
+            yield Finding(f'unknown-{key}', f'there is no {key} {annotation[f"{key}_id"]}')
     if annotation['id'] == 0 and usage.evaluated:
-        yield ('id-0',
-               'ids must not be 0, which COCO\'s evaluation takes for "not matched": --data '
-               'renumbers them', None)
+        yield Finding(
+            'id-0', 'ids must not be 0, which COCO\'s evaluation takes for "not matched": --data '
+            'renumbers them')
     if not usage.masks:
         return
     used = image is not None and name is not None and usage.uses(name)
-    effect: Effect | None = None if used and not _left_out(annotation, image) else 'none'
+    effect: Effect = 'sample' if used and not _left_out(annotation, image) else 'none'
     mask = annotation.get('segmentation')
     if not mask:
-        yield 'no-segmentation', 'has no segmentation (--boxes trains boxes alone)', effect
+        text = 'has no segmentation (--boxes trains boxes alone)'
+        yield Finding('no-segmentation', text, effect=effect)
     else:
         size = [image['height'], image['width']] if image else None
         if fault := segmentation_fault(mask, size, usage.scores_polygons):
             real = fitting.get(image['id']) if image else None
             if real and isinstance(mask, dict) and not segmentation_fault(mask, real, False):
-                effect = effect or 'meaning'
-            yield 'wrong-segmentation', fault, effect
+                effect = 'meaning' if effect == 'sample' else effect
+            yield Finding('wrong-segmentation', fault, effect=effect)
 
 
 def _left_out(annotation: dict, image: dict | None) -> tuple[str, str] | None:
-    """Kind and reason for which mmdet leaves an annotation out, if it does."""
+    """Return the rule and reason by which mmdet leaves an annotation out, if it does."""
     left, top, width, height = box = annotation['bbox']
     if annotation.get('ignore'):
         return 'not-trained', 'it is marked to be ignored'
@@ -402,7 +383,7 @@ def _left_out(annotation: dict, image: dict | None) -> tuple[str, str] | None:
     return None
 
 
-def _remarks(annotation: dict, image: dict, usage: Usage) -> tuple[list[tuple[str, str]], bool]:
+def _remarks(annotation: dict, image: dict, usage: Usage) -> tuple[list[Finding], bool]:
     """What mmdet does with a sound annotation in silence, and whether it trains with it."""
     mask = annotation.get('segmentation') if usage.masks else None
     polygons = [is_polygon(polygon) for polygon in mask] if isinstance(mask, list) else [True]
@@ -414,18 +395,19 @@ def _remarks(annotation: dict, image: dict, usage: Usage) -> tuple[list[tuple[st
         why = 'not-trained', 'its segmentation is an RLE, and this recipe loads polygons alone: ' \
               'set poly2mask=True in a copy of it'
     if why:
-        return [(why[0], f'left out of training: {why[1]}')], False
+        return [Finding(why[0], f'left out of training: {why[1]}')], False
     remarks = []
     if not all(polygons):
         remarks.append(
-            ('few-points', f'{polygons.count(False)} of its polygons are left out of training: '
-             'they do not have three points or more'))
+            Finding('few-points', f'{polygons.count(False)} of its polygons are left out of '
+                    'training: they do not have three points or more'))  # yapf: disable
     left, top, width, height = box = annotation['bbox']
     beyond = max(-left, -top, left + width - image['width'], top + height - image['height'])
     if beyond > 1:
-        remarks.append(('box-beyond', f'box {box} reaches {beyond:.1f} pixels out of its image'))
+        text = f'box {box} reaches {beyond:.1f} pixels out of its image'
+        remarks.append(Finding('box-beyond', text))
     if mask and isinstance(mask, list) and _is_outside(mask, image):
-        remarks.append(('mask-outside', 'its polygons lie outside its image'))
+        remarks.append(Finding('mask-outside', 'its polygons lie outside its image'))
     return remarks, not annotation['iscrowd']
 
 

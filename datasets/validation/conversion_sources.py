@@ -15,6 +15,7 @@ from mmengine.config import ConfigDict
 
 from colonnade.common.name_lists import format_names
 from colonnade.settings.dataset_paths import paths_of_setting
+from colonnade.settings.findings import Finding
 
 from .validation_report import Report
 
@@ -171,18 +172,15 @@ def report_changes(dataset: ConfigDict, config: Any, known: set[Path], report: R
     try:
         changes = find_changes(folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        report.fault(f'{folder / SOURCES} or a file that it names cannot be read: {error}',
-                     'stale-conversion', file=folder)  # yapf: disable
+        text = f'{folder / SOURCES} or a file that it names cannot be read: {error}'
+        report.add(Finding('stale-conversion', text, (str(folder), )))
         return
     if changes is None:
-        report.remark(
-            f'{folder} was converted from files that cannot be read on this machine, or by an '
-            'earlier version: they were not compared with it',
-            'unknown-sources',
-            file=folder)
+        text = f'{folder} was converted from files that cannot be read on this machine, or by an ' \
+               'earlier version: they were not compared with it'
+        report.add(Finding('unknown-sources', text, (str(folder), )))
     elif changes:
-        report.fault(
-            f'{folder} is older than what it was converted from: '
-            f'{format_names(changes, MAX_SHOWN)}; {ADVICE.format(shlex.quote(str(config)))}',
-            'stale-conversion',
-            file=folder)
+        text = f'{folder} is older than what it was converted from: ' \
+               f'{format_names(changes, MAX_SHOWN)}; ' \
+               f'{ADVICE.format(shlex.quote(str(config)))}'
+        report.add(Finding('stale-conversion', text, (str(folder), )))

@@ -15,9 +15,9 @@ from colonnade.common.errors import UserError
 from colonnade.runtime.printing import one_line
 from colonnade.settings.pipeline_steps import name_of
 from colonnade.settings.reading import LaunchOptions, load_config
+from colonnade.settings.rules import EFFECTS, RULES, STOPPING
 
 from .conversion_sources import report_changes
-from .issue_types import KINDS, NO_KIND, STOPPING
 from .listed_files import Depth
 from .sources import SPLITS, Source, check_source, sources_of
 from .validation_report import SHOWN_OF_A_KIND
@@ -86,19 +86,7 @@ def as_json(sources: Sequence[Source]) -> dict[str, Any]:
                 type=name_of(source.dataset.type),
                 images=source.num_images,
                 annotations=source.num_annotations,
-                counts=[
-                    dict(kind=kind, effect=effect, number=number)
-                    for (kind, effect), number in source.report.counts.items()
-                ],
-                findings=[
-                    dict(
-                        kind=each.kind,
-                        effect=each.effect,
-                        file=each.file,
-                        id=None if each.id is None else str(each.id),
-                        fault=each.text,
-                        advice=each.advice) for each in source.report.findings
-                ]) for source in sources
+                **source.report.to_json()) for source in sources
         ])
 
 
@@ -121,11 +109,11 @@ def lines_of(source: Source) -> Iterator[str]:
           f'{counted(total, "finding") if total else "no findings"}'
     of_kind = defaultdict(list)
     for finding in source.report.findings:
-        of_kind[finding.kind, finding.effect].append(finding)
-    for key in sorted(of_kind, key=lambda key: list(CONSEQUENCES).index(key[1])):
-        kind, count = KINDS.get(key[0], NO_KIND), source.report.counts[key]
-        yield f'  {kind.title} ({count}): {CONSEQUENCES[key[1]]}. To do: {kind.advice}'
+        of_kind[finding.rule, finding.effect].append(finding)
+    for key in sorted(of_kind, key=lambda key: EFFECTS.index(key[1])):
+        rule, count = RULES[key[0]], source.report.counts[key]
+        yield f'  {rule.title} ({count}): {CONSEQUENCES[key[1]]}. To do: {rule.fix}'
         for finding in of_kind[key][:SHOWN_OF_A_KIND]:
-            yield f'    {one_line(finding.text)}'
+            yield f'    {one_line(finding.message)}'
         if count > SHOWN_OF_A_KIND:
             yield f'    and {count - SHOWN_OF_A_KIND} more of this kind'

@@ -18,9 +18,9 @@ from PIL import Image, UnidentifiedImageError
 from colonnade.common.errors import FileError, UserError
 from colonnade.runtime.depths import depth_fault, tiff_fault
 from colonnade.runtime.images import any_size
+from colonnade.settings.findings import Finding
 
 from ..bit_depth import Depths
-from .issue_types import Fault
 
 ORIENTATION = 0x0112  # EXIF tag; cameras' 5 to 8 are on their side
 UPRIGHT = 1
@@ -127,7 +127,7 @@ def header_fault(path: Path,
                  said: tuple[int, int] | None,
                  depths: Depths | None = None,
                  *,
-                 color_type: str = 'color') -> Fault | None:
+                 color_type: str = 'color') -> Finding | None:
     """What is wrong with an image as far as its header tells.
 
     Args:
@@ -146,7 +146,7 @@ def decoded_fault(path: str,
                   content: bytes,
                   said: tuple[int, int] | None,
                   *,
-                  color_type: str = 'color') -> Fault | None:
+                  color_type: str = 'color') -> Finding | None:
     """What is wrong with an image, all of it decoded.
 
     OpenCV decodes for training. Pillow also notices damage that OpenCV decodes to wrong colours.
@@ -162,9 +162,9 @@ def decoded_fault(path: str,
         with opened(BytesIO(content)) as image:
             width, height = image.size
             if fault := depth_fault(image):
-                return 'not-an-image', f'{path} cannot be used: {fault}', None
+                return Finding('not-an-image', f'{path} cannot be used: {fault}')
             if width * height > MOST_DECODED:
-                return 'large-image', f'{path} has {width} x {height} pixels', None
+                return Finding('large-image', f'{path} has {width} x {height} pixels')
             try:
                 image.draft('L', (width // 8, height // 8))  # JPEGs in a third of the time
                 image.load()
@@ -172,18 +172,19 @@ def decoded_fault(path: str,
                 complaint = str(error) or type(error).__name__
     except OSError as error:
         if not content:
-            return 'empty-file', f'{path} is empty: 0 bytes', None
+            return Finding('empty-file', f'{path} is empty: 0 bytes')
         if content.startswith(SIGNATURES):
-            return 'damaged-image', f'{path} is cut off or damaged: {_without_object(error)}', None
-        return 'not-an-image', f'{path} cannot be read: {_without_object(error)}', None
+            return Finding('damaged-image',
+                           f'{path} is cut off or damaged: {_without_object(error)}')
+        return Finding('not-an-image', f'{path} cannot be read: {_without_object(error)}')
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION * (color_type in NOT_TURNED)
     pixels = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
     if pixels is None:
         why = complaint or 'OpenCV cannot decode it'
-        return 'damaged-image', f'{path} is cut off or damaged: {why}', None
+        return Finding('damaged-image', f'{path} is cut off or damaged: {why}')
     if complaint:
-        return ('damaged-image', f'{path} is damaged, and read with wrong pixels: {complaint}',
-                'meaning')
+        text = f'{path} is damaged, and read with wrong pixels: {complaint}'
+        return Finding('damaged-image', text, effect='meaning')
     return said and size_fault(path, pixels.shape[1::-1], said)
 
 
@@ -194,34 +195,35 @@ def _without_object(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def size_fault(path: Path | str, found: tuple[int, int], said: tuple[int, int]) -> Fault | None:
+def size_fault(path: Path | str, found: tuple[int, int], said: tuple[int, int]) -> Finding | None:
     """That an image has another width and height than its annotations say, if so."""
     if found == said:
         return None
     turned = ' (turned as its EXIF data say)' if found == said[::-1] else ''
-    return ('other-size', f'{path} has {found[0]} x {found[1]} pixels{turned}, the file says '
-            f'{said[0]} x {said[1]}', None)
+    return Finding(
+        'other-size', f'{path} has {found[0]} x {found[1]} pixels{turned}, the file says '
+        f'{said[0]} x {said[1]}')
 
 
-def reading_fault(path: Path | str, error: OSError) -> Fault:
+def reading_fault(path: Path | str, error: OSError) -> Finding:
     """Why a file could not be read."""
     if isinstance(error, FileNotFoundError):
         if os.path.islink(path):
-            return 'broken-link', f'{path} is a link to {os.readlink(path)}: there is none', None
-        return 'missing-file', f'there is no {path}', None
+            return Finding('broken-link', f'{path} is a link to {os.readlink(path)}: there is none')
+        return Finding('missing-file', f'there is no {path}')
     text = f'{path} cannot be read: {_without_object(error)}'
     if error.errno is not None:
-        return 'unreadable-file', text, None
+        return Finding('unreadable-file', text)
     try:
         with open(path, 'rb') as file:
             start = file.read(8)
     except (OSError, ValueError):
-        return 'not-an-image', text, None
+        return Finding('not-an-image', text)
     if not start:
-        return 'empty-file', f'{text}; it is empty: 0 bytes', None
+        return Finding('empty-file', f'{text}; it is empty: 0 bytes')
     if start.startswith(SIGNATURES) and not isinstance(error, NotDecodedError):
-        return 'damaged-image', f'{path} is cut off or damaged: {_without_object(error)}', None
-    return 'not-an-image', text, None
+        return Finding('damaged-image', f'{path} is cut off or damaged: {_without_object(error)}')
+    return Finding('not-an-image', text)
 
 
 def _orientation(exif: bytes) -> int | None:

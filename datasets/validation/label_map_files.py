@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from colonnade.settings.pipeline_steps import loads_annotations
 from colonnade.settings.registries import find_class
 
 from .image_files import OtherLabelsError, OtherSizeError, labels_of, reading_fault
-from .issue_types import Fault
 
 SAMPLE = 50  # label maps of a data set that are read before each training
 IGNORED = 255  # the label that mmseg leaves out of losses and metrics
@@ -80,14 +79,15 @@ def label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
         infos = infos_of(dataset)
         for info in spread(infos, SAMPLE):
             fault = label_map_fault(info, labels)
-            if fault and fault[0] == 'unknown-label':
-                yield Finding(f'{name}: {fault[1]}', (name, f'{name}.metainfo.classes'))
+            if fault and fault.rule == 'unknown-label':
+                yield replace(fault, message=f'{name}: {fault.message}',
+                              places=(name, f'{name}.metainfo.classes'))  # yapf: disable
                 break
 
 
 def label_map_fault(info: dict[str, Any],
                     labels: Labels,
-                    size: tuple[int, int] | None = None) -> Fault | None:
+                    size: tuple[int, int] | None = None) -> Finding | None:
     """What is wrong with the label map of an image.
 
     Args:
@@ -102,28 +102,34 @@ def label_map_fault(info: dict[str, Any],
             labels_of(source if isinstance(source, BytesIO) else Path(source), size)
         found = labels.load(dict(info)).get('gt_seg_map')
     except OSError as error:
-        kind, text, effect = reading_fault(path, error)
-        if kind == 'missing-file':
-            return 'no-label-map', f'{info["img_path"]} has no label map {path}', None
-        return 'wrong-label-map' if kind == 'not-an-image' else kind, text, effect
+        fault = reading_fault(path, error)
+        is_other = fault.rule == 'not-an-image'
+        return Finding('wrong-label-map', fault.message) if is_other else fault
     except OtherSizeError as error:
-        return 'other-label-map', f'{path} cannot be used: {error}', None
+        return Finding('other-label-map', f'{path} cannot be used: {error}')
+    except OtherLabelsError as error:  # it is read all the same
+        return Finding('wrong-label-map', f'{path} cannot be used: {error}', effect='meaning')
     except ValueError as error:
-        is_read = isinstance(error, OtherLabelsError)
-        return 'wrong-label-map', f'{path} cannot be used: {error}', 'meaning' if is_read else None
+        return Finding('wrong-label-map', f'{path} cannot be used: {error}')
     except Exception as error:  # decoders and steps of others raise whatever damage leads them to
-        return 'wrong-label-map', f'{path} cannot be read: {type(error).__name__}: {error}', None
+        text = f'{path} cannot be read: {type(error).__name__}: {error}'
+        return Finding('wrong-label-map', text)
     if found is None:  # of a step that loads something else, depth for instance
         return None
     if found.ndim != 2 and isinstance(labels.load, LoadAnnotations):
-        return ('wrong-label-map', f'{path} has {found.shape[-1]} channels, a label map has one',
-                None)
-    return fault_of_values(path, found, labels, info)
+        text = f'{path} has {found.shape[-1]} channels, a label map has one'
+        return Finding('wrong-label-map', text)
+    return fault_of_values(found, labels, info)
 
 
-def fault_of_values(path: str, found: np.ndarray, labels: Labels, info: dict[str,
-                                                                             Any]) -> Fault | None:
+def missing_label_map(info: dict[str, Any]) -> Finding:
+    """Return the finding for an image without a label map."""
+    return Finding('no-label-map', f'{info["img_path"]} has no label map {info["seg_map_path"]}')
+
+
+def fault_of_values(found: np.ndarray, labels: Labels, info: dict[str, Any]) -> Finding | None:
     """What is wrong with labels ``(H, W)`` as training gets them."""
+    path = info['seg_map_path']
     if found.dtype == np.uint8:
         values = np.flatnonzero(np.bincount(found.ravel()))
     else:
@@ -132,12 +138,12 @@ def fault_of_values(path: str, found: np.ndarray, labels: Labels, info: dict[str
     beyond = sorted(set(wrong.tolist()) - set(labels.ignored))
     if beyond:
         names = format_names(list(labels.classes), 8)
-        return ('unknown-label',
-                f'{path} has label {format_names(list(map(str, beyond)), 8)}, and the '
-                f'config has {len(labels.classes)} classes ({names}), which are labels 0 to '
-                f'{len(labels.classes) - 1}{shifted(info)}', None)
+        return Finding(
+            'unknown-label', f'{path} has label {format_names(list(map(str, beyond)), 8)}, and the '
+            f'config has {len(labels.classes)} classes ({names}), which are labels 0 to '
+            f'{len(labels.classes) - 1}{shifted(info)}')
     if set(values.tolist()) <= set(labels.ignored):
-        return 'empty-label-map', f'{path}: every pixel is ignored', None
+        return Finding('empty-label-map', f'{path}: every pixel is ignored')
     return None
 
 

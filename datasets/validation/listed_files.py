@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -16,11 +16,11 @@ from colonnade.common.progress import Progress
 from colonnade.common.storage import content as content_of
 from colonnade.common.storage.file_access import is_remote
 from colonnade.common.storage.shard_reader import SCHEME
+from colonnade.settings.findings import Finding
 
 from .coco_files import Look, sides_of
 from .image_files import decoded_fault, header_fault, image_size, opened, reading_fault
-from .issue_types import Fault
-from .label_map_files import Labels, label_map_fault, spread
+from .label_map_files import Labels, label_map_fault, missing_label_map, spread
 
 SAMPLE = 100  # images of a data set whose headers are read before each training
 Size = tuple[int, int]  # width and height
@@ -60,7 +60,7 @@ class Loading:
 
 
 def image_faults(paths: Sequence[str], sizes: Sequence[Size | None], loading: Loading,
-                 depth: Depth) -> Iterator[tuple[int, Fault]]:
+                 depth: Depth) -> Iterator[tuple[int, Finding]]:
     """What is wrong with images, with their indices.
 
     Args:
@@ -70,31 +70,46 @@ def image_faults(paths: Sequence[str], sizes: Sequence[Size | None], loading: Lo
         depth: How closely to look.
     """
     settings = loading.settings
+
+    def look(index: int) -> Finding | None:
+        if depth.whole:
+            return whole_image_fault(paths[index], sizes[index], loading)
+        if is_remote(paths[index]) or settings or loading.is_own:
+            return readable_fault(paths[index], settings)
+        return header_fault(Path(paths[index]), sizes[index], color_type=loading.color_type)
+
+    yield from file_faults(paths, 'images', look, settings, depth, SAMPLE)
+
+
+def file_faults(paths: Sequence[str], what: str, look: Callable[[int], Finding | None],
+                settings: Any, depth: Depth, sample: int) -> Iterator[tuple[int, Finding]]:
+    """Yield what is wrong with files, with their indices.
+
+    Args:
+        paths: Paths of the files.
+        what: Name of the files for the line of progress.
+        look: Returns what is wrong with the file of an index.
+        settings: ``backend_args`` of the dataset.
+        depth: All files are opened, or all are looked for and some are opened. On object storage,
+            which lists a thousand files at a time, it is all or none.
+        sample: Number of files that are opened then.
+    """
     if depth.whole:
-        yield from in_threads(lambda i: whole_image_fault(paths[i], sizes[i], loading),
-                              len(paths), 'images', depth)  # yapf: disable
+        yield from in_threads(look, len(paths), what, depth)
         return
     if paths and is_remote(paths[0]) and not paths[0].startswith(SCHEME):
-        return  # object storage lists a thousand files at a time
+        return
     absence = listing(settings, depth)
-    there = []
-    for index, path in enumerate(paths):
-        if fault := absence(path):
-            yield index, fault
-        else:
-            there.append(index)
-    for index in spread(there, SAMPLE):
+    absent = {index: fault for index, path in enumerate(paths) if (fault := absence(path))}
+    yield from absent.items()
+    for index in spread([i for i in range(len(paths)) if i not in absent], sample):
         depth.seen.add(paths[index])
-        if is_remote(paths[index]) or settings or loading.is_own:
-            fault = readable_fault(paths[index], settings)
-        else:
-            fault = header_fault(Path(paths[index]), sizes[index], color_type=loading.color_type)
-        if fault:
+        if fault := look(index):
             yield index, fault
 
 
-def in_threads(look: Callable[[int], Fault | None], number: int, what: str,
-               depth: Depth) -> Iterator[tuple[int, Fault]]:
+def in_threads(look: Callable[[int], Finding | None], number: int, what: str,
+               depth: Depth) -> Iterator[tuple[int, Finding]]:
     """The faults that a function finds, in order; few results wait at a time."""
     found = prefetched(look, range(number), workers=depth.workers, ahead=4 * depth.workers)
     with Progress(what, number) as progress:
@@ -105,7 +120,7 @@ def in_threads(look: Callable[[int], Fault | None], number: int, what: str,
                 yield index, fault
 
 
-def whole_image_fault(path: str, size: Size | None, loading: Loading) -> Fault | None:
+def whole_image_fault(path: str, size: Size | None, loading: Loading) -> Finding | None:
     """What is wrong with an image wherever it lies, all of it decoded."""
     if loading.is_own:
         return readable_fault(path, loading.settings)
@@ -114,10 +129,10 @@ def whole_image_fault(path: str, size: Size | None, loading: Loading) -> Fault |
     except OSError as error:
         return reading_fault(path, error)
     except ValueError as error:  # of paths that are none
-        return 'unreadable-file', f'{path!r} cannot be read: {error}', None
+        return Finding('unreadable-file', f'{path!r} cannot be read: {error}')
 
 
-def readable_fault(path: str, settings: Any) -> Fault | None:
+def readable_fault(path: str, settings: Any) -> Finding | None:
     """Why a file cannot be read, wherever it lies."""
     try:
         source = content_of(path, settings)
@@ -125,10 +140,10 @@ def readable_fault(path: str, settings: Any) -> Fault | None:
             not os.path.getsize(source)
     except OSError as error:
         return reading_fault(path, error)
-    return ('empty-file', f'{path} is empty: 0 bytes', None) if empty else None
+    return Finding('empty-file', f'{path} is empty: 0 bytes') if empty else None
 
 
-def listing(settings: Any, depth: Depth) -> Callable[[str], Fault | None]:
+def listing(settings: Any, depth: Depth) -> Callable[[str], Finding | None]:
     """Tells why a file cannot be found, if so, and lists each folder once."""
 
     @cache
@@ -143,7 +158,7 @@ def listing(settings: Any, depth: Depth) -> Callable[[str], Fault | None]:
         except OSError as error:
             return error
 
-    def absence(path: str) -> Fault | None:
+    def absence(path: str) -> Finding | None:
         folder, name = os.path.split(path)
         found = names(folder) if name not in ('', '.', '..') else frozenset()
         if not isinstance(found, OSError) and name in found or os.path.exists(path):
@@ -164,46 +179,29 @@ def images_of_entries(folder: str, loading: Loading, depth: Depth, used: set[Any
         used: Ids of the images that are not left out; others stop nothing. None for all.
     """
 
-    def look(entries: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Fault]]:
+    def look(entries: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Finding]]:
         if used is not None and not depth.whole:
             entries = [entry for entry in entries if entry['id'] in used]
         paths = [os.path.join(folder, entry['file_name']) for entry in entries]
         sizes = list(map(sides_of, entries))
-        for index, (kind, text, effect) in image_faults(paths, sizes, loading, depth):
+        for index, fault in image_faults(paths, sizes, loading, depth):
             is_used = used is None or entries[index]['id'] in used
-            yield entries[index], (kind, text, effect if is_used else 'none')
+            yield entries[index], fault if is_used else replace(fault, effect='none')
 
     return look
 
 
 def label_map_faults(infos: Sequence[dict[str, Any]], labels: Labels,
-                     depth: Depth) -> Iterator[tuple[int, Fault]]:
+                     depth: Depth) -> Iterator[tuple[int, Finding]]:
     """What is wrong with the label maps of images, with the indices of these."""
-    if depth.whole:
 
-        def look(index: int) -> Fault | None:
-            info = infos[index]
-            return label_map_fault(info, labels, size_of(info, labels))
+    def look(index: int) -> Finding | None:
+        return label_map_fault(infos[index], labels, size_of(infos[index], labels))
 
-        yield from in_threads(look, len(infos), 'label maps', depth)
-        return
     paths = [info['seg_map_path'] for info in infos]
-    if paths and is_remote(paths[0]) and not paths[0].startswith(SCHEME):
-        return
-    absence, there = listing(labels.settings, depth), []
-    for index, path in enumerate(paths):
-        fault = absence(path)
-        if fault is None:
-            there.append(index)
-        elif fault[0] == 'unreadable-file':
-            yield index, fault
-        else:
-            yield index, ('no-label-map', f'{infos[index]["img_path"]} has no label map {path}',
-                          None)
-    for index in spread(there, SAMPLE // 2):
-        depth.seen.add(paths[index])
-        if fault := label_map_fault(infos[index], labels, size_of(infos[index], labels)):
-            yield index, fault
+    for index, fault in file_faults(paths, 'label maps', look, labels.settings, depth, SAMPLE // 2):
+        is_missing = fault.rule == 'missing-file'
+        yield index, missing_label_map(infos[index]) if is_missing else fault
 
 
 def size_of(info: dict[str, Any], labels: Labels) -> Size | None:

@@ -19,15 +19,15 @@ from colonnade.common.errors import UserError
 from colonnade.common.storage.cache import cache_folder
 from colonnade.common.storage.file_access import is_remote
 from colonnade.runtime.printing import one_line
+from colonnade.settings.rules import RULES, STOPPING
 
 from .conversion_sources import report_changes
-from .issue_types import KINDS, STOPPING
 from .label_map_files import ignored_labels
 from .listed_files import Depth
 from .sources import Source, check_source, sources_of
 from .validation_report import Report
 
-FORMAT = 3  # of what is kept; another one is looked at anew
+FORMAT = 4  # of what is kept; another one is looked at anew
 SHOWN = 10  # findings of a kind that are kept
 ADVICE = 'colonnade check_data CONFIG looks at every file and lists all'
 
@@ -53,6 +53,9 @@ def check_before_training(cfg: Config, *, skip: bool) -> None:
     for each in unique(each for part in all_gather_object(found) for each in part):
         report = Report.from_json(each['report'])
         may_skip = skip and each['split'] == 'train'
+        for finding in report.findings:
+            if finding.rule == 'partly-checked':
+                print_log(f'{finding.message}. {ADVICE}', logger='current')
         stop += lines_of(report, each['name'], 'loading', *(() if may_skip else ('sample', )))
         warn += lines_of(report, each['name'], 'meaning', *(('sample', ) if may_skip else ()))
         skippable &= not report.number('loading', *(() if each['split'] == 'train' else
@@ -75,13 +78,13 @@ def unique(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def lines_of(report: Report, name: str, *effects: Any) -> list[tuple[str, str]]:
     """The first of each kind of finding of some effects, and what to do."""
     lines = []
-    for (kind, effect), number in report.counts.items():
+    for (name_of_rule, effect), number in report.counts.items():
         if effect in effects:
+            rule = RULES[name_of_rule]
             first = next(each for each in report.findings
-                         if (each.kind, each.effect) == (kind, effect))  # yapf: disable
-            title = KINDS[kind].title if kind in KINDS else 'faults'
-            lines.append(
-                (f'{name}: {title} ({number}): {one_line(first.text)}', f'To do: {first.advice}'))
+                         if (each.rule, each.effect) == (name_of_rule, effect))  # yapf: disable
+            lines.append((f'{name}: {rule.title} ({number}): {one_line(first.message)}',
+                          f'To do: {rule.fix}'))
     return lines
 
 
@@ -96,7 +99,7 @@ def looked_at(cfg: Config) -> list[dict[str, Any]]:
             report_changes(source.dataset, cfg.filename, conversions, changes)
             found += [
                 dict(name=source.name, split=source.split, report=each)
-                for each in (report, changes.as_json(SHOWN))
+                for each in (report, changes.to_json(SHOWN))
             ]
     except Exception as error:  # data sets of others raise of all kinds; loading says it in full
         print_log(
@@ -125,7 +128,7 @@ def kept_report(cfg: Config, source: Source) -> dict[str, Any]:
         pass
     depth = Depth()
     check_source(cfg, source, depth)
-    report = source.report.as_json(SHOWN)
+    report = source.report.to_json(SHOWN)
     stops = source.report.number(*STOPPING)
     if not stops and not source.settings and not any(map(is_remote, depth.seen)):
         try:

@@ -5,7 +5,7 @@ import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,17 @@ from mmengine.registry import DATASETS
 
 from colonnade.common.gc_control import without_collecting
 from colonnade.common.storage import exists, is_readable, local_copy
+from colonnade.common.storage.file_access import is_remote
+from colonnade.common.storage.shard_reader import SCHEME
 from colonnade.settings.checks.class_checks import reads_categories
 from colonnade.settings.dataset_paths import classes_of, evaluators, find_datasets, paths_of
+from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import loading_step, name_of
 from colonnade.settings.registries import find_class
 
 from ..path_checks import IMAGES, LABEL_MAPS, outside_of
 from .coco_files import Usage, check_instances, load_coco
-from .fast_checks import is_sound
+from .fast_checks import are_sound
 from .label_map_files import infos_of, labels_of_dataset, step_of_labels, unread
 from .listed_files import Depth, Loading, image_faults, images_of_entries, label_map_faults
 from .validation_report import Report
@@ -119,30 +122,42 @@ def check_source(cfg: Config, source: Source, depth: Depth) -> None:
     depth.seen.update(paths_of(source.dataset))
     for path in paths_of(source.dataset):
         if is_readable(path, source.settings) and not exists(path, source.settings):
-            source.report.fault(f'there is no {path}', 'missing-data', file=path)
+            source.report.add(Finding('missing-data', f'there is no {path}', (path, )))
     if source.report.num_faults:
         return
+    labels = labels_of_dataset(cfg, source.dataset)
+    if not depth.whole:
+        is_known = source.is_coco or labels is not None
+        text = f'{source.name}: {describe_extent(source, is_known)}'
+        source.report.add(Finding('partly-checked', text))
     if source.is_coco:
         check_coco(source, depth)
-        return
-    labels = labels_of_dataset(cfg, source.dataset)
-    if labels is not None:
+    elif labels is not None:
         infos = subset(infos_of(source.dataset), source.dataset.get('indices'))
         add_images(source, infos, depth)
         add_outside(source, infos, depth)
         if depth.whole and not source.dataset.get('ann_file'):
             add_label_maps_alone(source, infos)
         if infos and 'seg_map_path' in infos[0]:
-            for index, (kind, text, effect) in label_map_faults(infos, labels, depth):
-                source.report.fault(
-                    text, kind, file=infos[index]['seg_map_path'], id=index, effect=effect)
+            for index, found in label_map_faults(infos, labels, depth):
+                places = (infos[index]['seg_map_path'], )
+                source.report.add(replace(found, places=places, id=index))
     elif depth.whole:
         with redirect_stdout(StringIO()):  # pycocotools prints its progress
             infos = [info for info in infos_of(source.dataset) if isinstance(info, dict)]
         add_images(source, [info for info in infos if 'img_path' in info], depth)
-        source.report.remark(
-            f'{name_of(source.dataset.type)}: files alone were looked at, not annotations',
-            'nothing-to-check')
+        text = f'{name_of(source.dataset.type)}: files alone were looked at, not annotations'
+        source.report.add(Finding('nothing-to-check', text))
+
+
+def describe_extent(source: Source, is_known: bool) -> str:
+    """Return what is looked at before a training, of a dataset whose format is known or not."""
+    if not is_known:
+        return 'its annotations are of a form that is not known here, and are not checked'
+    is_remote_only = any(is_remote(path) and not path.startswith(SCHEME)
+                         for path in paths_of(source.dataset))  # yapf: disable
+    files = '' if is_remote_only else ', names of files and some headers'
+    return f'annotations{files} alone are checked, for what stops training or changes its data'
 
 
 def add_outside(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) -> None:
@@ -160,11 +175,8 @@ def add_outside(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) -
         places = {info[key]: info.get('id', place) for place, info in enumerate(infos)
                   if isinstance(info.get(key), str)}  # yapf: disable
         for path in outside_of(dataset, places, prefixes):
-            source.report.fault(
-                f'{path} is outside of {dataset.data_root or "the folders of the data set"}',
-                'outside',
-                file=path,
-                id=places[path])
+            text = f'{path} is outside of {dataset.data_root or "the folders of the data set"}'
+            source.report.add(Finding('outside', text, (path, ), id=places[path]))
 
 
 def add_label_maps_alone(source: Source, infos: Sequence[dict[str, Any]]) -> None:
@@ -180,7 +192,7 @@ def add_label_maps_alone(source: Source, infos: Sequence[dict[str, Any]]) -> Non
         folder, False, True, dataset.seg_map_suffix, True, backend_args=source.settings)
     for path in sorted(posixpath.join(folder, name) for name in names):
         if path not in known:
-            source.report.fault(f'{path} has no image', 'no-image', file=path)
+            source.report.add(Finding('no-image', f'{path} has no image', (path, )))
 
 
 def add_images(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) -> None:
@@ -189,10 +201,10 @@ def add_images(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) ->
     sizes = [(info['width'], info['height']) if info.get('width') and info.get('height') else None
              for info in infos]  # yapf: disable
     paths = [info['img_path'] for info in infos]
-    for index, (kind, text, effect) in image_faults(paths, sizes, source.loading, depth):
-        if kind == 'other-size':  # of panoptic maps, at which masks of one size are wanted
-            effect = 'sample'
-        source.report.fault(text, kind, file=paths[index], id=index, effect=effect)
+    for index, found in image_faults(paths, sizes, source.loading, depth):
+        if found.rule == 'other-size':  # of panoptic maps, at which masks of one size are wanted
+            found = replace(found, effect='sample')
+        source.report.add(replace(found, places=(paths[index], ), id=index))
 
 
 def check_coco(source: Source, depth: Depth) -> None:
@@ -203,7 +215,8 @@ def check_coco(source: Source, depth: Depth) -> None:
         with local_copy(ann_file, source.settings) as local:
             content = load_coco(Path(local), report, annotated=source.split != 'test')
     except OSError as error:
-        report.fault(f'{ann_file} cannot be read: {error}', 'unreadable-annotations', file=ann_file)
+        text = f'{ann_file} cannot be read: {error}'
+        report.add(Finding('unreadable-annotations', text, (ann_file, )))
         return
     if content is None:
         return
@@ -218,7 +231,7 @@ def check_coco(source: Source, depth: Depth) -> None:
         ], depth)
     look = images_of_entries(folder, source.loading, depth, used)
     with without_collecting():
-        if not depth.whole and is_sound(content, source.usage):
+        if not depth.whole and are_sound(content, source.usage):
             content = dict(content, annotations=[])
         check_instances(Path(ann_file), content, report, look=look, usage=source.usage)
 

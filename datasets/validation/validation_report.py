@@ -1,7 +1,7 @@
 """What is wrong with a data set, and what its files are where they are not what was asked for.
 
-A *fault* stops training or evaluation, or would let it learn something else than what is meant. A
-*remark* is what mmdet and mmseg pass over in silence, or what was assumed.
+A *fault* breaks a rule of severity ``'error'``. A *remark* is any other finding: what mmdet and
+mmseg pass over in silence, or what was assumed.
 """
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
 from colonnade.common.name_lists import format_names
-
-from .issue_types import KINDS, NO_KIND, Effect
+from colonnade.settings.findings import Finding
+from colonnade.settings.rules import RULES, Effect
 
 MOST_OF_A_KIND = 20  # sentences that differ in numbers and paths alone
 SHOWN_OF_A_KIND = 10  # of those, where there are more
@@ -26,118 +25,76 @@ _values.maxstring = _values.maxother = _values.maxlong = 60
 _values.maxlist = _values.maxtuple = 8
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong or odd.
-
-    Attributes:
-        text: The sentence.
-        kind: A key of :data:`~.issue_types.KINDS`; empty for what has none.
-        file: The file that it is about.
-        id: Of the image or annotation in the file of annotations.
-        effect: What training does with it.
-    """
-    text: str
-    kind: str = ''
-    file: str = ''
-    id: Any = None
-    effect: Effect = 'loading'
-
-    @property
-    def advice(self) -> str:
-        """What to do."""
-        return KINDS.get(self.kind, NO_KIND).advice
-
-
 class Report:
     """What is wrong with a data set, one sentence each.
 
     Attributes:
-        findings: Those with a kind, at most a thousand of each.
-        counts: How many of each kind and effect there are.
+        findings: Findings in their order, at most a thousand of each rule and effect but for those
+            of conversions.
+        counts: Number of findings of each rule and effect.
     """
 
     def __init__(self) -> None:
-        self._faults: list[str] = []
-        self._remarks: list[str] = []
         self.findings: list[Finding] = []
         self.counts: Counter[tuple[str, Effect]] = Counter()
-        self.num_faults = 0
 
-    def fault(self,
-              text: str,
-              kind: str = '',
-              *,
-              file: str | Path = '',
-              id: Any = None,
-              effect: Effect | None = None) -> None:
-        """Take a fault.
+    def add(self, finding: Finding) -> None:
+        """Count a finding, and keep it unless there are many of its rule."""
+        key = finding.rule, finding.effect
+        self.counts[key] += 1
+        if self.counts[key] <= KEPT_OF_A_KIND or finding.rule.startswith('conversion-'):
+            self.findings.append(finding)
 
-        Args:
-            text: The sentence.
-            kind, file, id: See :class:`Finding`.
-            effect: That of the kind if not given.
-        """
-        self.num_faults += 1
-        if self._find(text, kind, str(file), id, effect):
-            self._faults.append(text)
+    def fault(self, text: str) -> None:
+        """Add what no config can be written for."""
+        self.add(Finding('conversion-fault', text))
 
-    def remark(self, text: str, kind: str = '', *, file: str | Path = '', id: Any = None) -> None:
-        """Take a remark; see :meth:`fault`."""
-        if self._find(text, kind, str(file), id, 'none'):
-            self._remarks.append(text)
-
-    def _find(self, text: str, kind: str, file: str, id: Any, effect: Effect | None) -> bool:
-        """Count what is of a kind; returns whether to keep its sentence."""
-        effect = effect or KINDS.get(kind, NO_KIND).effect
-        self.counts[kind, effect] += 1
-        keep = not kind or self.counts[kind, effect] <= KEPT_OF_A_KIND
-        if keep:
-            self.findings.append(Finding(text, kind, file, id, effect))
-        return keep
+    def remark(self, text: str) -> None:
+        """Add what a conversion assumes, repairs or leaves out."""
+        self.add(Finding('conversion-note', text))
 
     def number(self, *effects: Effect) -> int:
-        """How many findings have one of these effects."""
+        """Return the number of findings that have one of these effects."""
         return sum(number for (_, effect), number in self.counts.items() if effect in effects)
 
-    def of_effect(self, *effects: Effect) -> list[Finding]:
-        """The findings that are kept of some effects."""
-        return [finding for finding in self.findings if finding.effect in effects]
+    @property
+    def num_faults(self) -> int:
+        """Number of findings of severity ``'error'``."""
+        return sum(n for (rule, _), n in self.counts.items() if RULES[rule].severity == 'error')
 
     @property
     def faults(self) -> list[str]:
         """All faults; of many of a kind the first, and how many more there are."""
-        return _shortened(self._faults)
+        return _shortened([each.message for each in self.findings if each.severity == 'error'])
 
     @property
     def remarks(self) -> list[str]:
         """All remarks, each once; else as for :attr:`faults`."""
-        return _shortened(list(dict.fromkeys(self._remarks)))
+        texts = [each.message for each in self.findings if each.severity != 'error']
+        return _shortened(list(dict.fromkeys(texts)))
 
-    def as_json(self, most: int = KEPT_OF_A_KIND) -> dict[str, Any]:
-        """The findings and how many there are, as :meth:`from_json` takes them.
-
-        Args:
-            most: Findings of a kind.
-        """
-        counts = [[*key, number] for key, number in self.counts.items()]
+    def to_json(self, most: int = KEPT_OF_A_KIND) -> dict[str, Any]:
+        """Return the findings and their numbers for :meth:`from_json`, at most some of a kind."""
+        counts = [dict(kind=rule, effect=effect, number=number)
+                  for (rule, effect), number in self.counts.items()]  # yapf: disable
         left, findings = dict.fromkeys(self.counts, most), []
         for finding in self.findings:
-            left[finding.kind, finding.effect] -= 1
-            if left[finding.kind, finding.effect] >= 0:
-                findings.append(asdict(finding))
+            left[finding.rule, finding.effect] -= 1
+            if left[finding.rule, finding.effect] >= 0:
+                findings.append(finding.to_json())
         return dict(counts=counts, findings=findings)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Report:
-        """A report as :meth:`as_json` gave it, but for the difference of faults and remarks.
+        """Return the report that :meth:`to_json` wrote.
 
         Raises:
             KeyError: If it is none; also ``TypeError`` and ``ValueError``.
         """
         report = cls()
-        report.findings = [Finding(**finding) for finding in content['findings']]
-        report.counts.update({(kind, effect): int(n) for kind, effect, n in content['counts']})
+        report.findings = list(map(Finding.from_json, content['findings']))
+        report.counts.update({(each['kind'], each['effect']): int(each['number'])
+                              for each in content['counts']})  # yapf: disable
         return report
 
 

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 
 from colonnade.common.distributed import wait_for_all
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 from colonnade.common.storage.file_access import is_here
-from colonnade.settings.checks.class_checks import shortened
 from colonnade.settings.config_values import flat, plain
 from colonnade.settings.dataset_paths import find_datasets, paths_of
 
@@ -83,7 +83,7 @@ def differences(these: Mapping[str, str], first: Mapping[str, str], *, missing: 
         missing: Whether a name that only one of them has is a difference.
     """
     names = these.keys() | first.keys() if missing else these.keys() & first.keys()
-    return shortened([
+    return format_names([
         f'{name} is {these.get(name, "not set")} there, not {first.get(name, "not set")}'
         for name in sorted(names) if these.get(name) != first.get(name)
         and not (is_path(these.get(name, '')) and is_path(first.get(name, '')))

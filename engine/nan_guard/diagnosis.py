@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from colonnade.settings.checks.class_checks import shortened
+from colonnade.common.name_lists import format_names
 
 from ..distributed.sharded_tensors import keep_shards, keep_whole
 from ..runner.hooks import wrappers_of
@@ -42,12 +42,12 @@ class Diagnosis:
     def __str__(self) -> str:
         lines = []
         if self.weights:
-            lines.append(f'weights that are not finite: {shortened(self.weights)}')
+            lines.append(f'weights that are not finite: {format_names(self.weights, 8)}')
         if self.batch:
-            lines.append(f'in the batch: {shortened(self.batch)}')
+            lines.append(f'in the batch: {format_names(self.batch, 8)}')
         if self.origin:
             lines.append(self.origin)
-        return '\n'.join([*lines, f'images of the batch: {shortened(self.images, 16)}'])
+        return '\n'.join([*lines, f'images of the batch: {format_names(self.images, 16)}'])
 
 
 def inspect_inputs(model: nn.Module, batch: Any) -> Diagnosis:
@@ -82,7 +82,7 @@ def diagnose(runner: Runner, batch: Any, parameters: Collection[Tensor]) -> Diag
     if bad:
         found.origin = f'first module whose output is not finite: {bad[0]}'
     elif losses:
-        found.origin = f'outputs of all modules are finite, not so {shortened(losses)}'
+        found.origin = f'outputs of all modules are finite, not so {format_names(losses, 8)}'
     elif last:
         found.origin = f'the forward pass is finite, not so the gradient of parameters up to {last}'
     else:

@@ -8,7 +8,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch.distributed.tensor import DTensor
 
-from colonnade.settings.checks.class_checks import shortened
+from colonnade.common.name_lists import format_names
 
 from ..work_dir.last_checkpoint import RunCheckpoints, saving_hook
 from ..work_dir.resume import noted
@@ -75,7 +75,7 @@ class GoodCheckpoints(Hook):
             iteration = checkpoint['meta']['iter']
             raise NonFiniteError(
                 f'training stops at iteration {iteration} of {runner.max_iters}: no checkpoint is '
-                f'saved, as {shortened(names)} are not finite\n{resume_hint(self.path)}')
+                f'saved, as {format_names(names, 8)} are not finite\n{resume_hint(self.path)}')
 
 
 def resume_hint(path: str) -> str:

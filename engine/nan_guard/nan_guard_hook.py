@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
-from colonnade.settings.checks.class_checks import shortened
+from colonnade.common.name_lists import format_names
 
 from ..runner.hooks import wrappers_of
 from ..work_dir.metrics_table import SKIPPED
@@ -82,8 +82,8 @@ class NanGuard(Hook):
         found = all_gather_object(not_finite(weights_of(model)))
         if names := next(filter(None, found), None):
             source = f', loaded from {runner._load_from}' if runner._load_from else ''
-            raise NonFiniteError(
-                f'{len(names)} weights are not finite before training{source}: {shortened(names)}')
+            raise NonFiniteError(f'{len(names)} weights are not finite before training{source}: '
+                                 f'{format_names(names, 8)}')
         self.guards = [StepGuard(each) for each in wrappers_of(runner.optim_wrapper)]
         self.buffers = BufferCopies(model)
         take_step = runner.model.train_step
@@ -119,7 +119,7 @@ class NanGuard(Hook):
         self.seen += images_of(data_batch)
         if not_finite((path, tensor) for path, tensor in tensors_in(data_batch)
                       if path.endswith('bboxes') and tensor.device.type == 'cpu'):
-            self.note(data_batch, f'not finite: {shortened(bad_parts(data_batch))}')
+            self.note(data_batch, f'not finite: {format_names(bad_parts(data_batch), 8)}')
             for guard in self.guards:
                 guard.mark_bad()
 
@@ -211,7 +211,7 @@ class NanGuard(Hook):
         if not self.num_skipped & (self.num_skipped - 1):
             runner.logger.warning(f'iteration {runner.iter + 1}: the step is skipped, as '
                                   f'{found[0][1]}; {self.num_skipped} skipped so far; images: '
-                                  f'{shortened(images)}')
+                                  f'{format_names(images, 8)}')
 
     def stop(self, runner: Runner, batch: Any) -> None:
         """Raise a NonFiniteError that says what is not finite, and how to go on."""

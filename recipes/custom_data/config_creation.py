@@ -15,6 +15,7 @@ from colonnade.datasets.formats.data_format import Kind
 from colonnade.datasets.formats.format_detection import opened
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.config_files import read_file
+from colonnade.settings.findings import Finding
 
 from .config_text import config_source, load_recipe, loads_masks, settings
 from .data_options import complete_data_options
@@ -117,10 +118,8 @@ def look_at_recipes_data(cfg: Config, args: argparse.Namespace, report: Report) 
         kind='labels' if cfg.default_scope == 'mmseg' else 'instances')
     if data and not args.allow_outside:
         for path in data.outside:
-            report.fault(
-                f'{path} is outside of {data.root}: move it there, or pass --allow-outside',
-                'outside',
-                file=path)
+            text = f'{path} is outside of {data.root}: move it there, or pass --allow-outside'
+            report.add(Finding('outside', text, (str(path), )))
     return data
 
 

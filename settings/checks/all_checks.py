@@ -11,7 +11,7 @@ from mmengine.registry import DefaultScope
 
 from colonnade.common.errors import UserCodeError
 
-from ..findings import Finding, errors_of, warnings_of
+from ..findings import Finding, errors_of
 from .class_checks import class_problems
 from .dataset_checks import (label_setting_problems, metric_problems, palette_problems,
                              window_problems)
@@ -75,8 +75,7 @@ def guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
             found.append(finding)
     except (TypeError, AttributeError, LookupError) as error:
         name = getattr(check, 'func', check).__name__
-        found.append(Finding(f'{name} does not understand this config: {error}', (),
-                             severity='note'))  # yapf: disable
+        found.append(Finding('not-checked', f'{name} does not understand this config: {error}'))
     return found
 
 
@@ -109,7 +108,7 @@ def without_errors(found: list[Finding]) -> list[Finding]:
         lines += [ADVICE] * any('classes' in place for each in errors for place in each.places)
         cause = next((each.cause for each in errors if each.cause is not None), None)
         raise UserCodeError('\n'.join(['the config does not fit together:', *lines])) from cause
-    return warnings_of(found)
+    return [each for each in found if each.severity == 'warning']
 
 
 def log_warnings(found: Iterable[Finding]) -> None:

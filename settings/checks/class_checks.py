@@ -32,12 +32,12 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
     for name, dataset in find_datasets(cfg, dataloaders):
         place = f'{name}.metainfo.classes'
         if (file := missing_file(dataset)) is not None:
-            yield Finding(f'{place}: there is no file {file}', (place, ))
+            yield Finding('class-file', f'{place}: there is no file {file}', (place, ))
             continue
         classes, kind = classes_of(dataset), str(dataset.type)
         if is_misnamed(dataset, classes):
-            yield Finding(f'nothing reads {name}.metainfo.CLASSES', (f'{name}.metainfo.CLASSES', ),
-                          'did you mean classes?')
+            yield Finding('misnamed-classes', f'nothing reads {name}.metainfo.CLASSES',
+                          (f'{name}.metainfo.CLASSES', ), 'did you mean classes?')
             continue
         if classes is None or any(other in kind for other in OF_OTHER_NUMBERS):
             continue
@@ -49,6 +49,7 @@ def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
             yield from category_problems(name, dataset, classes)
     for (key, number, kind, expected), names in differing.items():
         yield Finding(
+            'class-count',
             f'{key} is {number}, and the data set ({kind}, {", ".join(names)}) has {expected} '
             'classes', (key, *(f'{name}.metainfo.classes' for name in names)),
             f'set {key}={expected}, or metainfo.classes of the data')
@@ -95,11 +96,12 @@ def category_problems(name: str, dataset: ConfigDict, classes: tuple[str,
     missing = [each for each in classes if each not in categories]
     if missing:
         yield Finding(
+            'class-names',
             f'{place} has {format_names(missing, 8)}, and the categories of {ann_file} are '
             f'{format_names(categories, 8)}', (place, f'{name}.ann_file'))
     elif [each for each in categories if each in classes] != list(classes):
         yield Finding(
-            f'{place} must be in the order of the categories of {ann_file}: '
+            'class-names', f'{place} must be in the order of the categories of {ann_file}: '
             f'{format_names([each for each in categories if each in classes], 8)}',
             (place, f'{name}.ann_file'))
 

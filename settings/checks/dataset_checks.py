@@ -56,6 +56,7 @@ def metric_against_data(key: str, metric: ConfigDict, name: str, dataset: Config
     if of_metric and of_data and of_metric != of_data:
         tasks = dict(mmdet='instances', mmseg='label maps')
         yield Finding(
+            'metric-task',
             f'{key} is {name_of(metric.type)}, for {tasks[of_metric]} of {of_metric}, and '
             f'{name} is {name_of(dataset.type)}, of {tasks[of_data]}',
             (f'{key}.type', f'{name}.type'))
@@ -65,8 +66,8 @@ def metric_against_data(key: str, metric: ConfigDict, name: str, dataset: Config
     ann_file = metric.get('ann_file')
     own = next(iter(paths_of_setting(dataset.get('ann_file'), dataset)), None)
     if isinstance(ann_file, str) and own and number == 1 and not is_same_file(ann_file, own):
-        yield Finding(f'{key}.ann_file is {ann_file}, and {name} reads {own}',
-                      (f'{key}.ann_file', f'{name}.ann_file'), 'name the same file', 'warning')
+        yield Finding('metric-file', f'{key}.ann_file is {ann_file}, and {name} reads {own}',
+                      (f'{key}.ann_file', f'{name}.ann_file'), 'name the same file')
 
 
 def is_same_file(path: str, other: str) -> bool:
@@ -91,7 +92,7 @@ def masks_problem(cfg: Config, key: str, metric: ConfigDict) -> Iterator[Finding
     if 'segm' in wanted and head and library_of(cfg.model.get('type')) == 'mmdet' and \
             not gives_masks(cfg.model):
         yield Finding(
-            f"{key}.metric has 'segm', and model.{head} predicts no masks "
+            'metric-masks', f"{key}.metric has 'segm', and model.{head} predicts no masks "
             f'({name_of(cfg.model.type)})', (f'{key}.metric', f'model.{head}'),
             f"set {key}.metric='bbox'")
 
@@ -120,32 +121,36 @@ def label_setting_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterato
             said = step.get('reduce_zero_label') if isinstance(step, dict) else None
             if None not in (said, reduce) and loads_annotations(step) and said != reduce:
                 place = f'{name}.pipeline[{index}].reduce_zero_label'
-                yield Finding(f'{place} is {said}, and {name}.reduce_zero_label is {reduce}',
+                yield Finding('zero-label',
+                              f'{place} is {said}, and {name}.reduce_zero_label is {reduce}',
                               (place, f'{name}.reduce_zero_label'), f'remove {place}')
         for head_name, ignored in heads:
             if reduce and ignored != 255:
                 yield Finding(
+                    'ignored-label',
                     f'{head_name}.ignore_index is {ignored}, and {name}.reduce_zero_label makes '
                     'label 0 to 255, which the head then takes for a class',
                     (f'{head_name}.ignore_index', f'{name}.reduce_zero_label'),
-                    f'set {head_name}.ignore_index=255', 'warning')
+                    f'set {head_name}.ignore_index=255')
     settings = {(name, reduce)
                 for name, dataset in found
                 if (reduce := value_of(dataset, 'reduce_zero_label')) is not None}
     if len({reduce for _, reduce in settings}) > 1:
         yield Finding(
+            'zero-labels',
             'reduce_zero_label differs: ' + ', '.join(f'{name} {reduce}'
                                                       for name, reduce in sorted(settings)),
             tuple(f'{name}.reduce_zero_label' for name, _ in sorted(settings)),
-            'set the same for all', 'warning')
+            'set the same for all')
     padding = (cfg.model.get('data_preprocessor') or {}).get('seg_pad_val', 255)
     for head_name, ignored in heads:
         if 'train_dataloader' in dataloaders and padding != ignored:
             place = 'model.data_preprocessor.seg_pad_val'
             yield Finding(
+                'ignored-label',
                 f'{place} is {padding}, and {head_name}.ignore_index is {ignored}: borders of '
                 'images are learnt as a class', (place, f'{head_name}.ignore_index'),
-                f'set {place}={ignored}', 'warning')
+                f'set {place}={ignored}')
 
 
 def palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
@@ -157,15 +162,15 @@ def palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Find
         metainfo = dataset.get('metainfo') or {}
         palette, classes = metainfo.get('palette'), classes_of(dataset)
         if palette is None and metainfo.get('PALETTE'):
-            yield Finding(f'nothing reads {name}.metainfo.PALETTE', (f'{name}.metainfo.PALETTE', ),
-                          'did you mean palette?', 'warning')
+            yield Finding('unread-section', f'nothing reads {name}.metainfo.PALETTE',
+                          (f'{name}.metainfo.PALETTE', ), 'did you mean palette?')
         if not isinstance(palette, (list, tuple)) or not palette or classes is None:
             continue
         every = classes_of(ConfigDict(type=dataset.type))
         exactly = library_of(dataset.get('type'), DATASETS) == 'mmseg' and every in (None, classes)
         if len(palette) < len(classes) or exactly and len(palette) != len(classes):
             yield Finding(
-                f'{name}.metainfo.palette has {len(palette)} colours, and there are '
+                'palette', f'{name}.metainfo.palette has {len(palette)} colours, and there are '
                 f'{len(classes)} classes', (f'{name}.metainfo.palette', f'{name}.metainfo.classes'),
                 'name a colour for each class, or remove the palette')
 
@@ -179,13 +184,13 @@ def window_problems(cfg: Config) -> Iterator[Finding]:
     for key in ('crop_size', 'stride'):
         value = test_cfg.get(key)
         if not isinstance(value, (list, tuple)) or len(value) != 2:
-            yield Finding(f"{where}.mode is 'slide', and {where}.{key} is {value}",
+            yield Finding('window', f"{where}.mode is 'slide', and {where}.{key} is {value}",
                           (f'{where}.mode', f'{where}.{key}'),
                           f'set {where}.{key} to two numbers of pixels')
         else:
             sizes[key] = value
     if len(sizes) == 2 and any(step > side for side, step in zip(*sizes.values(), strict=True)):
         yield Finding(
-            f'{where}.stride is {list(sizes["stride"])}, and {where}.crop_size '
+            'window', f'{where}.stride is {list(sizes["stride"])}, and {where}.crop_size '
             f'{list(sizes["crop_size"])}: pixels between windows are not predicted',
             (f'{where}.stride', f'{where}.crop_size'), 'set a stride of at most crop_size')

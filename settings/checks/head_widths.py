@@ -63,8 +63,8 @@ def differs(name: str, found: Any, expected: Any, reason: str, other: str) -> It
         return
     found, expected = (list(v) if isinstance(v, (list, tuple)) else v for v in (found, expected))
     if found != expected:
-        yield Finding(f'{name} is {found}, and {reason} {expected} ({other})', (name, other),
-                      f'set {name}={expected}')
+        yield Finding('width', f'{name} is {found}, and {reason} {expected} ({other})',
+                      (name, other), f'set {name}={expected}')
 
 
 def head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
@@ -104,7 +104,7 @@ def segmenter_problems(where: str, head: ConfigDict, levels: Levels) -> Iterator
     several = isinstance(chosen, (list, tuple))
     if max(chosen if several else [chosen]) >= number:
         yield Finding(
-            f'{where}.in_index is {chosen}, and {levels.gives} {number} levels '
+            'level-count', f'{where}.in_index is {chosen}, and {levels.gives} {number} levels '
             f'({levels.number_place})', (f'{where}.in_index', levels.number_place))
         return
     expected = [widths[i] for i in chosen] if several else widths[chosen]

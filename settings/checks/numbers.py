@@ -19,7 +19,8 @@ def number_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findi
     yield from below(cfg, 'randomness.seed', 0)
     seed = value_of(cfg, 'randomness.seed')
     if seed is not None and seed >= SEEDS:
-        yield Finding(f'randomness.seed is {seed}', ('randomness.seed', ), f'it is below {SEEDS}')
+        yield Finding('number-range', f'randomness.seed is {seed}', ('randomness.seed', ),
+                      f'it is below {SEEDS}')
     if 'train_dataloader' in dataloaders:
         yield from below(cfg, 'optim_wrapper.optimizer.lr', 0)
 
@@ -28,7 +29,7 @@ def below(cfg: Config, key: str, least: int) -> Iterator[Finding]:
     """A finding if a number is too small."""
     value = value_of(cfg, key)
     if value is not None and value < least:
-        yield Finding(f'{key} is {value}', (key, ), f'it is at least {least}')
+        yield Finding('number-range', f'{key} is {value}', (key, ), f'it is at least {least}')
 
 
 def value_of(cfg: Config, key: str) -> float | None:

@@ -55,7 +55,7 @@ def missing_steps(cfg: Config, where: str, steps: list[dict[str, Any]], library:
     if not any(map(packs, every_step(steps))):
         yield unless_own(
             own,
-            Finding(f'{where} does not pack what it loads', (where, ),
+            Finding('missing-step', f'{where} does not pack what it loads', (where, ),
                     f'end it with dict(type={pack!r})'))
     key = where.partition('_')[0] + '_evaluator'
     needs = 'training' if is_training else next(
@@ -64,7 +64,7 @@ def missing_steps(cfg: Config, where: str, steps: list[dict[str, Any]], library:
     if needs and not any(map(loads_annotations, every_step(steps))):
         yield unless_own(
             own,
-            Finding(f'{where} loads no annotations, and {needs} needs them',
+            Finding('missing-step', f'{where} loads no annotations, and {needs} needs them',
                     (where, 'train_cfg' if is_training else key),
                     "add dict(type='LoadAnnotations')"))
 
@@ -73,7 +73,7 @@ def unless_own(own: str, finding: Finding) -> Finding:
     """A missing step, as a note if steps of a user may be what is missing."""
     if not own:
         return finding
-    return Finding(f'{finding.says}, unless {own} does', finding.places, severity='note')
+    return Finding('not-checked', f'{finding.message}, unless {own} does', finding.places)
 
 
 def detector_problems(cfg: Config, where: str, steps: list[ConfigDict],
@@ -83,7 +83,8 @@ def detector_problems(cfg: Config, where: str, steps: list[ConfigDict],
         kind, place = kind_of_step(step), f'{where}[{index}]'
         if loads_annotations(step) and is_training and value_of(step, 'with_mask') is False and \
                 (part := mask_head_of(cfg.model)):
-            yield Finding(f'{place}.with_mask is False, and {part} learns from masks',
+            yield Finding('loading-masks',
+                          f'{place}.with_mask is False, and {part} learns from masks',
                           (f'{place}.with_mask', part), f'set {place}.with_mask=True')
         if kind == 'PackDetInputs' and not is_training:
             yield from meta_key_problem(cfg, f'{place}.meta_keys', step, steps)
@@ -101,7 +102,7 @@ def meta_key_problem(cfg: Config, place: str, step: ConfigDict,
         return
     if missing := [key for key in needed if key not in keys]:
         yield Finding(
-            f'{place} lacks {", ".join(missing)}, which predictions and their metric '
+            'meta-keys', f'{place} lacks {", ".join(missing)}, which predictions and their metric '
             f'({evaluator}) need', (place, evaluator), f'add {", ".join(map(repr, missing))}')
 
 
@@ -126,5 +127,7 @@ def step_problems(where: str, steps: list[ConfigDict]) -> Iterator[Finding]:
             TRANSFORMS.build(dict(step))
         except Exception as error:  # of classes of others
             if 'unexpected keyword' not in str(error):  # the settings' own check says so
-                yield Finding(f'{where}[{index}] ({kind_of_step(step)}) cannot be built: {error}',
-                              (f'{where}[{index}]', ), cause=error)  # yapf: disable
+                place = f'{where}[{index}]'
+                yield Finding('step-build',
+                              f'{place} ({kind_of_step(step)}) cannot be built: {error}',
+                              (place, ), cause=error)  # yapf: disable

@@ -44,7 +44,8 @@ def weight_problems(cfg: Config) -> Iterator[Finding]:
     try:
         source = (pretrained_of(backbone.get('init_cfg')) or {}).get('checkpoint')
     except ValueError as error:
-        yield Finding(f'model.backbone.init_cfg: {error}', ('model.backbone.init_cfg', ))
+        yield Finding('weights-file', f'model.backbone.init_cfg: {error}',
+                      ('model.backbone.init_cfg', ))
         return
     if source is not None:
         yield from source_problems(trunk, backbone, str(source))
@@ -56,16 +57,16 @@ def source_problems(trunk: type[ColumnarBackbone], backbone: ConfigDict,
     scheme, separator, name = source.partition('://')
     if not separator:
         if not is_checkpoint(source):
-            yield Finding(f'{PLACE}: there is no weights file {source}', (PLACE, ),
+            yield Finding('weights-file', f'{PLACE}: there is no weights file {source}', (PLACE, ),
                           'name a file, a URL or timm://NAME')
     elif scheme not in SCHEMES:
-        yield Finding(f'{PLACE}: {source} is neither a file nor a URL of http', (PLACE, ),
-                      'name a file, a URL or timm://NAME')
+        yield Finding('weights-file', f'{PLACE}: {source} is neither a file nor a URL of http',
+                      (PLACE, ), 'name a file, a URL or timm://NAME')
     elif scheme == 'timm':
         try:
             check_published(name)
         except WeightsError as error:
-            yield Finding(f'{PLACE}: {error}', (PLACE, ))
+            yield Finding('weights-file', f'{PLACE}: {error}', (PLACE, ))
         else:
             yield from architecture_problem(trunk, backbone, name)
 
@@ -79,7 +80,8 @@ def architecture_problem(trunk: type[ColumnarBackbone], backbone: ConfigDict,
             state = timm.create_model(name.partition('.')[0]).state_dict()
         kind, sizes = infer_trunk(remap(state, f'timm://{name}')[1])
     except WeightsError as error:
-        yield Finding(f'{PLACE}: timm://{name} is of no trunk that there is: {error}', (PLACE, ))
+        yield Finding('weights-arch',
+                      f'{PLACE}: timm://{name} is of no trunk that there is: {error}', (PLACE, ))
         return
     except ValueError:  # of an architecture that there is not: another check says so
         return
@@ -89,7 +91,7 @@ def architecture_problem(trunk: type[ColumnarBackbone], backbone: ConfigDict,
         theirs = kind.variants.describe({**own, **sizes}) if kind is trunk else kind.__name__
         arch = backbone.get('arch')
         yield Finding(
-            f'{PLACE} is timm://{name}, of {theirs}, and model.backbone.arch is '
+            'weights-arch', f'{PLACE} is timm://{name}, of {theirs}, and model.backbone.arch is '
             f'{trunk.__name__} {arch}', (PLACE, 'model.backbone.arch'),
             'name the weights of this arch, or the arch of these weights')
 
@@ -112,9 +114,10 @@ def normalisation_problems(model: ConfigDict) -> Iterator[Finding]:
     if not np.allclose(given, expected, atol=0.5):
         mean, std = ([round(value, 3) for value in values] for values in expected)
         yield Finding(
+            'normalisation',
             f'images are normalised with mean {given[0]} and std {given[1]} ({place}), and the '
             f'weights {name} ({weights}) are for mean {mean} and std {std}',
-            (f'{place}.mean', f'{place}.std', weights), f'set these in {place}', 'warning')
+            (f'{place}.mean', f'{place}.std', weights), f'set these in {place}')
 
 
 def channel_problems(cfg: Config) -> Iterator[Finding]:
@@ -137,10 +140,11 @@ def channel_problems(cfg: Config) -> Iterator[Finding]:
     around = [steps_around(place, cfg) for place in datasets]
     if name and pipelines and all(map(loads_bgr, pipelines)) and not users_steps(around):
         yield Finding(
+            'channel-order',
             f'images reach the trunk as BGR (model.data_preprocessor.bgr_to_rgb is not True), and '
             f'the weights {name} ({PLACE}) are for RGB',
             ('model.data_preprocessor.bgr_to_rgb', PLACE),
-            'set bgr_to_rgb=True in model.data_preprocessor', 'warning')
+            'set bgr_to_rgb=True in model.data_preprocessor')
 
 
 def loads_bgr(steps: list[dict[str, Any]]) -> bool:
@@ -156,4 +160,5 @@ def start_problems(cfg: Config) -> Iterator[Finding]:
     source = cfg.get('load_from')
     if isinstance(source, (str, Path)) and source and '://' not in str(source) and \
             not is_checkpoint(source):
-        yield Finding(f'load_from: there is no weights file {source}', ('load_from', ))
+        yield Finding('weights-file', f'load_from: there is no weights file {source}',
+                      ('load_from', ))

@@ -31,7 +31,8 @@ def completeness_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator
         missing = [key for key in keys if cfg.get(key) is None]
         if f'{name}_dataloader' in dataloaders and 0 < len(missing) < len(keys):
             given = [key for key in keys if key not in missing]
-            yield Finding(f'{", ".join(given)} stand in the config without {", ".join(missing)}',
+            yield Finding('loop-parts',
+                          f'{", ".join(given)} stand in the config without {", ".join(missing)}',
                           keys, f'set all of {", ".join(keys)}, or none')
 
 
@@ -49,13 +50,14 @@ def schedule_problems(cfg: Config) -> Iterator[Finding]:
     loop, length = cfg.get('train_cfg') or {}, length_of(cfg)
     for key in ('max_epochs', 'max_iters', 'val_interval'):
         if isinstance(loop.get(key), int) and loop[key] < 1:
-            yield Finding(f'train_cfg.{key} must be at least 1, got {loop[key]}',
+            yield Finding('training-length', f'train_cfg.{key} must be at least 1, got {loop[key]}',
                           (f'train_cfg.{key}', ))
             length = None
     if length is None:
         return
     if 'max_epochs' in loop and 'max_iters' in loop:
-        yield Finding('train_cfg has max_epochs and max_iters, of which a loop takes one',
+        yield Finding('training-length',
+                      'train_cfg has max_epochs and max_iters, of which a loop takes one',
                       ('train_cfg.max_epochs', 'train_cfg.max_iters'), 'remove one of them')
         return
     yield from interval_problems(cfg, loop, length)
@@ -74,15 +76,15 @@ def interval_problems(cfg: Config, loop: ConfigDict, length: Length) -> Iterator
     begin, interval = loop.get('val_begin', 1), loop.get('val_interval')
     if isinstance(begin, int) and begin > length.number:
         yield Finding(
+            'late-evaluation',
             f'train_cfg.val_begin is {begin}, and training has {length.number} {length.unit} '
-            f'({length.place}): it is never evaluated', ('train_cfg.val_begin', length.place),
-            severity='warning')
+            f'({length.place}): it is never evaluated', ('train_cfg.val_begin', length.place))
     elif isinstance(interval, int) and interval > length.number:
         yield Finding(
+            'late-evaluation',
             f'train_cfg.val_interval is {interval}, and training has {length.number} '
             f'{length.unit} ({length.place}): it is evaluated at its end alone',
-            ('train_cfg.val_interval', length.place),
-            severity='warning')
+            ('train_cfg.val_interval', length.place))
 
 
 def checkpoint_problems(cfg: Config, length: Length) -> Iterator[Finding]:
@@ -101,15 +103,16 @@ def checkpoint_problems(cfg: Config, length: Length) -> Iterator[Finding]:
     saved = 'a checkpoint is saved at its end alone' if saves_last else 'no checkpoint is saved'
     if by_epoch and length.unit == 'iterations':
         yield Finding(
+            'late-checkpoint',
             f'{place}.by_epoch is True, and training counts iterations ({length.place}): {saved}',
-            (f'{place}.by_epoch', length.place), f'set {place}.by_epoch=False', 'warning')
+            (f'{place}.by_epoch', length.place), f'set {place}.by_epoch=False')
         return
     comparable = by_epoch == (length.unit == 'epochs')
     if interval < 1 or comparable and interval > length.number:
         yield Finding(
+            'late-checkpoint',
             f'{place}.interval is {interval}, and training has {length.number} {length.unit} '
-            f'({length.place}): {saved}', (f'{place}.interval', length.place),
-            severity='warning')
+            f'({length.place}): {saved}', (f'{place}.interval', length.place))
 
 
 def scheduler_problems(where: str, scheduler: Any, length: Length) -> Iterator[Finding]:
@@ -119,24 +122,23 @@ def scheduler_problems(where: str, scheduler: Any, length: Length) -> Iterator[F
     by_epoch = scheduler.get('by_epoch', True)
     if by_epoch and length.unit == 'iterations':
         yield Finding(
+            'late-change',
             f'{where}.by_epoch is True, and training counts iterations ({length.place}): it '
             'never changes anything', (f'{where}.by_epoch', length.place),
-            f'set {where}.by_epoch=False', 'warning')
+            f'set {where}.by_epoch=False')
         return
     if by_epoch != (length.unit == 'epochs'):
         return  # iterations of epochs are known with the data
     end = f'training ends at {length.number} ({length.place})'
     if scheduler.get('begin', 0) >= length.number:
-        yield Finding(
-            f'{where}.begin is {scheduler["begin"]}, and {end}: it never starts',
-            (f'{where}.begin', length.place),
-            severity='warning')
+        yield Finding('late-change',
+                      f'{where}.begin is {scheduler["begin"]}, and {end}: it never starts',
+                      (f'{where}.begin', length.place))
     late = [each for each in scheduler.get('milestones') or () if each >= length.number]
     if late:
-        yield Finding(
-            f'{where}.milestones has {late}, and {end}: they are never reached',
-            (f'{where}.milestones', length.place),
-            severity='warning')
+        yield Finding('late-change',
+                      f'{where}.milestones has {late}, and {end}: they are never reached',
+                      (f'{where}.milestones', length.place))
 
 
 def cut_short(schedulers: list[Any], length: Length) -> Iterator[Finding]:
@@ -152,6 +154,6 @@ def cut_short(schedulers: list[Any], length: Length) -> Iterator[Finding]:
     if stops:
         named = ', '.join(f'{key} is {stop}' for key, stop in stops.items())
         yield Finding(
+            'late-change',
             f'{named}, and training ends at {length.number} ({length.place}): the learning rate '
-            'stops on its way', (*stops, length.place),
-            severity='warning')
+            'stops on its way', (*stops, length.place))

@@ -57,7 +57,8 @@ def setting_problems(cfg: Config) -> Iterator[Finding]:
     for key in content.keys() - TOP:
         near = get_close_matches(key, TOP, n=1, cutoff=0.9)
         if near and isinstance(content[key], (dict, list)):
-            yield Finding(f'nothing reads {key}', (key, ), f'did you mean {near[0]}?', 'warning')
+            yield Finding('unread-section', f'nothing reads {key}', (key, ),
+                          f'did you mean {near[0]}?')
     for path, part in parts_below(content):
         yield from problems_of_part(part, path)
 
@@ -84,11 +85,11 @@ def problems_of_part(part: dict[str, Any], path: list[str]) -> Iterator[Finding]
     if not (kind is None or isinstance(kind, str) or callable(kind)):
         if registries_at(path):
             says = f'{name}.type must be a name or a class, got {kind!r:.80}'
-            yield Finding(says, (f'{name}.type', ))
+            yield Finding('unknown-type', says, (f'{name}.type', ))
         return
     if kind is not None and cls is None:
         if is_looked_up(kind, path):
-            yield Finding(f'{name}.type: {unknown_type(kind)}', (f'{name}.type', ))
+            yield Finding('unknown-type', f'{name}.type: {unknown_type(kind)}', (f'{name}.type', ))
         return
     known = names_read_from(part if cls is None else {**part, 'type': cls}, path)
     shown = f'{name} ({kind if isinstance(kind, str) else kind.__name__})' if kind else name
@@ -100,9 +101,11 @@ def problems_of_part(part: dict[str, Any], path: list[str]) -> Iterator[Finding]
             near = get_close_matches(key, known - {'type', '_scope_'}, n=1)
             meant = f'did you mean {near[0]}?' if near else ''
             says = f'{shown} has no setting {key}'
-            yield Finding(f'{says}; {meant}' if meant else says, (f'{name}.{key}', ))
+            yield Finding('unknown-setting', f'{says}; {meant}' if meant else says,
+                          (f'{name}.{key}', ))
         elif isinstance(value, str) and (default := number_expected(cls, path, key)) is not None:
-            yield Finding(f'{name}.{key} is a number{default}, got {value!r}', (f'{name}.{key}', ))
+            yield Finding('setting-type', f'{name}.{key} is a number{default}, got {value!r}',
+                          (f'{name}.{key}', ))
 
 
 def registries_at(path: list[str]) -> tuple[registry.Registry, ...]:

@@ -85,7 +85,7 @@ def arch_problem(kind: type[ColumnarBackbone], backbone: ConfigDict, says: str) 
     arch = backbone.get('arch')
     near = get_close_matches(str(arch), kind.variants.rows, n=1) if isinstance(arch, str) else []
     meant = '' if not near or 'did you mean' in says else f'did you mean {near[0]}?'
-    return Finding(f'model.backbone.arch: {says}', ('model.backbone.arch', ), meant)
+    return Finding('arch', f'model.backbone.arch: {says}', ('model.backbone.arch', ), meant)
 
 
 def tap_problems(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Iterator[Finding]:
@@ -95,6 +95,7 @@ def tap_problems(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Iterator
     of_depth = f'model.backbone.arch of {kind.__name__} has {depth} blocks'
     if taps is not None and (wrong := [tap for tap in taps if not -depth <= tap < depth]):
         yield Finding(
+            'block-index',
             f'model.backbone.out_indices must be block numbers in {-depth} ... {depth - 1}, got '
             f'{wrong}, and {of_depth}', ('model.backbone.out_indices', 'model.backbone.arch'))
         return
@@ -102,6 +103,7 @@ def tap_problems(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Iterator
     frozen = backbone.get('frozen_stages', -1)
     if isinstance(frozen, int) and not -1 <= frozen <= built:
         yield Finding(
+            'block-index',
             f'model.backbone.frozen_stages must be in -1 ... {built}, got {frozen}, and '
             f'{of_depth}, of which {built} are built',
             ('model.backbone.frozen_stages', 'model.backbone.arch'))
@@ -118,7 +120,7 @@ def pyramid_problems(model: ConfigDict, trunk: Trunk) -> Iterator[Finding]:
         if neck.get(key) != expected:
             found = neck.get(key, 'not set')
             yield Finding(
-                f'model.neck.{key} is {found}, and {of_trunk} of {kind} is {expected} '
+                'width', f'model.neck.{key} is {found}, and {of_trunk} of {kind} is {expected} '
                 '(model.backbone.arch)', (f'model.neck.{key}', 'model.backbone.arch'),
                 f'set model.neck.{key}={expected}')
     defaults = inspect.signature(pyramid).parameters.values()
@@ -126,11 +128,13 @@ def pyramid_problems(model: ConfigDict, trunk: Trunk) -> Iterator[Finding]:
     strides = list(settings['out_strides'] or SimplePyramid.default_strides(trunk.stride))
     if backbone.get('return_prefix_tokens'):
         yield Finding(
+            'prefix-tokens',
             f'model.backbone.return_prefix_tokens is True, and {pyramid.__name__} takes maps alone',
             ('model.backbone.return_prefix_tokens', 'model.neck'), 'set it to False')
     taps = backbone.get('out_indices')
     if pyramid is ColumnarPyramid and taps is not None and len(taps) != len(strides):
         yield Finding(
+            'level-count',
             f'model.backbone.out_indices has {len(taps)} blocks, and model.neck.out_strides '
             f'{len(strides)} strides', ('model.backbone.out_indices', 'model.neck.out_strides'))
     if isinstance(settings['in_channels'], int):
@@ -175,7 +179,7 @@ def foreign_neck_problems(model: ConfigDict, trunk: Trunk) -> Iterator[Finding]:
     expected = [trunk.width] * trunk.num_maps
     if list(widths) != expected:
         yield Finding(
-            f'model.neck.in_channels is {list(widths)}, and {trunk.says}, with '
+            'width', f'model.neck.in_channels is {list(widths)}, and {trunk.says}, with '
             f'{trunk.num_maps} maps', ('model.neck.in_channels', 'model.backbone.arch'),
             f'set model.neck.in_channels={expected}')
 
@@ -192,7 +196,7 @@ def batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
         for head in heads if isinstance(heads, list) else [heads]:
             if pools_to_one(head) and not (several and 'Sync' in name_of(head.norm_cfg.type)):
                 yield Finding(
-                    f'train_dataloader.batch_size is 1, and {name_of(head["type"])} '
+                    'batch-size', f'train_dataloader.batch_size is 1, and {name_of(head["type"])} '
                     f'(model.{name}) normalises one value per image and channel',
                     ('train_dataloader.batch_size', f'model.{name}'),
                     'set train_dataloader.batch_size=2 or more')

@@ -396,7 +396,10 @@ def test_pycocotools_needs_iscrowd(kind: str, stops: bool, data: Path) -> None:
     file.write_text(json.dumps(content))
     source, = sources_of(cfg, ('val', ))
     check_source(cfg, source, Depth())
-    assert dict(source.report.counts) == {('no-iscrowd', 'loading' if stops else 'meaning'): 1}
+    assert dict(source.report.counts) == {
+        ('no-iscrowd', 'loading' if stops else 'meaning'): 1,
+        ('partly-checked', 'none'): 1
+    }
 
 
 def cut_late(train: Callable, data: Path, *options: str, more: tuple[str, ...] = ()) -> str:

@@ -157,8 +157,7 @@ def look(cfg: Config, told: BrowseOptions, sets: Sequence[ImageSet], data: Image
         seed=told.seed,
         holds=lambda index, label: has_class(data, index, label))
     shown = [sections.annotated_section(data, chosen)]
-    stop = Suspicion('Data sets that cannot be built', 'Training and evaluation would stop.',
-                     {data.name: 0})
+    stop = Suspicion('dataset-build', {data.name: 0})
     try:
         feeder = Feeder.of(cfg, told.split)
     except ValueError as error:

@@ -1,12 +1,14 @@
 """What looks wrong about a data set. It need not be wrong: somebody has to look."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from colonnade.common.name_lists import format_names
+from colonnade.settings.findings import Finding
+from colonnade.settings.rules import RULES
 
 from .dataset_reader import ImageSet
 from .statistics import FEW, Numbers
@@ -16,22 +18,20 @@ HUGE = 40_000_000  # pixels
 MOST_NAMES = 20  # classes that are listed
 
 
-@dataclass(frozen=True)
-class Case:
-    """One place to look at.
+@dataclass(frozen=True, kw_only=True)
+class Case(Finding):
+    """A finding in one image, and what shows it there.
 
     Attributes:
-        data: The set.
-        image: Its index there.
-        caption: File, annotations, and what is odd.
+        data: Split of the image.
+        image: Index of the image in the split.
         objects: Indices of the objects that it is about.
         points: ``(x, y)`` in pixels of the image, to be marked.
-        beside: Another image to be shown beside it.
+        beside: Split and index of an image to be shown next to it.
         shows_image: Whether there is an image that can be shown.
     """
     data: ImageSet
     image: int
-    caption: str
     objects: tuple[int, ...] = ()
     points: tuple[tuple[float, float], ...] = ()
     beside: tuple[ImageSet, int] | None = None
@@ -40,42 +40,56 @@ class Case:
 
 @dataclass
 class Suspicion:
-    """All of a kind that look wrong.
+    """All breaches of a rule in the splits.
 
     Attributes:
-        title: What they are.
-        meaning: When something counts as one, and what it may mean.
-        counts: How many each split has.
-        cases: The worst.
-        note: Which they are, where there is nothing to show.
+        rule: A key of :data:`~colonnade.settings.rules.RULES`.
+        counts: Number of breaches of each split.
+        cases: The worst breaches.
+        note: Names of the breaches, where there is nothing to show.
     """
-    title: str
-    meaning: str
+    rule: str
     counts: dict[str, int] = field(default_factory=dict)
     cases: list[Case] = field(default_factory=list)
     note: str = ''
 
     @property
+    def title(self) -> str:
+        """Title of the rule, with a capital."""
+        title = RULES[self.rule].title
+        return title[:1].upper() + title[1:]
+
+    @property
     def number(self) -> int:
-        """In all splits."""
+        """Number of breaches in all splits."""
         return sum(self.counts.values())
 
     def add(self, name: str, number: int, cases: Sequence[Case]) -> None:
-        """Those of a split, the worst first."""
+        """Add breaches of a split, the worst first."""
         self.counts[name] = self.counts.get(name, 0) + number
         self.cases = [*self.cases, *cases[:max(0, WORST - len(self.cases))]]
+
+    def add_images(self, data: ImageSet, breaches: Iterable[tuple[int, str]]) -> None:
+        """Add images of a split, the worst first.
+
+        Args:
+            data: The split.
+            breaches: Index of each image, and what is odd about it beyond its name.
+        """
+        breaches = list(breaches)
+        self.add(data.name, len(breaches), [
+            Case(self.rule, f'{data.name}: {data.file(i)}{text}', (data.paths[i], ),
+                 data=data, image=i) for i, text in breaches[:WORST]
+        ])  # yapf: disable
 
 
 def empty_images(sets: Sequence[ImageSet]) -> Suspicion:
     """Images without objects."""
-    suspicion = Suspicion(
-        'Images without annotations',
-        'They teach what is no object, if that is meant. Somebody may also have forgotten them.')
+    suspicion = Suspicion('image-without-annotations')
     for data in sets:
         assert data.objects is not None
-        found = np.flatnonzero(data.objects.counts(len(data)) == 0)
-        cases = [Case(data, int(i), f'{data.name}: {data.file(int(i))}') for i in found[:WORST]]
-        suspicion.add(data.name, len(found), cases)
+        empty = np.flatnonzero(data.objects.counts(len(data)) == 0)
+        suspicion.add_images(data, [(i, '') for i in empty.tolist()])
     return suspicion
 
 
@@ -86,16 +100,12 @@ def huge_images(sets: Sequence[ImageSet], sizes: Sequence[np.ndarray]) -> Suspic
         sets: The splits.
         sizes: Index, width and height of the images of each whose size is known, ``(I, 3)``.
     """
-    suspicion = Suspicion(
-        f'Images of more than {HUGE // 10**6} million pixels',
-        'Decoding takes long, and small objects vanish when they are resized: cut them up.')
+    suspicion = Suspicion('huge-image')
     for data, known in zip(sets, sizes, strict=True):
         order = known[np.argsort(-known[:, 1] * known[:, 2], kind='stable')]
         order = order[order[:, 1] * order[:, 2] > HUGE]
-        suspicion.add(data.name, len(order), [
-            Case(data, int(i), f'{data.name}: {data.file(int(i))}, {width} x {height}')
-            for i, width, height in order[:WORST]
-        ])
+        suspicion.add_images(data,
+                             [(i, f', {width} x {height}') for i, width, height in order.tolist()])
     return suspicion
 
 
@@ -106,9 +116,7 @@ def rare_classes(numbers: Sequence[Numbers], what: str) -> Suspicion:
         numbers: Of each split.
         what: ``'objects'`` or ``'images'``, of which few are suspected.
     """
-    suspicion = Suspicion(
-        f'Classes with fewer than {FEW} {what}',
-        'In training, a model can hardly learn them. In validation, their score is mostly chance.')
+    suspicion = Suspicion('rare-class' if what == 'objects' else 'rare-label')
     for found in numbers:
         counts = found.amounts if what == 'objects' else found.images
         few = [i for i in np.argsort(counts, kind='stable').tolist() if counts[i] < FEW]

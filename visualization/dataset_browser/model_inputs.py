@@ -21,6 +21,7 @@ from torch import Tensor
 from colonnade.common.errors import UserCodeError
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.inference.drawing import Colour
+from colonnade.settings.findings import Finding
 
 from .dataset_reader import build_dataset, dataset_settings
 from .input_issues import order_fault, range_fault
@@ -203,8 +204,8 @@ class Feeder:
         """Whether the preprocessor swaps red and blue."""
         return bool(self.settings.get('bgr_to_rgb') or self.settings.get('rgb_to_bgr'))
 
-    def suspicions(self) -> list[str]:
-        """Sentences on inputs that look wrong; only what can be told from the numbers."""
+    def suspicions(self) -> list[Finding]:
+        """Return what looks wrong about inputs; only what can be told from the numbers."""
         suspected = [order_fault(self.settings, self.converts)]
         if self.seen:
             largest = max(fed.before[1] for fed in self.seen)

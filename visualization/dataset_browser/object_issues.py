@@ -5,7 +5,6 @@ Shapes: ``N`` objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import shapely
@@ -23,21 +22,6 @@ LONG = 20.  # times as long as wide
 OUT_OF_BOX = 2., 0.05  # pixels, and share of the box's side, that a mask may reach out of it
 CHUNK = 20_000  # objects whose polygons are looked at together
 COMPARED = 128  # boxes that are compared with all others at a time
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A rule for single objects.
-
-    Attributes:
-        title, meaning: As of :class:`Suspicion`.
-        badness: How odd each object is, ``(N,)``; 0 or less is not odd.
-        describe: What is odd about an object.
-    """
-    title: str
-    meaning: str
-    badness: Callable[[ImageSet, Objects], np.ndarray]
-    describe: Callable[[ImageSet, Objects, int], str]
 
 
 def sides_text(data: ImageSet, objects: Objects, index: int) -> str:
@@ -118,61 +102,50 @@ def crossed(rings: Sequence[np.ndarray]) -> np.ndarray:
     return invalid[[reason.startswith('Self-intersection') for reason in reasons]]
 
 
-KINDS = (
-    Kind('Boxes of one pixel or less',
-         'A side is at most one pixel long. mmdet leaves out boxes with a side below one pixel.',
-         tiny, sides_text),
-    Kind('Boxes that reach out of their image',
-         'By more than one pixel. The size in the file may be wrong, or the image was turned.',
-         outside, box_text),
-    Kind('Boxes that cover their whole image',
-         'Both sides are at least 99 % of the image\'s. A box may stand for a class of the image.',
-         whole, box_text),
-    Kind('Boxes more than 20 times as long as wide',
-         'Two corners may lie on one line by mistake. Poles and wires are like that too.',
-         long, sides_text),
-    Kind('Masks that reach out of their box',
-         'By more than two pixels and 5 % of the longer side. One may be of another object.',
-         beyond_box, sides_text),
-    Kind('Polygons that cross themselves',
-         'The outline crosses itself, so that a part may count as outside. Large ones come first.',
-         crossing, sides_text),
-)  # yapf: disable
+#: how odd each object is by each rule, ``(N,)``, 0 or less if it is not; and what is odd about it
+RULES_OF_OBJECTS: dict[str, tuple[Callable[[ImageSet, Objects], np.ndarray],
+                                  Callable[[ImageSet, Objects, int], str]]] = {
+    'tiny-box': (tiny, sides_text),
+    'box-beyond': (outside, box_text),
+    'whole-image-box': (whole, box_text),
+    'long-box': (long, sides_text),
+    'mask-beyond-box': (beyond_box, sides_text),
+    'cross-polygon': (crossing, sides_text),
+}  # yapf: disable
 
 
 def suspicions_of_objects(sets: Sequence[ImageSet]) -> Iterator[Suspicion]:
     """Boxes and masks that look wrong, crowds left out."""
-    for kind in KINDS:
-        found = Suspicion(kind.title, kind.meaning)
+    for rule, (measure, describe) in RULES_OF_OBJECTS.items():
+        found = Suspicion(rule)
         for data in sets:
             objects = data.objects
             assert objects is not None
-            badness = np.where(objects.crowds, 0, kind.badness(data, objects))
+            badness = np.where(objects.crowds, 0, measure(data, objects))
             worst = np.argsort(-badness, kind='stable')[:WORST].tolist()
             found.add(data.name, int((badness > 0).sum()), [
-                Case(data, int(objects.images[i]),
-                     f'{caption_of(data, i)}: {kind.describe(data, objects, i)}', (i, ))
-                for i in worst if badness[i] > 0
+                case_of(rule, data, describe(data, objects, i), i) for i in worst if badness[i] > 0
             ])
         yield found
     yield same_boxes(sets)
 
 
-def caption_of(data: ImageSet, *objects: int) -> str:
-    """Split, file, classes and ids of some objects of an image."""
+def case_of(rule: str, data: ImageSet, text: str, *objects: int) -> Case:
+    """Return what is odd about objects of an image, with its split and file, classes and ids."""
     found = data.objects
     assert found is not None
     names = dict.fromkeys(data.classes[found.labels[i]] for i in objects)
     ids = ' and '.join(str(found.ids[i]) for i in objects)
-    return (f'{data.name}: {data.file(int(found.images[objects[0]]))}, {", ".join(names)}, '
-            f'annotation{"s" if len(objects) > 1 else ""} {ids}')
+    image = int(found.images[objects[0]])
+    message = (f'{data.name}: {data.file(image)}, {", ".join(names)}, '
+               f'annotation{"s" if len(objects) > 1 else ""} {ids}: {text}')
+    return Case(rule, message, (data.paths[image], ), id=ids, data=data, image=image,
+                objects=objects)  # yapf: disable
 
 
 def same_boxes(sets: Sequence[ImageSet]) -> Suspicion:
     """Two boxes of one class and nearly one place."""
-    suspicion = Suspicion(
-        'Two boxes of one class at nearly one place',
-        'Their intersection over union is above 0.9. An object may have been annotated twice.')
+    suspicion = Suspicion('double-box')
     for data in sets:
         objects = data.objects
         assert objects is not None
@@ -184,8 +157,8 @@ def same_boxes(sets: Sequence[ImageSet]) -> Suspicion:
         cases = []
         for *pair, iou in worst.tolist():
             i, j = sorted(map(int, pair))
-            text = f'{caption_of(data, i, j)}: intersection over union {iou:.3f}'
-            cases.append(Case(data, int(objects.images[i]), text, (i, j)))
+            text = f'intersection over union {iou:.3f}'
+            cases.append(case_of('double-box', data, text, i, j))
         suspicion.add(data.name, number, cases)
     return suspicion
 

@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from colonnade.inference.drawing import Colour
+from colonnade.settings.rules import RULES
 
 from ..html_pages import Section, Table
 from . import dataset_plots, dataset_tables
@@ -126,7 +127,7 @@ def fed_text(feeder: Feeder, draws: int) -> str:
         parts.append('Some steps put several images together: the whole set\'s, or those that '
                      'came before, of which there are few here.')
     if suspected := feeder.suspicions():
-        parts.append(f'Suspected: {" ".join(suspected)}')
+        parts.append(f'Suspected: {" ".join(map(str, suspected))}')
     return ' '.join(parts)
 
 
@@ -187,13 +188,13 @@ def suspicion_sections(found: Sequence[Suspicion]) -> list[Section]:
     for each in found:
         if not each.number or not (each.cases or each.note):
             continue
-        shown = [case for case in each.cases if case.shows_image]
-        pictures = [(case.caption, picture_of(case)) for case in shown]
-        others = [[case.caption] for case in each.cases if not case.shows_image]
+        rule, shown = RULES[each.rule], [case for case in each.cases if case.shows_image]
+        pictures = [(case.message, picture_of(case)) for case in shown]
+        others = [[case.message] for case in each.cases if not case.shows_image]
         sections.append(
             Section(
-                f'Suspected: {each.title[:1].lower()}{each.title[1:]}',
-                text=f'{counts_text(each)}. {each.meaning} {each.note or shown_text(each)}'.strip(),
+                f'Suspected: {rule.title}',
+                text=f'{counts_text(each)}. {rule.meaning} {each.note or shown_text(each)}'.strip(),
                 pictures=pictures,
                 tables=[Table([''], others)] if others else []))
     return sections
