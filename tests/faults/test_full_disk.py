@@ -164,14 +164,15 @@ from mmengine.dist import get_rank
 from torch import distributed
 
 from colonnade.common.distributed import failing_together
+from colonnade.common.errors import FileError
 
 distributed.init_process_group('gloo')
 for rank in (0, 1):
     try:
         with failing_together():
             if get_rank() == rank:
-                raise OSError(28, 'No space left on device')
-    except OSError as error:
+                raise FileError(28, 'No space left on device')
+    except FileError as error:
         print(f'process {get_rank()}: {error.errno} {error.strerror}')
 '''
 

@@ -113,8 +113,9 @@ def test_ctrl_c_in_the_middle_of_an_epoch(runs: Runs, tmp_path: Path) -> None:
     status, printed = run('tools/train.py', *runs.words('run', *options, **words))
     assert status == 75 and 'Traceback' not in printed, printed[-3000:]
     assert 'stopped by SIGINT at iteration 8 of 12' in printed
-    go_on = shlex.split(printed.strip().splitlines()[-1].partition('go on with: python ')[2])
-    status, printed = run(*go_on)
+    go_on = shlex.split(
+        printed.strip().splitlines()[-1].partition('go on with: colonnade train ')[2])
+    status, printed = run('tools/train.py', *go_on)
     assert not status, printed[-3000:]
     assert_same(tmp_path / 'whole/epoch_2.pth', tmp_path / 'run/epoch_2.pth')
     assert evaluations(tmp_path / 'run') == evaluations(tmp_path / 'whole')
