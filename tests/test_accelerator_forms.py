@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from rounding import check_all_rounding, check_rounding, doubled
+from helpers.rounding import check_all_rounding, check_rounding, doubled
+from helpers.trunks import tiny
 from timm.layers import RotaryEmbeddingCat
 from timm.models.vision_transformer_sam import Block as WindowedBlock
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from trunks import tiny
 
 from colonnade.backbones import CaiT, ColumnarBackbone, PlainViT, ResMLP, XCiT
 from colonnade.backbones.kernels.devices import accelerator_forms, should_use_cpu_forms

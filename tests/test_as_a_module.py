@@ -11,11 +11,11 @@ from importlib import import_module
 
 import pytest
 import torch
-from rounding import check_all_rounding, doubled
+from helpers.rounding import check_all_rounding, doubled
+from helpers.trunks import MAKERS, OURS, tiny
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.optim.swa_utils import AveragedModel
-from trunks import MAKERS, OURS, tiny
 
 from colonnade.necks import ColumnarPyramid
 

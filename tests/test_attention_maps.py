@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.trunks import ARCHS, FORMS, tiny
 from torch import nn
-from trunks import ARCHS, FORMS, tiny
 
 from colonnade.backbones import CaiT, ColumnarBackbone, PlainViT, ResMLP, SimplifiedViT, XCiT
 from colonnade.backbones.attention_maps import (channel_attention, class_attention,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from rounding import check_all_rounding, doubled
+from helpers.rounding import check_all_rounding, doubled
+from helpers.touched_layers import pair, results
+from helpers.trunks import every_class, every_class_with_kernels, every_trunk, timm_model, tiny
 from torch import nn
-from touched_layers import pair, results
-from trunks import every_class, every_class_with_kernels, every_trunk, timm_model, tiny
 
 from colonnade.backbones import TRUNKS, CaiT, ResMLP, XCiT
 from colonnade.weights import WeightsError, load_weights

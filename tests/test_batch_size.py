@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, ROOT
+from helpers.trunks import every_class, tiny
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper
 from test_configs import learning_rates
-from trunks import every_class, tiny
 
 from colonnade.backbones import XCiT
 from colonnade.common.errors import UserError

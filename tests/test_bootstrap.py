@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
-from fake_installers import write_fakes, write_program
+from helpers.fake_installers import write_fakes, write_program
 
 from colonnade.tools import bootstrap as tool
 from colonnade.tools import build_mmcv

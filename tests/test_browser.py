@@ -12,7 +12,8 @@ from typing import Literal
 import httpx
 import numpy as np
 import pytest
-from live_server import LOOPBACK, PATIENCE, Live, file_of, live_server, random_model, shapes_image
+from helpers.live_server import (LOOPBACK, PATIENCE, Live, file_of, live_server, random_model,
+                                 shapes_image)
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 

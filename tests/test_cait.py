@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from helpers.rounding import check_all_rounding, doubled
+from helpers.trunks import ARCHS, tiny
 from mmengine.runner import load_checkpoint
-from rounding import check_all_rounding, doubled
 from timm.models.cait import TalkingHeadAttn
 from torch import Tensor, nn
-from trunks import ARCHS, tiny
 
 from colonnade.backbones import CaiT, position_embedding
 from colonnade.backbones.cait import talking_heads

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import NO_VAL, ROOT, SHORT, TWO_PROCESSES, config, run_python
+from helpers.pages import blocks_of
 from mmengine.config import Config
-from pages import blocks_of
 from torch.distributed.run import get_args_parser
 
 from colonnade.common.distributed import check_launcher, on_several_machines, torch_variables
@@ -32,7 +32,7 @@ def test_a_killed_process_costs_no_iteration(rank: int, shapes: Path, tmp_path: 
     """One command starts a run, and goes on with it when torchrun starts its processes again."""
     (tmp_path / 'own.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
-        "custom_imports = dict(imports=['killed_once'])\n"
+        "custom_imports = dict(imports=['helpers.killed_once'])\n"
         f"custom_hooks = [dict(type='KilledOnce', rank={rank}, iteration=4, "
         f'done={str(tmp_path / "done")!r})]\n')
     with socket.socket() as free:

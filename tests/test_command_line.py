@@ -89,7 +89,7 @@ def test_a_misspelt_config(tmp_path: Path) -> None:
 
 def test_help_imports_nothing_that_takes_time() -> None:
     """For all tools in one process: only what is imported counts, not a time."""
-    assert len(TOOLS) == 23
+    assert len(TOOLS) == 22
     code = f"""
 import sys
 from importlib import import_module

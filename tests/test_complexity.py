@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT
+from helpers.trunks import tiny
 from torch import nn
-from trunks import tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.evaluation.benchmark.model_profile import Stopwatch, part_table

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, SHARED
+from helpers.trunks import OURS
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 from torch import nn
-from trunks import OURS
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.models.meta_device import build_without_memory

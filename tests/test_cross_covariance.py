@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from rounding import check_all_rounding, check_rounding, deviation, doubled
+from helpers.rounding import check_all_rounding, check_rounding, deviation, doubled
 from timm.models.xcit import XCA, Xcit
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml as yaml_module
 from conftest import ROOT
-from drawn_data import SHORT, assert_said, coco_content, draw_image, faults_of, leaf
-from foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
+from helpers.drawn_data import SHORT, assert_said, coco_content, draw_image, faults_of, leaf
+from helpers.foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.formats.format_detection import recognise

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.trunks import MAKERS, randomised, tiny
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 from torch.nn import functional as F
-from trunks import MAKERS, randomised, tiny
 
 from colonnade.backbones.kernels.resampling import matrix_from_sizes
 from colonnade.backbones.plain_vit.window_attention import (Heads, attend_in_whole_windows,

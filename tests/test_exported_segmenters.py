@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from exported_by_hand import write_folder
+from helpers.exported_by_hand import write_folder
 from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from torch import nn

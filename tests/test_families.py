@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from conftest import LAYOUTS, ROOT
+from helpers.trunks import ARCHS, OURS
 from mmengine.config import Config
-from trunks import ARCHS, OURS
 
 from colonnade.weights.files import read_checkpoint
 

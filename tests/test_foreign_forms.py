@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import yaml
 from conftest import NO_WORKERS, ROOT, SHORT, latest_log
-from drawn_data import assert_said, draw_image
-from foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
+from helpers.drawn_data import assert_said, draw_image
+from helpers.foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
 from PIL import Image
 from pycocotools import mask as coco_masks
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-import foreign_data
 import pytest
 from conftest import NO_WORKERS, ROOT, SHORT, config
-from drawn_data import draw_instances, draw_label_maps, leaf
+from helpers import foreign_data
+from helpers.drawn_data import draw_instances, draw_label_maps, leaf
 
 from colonnade.__main__ import TOOLS
 from colonnade.__main__ import main as run_command

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import NO_WORKERS, config, latest_log
+from helpers.trunks import tiny
 from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
 from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import nn
-from trunks import tiny
 
 from colonnade import load
 from colonnade.backbones import XCiT

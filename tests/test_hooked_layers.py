@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.touched_layers import (IMAGE, bent, check_equal, every_layer, of_trunk, pair,
+                                    replace_layers, results, some_layers)
+from helpers.trunks import every_class_with_kernels, tiny
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
-from touched_layers import (IMAGE, bent, check_equal, every_layer, of_trunk, pair, replace_layers,
-                            results, some_layers)
-from trunks import every_class_with_kernels, tiny
 
 from colonnade.backbones import CaiT, PlainViT, ResMLP, XCiT
 from colonnade.backbones.kernels.folding import FusedError

@@ -9,7 +9,7 @@ import cv2
 import mmcv
 import numpy as np
 import pytest
-from drawn_data import assert_said, draw_instances, draw_label_maps, faults_of, leaf
+from helpers.drawn_data import assert_said, draw_instances, draw_label_maps, faults_of, leaf
 from PIL import Image
 
 from colonnade.datasets.bit_depth import Depths

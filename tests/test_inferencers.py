@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT, config
+from helpers.packages import CLASSES, some_image, write_checkpoint, write_package
+from helpers.pages import Block, blocks_of
 from mmdet.apis import DetInferencer, inference_detector, init_detector
 from mmseg.apis import MMSegInferencer, inference_model, init_model
-from packages import CLASSES, some_image, write_checkpoint, write_package
-from pages import Block, blocks_of
 from PIL import Image
 
 from colonnade.inference import Instances, LabelMap, load

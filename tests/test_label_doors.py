@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, SHARED
-from drawn_data import assert_said, leaf, trained_and_tested
+from helpers.drawn_data import assert_said, leaf, trained_and_tested
+from helpers.label_writers import (COLOURS, NAMES, Splits, draw_samples, painted, save,
+                                   write_camvid, write_cityscapes, write_folders, write_labelme,
+                                   write_roboflow, write_voc)
 from hypothesis import assume, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
-from label_writers import (COLOURS, NAMES, Splits, draw_samples, painted, save, write_camvid,
-                           write_cityscapes, write_folders, write_labelme, write_roboflow,
-                           write_voc)
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from mmseg.datasets import BaseSegDataset

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from conftest import ROOT
+from helpers.trunks import every_class, tiny
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
-from trunks import every_class, tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.engine.optim.layer_decay import LayerDecayConstructor

@@ -6,10 +6,10 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from rounding import deviation, doubled
+from helpers.rounding import deviation, doubled
+from helpers.trunks import ARCHS, every_class_with_kernels, tiny
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_hook
-from trunks import ARCHS, every_class_with_kernels, tiny
 
 from colonnade.backbones import ColumnarBackbone, PlainViT
 from colonnade.backbones.kernels.folding import FusedError

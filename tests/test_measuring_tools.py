@@ -12,9 +12,9 @@ import cv2
 import pytest
 import torch
 from conftest import ROOT, config, run_python
+from helpers.rounding import check_all_rounding, doubled
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from rounding import check_all_rounding, doubled
 
 from colonnade.evaluation.benchmark.candidates import build_contestant, build_trunk
 from colonnade.evaluation.benchmark.machine import computed_by_onednn, described, products

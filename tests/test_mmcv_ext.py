@@ -8,12 +8,12 @@ from functools import partial
 from types import ModuleType
 
 import mmcv.ops
-import mmcv_cases as drawn
 import numpy as np
 import pytest
 import torch
 from conftest import run_python
-from make_mmcv_fixtures import FIXTURES
+from helpers import mmcv_cases as drawn
+from helpers.make_mmcv_fixtures import FIXTURES
 from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
 from torch import Tensor
 from torch.nn import functional as F

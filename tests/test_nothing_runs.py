@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
-from evil_pickle import write_evil
-from layouts_by_hand import TINY, original_state
+from helpers.evil_pickle import write_evil
+from helpers.layouts_by_hand import TINY, original_state
 from mmdet.apis import DetInferencer
 from mmengine.config import Config
 from mmengine.registry import MODELS

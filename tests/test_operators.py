@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from rounding import check_all_rounding, check_rounding
+from helpers.rounding import check_all_rounding, check_rounding
 from torch import Tensor
 
 from colonnade.backbones.kernels.custom_ops import depthwise, outer_products, products

@@ -10,8 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from drawn_data import (HEIGHT, WIDTH, assert_said, change, draw_instances, draw_label_maps,
-                        faults_of, leaf)
+from helpers.drawn_data import (HEIGHT, WIDTH, assert_said, change, draw_instances, draw_label_maps,
+                                faults_of, leaf)
 from hypothesis import HealthCheck, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st

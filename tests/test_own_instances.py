@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from drawn_data import (CLASSES, HEIGHT, WIDTH, assert_said, change, coco_content, draw_image,
-                        draw_instances, faults_of, leaf, remove)
+from helpers.drawn_data import (CLASSES, HEIGHT, WIDTH, assert_said, change, coco_content,
+                                draw_image, draw_instances, faults_of, leaf, remove)
 from mmengine.config import Config
 
 from colonnade.datasets.validation.coco_files import Usage, check_instances, headers_in

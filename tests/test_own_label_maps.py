@@ -10,8 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from drawn_data import (HEIGHT, WIDTH, assert_said, draw_image, draw_label_maps, faults_of, leaf,
-                        trained_and_tested)
+from helpers.drawn_data import (HEIGHT, WIDTH, assert_said, draw_image, draw_label_maps, faults_of,
+                                leaf, trained_and_tested)
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from mmseg.datasets import BaseSegDataset

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from evil_pickle import write_evil
-from packages import change_card, forge, write_checkpoint, write_package
+from helpers.evil_pickle import write_evil
+from helpers.packages import change_card, forge, write_checkpoint, write_package
 from torch import nn
 
 from colonnade.inference import load

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import LAYOUTS, NO_WORKERS, SHORT, config
+from helpers.trunks import ARCHS
 from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
 from mmdet.models.task_modules import AnchorGenerator
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from numpy.testing import assert_allclose
-from trunks import ARCHS
 
 from colonnade.backbones import CaiT, PlainViT, ResMLP
 from colonnade.settings.checks.all_checks import check_config

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from helpers.trunks import MAKERS, every_trunk, tiny
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor
-from trunks import MAKERS, every_trunk, tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import mixing_rows, query_key_magnitude

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.rounding import check_all_rounding, doubled
 from mmengine.config import ConfigDict
 from mmengine.runner import load_checkpoint
-from rounding import check_all_rounding, doubled
 from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook

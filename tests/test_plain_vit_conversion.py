@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from layouts_by_hand import randomised
-from plain_vit_files import FILES, dinov3, layer_scale_as_parameters
+from helpers.layouts_by_hand import randomised
+from helpers.plain_vit_files import FILES, dinov3, layer_scale_as_parameters
 
 from colonnade.backbones import PlainViT
 from colonnade.backbones.plain_vit.architectures import known_models

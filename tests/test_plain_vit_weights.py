@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from layouts_by_hand import TINY, TINY_CAIT, State, cait_state, timm_state
-from plain_vit_files import DEPTH, FILES, SIDE, WIDTH, File
+from helpers.layouts_by_hand import TINY, TINY_CAIT, State, cait_state, timm_state
+from helpers.plain_vit_files import DEPTH, FILES, SIDE, WIDTH, File
 from torch import nn
 
 from colonnade.backbones import CaiT, PlainViT, XCiT

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from helpers.random_models import random_checkpoint
 from PIL import Image
 from pycocotools.coco import COCO
-from random_models import random_checkpoint
 
 from colonnade.common.errors import FileError
 from colonnade.common.locking import locked

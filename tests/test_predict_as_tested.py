@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from conftest import NO_WORKERS
+from helpers.random_models import random_checkpoint
 from PIL import Image
-from random_models import random_checkpoint
 
 
 def test_instances_are_those_that_mmdet_evaluates(run_tool: Callable, real_data: dict[str, Path],

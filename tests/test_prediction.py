@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.random_models import random_checkpoint
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from PIL import Image
-from random_models import random_checkpoint
 
 import colonnade
 from colonnade.common.errors import UserError

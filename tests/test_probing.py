@@ -8,11 +8,11 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from helpers.toy_trunk import Toy
 from mmseg.evaluation import IoUMetric
 from pycocotools import mask
 from torch.multiprocessing import start_processes
 from torch.nn import functional as F
-from toy_trunk import Toy
 
 from colonnade.evaluation.probing import feature_cache, knn, probe_metrics
 from colonnade.evaluation.probing.feature_cache import CacheError, FeatureCache

@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 import pytest
 import torch
-import toy_trunk  # noqa: F401  registers it
-from drawn_data import draw_instances, draw_label_maps
+from helpers import toy_trunk  # noqa: F401, registers it
+from helpers.drawn_data import draw_instances, draw_label_maps
 
 from colonnade.backbones import XCiT
 from colonnade.evaluation.probing import ranking_plot

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, SHARED
+from helpers.trunks import OURS
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import load_checkpoint
 from torch import Tensor, nn
-from trunks import OURS
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.attention_maps import class_attention, load_class_attention

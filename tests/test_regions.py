@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from helpers.rounding import check_rounding
 from mmcv.ops import RoIAlign
 from mmdet.evaluation import CocoMetric
 from mmdet.models.dense_heads import RPNHead
@@ -20,7 +21,6 @@ from mmdet.structures.mask import encode_mask_results
 from mmengine.config import ConfigDict
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import InstanceData
-from rounding import check_rounding
 from torch import Tensor, nn
 from torchvision.ops import roi_align as theirs
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.touched_layers import (LoRA, check_equal, of_trunk, pair, replace_layers, results,
+                                    shared)
+from helpers.trunks import ARCHS, every_class_with_kernels, tiny
 from timm.layers import GluMlp
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.nn.utils import spectral_norm as spectral_norm_hook
-from touched_layers import LoRA, check_equal, of_trunk, pair, replace_layers, results, shared
-from trunks import ARCHS, every_class_with_kernels, tiny
 
 from colonnade.backbones import CaiT, PlainViT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import mixing_rows

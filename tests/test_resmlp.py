@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.trunks import ARCHS, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
-from trunks import ARCHS, tiny
 
 from colonnade.backbones import ResMLP
 from colonnade.backbones.kernels import resampling

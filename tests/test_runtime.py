@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, config
-from exported_by_hand import ABOUT, WEIGHTS, write_folder
+from helpers.exported_by_hand import ABOUT, WEIGHTS, write_folder
 from mmengine.registry import MODELS
 from PIL import Image
 from torch import nn

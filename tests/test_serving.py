@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, run_python
-from live_server import LIMITS, PATIENCE, file_of, random_model
+from helpers.live_server import LIMITS, PATIENCE, file_of, random_model
+from helpers.random_models import random_checkpoint
 from PIL import Image
-from random_models import random_checkpoint
 
 from colonnade.common.errors import UserError
 from colonnade.inference.results import LabelMap

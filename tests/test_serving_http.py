@@ -20,7 +20,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from live_server import LIMITS, PATIENCE, Live, file_of, live_server, random_model, shapes_image
+from helpers.live_server import (LIMITS, PATIENCE, Live, file_of, live_server, random_model,
+                                 shapes_image)
 from PIL import Image
 from pycocotools import mask as coco_masks
 from starlette.datastructures import Headers

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.trunks import randomised, tiny
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.nn import functional as F
-from trunks import randomised, tiny
 
 from colonnade.backbones import SimplifiedViT
 from colonnade.backbones.kernels.custom_ops import BLOCK

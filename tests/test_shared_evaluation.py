@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import run_processes
-from evaluate_shares import all_metrics
+from helpers.evaluate_shares import all_metrics
 
 
 @pytest.mark.slow
@@ -18,5 +18,5 @@ def test_shares_of_any_size(shapes: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert 0 < expected['mask_rcnn 4']['coco/bbox_mAP'] < 1
     for processes in (2, 3):
         out = tmp_path / f'{processes}.json'
-        run_processes(processes, 'tests/evaluate_shares.py', shapes, out, out=tmp_path)
+        run_processes(processes, 'tests/helpers/evaluate_shares.py', shapes, out, out=tmp_path)
         assert json.loads(out.read_text()) == expected, processes

@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 from conftest import NO_WORKERS, ROOT, config
+from helpers.packages import CLASSES, HEADS, PALETTE, some_image, write_checkpoint, write_package
 from mmengine.config import Config
-from packages import CLASSES, HEADS, PALETTE, some_image, write_checkpoint, write_package
 from PIL import Image
 from safetensors import safe_open
 from torch import nn

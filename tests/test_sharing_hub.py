@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from conftest import run_python
-from hub_server import READ, WRITE, Hub, running_hub
+from helpers.hub_server import READ, WRITE, Hub, running_hub
+from helpers.packages import write_checkpoint, write_package
 from huggingface_hub import constants
-from packages import write_checkpoint, write_package
 
 from colonnade.inference.packages import open_package
 

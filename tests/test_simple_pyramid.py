@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import LAYOUTS, NO_WORKERS, SHORT, config
+from helpers.rounding import check_all_rounding, doubled
+from helpers.trunks import ARCHS, tiny
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
-from rounding import check_all_rounding, doubled
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
-from trunks import ARCHS, tiny
 
 from colonnade.backbones import PlainViT, ResMLP
 from colonnade.backbones.kernels.memory_format import map_order

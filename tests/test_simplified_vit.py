@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import timm
 import torch
-from rounding import check_all_rounding, doubled
+from helpers.rounding import check_all_rounding, doubled
+from helpers.touched_layers import LoRA, bent
+from helpers.trunks import ARCHS, randomised, tiny
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from touched_layers import LoRA, bent
-from trunks import ARCHS, randomised, tiny
 
 from colonnade.backbones import SimplifiedViT
 from colonnade.backbones.simplified_vit.blocks import BLOCKS

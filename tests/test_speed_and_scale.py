@@ -11,10 +11,10 @@ import pytest
 import torch
 from conftest import (LAUNCH, LAYOUTS, METRICS, NO_WORKERS, SHORT, config, latest_log, run_python,
                       run_two)
+from helpers.trunks import every_class, tiny
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
-from trunks import every_class, tiny
 
 from colonnade.models.columnar_parts import parts_of_ours
 from colonnade.models.fusion import fuse

@@ -63,7 +63,7 @@ def test_under_the_librarys_own_tools(head: str, package: str, shapes: Path,
     test = [tools / 'test.py', config(head), tmp_path / 'iter_2.pth', *work_dir]
     commands = json.dumps([list(map(str, command)) for command in (train, test)])
 
-    run_python('tests/library_tools.py', package, commands, COLONNADE_SHAPES=str(shapes))
+    run_python('tests/helpers/library_tools.py', package, commands, COLONNADE_SHAPES=str(shapes))
 
     assert METRICS[head][0] in latest_log(tmp_path)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import NO_WORKERS, ROOT
-from toy_trunk import Toy
-from trunks import tiny
+from helpers.toy_trunk import Toy
+from helpers.trunks import tiny
 
 from colonnade.backbones.kernels.folding import FusedError, fold_norm
 from colonnade.evaluation.benchmark.candidates import build_trunk

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from helpers.trunks import ARCHS, every_arch, every_class, timm_model, tiny
 from mmengine.registry import MODELS, Registry
-from trunks import ARCHS, every_arch, every_class, timm_model, tiny
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 

@@ -11,10 +11,10 @@ import safetensors.torch
 import timm
 import torch
 from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log
-from evil_pickle import write_evil
-from layouts_by_hand import (TINY, cait_state, dino_state, mmpretrain_state, original_state,
-                             ours_state, resmlp_dino_state, resmlp_original_state,
-                             resmlp_timm_state, timm_state)
+from helpers.evil_pickle import write_evil
+from helpers.layouts_by_hand import (TINY, cait_state, dino_state, mmpretrain_state, original_state,
+                                     ours_state, resmlp_dino_state, resmlp_original_state,
+                                     resmlp_timm_state, timm_state)
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor

@@ -10,10 +10,11 @@ import pytest
 import safetensors.torch
 import timm
 import torch
+from helpers.layouts_by_hand import (LAYOUTS, TINY, original_state, ours_state,
+                                     resmlp_original_state, resmlp_timm_state, timm_state,
+                                     trunk_for)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from layouts_by_hand import (LAYOUTS, TINY, original_state, ours_state, resmlp_original_state,
-                             resmlp_timm_state, timm_state, trunk_for)
 from mmengine.runner import load_checkpoint
 from timm.models import mlp_mixer
 from timm.models.xcit import Xcit, checkpoint_filter_fn

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from helpers.rounding import check_rounding, doubled
+from helpers.trunks import ARCHS, tiny
 from mmcv.ops import sync_bn
 from mmengine.model.utils import convert_sync_batchnorm, revert_sync_batchnorm
-from rounding import check_rounding, doubled
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
-from trunks import ARCHS, tiny
 
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels import memory_format

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import LAYOUTS, NO_WORKERS, ROOT, config
-from independent_processes import run_independently
-from interrupted_runs import assert_same, run
+from helpers.independent_processes import run_independently
+from helpers.interrupted_runs import assert_same, run
 from torch import nn
 
 from colonnade.engine.runner.seeding import DATA, MODEL, Seed, SeededBatch
@@ -48,7 +48,7 @@ def test_a_batch_is_drawn_from_its_seed() -> None:
 @pytest.mark.parametrize('diff_rank_seed', [False, True])
 def test_processes_start_from_the_same_values(diff_rank_seed: bool, tmp_path: Path) -> None:
     """They drop other things, and share out one order of the images."""
-    command = [ROOT / 'tests/seeded_processes.py', tmp_path, diff_rank_seed]
+    command = [ROOT / 'tests/helpers/seeded_processes.py', tmp_path, diff_rank_seed]
     ended = run_independently(command, command, out=tmp_path, timeout=60)
     assert [each.status for each in ended] == [0, 0], ended
     one, other = (json.loads(each.printed.partition('FOUND ')[2].splitlines()[0])

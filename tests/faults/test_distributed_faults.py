@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log, run_two
-from independent_processes import Ended, run_independently, train
+from helpers.independent_processes import Ended, run_independently, train
 from mmengine.registry import MODELS
 
 from colonnade.common.errors import UserCodeError
@@ -44,7 +44,7 @@ def faulty(tmp_path: Path,
     """A short recipe with a fault."""
     path = tmp_path / 'faulty.py'
     path.write_text(f'_base_ = {str(config("sem_fpn"))!r}\n'
-                    "custom_imports = dict(imports=['process_faults'])\n"
+                    "custom_imports = dict(imports=['helpers.process_faults'])\n"
                     f'custom_hooks = {[dict(hook, type="ProcessFault")] if hook else []}\n' +
                     (f'{loader} = dict(dataset=dict(pipeline=['
                      f'dict({transform}, type="SampleFault"), '
@@ -105,7 +105,7 @@ def test_a_bug_while_saving_ends_all(options: tuple[str, ...], shapes: Path,
 
 def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
     """Each is the one that leads to it; nobody waits, and errors of the record end nothing."""
-    command = [ROOT / 'tests/failing_processes.py']
+    command = [ROOT / 'tests/helpers/failing_processes.py']
     one, other = run_independently(command, command, out=tmp_path, timeout=60)
     assert one.status == other.status == 0, (one, other)
     assert 'disk: FileError [Errno 28] full' in one.printed
@@ -357,7 +357,7 @@ def test_the_first_traceback_is_kept(tmp_path: Path) -> None:
 
 def test_strangers_keep_nobody_waiting(tmp_path: Path) -> None:
     """One that connects and says nothing, one that says what no process does."""
-    command = [ROOT / 'tests/connecting_processes.py']
+    command = [ROOT / 'tests/helpers/connecting_processes.py']
     ended = run_independently(command, command, out=tmp_path, timeout=60)
     assert [each.status for each in ended] == [0, 0], ended
     assert [each.printed for each in ended] == ['connected with [1]\n', 'connected with [0]\n']
@@ -375,7 +375,7 @@ def test_what_two_processes_compare(tmp_path: Path) -> None:
     for name, content in (('one', b'1'), ('copy', b'1'), ('other', b'2')):
         (tmp_path / name).mkdir()
         (tmp_path / name / 'rest.pth').write_bytes(content)
-    printed = run_two('tests/agreeing_processes.py', tmp_path, out=tmp_path)
+    printed = run_two('tests/helpers/agreeing_processes.py', tmp_path, out=tmp_path)
     assert printed.count('the same file: the same') == 2
     assert printed.count('equal shards: the same') == 2
     assert len(re.findall('other shards: process 1 .* evaluates other weights than process 0 .*: '

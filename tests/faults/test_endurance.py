@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 import pytest
 from conftest import SHORT, config
-from live_server import file_of, live_server, random_model, shapes_image
+from helpers.live_server import file_of, live_server, random_model, shapes_image
 from mmengine.fileio import get
 from test_memory_stays_flat import SIDES, held
 from torch.utils.data import DataLoader
@@ -38,7 +38,7 @@ def test_a_training_stays_flat(run_tool: Callable, shapes: Path, tmp_path: Path)
     """2,000 iterations with two workers, four evaluations and eight checkpoints."""
     (tmp_path / 'measured.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
-        "custom_imports = dict(imports=['measured_run'])\n"
+        "custom_imports = dict(imports=['helpers.measured_run'])\n"
         f"custom_hooks = [dict(type='MeasuredRun', path={str(tmp_path / 'held')!r}, "
         'interval=250)]\n')
     run_tool('train', tmp_path / 'measured.py', '--data-root', shapes / 'ade', '--work-dir',
@@ -142,7 +142,7 @@ def test_a_killed_worker_ends_a_training(run_tool: Callable, shapes: Path, tmp_p
     """At once, with torch's error; what was saved before is there."""
     (tmp_path / 'faulty.py').write_text(
         f'_base_ = {str(config("sem_fpn"))!r}\n'
-        "custom_imports = dict(imports=['process_faults'])\n"
+        "custom_imports = dict(imports=['helpers.process_faults'])\n"
         'train_dataloader = dict(dataset=dict(pipeline=[dict(type="SampleFault", fault="kill", '
         'count=20), *_base_.train_dataloader.dataset.pipeline]))\n')
     with pytest.raises(RuntimeError, match=r'DataLoader worker \(pid \d+\) is killed by signal'):

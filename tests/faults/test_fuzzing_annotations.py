@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawn_data import CLASSES, HEIGHT, WIDTH, coco_content, draw_image
-from foreign_data import WRITERS, Parts, drawn_parts, options, read
-from fuzzing import attempt, changed_bytes, changed_json, changed_text, fuzz
+from helpers.drawn_data import CLASSES, HEIGHT, WIDTH, coco_content, draw_image
+from helpers.foreign_data import WRITERS, Parts, drawn_parts, options, read
+from helpers.fuzzing import attempt, changed_bytes, changed_json, changed_text, fuzz
 from hypothesis import event, given
 from hypothesis import strategies as st
 from mmdet.datasets import CocoDataset

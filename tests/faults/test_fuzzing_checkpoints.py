@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from fuzzing import attempt, changed_bytes, changed_json, changed_values, differences, fuzz, limited
+from helpers.fuzzing import (attempt, changed_bytes, changed_json, changed_values, differences,
+                             fuzz, limited)
+from helpers.layouts_by_hand import TINY, original_state
 from hypothesis import event, given
 from hypothesis import strategies as st
-from layouts_by_hand import TINY, original_state
 from mmengine.logging import HistoryBuffer
 from torch import Tensor
 

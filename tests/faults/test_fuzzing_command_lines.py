@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from fuzzing import fuzz, limited
+from helpers.fuzzing import fuzz, limited
 from hypothesis import event, given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import LAYOUTS, ROOT, config
-from fuzzing import ODD, attempt, changed_text, changed_values, differences, fuzz
+from helpers.fuzzing import ODD, attempt, changed_text, changed_values, differences, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.config import Config

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import LAYOUTS, config
-from exported_by_hand import write_folder
-from fuzzing import attempt, changed_bytes, changed_json, changed_text, fuzz
+from helpers.exported_by_hand import write_folder
+from helpers.fuzzing import attempt, changed_bytes, changed_json, changed_text, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.config import Config

@@ -9,7 +9,7 @@ import cv2
 import mmcv
 import numpy as np
 import pytest
-from fuzzing import attempt, changed_bytes, fuzz, limited
+from helpers.fuzzing import attempt, changed_bytes, fuzz, limited
 from hypothesis import event, given
 from hypothesis import strategies as st
 from mmseg.datasets.transforms import LoadAnnotations

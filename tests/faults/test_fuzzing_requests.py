@@ -6,10 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fuzzing import TEXTS, changed_bytes, fuzz, limited
+from helpers.fuzzing import TEXTS, changed_bytes, fuzz, limited
+from helpers.live_server import LIMITS, file_of, random_model, shapes_image
 from hypothesis import event, given
 from hypothesis import strategies as st
-from live_server import LIMITS, file_of, random_model, shapes_image
 from starlette.testclient import TestClient
 
 from colonnade.inference.serving.json_api import build_api

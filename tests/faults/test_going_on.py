@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import NO_VAL, NO_WORKERS, latest_log, run_two
-from interrupted_runs import Runs, assert_same, evaluations, run
+from helpers.interrupted_runs import Runs, assert_same, evaluations, run
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import LAUNCH, NO_VAL, NO_WORKERS, ROOT, TWO_PROCESSES, config
-from independent_processes import run_independently
-from interrupted_runs import Runs, run, start
+from helpers.independent_processes import run_independently
+from helpers.interrupted_runs import Runs, run, start
 from mmdet.datasets.samplers import AspectRatioBatchSampler
 from mmengine.config import Config
 from mmengine.dataset import DefaultSampler, InfiniteSampler
@@ -131,7 +131,7 @@ def test_an_evaluation_within_a_step_is_not_broken_off(monkeypatch: pytest.Monke
 @pytest.mark.parametrize('signalled', [False, True])
 def test_validation_waits_for_no_other_process(signalled: bool, tmp_path: Path) -> None:
     """One process is done but for a batch before the other begins; both hear of a signal."""
-    command = [ROOT / 'tests/validating_processes.py', *['signal'] * signalled]
+    command = [ROOT / 'tests/helpers/validating_processes.py', *['signal'] * signalled]
     ended = run_independently(command, command, out=tmp_path, timeout=60)
     assert [each.status for each in ended] == [0, 0], ended
     assert [each.printed

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import NO_VAL, NO_WORKERS, config, latest_log
-from drawn_data import change, draw_instances, draw_label_maps, leaf
+from helpers.drawn_data import change, draw_instances, draw_label_maps, leaf
+from helpers.packages import write_checkpoint
 from markdown_it import MarkdownIt
 from mmengine.config import Config
-from packages import write_checkpoint
 
 from colonnade.common.storage import ShardsBackend
 from colonnade.common.storage.shard_index import read_manifest

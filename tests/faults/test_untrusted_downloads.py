@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 import pytest
 import torch
-from layouts_by_hand import TINY, original_state
+from helpers.layouts_by_hand import TINY, original_state
 
 from colonnade.backbones import XCiT
 from colonnade.weights import WeightsError, downloads, load_weights

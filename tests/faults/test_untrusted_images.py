@@ -16,7 +16,7 @@ import mmcv
 import numpy as np
 import onnx
 import pytest
-from exported_by_hand import write_folder
+from helpers.exported_by_hand import write_folder
 from PIL import Image
 from test_predict import SEGMENTER, predict, weights  # noqa: F401, fixtures
 

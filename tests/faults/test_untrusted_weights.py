@@ -15,7 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import NO_WORKERS, SHORT, config
-from evil_pickle import Evil, write_evil
+from helpers.evil_pickle import Evil, write_evil
 from mmdet.apis import DetInferencer, init_detector
 from mmengine.config import Config
 from mmengine.runner import Runner

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import NO_WORKERS, SHORT, config
-from random_models import random_checkpoint
+from helpers.random_models import random_checkpoint
 
 MODULE = """
 import torch

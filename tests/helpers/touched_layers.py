@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.trunks import ARCHS, WITH_KERNELS, tiny
 from torch import Tensor, nn
-from trunks import ARCHS, WITH_KERNELS, tiny
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.evaluation.benchmark.candidates import Intermediates

@@ -1,6 +1,6 @@
 """Metrics of several numbers of images, of which each gloo process evaluates a share.
 
-    python -m torch.distributed.run --nproc-per-node 3 tests/evaluate_shares.py DATA OUT
+    python -m torch.distributed.run --nproc-per-node 3 tests/helpers/evaluate_shares.py DATA OUT
 """
 from __future__ import annotations
 

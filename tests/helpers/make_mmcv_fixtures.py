@@ -1,7 +1,7 @@
 """Store what mmcv's compiled operators give on a CPU, for test_mmcv_ext.py.
 
     make env COMPILED_MMCV=1
-    .venv/bin/python tests/make_mmcv_fixtures.py
+    PYTHONPATH=tests .venv/bin/python tests/helpers/make_mmcv_fixtures.py
 
 The same mmcv gives the same file, up to the last digits of sums.
 """
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import mmcv._ext
 import numpy as np
-from mmcv_cases import cases
+from helpers.mmcv_cases import cases
 
-FIXTURES = Path(__file__).with_name('mmcv_compiled.npz')
+FIXTURES = Path(__file__).parents[1] / 'mmcv_compiled.npz'
 
 
 def main() -> None:

@@ -63,8 +63,9 @@ class Runs:
             settings = dict(type='SignalledOnce', done=str(self.folder / 'done'), **signalled)
             hooks = f'[{settings!r}] + {hooks}'
         text = [
-            f'_base_ = {str(config(head))!r}', "custom_imports = dict(imports=['signalled_once'])",
-            f'custom_hooks = {hooks}', 'model = dict(backbone=dict(drop_path_rate=0.2))', *lines
+            f'_base_ = {str(config(head))!r}',
+            "custom_imports = dict(imports=['helpers.signalled_once'])", f'custom_hooks = {hooks}',
+            'model = dict(backbone=dict(drop_path_rate=0.2))', *lines
         ]
         (self.folder / 'own.py').write_text('\n'.join(text))
         return self.folder / 'own.py'

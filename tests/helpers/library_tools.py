@@ -1,6 +1,6 @@
 """Run a library's own tools in a process that has not seen colonnade.
 
-    python tests/library_tools.py mmdet '[["mmdet/.mim/tools/train.py", "config.py"], ...]'
+    python tests/helpers/library_tools.py mmdet '[["mmdet/.mim/tools/train.py", "config.py"], ...]'
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One training step in each of several gloo processes, an image each; started by torchrun.
 
-    python -m torch.distributed.run --nproc-per-node 2 tests/step_in_processes.py OUT
+    python -m torch.distributed.run --nproc-per-node 2 tests/helpers/step_in_processes.py OUT
 """
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import torch
+from helpers.trunks import ARCHS, tiny
 from mmengine.model import ExponentialMovingAverage
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
-from trunks import ARCHS, tiny
 
 from colonnade.backbones import XCiT
 from colonnade.engine.distributed.sharded_tensors import keep_shards, keep_whole, shard_model, whole

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from drawn_data import coco_content, draw_image
 from globox import AnnotationSet
+from helpers.drawn_data import coco_content, draw_image
 from supervision import DetectionDataset
 
 from colonnade.datasets.formats.format_detection import opened

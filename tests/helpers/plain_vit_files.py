@@ -9,7 +9,7 @@ from typing import Any
 
 import timm
 import torch
-from layouts_by_hand import State, randomised
+from helpers.layouts_by_hand import State, randomised
 from torch import nn
 
 from colonnade.backbones import PlainViT

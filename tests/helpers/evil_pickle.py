@@ -5,7 +5,7 @@ import pickle
 from pathlib import Path
 
 import torch
-from layouts_by_hand import original_state
+from helpers.layouts_by_hand import original_state
 
 
 class Evil:

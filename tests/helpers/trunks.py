@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-import toy_trunk  # noqa: F401, registers the toy
+from helpers import toy_trunk  # noqa: F401, registers the toy
 from torch import nn
 
 from colonnade.backbones import (TRUNKS, CaiT, ColumnarBackbone, PlainViT, ResMLP, SimplifiedViT,

@@ -1,0 +1,1 @@
+"""What tests share: drawn data, servers, and scripts that run in processes of their own."""
