@@ -1,7 +1,7 @@
 """Train, evaluate and use detectors and segmenters on columnar backbones.
 
     colonnade train mask_rcnn/xcit_small_12_p16_3x_coco --data-root data/coco --work-dir run
-    colonnade predict run/xcit_small_12_p16_3x_coco.py run/iter_500.pth images --out predictions
+    colonnade predict run/xcit_small_12_p16_3x_coco.py run/epoch_36.pth images --out predictions
 """
 from __future__ import annotations
 

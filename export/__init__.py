@@ -1,4 +1,4 @@
-"""Trained models out of the framework: ONNX graphs and archives, verified, with a runtime."""
+"""Trained models out of the framework: ONNX, OpenVINO and archives, verified, with a runtime."""
 from .exporter import ExportOptions, export
 from .graphs import ExportError, Graph, ImageSides, to_archive, to_onnx
 

@@ -1,4 +1,4 @@
-"""From a config and weights to answers."""
+"""Inference: from a config and weights to predictions, to a server, and to packages to share."""
 from colonnade.runtime.images import ImageError, read_image
 
 from .loading import load

@@ -82,6 +82,8 @@ def open_container(path: Path) -> Iterator[InputContainer]:
     """Context manager that opens a video but no file that it names, as playlists do."""
     with path.open('rb') as file, \
             av.open(file, 'r', container_options=dict(protocol_whitelist='none')) as container:
+        if container.format.name == 'tty':  # a text, which FFmpeg would draw
+            raise InvalidDataError(0, 'a text')
         yield container
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from copy import deepcopy
 from difflib import get_close_matches
 from typing import Any
 
@@ -46,6 +47,9 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> dict[str, str]:
     after = cfg.to_dict()
     for key in options.keys() - problems.keys():
         try:
+            if not exists(after, key) and not key.endswith('_delete_'):
+                raise UserError(f'--cfg-options {key}: another setting takes the place of what it '
+                                'sets')
             if exists(after, key) and not exists(before, key):
                 check_is_read(after, key)
         except ValueError as error:
@@ -68,7 +72,7 @@ def set_option(cfg: Config, key: str, value: Any) -> None:
         set_option(cfg, parent, type(items)(changed))
         return
     try:
-        cfg.merge_from_dict({key: value})
+        cfg.merge_from_dict({key: deepcopy(value)})  # mmengine takes _delete_ out of it
     except (KeyError, TypeError, IndexError, AssertionError, AttributeError) as error:
         raise UserError(f'--cfg-options {key}={value}: {error}') from error
 
@@ -137,7 +141,7 @@ def check_is_read(cfg: dict[str, Any], key: str) -> None:
                         'whether anything reads it is not known',
                         level=logging.WARNING)
             if known is not None and part not in known:
-                near = get_close_matches(part, known, n=1, cutoff=0.6)
+                near = get_close_matches(part, list(map(str, known)), n=1, cutoff=0.6)
                 meant = f'; did you mean {".".join([*path, near[0]])}?' if near else \
                     suggestion(cfg, key)
                 raise UserError(f'--cfg-options {key}: {".".join(path)} has no setting '

@@ -176,6 +176,13 @@ def test_items_of_lists_are_set(key: str, value: Any, path: str, expected: Any) 
     assert value_at(merged(DETECTOR, key, value).to_dict(), path) == expected
 
 
+def test_a_setting_that_another_one_removes_is_an_error() -> None:
+    options = {'randomness.seed': 1, 'randomness': dict(_delete_=True, deterministic=True)}
+    with pytest.raises(ValueError, match='randomness.seed: another setting takes the place of'):
+        merge_options(read_config(DETECTOR), options)
+    assert options['randomness'] == dict(_delete_=True, deterministic=True)  # for another config
+
+
 def test_two_settings_of_one_place() -> None:
     with pytest.raises(ValueError, match='drop_last is 0.5 and has no settings'):
         merge_options(

@@ -235,9 +235,13 @@ def film(path: Path, *, num_frames: int = 5, size: tuple[int, int] = (32, 48)) -
 def test_videos(predict: Predict, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path = film(tmp_path / 'film.avi')
     (tmp_path / 'broken.mp4').write_bytes(bytes(range(256)))
-    out = predict(SEGMENTER, path, tmp_path / 'broken.mp4', '--every', 2, '--outputs', 'pictures',
-                  'results', 'labels', status=3)  # yapf: disable
-    assert 'broken.mp4 is no video that can be read' in capsys.readouterr().err
+    (tmp_path / 'text.mp4').write_text('a text, which FFmpeg would draw\n' * 40)
+    films = (path, tmp_path / 'broken.mp4', tmp_path / 'text.mp4')
+    out = predict(SEGMENTER, *films, '--every', 2, '--outputs', 'pictures', 'results', 'labels',
+                  status=3)  # yapf: disable
+    said = capsys.readouterr().err
+    for name in ('broken.mp4', 'text.mp4'):
+        assert f'{name} is no video that can be read' in said
     shown = cv2.VideoCapture(str(out / 'pictures/film.mp4'))
     about = [
         shown.get(key) for key in (cv2.CAP_PROP_FRAME_COUNT, cv2.CAP_PROP_FPS,

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import math
+import operator
 import os
 import resource
 import sys
@@ -632,3 +633,29 @@ def test_a_training_that_learns_two_images_by_heart(run_tool: Callable, shapes: 
              tmp_path / 'm.json', *['--cfg-options', *NO_WORKERS])
     assert json.loads((tmp_path / 'm.json').read_text())['metrics']['mIoU'] == pytest.approx(
         max(found), rel=1e-4)
+
+
+def test_a_hook_of_another_library_keeps_its_attributes() -> None:
+    """Ours takes its place, unless both would mean something else by a name."""
+
+    class Named(CheckpointHook):
+        """One that calls its files so."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.names = ['a']
+
+    class Plain(CheckpointHook):
+        """One of another name alone."""
+        rule_map = {'greater': min, 'equal': max}
+
+    hooks: list[CheckpointHook] = [Named()]
+    warned: list[str] = []
+    runner: Any = SimpleNamespace(hooks=hooks, logger=SimpleNamespace(warning=warned.append))
+    assert take_over_saving(runner) is None and hooks[0].names == ['a']
+    assert 'Named saves checkpoints in its own way, because it has attributes named names' in \
+        warned[0]
+    runner.hooks = [Plain()]
+    ours = take_over_saving(runner)
+    assert isinstance(ours, Plain) and runner.hooks == [ours] and len(warned) == 1
+    assert ours.rule_map['equal'] is max and ours.rule_map['greater'] is operator.ge

@@ -216,19 +216,37 @@ def saving_hook(runner: Runner) -> RunCheckpoints | None:
 def take_over_saving(runner: Runner) -> RunCheckpoints | None:
     """Put a hook of ours in the place of mmengine's that saves checkpoints, with its settings.
 
-    A subclass of another library keeps its methods behind ours.
+    A subclass of another library keeps its methods behind ours. One that has other attributes of
+    the same names saves in its own way, without what ours adds.
     """
     for place, hook in enumerate(runner.hooks):
         if isinstance(hook, CheckpointHook):
             kind = type(hook)
+            if shared := find_shared_names(hook):
+                runner.logger.warning(
+                    f'{kind.__name__} saves checkpoints in its own way, because it has attributes '
+                    f'named {", ".join(shared)}: signals save no state, and a full disk ends '
+                    'training')
+                return None
             ours: Any = RunCheckpoints if kind is CheckpointHook else \
                 type(kind.__name__, (RunCheckpoints, kind), {})
             own: RunCheckpoints = ours.__new__(ours)
             own.__dict__.update(vars(hook))
             own.is_plain = kind._save_checkpoint_with_step is \
                 CheckpointHook._save_checkpoint_with_step
+            own.rule_map = {**kind.rule_map, **BestCheckpoint.rule_map}
             if own.save_best:
                 own._init_rule(own.rules, own.key_indicators)  # with our rule_map
             runner.hooks[place] = own
             return own
     return None
+
+
+def find_shared_names(hook: CheckpointHook) -> list[str]:
+    """Return the names that a subclass of another library and :class:`RunCheckpoints` both add."""
+    kinds = type(hook).__mro__
+    theirs = {*vars(hook)}.union(*map(vars, kinds[:kinds.index(CheckpointHook)]))
+    ours = {*vars(RunCheckpoints), *vars(BestCheckpoint)} - {*dir(CheckpointHook)}
+    known = vars(CheckpointHook())  # which every hook has
+    return sorted(name for name in theirs & ours
+                  if name not in known and not name.startswith('__'))  # yapf: disable

@@ -29,7 +29,7 @@ COMMANDS = {
     'new_config': f'{DETECTOR} --coco a.json b.json --images left right --classes disc square '
                   '--batch-size 2 --gpus 1 --epochs 3 --out own.py',
     'browse': f'{DETECTOR} --data-root nowhere --out pages',
-    'make_shards': f'{SEGMENTER} --data-root nowhere --out shards --shard-size 5',
+    'make_shards': f'{SEGMENTER} shards --data-root nowhere --shard-size 5',
     'convert_checkpoint': 'missing.pth out.pth --report --dry-run',
     'report': 'nowhere',
     'compare': 'nowhere elsewhere --out compare.html',

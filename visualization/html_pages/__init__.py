@@ -1,4 +1,4 @@
-"""Pages that show what came out of runs."""
+"""Pages of HTML, each in one file: text, tables and plots."""
 from .page import Section, Table, write_page
 from .sample_section import sample_section
 
