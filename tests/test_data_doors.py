@@ -255,6 +255,19 @@ def test_labels_in_a_new_folder_are_new(drawn: Parts, tmp_path: Path, run_tool: 
     assert 'day2/9.txt (new)' in found[0]
 
 
+def test_a_run_next_to_labels_is_no_label(tmp_path: Path, run_tool: Callable) -> None:
+    """Labels directly in the folder of the data, where work dirs may be too."""
+    WRITERS['labelme_polygons'](drawn_parts(tmp_path / 'drawn'), tmp_path / 'set')
+    folder = min((tmp_path / 'set').rglob('*.json')).parent
+    run_tool('new_config', leaf('mask_rcnn'), '--data', folder, '--split', '0.5', '--out',
+             tmp_path / 'own.py')
+    (folder / 'run').mkdir()
+    (folder / 'run/scalars.json').write_text('{}')
+    assert not found_before_training(tmp_path / 'own.py')
+    (folder / 'new.json').write_text('{}')
+    assert 'new.json (new)' in found_before_training(tmp_path / 'own.py')[0]
+
+
 def test_sources_that_are_elsewhere(drawn: Parts, tmp_path: Path, run_tool: Callable,
                                     capsys: pytest.CaptureFixture[str]) -> None:
     """As on a machine that has images and conversion, or where an earlier version converted."""

@@ -79,8 +79,8 @@ def _read_state(file: Path) -> State:
 def _list_like(root: Path, names: Iterable[str]) -> set[str]:
     """Return the files in and below the folders of others that have a suffix of theirs.
 
-    The neighbors of a folder count as well, but for those that are directly in the root: next to
-    annotations, there may be anything.
+    The neighbors of a folder count as well, but for those that are directly in the root. Below the
+    root itself, nothing is looked for: next to annotations, there may be anything, such as a run.
     """
     suffixes = defaultdict(set)
     for name in names:
@@ -91,6 +91,8 @@ def _list_like(root: Path, names: Iterable[str]) -> set[str]:
     for top, known in suffixes.items():
         for path, below, files in os.walk(root / top):
             below[:] = [name for name in below if not name.startswith('.')]
+            if not top:
+                below.clear()
             if RECORD in files:  # a conversion
                 below.clear()
                 continue
