@@ -241,6 +241,24 @@ def test_a_conversion_that_the_config_does_not_fit_is_refused(edit: Callable, sa
     assert not (tmp_path / 'own_data-again').exists()
 
 
+def test_label_maps_that_are_converted_again(drawn: Parts, tmp_path: Path, run_tool: Callable,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """Their numbers are those of the names in order, so other names are refused."""
+    WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
+    out = tmp_path / 'own.py'
+    run_tool('new_config', leaf('sem_fpn'), '--data', tmp_path / 'set', '--out', out)
+    files = sorted((tmp_path / 'set').rglob('*.json'))
+    files[0].write_text(files[0].read_text() + '\n')
+    assert 'convert again' in found_before_training(out)[0]
+    run_tool('check_data', out, '--convert-again')
+    assert not found_before_training(out)
+    for file in files:
+        file.write_text(file.read_text().replace('"disc"', '"zebra"'))
+    with pytest.raises(SystemExit):
+        run_tool('check_data', out, '--convert-again')
+    assert 'the classes are now' in capsys.readouterr().err
+
+
 def test_labels_in_a_new_folder_are_new(drawn: Parts, tmp_path: Path, run_tool: Callable) -> None:
     """Below that of others; a conversion, and what is hidden, are no labels."""
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')

@@ -92,6 +92,8 @@ def _find_misfit(datasets: Sequence[ConfigDict], args: argparse.Namespace, folde
     """Return what of a repeated conversion does not fit the config, or an empty string."""
     for dataset in datasets:
         file = Path(paths_of_setting(dataset.ann_file, dataset)[0])
+        if file.stem not in SIDES:  # a file that somebody has added
+            continue
         side = SIDES.index(file.stem)
         was, now = classes_of(dataset), args.classes
         if args.coco:
