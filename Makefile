@@ -24,11 +24,11 @@ test: env
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: env
-	$(BIN)/python -m pytest -m slow -s
+	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=3600
 
 test-faults: env
-	$(BIN)/python -m pytest -m slow -s tests/faults tests/test_clusters.py \
-	    tests/test_memory_stays_flat.py --ignore-glob='*/test_fuzzing_*.py'
+	$(BIN)/python -m pytest -m slow -s -o faulthandler_timeout=3600 tests/faults \
+	    tests/test_clusters.py tests/test_memory_stays_flat.py --ignore-glob='*/test_fuzzing_*.py'
 	HYPOTHESIS_PROFILE=thousands $(BIN)/python -m pytest -m "slow or not slow" -q \
 	    --hypothesis-show-statistics tests/faults/test_fuzzing_*.py
 

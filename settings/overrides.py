@@ -48,9 +48,10 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> dict[str, str]:
     for key in options.keys() - problems.keys():
         try:
             if not exists(after, key) and not key.endswith('_delete_'):
-                raise UserError(f'--cfg-options {key}: another setting takes the place of what it '
-                                'sets')
-            if exists(after, key) and not exists(before, key):
+                print_log(
+                    f'--cfg-options {key} has no effect: a later option removes it',
+                    level=logging.WARNING)
+            elif exists(after, key) and not exists(before, key):
                 check_is_read(after, key)
         except ValueError as error:
             problems[key] = str(error)

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -43,6 +44,9 @@ for variable in ('COLONNADE_COCO', 'COLONNADE_ADE', 'COLONNADE_SHAPES'):  # wher
 os.environ.setdefault('COLONNADE_PRODUCTS', 'blas')
 # forks of this process have none of its OpenMP threads, and would wait for them for ever
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+# a shell's background jobs ignore Ctrl-C, and so would this process and all that it starts
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # a compiler's fake tensors register a fake GPU, and autograd that starts then cannot be forked
 torch.ones(1, requires_grad=True).sum().backward()
@@ -132,15 +136,30 @@ def run_processes(number: int, script: str, *arguments: str | Path, out: Path) -
     store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
     logs = [out / f'process_{rank}.txt' for rank in range(number)]
     command = [script, *map(str, arguments)]
-    faulthandler.cancel_dump_traceback_later()  # of pytest: a fork could start none of its own
+    end = time.monotonic() + 300
+    with no_dump_of_forks():
+        processes = start_processes(
+            run_worker, (command, store.port, logs), nprocs=number, start_method='fork', join=False)
     try:
-        start_processes(run_worker, (command, store.port, logs), nprocs=number, start_method='fork')
-    except ProcessExitedException as error:
+        while not processes.join(timeout=5):
+            if time.monotonic() > end:
+                raise TimeoutError(f'{command} hangs')
+    except (ProcessExitedException, TimeoutError) as error:
+        for process in processes.processes:
+            process.kill()
         raise AssertionError('\n'.join(log.read_text()[-6000:] for log in logs)) from error
     return '\n'.join(log.read_text() for log in logs)
 
 
 run_two = partial(run_processes, 2)
+
+
+@contextmanager
+def no_dump_of_forks() -> Iterator[None]:
+    """Context manager to fork in: forks of a process that waits to dump its stacks cannot do so."""
+    faulthandler.cancel_dump_traceback_later()
+    yield
+    faulthandler.dump_traceback_later(600, exit=True, file=sys.__stderr__)  # as setup.cfg has it
 
 
 def run_worker(rank: int, command: list[str], port: int, logs: list[Path]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from conftest import ROOT
 from mmengine.config import Config
 
+from colonnade.settings import overrides
 from colonnade.settings.known_settings import is_misspelt
 from colonnade.settings.overrides import merge_options, value_at
 from colonnade.settings.reading import read_config
@@ -176,10 +177,14 @@ def test_items_of_lists_are_set(key: str, value: Any, path: str, expected: Any) 
     assert value_at(merged(DETECTOR, key, value).to_dict(), path) == expected
 
 
-def test_a_setting_that_another_one_removes_is_an_error() -> None:
+def test_a_later_option_removes_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(overrides, 'print_log', lambda text, **_: said.append(text))
     options = {'randomness.seed': 1, 'randomness': dict(_delete_=True, deterministic=True)}
-    with pytest.raises(ValueError, match='randomness.seed: another setting takes the place of'):
-        merge_options(read_config(DETECTOR), options)
+    cfg = read_config(DETECTOR)
+    merge_options(cfg, options)
+    assert cfg.randomness == dict(deterministic=True)
+    assert said == ['--cfg-options randomness.seed has no effect: a later option removes it']
     assert options['randomness'] == dict(_delete_=True, deterministic=True)  # for another config
 
 

@@ -1,7 +1,6 @@
 """A process that dies, hangs or lacks memory ends its job, and the log says why."""
 from __future__ import annotations
 
-import faulthandler
 import json
 import multiprocessing
 import os
@@ -16,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log, run_two
+from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log, no_dump_of_forks, run_two
 from helpers.independent_processes import Ended, run_independently, train
 from mmengine.registry import MODELS
 
@@ -324,11 +323,11 @@ def test_a_disk_that_hangs_keeps_no_process(tmp_path: Path,
     """Whoever opens a pipe that nobody reads waits for ever."""
     os.mkfifo(tmp_path / 'pipe')
     monkeypatch.setattr(monitor, 'GRACE', 1.)
-    faulthandler.cancel_dump_traceback_later()  # of pytest: a fork could start none of its own
     fork = multiprocessing.get_context('fork')
     own, other = fork.Pipe()
     process = fork.Process(target=wait_for_an_end, args=(other, tmp_path / 'pipe'))
-    process.start()
+    with no_dump_of_forks():
+        process.start()
     own.send_bytes(json.dumps(dict(ended='a fault')).encode())
     process.join(30)
     process.kill()

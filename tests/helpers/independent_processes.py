@@ -1,14 +1,13 @@
 """Processes of one job that nothing stops if one of them ends, as those of Slurm's srun."""
 from __future__ import annotations
 
-import faulthandler
 import time
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from conftest import ROOT, run_worker
+from conftest import ROOT, no_dump_of_forks, run_worker
 from torch.distributed import TCPStore
 
 
@@ -49,9 +48,9 @@ def run_independently(*commands: list, out: Path, timeout: float = 100) -> list[
         context.Process(target=run_and_say, args=(rank, list(map(str, command)), store.port, logs))
         for rank, command in enumerate(commands)
     ]
-    faulthandler.cancel_dump_traceback_later()  # of pytest: a fork could start none of its own
-    for process in processes:
-        process.start()
+    with no_dump_of_forks():
+        for process in processes:
+            process.start()
     end = time.monotonic() + timeout
     ended = []
     for process in processes:
