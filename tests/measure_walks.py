@@ -71,7 +71,7 @@ class Walk:
 
 
 def write_yolo(folder: Path) -> Path:
-    """Write an image with a box for training and one for validation, as YOLO has them; return their folder."""
+    """Write an image for training and one for validation, a box in each; return their folder."""
     for index, split in enumerate(('train', 'val')):
         for name in ('images', 'labels'):
             (folder / name / split).mkdir(parents=True)
