@@ -9,8 +9,9 @@ What is named here is imported when it is first asked for, so that ``import colo
 """
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from colonnade.common.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from colonnade.configs import list_configs
@@ -24,24 +25,18 @@ __all__ = [
     'load', 'train'
 ]
 
-HOMES = {
-    'list_configs': 'configs',
-    'evaluate': 'evaluation.testing',
-    'ImageError': 'inference',
-    'Instances': 'inference',
-    'LabelMap': 'inference',
-    'Model': 'inference',
-    'load': 'inference',
-    'train': 'reported_training',
-    'WeightsError': 'weights',
-}
-
-
-def __getattr__(name: str) -> Any:
-    """What ``__all__`` names, from where it is defined."""
-    if name in HOMES:
-        return getattr(import_module(f'colonnade.{HOMES[name]}'), name)
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+__getattr__ = lazy_exports(
+    __name__, {
+        'list_configs': '.configs',
+        'evaluate': '.evaluation.testing',
+        'ImageError': '.inference',
+        'Instances': '.inference',
+        'LabelMap': '.inference',
+        'Model': '.inference',
+        'load': '.inference',
+        'train': '.reported_training',
+        'WeightsError': '.weights',
+    })
 
 
 def __dir__() -> list[str]:

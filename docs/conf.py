@@ -2,9 +2,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 from sphinx.application import Sphinx
+
+from colonnade.common.options import option_name
 
 project = 'Colonnade'
 author = 'The Colonnade authors'
@@ -23,6 +28,32 @@ templates_path: list[str] = []
 nitpick_ignore_regex = [(r'py:.*', r'(?!colonnade\.(backbones|heads|necks|weights)\.\w+$).*')]
 
 
+def option_rows(path: str, names: list[str]) -> Iterator[str]:
+    """Rows of a table of options, of some or of all.
+
+    Args:
+        path: The dataclass that declares them.
+        names: Of its fields.
+    """
+    module, name = path.rsplit('.', 1)
+    yield '| option | what it does |\n| --- | --- |'
+    for field in fields(getattr(import_module(module), name)):
+        if not field.metadata or field.metadata.get('positional') or \
+                names and field.name not in names:
+            continue
+        flags = ', '.join(f'`{flag}`' for flag in (option_name(field),
+                                                   *field.metadata.get('also', ())))
+        choices = ', '.join(map(str, field.metadata.get('choices', ())))
+        text = field.metadata['help'] % dict(default=field.default, choices=choices)
+        yield f'| {flags} | {text} |'
+
+
+def tabulate_options(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Replace each block ``{options} DATACLASS`` by the table of its options."""
+    source[0] = re.sub(r'(?ms)^```{options} (\S+)\n(.*?)^```$',
+                       lambda found: '\n'.join(option_rows(found[1], found[2].split())), source[0])
+
+
 def link_files(app: Sphinx, docname: str, source: list[str]) -> None:
     """Include pages of the root; links to other files, which GitHub shows, download them."""
     outside = re.fullmatch(r'```{include} (.+)\n```\n', source[0])
@@ -35,4 +66,5 @@ def link_files(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> None:
+    app.connect('source-read', tabulate_options)
     app.connect('source-read', link_files)

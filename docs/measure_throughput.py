@@ -122,14 +122,13 @@ def our_predictor(args: argparse.Namespace, images: list[str], folder: Path) -> 
     """What tools/predict.py does once the model is loaded."""
     from colonnade.inference import load, prediction_run
     from colonnade.inference.inputs import find_inputs
+    from colonnade.inference.options import PredictOptions
     from colonnade.inference.resume_log import records_of
     model = load(args.config, str(args.checkpoint), device='cpu', fuse=None, amp=args.amp)
 
     def predict() -> None:
         out = Path(tempfile.mkdtemp(dir=folder))
-        options = argparse.Namespace(
-            out=out, outputs=None, threshold=None, first_label=None, annotations=None, opacity=0.5,
-            tile=None, overlap=None, every=None, batch_size=None)  # yapf: disable
+        options = PredictOptions(args.config, str(args.checkpoint), out=out)
         prediction_run.settle(options, model)
         inputs = find_inputs(images, out)
         numbering = prediction_run.numbered(options, inputs, model)

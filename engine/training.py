@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from colonnade.settings.config_types import reading_config
 from colonnade.settings.dataset_paths import check_data, exists
 from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import name_of
-from colonnade.settings.reading import LaunchOptions, check_metrics, load_config
+from colonnade.settings.reading import check_metrics, load_config
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
@@ -39,73 +38,18 @@ from .distributed.fsdp import shard
 from .distributed.process_consistency import check_same_data, check_same_start
 from .nan_guard import NanGuard, skip_bad_steps
 from .optim.batch_size import accumulate, batch_size, enable_auto_scale_lr, share_out
+from .options import CHECKPOINTS, ON_BAD_DATA, TrainOptions
 from .runner.hooks import BatchSizeHook, HistoryLimit, SameBuffers
 from .runner.launch import build_runner, sole_run
 from .runner.signal_handling import Interrupted
 from .runner.strict_runner import StrictRunner
-from .watchdog import HANG_LIMIT, watched
+from .watchdog import watched
 from .work_dir import candidates, go_on, noted, recorded, settle
 from .work_dir.configuration import TABLE
 from .work_dir.metrics_recorder import PendingEvaluation
 from .work_dir.metrics_table import MetricsTable
 from .work_dir.resume import best_ones, folder_of
 from .work_dir.trackers import same_wandb_run
-
-CHECKPOINTS = ('whole', 'sharded')
-ON_BAD_DATA = ('stop', 'skip')
-
-
-@dataclass
-class TrainOptions(LaunchOptions):
-    """What a training is told, as ``tools/train.py --help`` says it.
-
-    Attributes:
-        resume: A checkpoint to go on from, or ``'auto'`` for the latest in the work dir.
-        load_from: A whole model to start from: file, URL or published detector or segmenter. With
-            ``resume='auto'`` it counts while the work dir has no checkpoint.
-        amp: Mixed precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16 on a CPU
-            and float16 on a GPU.
-        fsdp: Share out parameters, gradients and optimizer states over the processes.
-        checkpoints: ``'whole'``, or with ``fsdp`` also ``'sharded'``: what training goes on from is
-            a folder, to which each process writes its part.
-        auto_scale_lr: Scale the learning rate by the batch size over the config's.
-        accumulate: Sum the gradients of so many iterations per step; 0 for as many as make up the
-            config's batch size.
-        new_classes: ``load_from`` is of other classes; layers that depend on them start untrained.
-            It counts when ``load_from`` does.
-        total_batch: Images of all processes in an iteration, in place of the config's per process.
-        patience: Stop after so many evaluations without improvement.
-        min_delta: By how much an evaluation must exceed the best to be an improvement.
-        tracker: What else shows the curves of the run, such as ``'tensorboard'``; several too.
-        report: Record the run and write ``WORK_DIR/report.html``.
-        on_bad_data: ``'stop'`` at a training sample that breaks, or ``'skip'`` it for the next one.
-        max_bad_steps: Stop after so many steps in a row that were skipped, because a loss or a
-            gradient was not finite.
-        hang_limit: Seconds after which an iteration that does not end, once its data are loaded,
-            ends a job of several processes; 0 for never.
-    """
-    resume: str | None = None
-    load_from: str | None = None
-    amp: Amp = False
-    fsdp: bool = False
-    checkpoints: str = 'whole'
-    auto_scale_lr: bool = False
-    accumulate: int | None = None
-    new_classes: bool = False
-    total_batch: int | None = None
-    patience: int | None = None
-    min_delta: float | None = None
-    tracker: str | Sequence[str] = ()
-    report: bool = True
-    on_bad_data: str = 'stop'
-    max_bad_steps: int = 5
-    hang_limit: float = HANG_LIMIT
-
-    def __post_init__(self) -> None:
-        if self.max_bad_steps < 1:
-            raise UserError(f'--max-bad-steps must be at least 1, got {self.max_bad_steps}')
-        if isinstance(self.tracker, str):
-            self.tracker = (self.tracker, )
 
 
 @reading_config

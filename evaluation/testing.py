@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,46 +33,23 @@ from colonnade.engine.distributed.process_consistency import (check_same_data, c
 from colonnade.engine.runner.hooks import drop_averaging
 from colonnade.engine.runner.launch import build_runner
 from colonnade.engine.runner.strict_runner import StrictRunner
-from colonnade.engine.watchdog import HANG_LIMIT, watched
+from colonnade.engine.watchdog import watched
 from colonnade.engine.work_dir.metric_values import Metrics, complete
 from colonnade.models.fusion import fuse_if_wanted, is_fused
-from colonnade.models.half_precision import Amp, compute_in, half_type, name_of_type
+from colonnade.models.half_precision import compute_in, half_type, name_of_type
 from colonnade.settings.checks.all_checks import check_config, log_warnings
 from colonnade.settings.config_types import reading_config
 from colonnade.settings.dataset_paths import check_data, evaluators
 from colonnade.settings.findings import Finding
-from colonnade.settings.reading import LaunchOptions, check_metrics, load_config
+from colonnade.settings.reading import check_metrics, load_config
 from colonnade.settings.registries import find_class
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
+from .options import TestOptions
 from .tta import augment_tests
 
 OWNERS = ('mmengine', 'mmseg', 'colonnade')  # whose hooks and visualizers read no logits
-
-
-@dataclass(kw_only=True)
-class TestOptions(LaunchOptions):
-    """What an evaluation is told, as ``tools/test.py --help`` says it.
-
-    Attributes:
-        checkpoint: File or URL of a whole model.
-        out: JSON file for the metrics; ``WORK_DIR/TIMESTAMP/metrics.json`` if not given.
-        tta: Merge six scales, flipped and not.
-        fuse: Fold and merge layers, see :func:`.fusion.fuse`; ``None`` does so where it can be.
-        amp: Compute in half precision: ``'bfloat16'``, ``'float16'`` on a GPU, or True for bfloat16
-            on a CPU and float16 on a GPU.
-        hang_limit: Seconds after which a batch that does not end, once its data are loaded, ends a
-            job of several processes; 0 for never.
-    """
-    __test__ = False  # pytest takes what is called Test for tests
-
-    checkpoint: str
-    out: Path | None = None
-    tta: bool = False
-    fuse: bool | None = None
-    amp: Amp = False
-    hang_limit: float = HANG_LIMIT
 
 
 def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metrics:
@@ -92,7 +68,7 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
         TypeError: If there is no such option.
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
-    settings = TestOptions(config=find_config(config), checkpoint=str(checkpoint), **options)
+    settings = TestOptions(find_config(config), str(checkpoint), **options)
     with prepared_runner(settings) as runner:
         found = runner.test()
     return write_metrics(found, runner, settings)

@@ -1,7 +1,6 @@
 """From a loaded model to a folder of graphs, verified before it appears."""
 from __future__ import annotations
 
-import math
 import shutil
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
@@ -19,6 +18,7 @@ from colonnade.inference import Model
 from .end_to_end import Agreement, agreement, require_agreement
 from .graphs import ExportError, Graph, to_archive, to_onnx
 from .openvino_graphs import to_openvino
+from .options import ExportOptions
 from .quantization import calibration_images, quantise
 from .verification import Comparison, compare, files_of, verify
 
@@ -30,47 +30,10 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     'openvino': ('.xml', (*ONNX[:2], 'openvino')),
     'archive': ('.pt2', ()),
 }
-WHAT = ('model', 'features')
-PRECISIONS = ('float32', 'int8')
 RUNTIME = 'colonnade_runtime'  # the runtime's folder in what is exported
 #: what a model answers, or ``features`` -> module with ``plan(model, cfg, options) -> Plan``
 PLANNERS = {'features': 'features', 'labels': 'segmenters', 'boxes': 'detectors',
             'masks': 'detectors'}  # yapf: disable
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """What to write.
-
-    Attributes:
-        format: ``onnx``, ``openvino`` or ``archive``, of torch.export.
-        what: ``model`` or ``features``: trunk and pyramid alone.
-        precision: ``float32`` or ``int8``.
-        calibrate: Images that ``int8`` is calibrated on.
-        num_images: How many of these.
-        tolerance: Of deviations from float64, by those of torch in float32; at least 1. Graphs
-            above it get a warning, and those far above it are refused.
-    """
-    format: str = 'onnx'
-    what: str = 'model'
-    precision: str = 'float32'
-    calibrate: str | Path | None = None
-    num_images: int = 100
-    tolerance: float = 10.
-
-    def __post_init__(self) -> None:
-        for key, legal in (('format', FORMATS), ('what', WHAT), ('precision', PRECISIONS)):
-            if getattr(self, key) not in legal:
-                raise ExportError(f'{key} must be {" or ".join(legal)}, got {getattr(self, key)!r}')
-        if not 1 <= self.tolerance < math.inf:
-            raise ExportError('--tolerance must be at least 1, since it is by how many times more '
-                              f'than torch the graph may deviate, got {self.tolerance:g}')
-        if self.precision == 'int8' and self.calibrate is None:
-            raise ExportError('--precision int8 needs --calibrate: images of your own')
-        if self.precision != 'int8' and self.calibrate is not None:
-            raise ExportError('--calibrate is for --precision int8')
-        if self.precision == 'int8' and self.format != 'onnx':
-            raise ExportError(f'precision=int8 is for format=onnx, got {self.format!r}')
 
 
 @dataclass(frozen=True)

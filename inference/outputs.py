@@ -15,7 +15,6 @@ from .inputs import Input
 from .model import Answer
 from .results import Instances, LabelMap, Result
 
-KINDS = ('pictures', 'results', 'labels')
 LARGEST_JPEG = 65500  # pixels of a side
 
 

@@ -1,7 +1,6 @@
 """What ``tools/predict.py`` does, from its arguments to a folder of predictions."""
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,8 @@ from .drawing import check_opacity
 from .inputs import Input, absolute, find_inputs
 from .loading import CHECKPOINTS, check_kinds, device_of, load, make_fast
 from .model import OVERLAP, WORKERS, Answer, Model
-from .outputs import KINDS, Outputs
+from .options import KINDS, PredictOptions
+from .outputs import Outputs
 from .resume_log import Records, check_new, records_of, write_images, write_results
 from .test_pipeline import steps_for_arrays
 from .tiling import tiles_of
@@ -38,7 +38,7 @@ THRESHOLD = 0.3  # unless an option says otherwise
 
 
 @file_errors()
-def complete(args: argparse.Namespace) -> list[Input]:
+def complete(args: PredictOptions) -> list[Input]:
     """Check the options, tell the checkpoint from the inputs, and find these.
 
     Args:
@@ -64,7 +64,7 @@ def complete(args: argparse.Namespace) -> list[Input]:
             raise UserError(f'{args.checkpoint} is a config: name it first')
         if Path(args.checkpoint).suffix in CHECKPOINTS:
             raise UserError(f'{args.config} has weights of its own: leave out {args.checkpoint}')
-        args.inputs.insert(0, args.checkpoint)
+        args.inputs = [args.checkpoint, *args.inputs]
         args.checkpoint = None
     check_kinds(args.config, args.checkpoint)
     if not args.inputs:
@@ -80,7 +80,7 @@ def complete(args: argparse.Namespace) -> list[Input]:
     return inputs
 
 
-def run(args: argparse.Namespace, inputs: Sequence[Input]) -> list[str]:
+def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
     """Load the model, predict what is not predicted yet, and write lists of all results.
 
     Args:
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace, inputs: Sequence[Input]) -> list[str]:
             return predict_and_list(args, model, inputs, numbering, records)
 
 
-def predict_and_list(args: argparse.Namespace, model: Model, inputs: Sequence[Input],
+def predict_and_list(args: PredictOptions, model: Model, inputs: Sequence[Input],
                      numbering: Numbering, records: Records) -> list[str]:
     """Predict what is not finished, and write lists of all results and errors.
 
@@ -145,7 +145,7 @@ def shortages(folder: Path, device: torch.device) -> Iterator[None]:
             from error
 
 
-def settle(args: argparse.Namespace, model: Model) -> None:
+def settle(args: PredictOptions, model: Model) -> None:
     """Fill in the options that depend on the kind of model.
 
     Args:
@@ -174,7 +174,7 @@ def settle(args: argparse.Namespace, model: Model) -> None:
     args.every = args.every or 1
 
 
-def numbered(args: argparse.Namespace, inputs: Sequence[Input], model: Model) -> Numbering:
+def numbered(args: PredictOptions, inputs: Sequence[Input], model: Model) -> Numbering:
     """The ids of inputs and classes.
 
     Raises:
@@ -183,16 +183,16 @@ def numbered(args: argparse.Namespace, inputs: Sequence[Input], model: Model) ->
     """
     if args.annotations is not None:
         return numbering_of(args.annotations, inputs, model.classes)
-    return counted(inputs, model.classes, args.first_label if model.kind == 'labels' else 1)
+    return counted(inputs, model.classes, args.first_label or 0 if model.kind == 'labels' else 1)
 
 
-def settings_of(args: argparse.Namespace, model: Model) -> dict[str, Any]:
+def settings_of(args: PredictOptions, model: Model) -> dict[str, Any]:
     """What predictions depend on, by the names of options, but for how they are computed."""
     chosen = ('outputs', 'threshold', 'opacity', 'first_label', 'tile', 'overlap', 'every')
     return dict(
         hash_of_model=fingerprint(model),
         inputs=[str(absolute(text)) for text in args.inputs],
-        annotations=args.annotations and str(absolute(args.annotations)),
+        annotations=args.annotations and str(absolute(str(args.annotations))),
         **{option: getattr(args, option)
            for option in chosen})
 
@@ -208,7 +208,7 @@ def fingerprint(model: Model) -> str:
     return digest.hexdigest()[:32]
 
 
-def predict(args: argparse.Namespace, model: Model, inputs: Sequence[Input], numbering: Numbering,
+def predict(args: PredictOptions, model: Model, inputs: Sequence[Input], numbering: Numbering,
             records: Records) -> list[str]:
     """Predict what is not finished: images first, then one video after the other.
 
@@ -221,8 +221,9 @@ def predict(args: argparse.Namespace, model: Model, inputs: Sequence[Input], num
     remaining = [item for item in inputs if item.name not in records.names]
     if len(remaining) < len(inputs):
         print(f'{len(inputs) - len(remaining)} of {len(inputs)} are finished')
+    assert args.threshold is not None and args.every is not None  # see settle
     outputs = Outputs(args.out, args.outputs, numbering.categories, args.threshold, args.opacity)
-    options = dict(batch_size=args.batch_size)
+    options: dict[str, Any] = dict(batch_size=args.batch_size)
     if args.tile is not None:
         options.update(tile=args.tile, overlap=args.overlap)
     images = [item for item in remaining if not item.is_video]

@@ -1,7 +1,6 @@
 """What ``tools/rank_trunks.py`` does, from its arguments to a table and a picture."""
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import shlex
@@ -25,9 +24,10 @@ from colonnade.evaluation.probing.ranking_plot import draw
 from colonnade.evaluation.probing.ranking_table import classes_csv, markdown, summary_csv
 
 from .custom_data.config_creation import look_at_data
+from .options import RankOptions
 
 
-def complete(args: argparse.Namespace) -> list[NamedTrunk]:
+def complete(args: RankOptions) -> list[NamedTrunk]:
     """Check the options, fill in what follows from others, and name the trunks.
 
     Args:
@@ -53,12 +53,12 @@ def complete(args: argparse.Namespace) -> list[NamedTrunk]:
     return named_trunks(texts)
 
 
-def look(args: argparse.Namespace, report: Report) -> OwnData | None:
+def look(args: RankOptions, report: Report) -> OwnData | None:
     """What the data set is; None if it cannot be used."""
     return look_at_data(args, report, masks=True, filter_cfg={})
 
 
-def probes_of(args: argparse.Namespace, data: OwnData, cache: Path) -> Probes:
+def probes_of(args: RankOptions, data: OwnData, cache: Path) -> Probes:
     """What is done with the data set, on a part of it if it is large; features go to ``cache``."""
     classes, train, val = samples_of(data)
     for split, samples in (('training', train), ('validation', val)):
@@ -82,7 +82,7 @@ def probes_of(args: argparse.Namespace, data: OwnData, cache: Path) -> Probes:
 
 
 @contextmanager
-def cache_folder(args: argparse.Namespace) -> Iterator[Path]:
+def cache_folder(args: RankOptions) -> Iterator[Path]:
     """Where features are kept; with ``--no-cache`` as long as the context is open."""
     if not args.no_cache:
         yield args.cache or default_folder()
@@ -91,7 +91,7 @@ def cache_folder(args: argparse.Namespace) -> Iterator[Path]:
         yield Path(folder)
 
 
-def rank(args: argparse.Namespace, trunks: Sequence[NamedTrunk], data: OwnData) -> list[str]:
+def rank(args: RankOptions, trunks: Sequence[NamedTrunk], data: OwnData) -> list[str]:
     """Measure all trunks; write the table after each, print and draw it at the end.
 
     Returns:

@@ -5,18 +5,17 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from time import time_ns
-from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import EVALUATOR, METRICS, DefaultScope
 
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError
+from colonnade.common.options import LaunchOptions
 
 from .config_files import read_file
 from .config_types import check_kinds, reading_config
@@ -29,29 +28,6 @@ CONFIGS = ('.py', '.json', '.yaml', '.yml')
 #: what registries say of a type that they do not know, and Python of wrong arguments of one
 WRONG_SETTING = (r'\S+ is not in the \S+ registry|cfg should be a dict|type must be a str|'
                  r'\S+__init__\(\) (got an unexpected|missing \d+ required)')
-
-
-@dataclass
-class LaunchOptions:
-    """What every run is told.
-
-    Attributes:
-        config: A config file.
-        cfg_options: Settings that override it, as in ``{'train_cfg.max_epochs': 12}``.
-        work_dir: Folder for logs and checkpoints; ``work_dirs/FOLDER/CONFIG`` if not given.
-        data_root: Where the data set lies, for all data sets and evaluators.
-        launcher: What started the processes: ``'none'``, ``'pytorch'``, ``'slurm'`` or ``'mpi'``.
-        trust: Run what is pickled in files of weights and annotations; only if you trust who made
-            them.
-        allow_outside: Read files that annotations name outside of the folders of their data set.
-    """
-    config: Path
-    cfg_options: dict[str, Any] | None = None
-    work_dir: str | Path | None = None
-    data_root: str | Path | None = None
-    launcher: str = 'none'
-    trust: bool = False
-    allow_outside: bool = False
 
 
 @reading_config

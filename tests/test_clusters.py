@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import re
 import socket
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from colonnade.engine.optim.batch_size import share_out
 from colonnade.engine.runner.launch import gather_by_messages, set_timeout
 from colonnade.engine.training import TrainOptions
 from colonnade.settings.reading import read_config
-from colonnade.tools.train import parse_args
+from colonnade.tools.command_line import parse_options
+from colonnade.tools.train import TrainCommand
 
 ELASTIC = ('-m', 'torch.distributed.run', '--nnodes', '1:2', '--nproc-per-node', 2,
            '--rdzv-backend', 'c10d', '--rdzv-conf', 'last_call_timeout=1',
@@ -89,8 +91,7 @@ def test_the_job_of_kubernetes_starts_a_command_that_exists(
     words = [*container['command'], *container['args']]
     launcher = get_args_parser().parse_args(words[1:])
     assert (launcher.module, launcher.training_script) == (True, 'colonnade')
-    monkeypatch.setattr('sys.argv', launcher.training_script_args)
-    args = parse_args()
+    args = parse_options(ArgumentParser(), TrainCommand, words=launcher.training_script_args[1:])
     find_config(args.config)
     assert (args.resume, args.total_batch, args.data_root) == ('auto', 64, 's3://bucket/coco')
 

@@ -176,7 +176,7 @@ def test_rounding_is_judged_by_what_it_costs_torch(share: float, says: str, tmp_
 
 
 def test_tolerances_are_factors() -> None:
-    with pytest.raises(ExportError, match='--tolerance must be at least 1, .* got 0.001'):
+    with pytest.raises(UserError, match='--tolerance must be at least 1, .* got 0.001'):
         ExportOptions(tolerance=0.001)
 
 
@@ -198,7 +198,7 @@ def test_outputs_that_cannot_be_compared(tmp_path: Path) -> None:
     (dict(calibrate=Path('images')), '--calibrate is for --precision int8'),
 ])
 def test_options_that_do_not_fit(given: dict, message: str) -> None:
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(UserError, match=message):
         ExportOptions(**given)
 
 

@@ -1,7 +1,6 @@
 """Label maps of every form: found, converted without loss, split, trained; and their faults."""
 from __future__ import annotations
 
-import argparse
 import base64
 import csv
 import io
@@ -31,6 +30,7 @@ from PIL import Image
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.formats.color_tables import text_rows
+from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.conversion_sources import find_changes
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.recipes.custom_data import config_creation
@@ -41,29 +41,12 @@ SPLITS: Splits = {
     'val': draw_samples(['v1', 'v2'], seed=1)
 }
 ONE: Splits = {'.': draw_samples(['p1_a', 'p1_b', 'p2_a', 'p3_a', 'p3_b'])}
-WHOLE = dict(
-    coco=None,
-    masks=None,
-    images=None,
-    classes=None,
-    zero=None,
-    suffixes=None,
-    ignore_255=False,
-    boxes=False,
-    split=None,
-    split_seed=0,
-    group=None,
-    colours=None,
-    lists=None,
-    palette=None,
-    on_bad_data='stop')
 
 
 def look(out: Path, *paths: Path,
          **options: object) -> tuple[config_creation.OwnData | None, Report]:
     """What ``new_config.py`` finds, without a recipe."""
-    args, report = argparse.Namespace(**{**WHOLE, 'data': list(paths) or None, **options}), Report()
-    args.data_out = out
+    args, report = DataOptions(data=list(paths), data_out=out, **options), Report()
     check_data_options(args)
     complete_data_options(args)
     data = config_creation.look_at_data(args, report, masks=True, filter_cfg={}, kind='labels')
@@ -333,13 +316,10 @@ def test_one_set_is_split(group: str | None, tmp_path: Path) -> None:
     """In place: nothing but two lists is written."""
     write_folders(tmp_path / 'data', ONE)
     found = []
-    for options in (dict(data=[tmp_path / 'data']),
-                    dict(
-                        data=None,
-                        masks=[tmp_path / 'data/masks'],
-                        images=[tmp_path / 'data/images'])):
+    masks = dict(masks=[tmp_path / 'data/masks'], images=[tmp_path / 'data/images'])
+    for paths, options in (([tmp_path / 'data'], {}), ([], masks)):
         out = tmp_path / f'out{len(found)}'
-        data, report = look(out, split=0.4, group=group, **options)
+        data, report = look(out, *paths, split=0.4, group=group, **options)
         assert report.faults == [] and data is not None and data.num_images == (3, 2)
         names = ['conversion.json', 'sources.json', 'train.txt', 'val.txt']
         assert sorted(path.name for path in out.iterdir()) == names

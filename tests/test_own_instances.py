@@ -13,10 +13,11 @@ from helpers.drawn_data import (CLASSES, HEIGHT, WIDTH, assert_said, change, coc
                                 draw_image, draw_instances, faults_of, leaf, remove)
 from mmengine.config import Config
 
+from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.coco_files import Usage, check_instances, headers_in
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.recipes.custom_data.config_creation import look_at_data
-from colonnade.tools.command_line import add_data_arguments
+from colonnade.tools.command_line import parse_options
 
 POLYGON = [4, 4, 20, 4, 20, 16]
 
@@ -99,8 +100,7 @@ def test_one_fault_brings_no_others(instances: list, run_tool: Callable,
 def repaired(instances: list, *options: str) -> tuple[list[dict], list[str]]:
     """Return the COCO files that a config of two files would use, and the remarks."""
     parser = argparse.ArgumentParser()
-    add_data_arguments(parser)
-    args = parser.parse_args([*map(str, instances), *options])
+    args = parse_options(parser, DataOptions, words=[*map(str, instances), *options])
     args.out, report = instances[1].parent / 'own.py', Report()
     data = look_at_data(args, report, masks=True, filter_cfg={}, kind='instances')
     assert data is not None and not report.faults

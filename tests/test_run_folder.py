@@ -32,6 +32,7 @@ from mmengine.registry import HOOKS, METRICS
 from mmengine.runner import Runner
 
 from colonnade.common.console_logging import WithoutSteps
+from colonnade.engine.options import TRACKERS as OFFERED
 from colonnade.engine.work_dir import settle
 from colonnade.engine.work_dir.best_checkpoint import BestCheckpoint
 from colonnade.engine.work_dir.best_metric import best_metric, keep_best
@@ -40,7 +41,6 @@ from colonnade.engine.work_dir.metric_values import complete, is_lowest
 from colonnade.engine.work_dir.metrics_table import MetricsTable
 from colonnade.engine.work_dir.trackers import TRACKERS, same_wandb_run
 from colonnade.settings.reading import read_config
-from colonnade.tools import train
 from colonnade.weights.checksums import SUMS
 
 EVERY = [
@@ -546,7 +546,7 @@ def test_two_hooks_do_not_stop_a_training(evaluated: Callable) -> None:
 
 
 def test_the_command_line_knows_the_trackers() -> None:
-    assert tuple(TRACKERS) == train.TRACKERS
+    assert tuple(TRACKERS) == OFFERED
 
 
 def test_weights_and_biases_continues_its_run(tmp_path: Path,

@@ -13,8 +13,8 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
 from colonnade.settings.reading import read_config
-from colonnade.tools.visualize import WHAT
 from colonnade.visualization.figures.methods import KINDS
+from colonnade.visualization.options import METHODS
 
 SLIM = config('sem_fpn')
 
@@ -122,7 +122,7 @@ def test_frames_that_are_not_shown(run_tool: Callable, checkpoint: Path, tmp_pat
 
 
 def test_the_tool_names_all_pictures() -> None:
-    assert WHAT == tuple(KINDS)
+    assert METHODS == tuple(KINDS)
 
 
 def test_equal_names_do_not_collide(run_tool: Callable, checkpoint: Path, tmp_path: Path) -> None:

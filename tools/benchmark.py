@@ -20,54 +20,16 @@ These variables, set before the start, imitate processors without AMX, and with 
 """
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
-from colonnade.tools.command_line import add_amp, stoppable, user_errors
+from colonnade.evaluation.options import BenchmarkOptions
+from colonnade.tools.command_line import command
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--trunks', nargs='+', default=['XCiT:small_12_p16'], metavar='CLASS:ARCH')
-    parser.add_argument(
-        '--opponents',
-        nargs='+',
-        default=['timm'],
-        metavar='NAME',
-        help='timm, resnet50, swin_t, ours or detector; -compiled or -fused behind a name')
-    parser.add_argument(
-        '--sizes',
-        nargs='+',
-        default=['512', '1024'],
-        metavar='PIXELS',
-        help='side of square images, or HEIGHTxWIDTH')
-    parser.add_argument('--batch-sizes', nargs='+', type=int, default=[1])
-    parser.add_argument('--train', action='store_true', help='forward and backward')
-    parser.add_argument('--pyramid', action='store_true', help='with the pyramid behind the trunk')
-    parser.add_argument('--fuse', action='store_true', help='fuse ours (evaluation only)')
-    parser.add_argument('--compile', action='store_true', help='compile ours by torch.compile')
-    parser.add_argument(
-        '--dtype',
-        choices=['float32', 'bfloat16', 'float16'],
-        default='float32',
-        help='of weights and images')
-    add_amp(parser)
-    parser.add_argument('--rounds', type=int, default=5)
-    parser.add_argument('--threads', type=int, help="of the CPU (torch's choice)")
-    parser.add_argument('--csv', type=Path, help='write the rows here')
-    parser.add_argument('--plot', type=Path, help='draw speed and memory against resolution here')
-    return parser.parse_args()
-
-
-@stoppable('benchmark')
-def main() -> None:
+@command(BenchmarkOptions)
+def main(options: BenchmarkOptions) -> None:
     """Measure what the command line names, and print a table."""
-    args = parse_args()
-    with user_errors('benchmark'):
-        from colonnade.evaluation.benchmark.benchmark_table import benchmark, check  # takes seconds
-        check(args)
-    for line in benchmark(args):
+    from colonnade.evaluation.benchmark.benchmark_table import benchmark, check  # takes seconds
+    check(options)
+    for line in benchmark(options):
         print(line, flush=True)
 
 

@@ -6,51 +6,45 @@ The status is 1 if a training would end with an error.
 """
 from __future__ import annotations
 
-import argparse
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 from colonnade.common.errors import UserError
+from colonnade.common.options import ConfigOptions, option
 from colonnade.configs import find_config
-from colonnade.tools.command_line import add_config_arguments, print_any_name, user_errors
+from colonnade.tools.command_line import command
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_config_arguments(parser)
-    parser.add_argument(
-        '--data-root',
-        metavar='DIR',
-        help='where the data set lies; without it, what needs data is left out if there are none')
-    parser.add_argument('--json', type=Path, metavar='FILE', help='write what was found as JSON')
-    parser.add_argument(
-        '--step',
-        action='store_true',
-        help='also take a step of training on two drawn images, with one block of the trunk')
-    return parser.parse_args()
+@dataclass
+class CheckOptions(ConfigOptions):
+    """How a config is checked."""
+    data_root: str | None = option(
+        'where the data set lies; without it, what needs data is left out if there are none',
+        metavar='DIR')
+    json: Path | None = option('write what was found as JSON', metavar='FILE')
+    step: bool = option(
+        'also take a step of training on two drawn images, with one block of the trunk', False)
 
 
-def main() -> None:
+@command(CheckOptions)
+def main(options: CheckOptions) -> None:
     """Print a line for each error, warning and what could not be checked."""
-    print_any_name()
-    args = parse_args()
-    with user_errors('check_config'):
-        args.config = find_config(args.config)
-        from colonnade.datasets.validation.dataset_report import counted
-        from colonnade.recipes.config_report import examine, write  # takes seconds
-        found = examine(
-            args.config, data_root=args.data_root, cfg_options=args.cfg_options, step=args.step)
-        if args.json:
-            write(args.json, args.config, found)
+    config = find_config(options.config)
+    from colonnade.datasets.validation.dataset_report import counted
+    from colonnade.recipes.config_report import examine, write  # takes seconds
+    found = examine(
+        config, data_root=options.data_root, cfg_options=options.cfg_options, step=options.step)
+    if options.json:
+        write(options.json, config, found)
     for finding in found:
         if finding.cause is not None and not isinstance(finding.cause, UserError):
             traceback.print_exception(finding.cause)
         print(f'{finding.severity}: {finding}')
     errors = sum(finding.severity == 'error' for finding in found)
     warnings = sum(finding.severity == 'warning' for finding in found)
-    print(f'{args.config}: {counted(errors, "error")}, {counted(warnings, "warning")}')
+    print(f'{config}: {counted(errors, "error")}, {counted(warnings, "warning")}')
     if errors:
         sys.exit(1)
 

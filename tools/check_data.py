@@ -10,54 +10,25 @@ is 1 if training or evaluation would stop at the data.
 """
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import (add_allow_outside, add_config_arguments, print_any_name,
-                                          print_report, stoppable, user_errors)
+from colonnade.datasets.options import CheckOptions
+from colonnade.tools.command_line import command, print_report
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    add_config_arguments(parser)
-    parser.add_argument(
-        '--data-root', metavar='DIR', help='where the data set lies: a folder, shards or a URL')
-    parser.add_argument(
-        '--split',
-        nargs='+',
-        choices=['train', 'val', 'test'],
-        default=['train', 'val', 'test'],
-        help='whose files are looked at (all)')
-    parser.add_argument(
-        '--json', type=Path, metavar='FILE', help='write the whole report to this file too')
-    add_allow_outside(parser)
-    parser.add_argument(
-        '--convert-again',
-        action='store_true',
-        help='first repeat the conversions of new_config.py that the config reads')
-    parser.add_argument(
-        '--workers', type=int, metavar='N', help='threads that decode (one a core, at most 8)')
-    return parser.parse_args()
-
-
-def main() -> None:
+@command(CheckOptions)
+def main(options: CheckOptions) -> None:
     """Check the data, and print what was found."""
-    print_any_name()
-    args = parse_args()
-    with stoppable('check_data'), user_errors('check_data'):
-        args.config = find_config(args.config)
-        from colonnade.settings.reading import import_quietly
-        import_quietly('colonnade.datasets.validation')  # takes seconds
-        from colonnade.datasets.validation import dataset_report
-        options = vars(args)
-        if options.pop('convert_again'):
-            from colonnade.datasets.formats.reconversion import convert_all_again
-            report = convert_all_again(dataset_report.CheckOptions(**options))
-            print_report(report, 'check_data', 'nothing was converted')
-        sources = dataset_report.check_data_sets(dataset_report.CheckOptions(**options))
+    options.config = find_config(options.config)
+    from colonnade.settings.reading import import_quietly
+    import_quietly('colonnade.datasets.validation')  # takes seconds
+    from colonnade.datasets.validation import dataset_report
+    if options.convert_again:
+        from colonnade.datasets.formats.reconversion import convert_all_again
+        report = convert_all_again(options)
+        print_report(report, 'check_data', 'nothing was converted')
+    sources = dataset_report.check_data_sets(options)
     for source in sources:
         print('\n'.join(dataset_report.lines_of(source)))
     if number := dataset_report.stops_training(sources):

@@ -2,21 +2,22 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, fields
+from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from colonnade.common.errors import MissingFileError, UserCodeError, UserError
+from colonnade.common.options import UsageError, option_name
 
-CONFIG = 'config file of mmdet or mmseg, or the name of one of ours'
-CONFIG_OR_MODEL = f'{CONFIG};\nor a checkpoint of a run, or the folder of a packaged model'
-CHECKPOINT = ('file or URL of the whole model; left out where CONFIG is a\n'
-              'checkpoint of a run or a packaged model')
 WEIGHTS = ('.pth', '.pt', '.safetensors')
 STOPPED = 130  # the status that Ctrl-C ends a program with
 SPINS = '10000'  # of GOMP_SPINCOUNT, measured by docs/measure_spinning.py
@@ -123,11 +124,8 @@ def print_report(report: Any, tool: str, consequence: str) -> None:
         sys.exit(f'{tool}: {report.num_faults} {faults}, {consequence}')
 
 
-class Options(argparse.Action):
+class KeyValues(argparse.Action):
     """``KEY=VALUE ...`` as mmengine parses them; anything else is an error of the command line."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(nargs='+', metavar='KEY=VALUE', **settings)
 
     def __call__(self,
                  parser: argparse.ArgumentParser,
@@ -148,172 +146,133 @@ class Options(argparse.Action):
                          f'got {wrong}')
 
 
-class Amp(argparse.Action):
-    """A flag that keeps the type which ``--amp-dtype`` names before it."""
+class Flag(argparse.Action):
+    """A flag that keeps the value which another option of the same field has set before it."""
 
-    def __call__(self,
-                 parser: argparse.ArgumentParser,
-                 namespace: argparse.Namespace,
-                 values: Any,
-                 option_string: str | None = None) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_:
+                 Any) -> None:
         """Turn it on."""
-        namespace.amp = namespace.amp or True
+        setattr(namespace, self.dest, getattr(namespace, self.dest) or True)
 
 
-def add_config_arguments(parser: argparse.ArgumentParser, *, meaning: str = CONFIG) -> None:
-    """A config and settings that override it."""
-    parser.add_argument('config', type=Path, help=meaning)
-    parser.add_argument(
-        '--cfg-options',
-        action=Options,
-        help='settings that override the config, e.g. train_cfg.max_epochs=12')
+def settings_of_type(annotation: Any, default: Any) -> dict[str, Any]:
+    """Return the settings of ``add_argument`` that follow from a field's annotation."""
+    kinds = [annotation]
+    if is_optional := get_origin(annotation) in (Union, UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
+    kind, inner = kinds[0], get_args(kinds[0])
+    if kind is bool:
+        switch: Any = 'store_false' if default is True else 'store_true'
+        return dict(action=argparse.BooleanOptionalAction if is_optional else switch)
+    if get_origin(kind) is dict:
+        return dict(action=KeyValues, nargs='+', metavar='KEY=VALUE')
+    if get_origin(kind) is tuple:
+        return dict(type=inner[0], nargs=len(inner))
+    if get_origin(kind) is Literal:
+        return dict(choices=inner)
+    if inner:
+        return settings_of_type(inner[0], None) | dict(nargs='+')
+    return dict(type=kind)
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of :func:`colonnade.load`, but for the checkpoint."""
-    add_config_arguments(parser, meaning=CONFIG_OR_MODEL)
-    parser.add_argument('--device', help='cpu, cuda:0 ... (a GPU where there is one)')
-    add_trust(parser)
+def add_options(parser: argparse.ArgumentParser, options: type) -> None:
+    """Add the options that a dataclass declares, see :func:`colonnade.common.options.option`."""
+    parser.register('action', 'flag', Flag)
+    hints = get_type_hints(options)
+    groups: dict[str, Any] = {}
+    for field in fields(options):
+        if not field.metadata:
+            continue  # it is for Python alone
+        is_required = field.default is MISSING
+        default = None if is_required or field.default == () else field.default
+        settings = dict(field.metadata, default=default)
+        if 'action' not in settings:
+            settings = settings_of_type(hints[field.name], default) | settings
+        place: Any = parser
+        if title := settings.pop('group', ''):
+            place = groups[title] = groups.get(title) or parser.add_argument_group(title)
+        if key := settings.pop('exclusive', ''):
+            must = settings.pop('required', False)
+            place = groups[key] = \
+                groups.get(key) or parser.add_mutually_exclusive_group(required=must)
+        if settings.pop('positional', False):
+            if not is_required:
+                settings['nargs'] = '*' if 'nargs' in settings else '?'
+            place.add_argument(field.name, **settings)
+            continue
+        settings.pop('name', '')
+        others = settings.pop('also', {})
+        if is_required:
+            settings['required'] = True
+        place.add_argument(option_name(field), dest=field.name, **settings)
+        for name, other in others.items():
+            place.add_argument(name, dest=field.name, default=argparse.SUPPRESS, **other)
 
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Whether weights may bring code with them."""
-    parser.add_argument(
-        '--trust',
-        action='store_true',
-        help='run what is pickled in files of weights; only if you trust who made them')
+def parse_options(parser: argparse.ArgumentParser,
+                  options: type | Mapping[str, type],
+                  *,
+                  words: Sequence[str] | None = None,
+                  intermixed: bool = False) -> Any:
+    """Parse the command line; what is not given keeps the default of its field.
+
+    Args:
+        parser: Without options.
+        options: Their dataclass, or one for each action of the command.
+        words: Of the command line, those of ``sys.argv`` if None.
+        intermixed: Whether positional arguments may stand behind options.
+
+    Returns:
+        An object of the dataclass.
+    """
+    if isinstance(options, type):
+        add_options(parser, options)
+        parser.set_defaults(made=options)
+    else:
+        actions = parser.add_subparsers(required=True, metavar='ACTION')
+        for name, each in options.items():
+            summary = (each.__doc__ or '').rstrip('.')
+            action = actions.add_parser(name, help=summary[0].lower() + summary[1:])
+            add_options(action, each)
+            action.set_defaults(made=each)
+    parsed = vars(parser.parse_intermixed_args(words) if intermixed else parser.parse_args(words))
+    made = parsed.pop('made')
+    try:
+        return made(**{name: value for name, value in parsed.items() if value is not None})
+    except UsageError as error:
+        parser.error(str(error))
 
 
-def add_amp(parser: argparse.ArgumentParser) -> None:
-    """Whether to compute in half precision, and in which type."""
-    parser.add_argument(
-        '--amp',
-        action=Amp,
-        nargs=0,
-        default=False,
-        help='mixed precision: bfloat16 on a CPU with AMX or AVX512-BF16, float16 on a GPU')
-    parser.add_argument(
-        '--amp-dtype',
-        dest='amp',
-        default=argparse.SUPPRESS,
-        choices=['bfloat16', 'float16'],
-        help='mixed precision in this type')
+def command(options: type | Mapping[str, type],
+            *,
+            full_help: bool = False,
+            epilog: str | None = None,
+            intermixed: bool = False) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
+    """Make a tool of a function that takes its options: errors of users end it in one line.
 
+    The name of its file is that of the tool, and the docstring of its module describes it.
 
-def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where a user's own images and annotations are, and what these mean."""
-    kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument(
-        '--data',
-        nargs='+',
-        type=Path,
-        metavar='PATH',
-        help='a data set in any common form, which is found: a folder, its data.yaml,\n'
-        'or folders of training and validation')
-    kind.add_argument(
-        '--coco',
-        nargs='+',
-        type=Path,
-        metavar='JSON',
-        help="instances in COCO's form, for a detector: training and validation")
-    kind.add_argument(
-        '--masks',
-        nargs='+',
-        type=Path,
-        metavar='DIR',
-        help='label maps, for a segmenter: folders of training and validation,\n'
-        "or one that is laid out as ADE20k's")
-    parser.add_argument(
-        '--images',
-        nargs='+',
-        type=Path,
-        metavar='DIR',
-        help='folders of training and validation images, with --coco, one for both')
-    parser.add_argument(
-        '--classes',
-        nargs='+',
-        metavar='NAME',
-        help='names of the labels in their order, or a file with one per line;\n'
-        'of instances those to train, instead of all')
-    parser.add_argument(
-        '--zero',
-        choices=['unlabelled', 'class'],
-        help='what label 0 of label maps is (found where the data tell)')
-    parser.add_argument(
-        '--suffixes',
-        nargs=2,
-        metavar=('IMAGE', 'MASK'),
-        help='how names of images and of label maps end, the rest being equal, e.g.\n'
-        '_leftImg8bit.png _labelTrainIds.png (found where the names tell)')
-    parser.add_argument(
-        '--colours',
-        type=Path,
-        metavar='FILE',
-        help='table of classes and their colours, where masks are pictures in colours:\n'
-        'CSV of name,r,g,b, or JSON (found in the folder of the data)')
-    parser.add_argument(
-        '--ignore-255',
-        action='store_true',
-        help='label 255 stands for unlabelled pixels, though classes have none')
-    parser.add_argument(
-        '--boxes', action='store_true', help='train boxes alone, whatever segmentations there are')
-    parser.add_argument(
-        '--on-bad-data',
-        choices=['stop', 'skip'],
-        default='stop',
-        help='what to do with images that cannot be used, or whose annotations\n'
-        'cannot be repaired: stop and list them, or leave them out (default: stop)')
-    add_split_arguments(parser)
-    parser.set_defaults(lists=None, palette=None)  # which doors for label maps find
+    Args:
+        options: Dataclass of its options, or one for each of its actions.
+        full_help: Whether the help shows the whole docstring, not only its first paragraph.
+        epilog: Text at the end of the help.
+        intermixed: Whether positional arguments may stand behind options.
+    """
 
+    def decorate(run: Callable[[Any], None]) -> Callable[[], None]:
+        written = inspect.unwrap(run)
+        tool, docstring = Path(written.__code__.co_filename).stem, written.__globals__['__doc__']
 
-def add_split_arguments(parser: argparse.ArgumentParser) -> None:
-    """How one data set becomes two, and where what is made of it goes."""
-    parser.add_argument(
-        '--split',
-        type=float,
-        metavar='FRACTION',
-        help='part of the images for validation, where data have no such part: 0.2')
-    parser.add_argument('--split-seed', type=int, default=0, help='of that choice (0)')
-    parser.add_argument(
-        '--group',
-        metavar='REGEX',
-        help='images whose names agree in its first group stay together in a split,\n'
-        "such as a patient's: '^(\\d+)_'")
-    parser.add_argument(
-        '--data-out',
-        type=Path,
-        help='folder for what is converted, repaired or split (default: OUT_data)')
+        @wraps(run)
+        def main() -> None:
+            print_any_name()
+            parser = argparse.ArgumentParser(
+                description=docstring if full_help else docstring.split('\n\n')[0],
+                epilog=epilog,
+                formatter_class=argparse.RawDescriptionHelpFormatter)
+            with stoppable(tool), user_errors(tool):
+                run(parse_options(parser, options, intermixed=intermixed))
 
+        return main
 
-def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of every tool with a runner."""
-    add_config_arguments(parser)
-    parser.add_argument(
-        '--work-dir', type=Path, help='folder for logs and checkpoints (work_dirs/FOLDER/CONFIG)')
-    parser.add_argument(
-        '--data-root',
-        metavar='DIR',
-        help='where the data set lies, for all data sets and evaluators: a folder or a URL')
-    parser.add_argument(
-        '--launcher',
-        choices=['none', 'pytorch', 'slurm', 'mpi'],
-        default='none',
-        help='what started the processes: pytorch for torchrun')
-    parser.add_argument(
-        '--hang-limit',
-        type=float,
-        metavar='SECONDS',
-        default=argparse.SUPPRESS,
-        help='end a job of several processes if an iteration, once its data are loaded, takes '
-        'longer than this (default: 600); 0 for never')
-    add_allow_outside(parser)
-    add_trust(parser)
-
-
-def add_allow_outside(parser: argparse.ArgumentParser) -> None:
-    """The argument of tools that read the images of data sets."""
-    parser.add_argument(
-        '--allow-outside',
-        action='store_true',
-        help='read files that annotations name outside of the folders of their data set')
+    return decorate

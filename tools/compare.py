@@ -4,33 +4,30 @@
 """
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import print_any_name, stoppable, user_errors
+from colonnade.common.options import argument, option
+from colonnade.tools.command_line import command
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        'runs', nargs='+', type=Path, metavar='WORK_DIR', help='work dirs of runs, at least two')
-    parser.add_argument(
-        '--out', type=Path, default=Path('compare.html'), help='page to write (compare.html)')
-    return parser.parse_args()
+@dataclass
+class CompareOptions:
+    """Which runs are compared."""
+    runs: Sequence[Path] = argument('work dirs of runs, at least two', metavar='WORK_DIR')
+    out: Path = option('page to write (%(default)s)', Path('compare.html'))
 
 
-@stoppable('compare')
-def main() -> None:
+@command(CompareOptions)
+@file_errors()
+def main(options: CompareOptions) -> None:
     """Write the page, and print what sums it up."""
-    print_any_name()
-    args = parse_args()
-    with user_errors('compare'), file_errors():
-        from colonnade.visualization.run_report import comparison, comparison_text  # takes seconds
-        tables, warnings = comparison.compare(args.runs, args.out)
+    from colonnade.visualization.run_report import comparison, comparison_text  # takes seconds
+    tables, warnings = comparison.compare(options.runs, options.out)
     print('\n\n'.join([*warnings, *map(comparison_text.text_of, tables)]))
-    print(f'\nwritten: {args.out.resolve().as_uri()}')
+    print(f'\nwritten: {options.out.resolve().as_uri()}')
 
 
 if __name__ == '__main__':

@@ -8,63 +8,49 @@ One multiply-add counts once, as in the papers.
 """
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
+from colonnade.common.options import CONFIG, UsageError, argument, option
 from colonnade.configs import find_config
-from colonnade.tools.command_line import stoppable, user_errors
+from colonnade.tools.command_line import command
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        'config',
-        nargs='?',
-        type=Path,
-        help='config file of mmdet or mmseg, or the name of one of ours')
-    parser.add_argument(
-        '--size',
-        nargs=2,
-        type=int,
-        metavar=('HEIGHT', 'WIDTH'),
-        help='input in pixels (800 1280 for detectors, 512 512 for segmenters)')
-    parser.add_argument(
-        '--time',
-        action='store_true',
-        help='also time and peak memory of the whole model, and time by part, as it is built\n'
-        'and fused: random weights, on the CPU')
-    parser.add_argument('--table', action='store_true', help='everything that the papers list')
-    args = parser.parse_args()
-    if args.table == bool(args.config):
-        parser.error('either a config or --table')
-    if args.table and args.time:
-        parser.error('--time is for a config')
-    return args
+@dataclass
+class ComplexityOptions:
+    """What is counted."""
+    config: Path | None = argument(CONFIG, None)
+    size: tuple[int, int] | None = option(
+        'input in pixels (800 1280 for detectors, 512 512 for segmenters)',
+        metavar=('HEIGHT', 'WIDTH'))
+    time: bool = option(
+        'also time and peak memory of the whole model, and time by part, as it is built and fused: '
+        'random weights, on the CPU', False)
+    table: bool = option('everything that the papers list', False)
+
+    def __post_init__(self) -> None:
+        if self.table == (self.config is not None):
+            raise UsageError('either a config or --table')
+        if self.table and self.time:
+            raise UsageError('--time is for a config')
 
 
-@stoppable('complexity')
-def main() -> None:
+@command(ComplexityOptions)
+def main(options: ComplexityOptions) -> None:
     """Count what the command line names."""
-    args = parse_args()
-    with user_errors('complexity'):
-        if not args.table:
-            args.config = find_config(args.config)
-        from colonnade.models.complexity import model_table, published_table  # takes seconds
-        lines = published_table() if args.table else list(model_table(args.config, args.size))
-    for line in lines:
+    config = find_config(options.config) if options.config else None
+    from colonnade.models.complexity import model_table, published_table  # takes seconds
+    for line in published_table() if config is None else model_table(config, options.size):
         print(line, flush=True)
-    if args.time:
-        with user_errors('complexity'):
-            from colonnade.evaluation.benchmark.full_models import cost_of
-            from colonnade.evaluation.benchmark.model_profile import part_table
-            print(
-                '\nas it is built, in a process of its own; its heads find what random weights find'
-            )
-            print(f'{"time and peak memory":24} {cost_of(args.config, args.size)}', flush=True)
-            print('\nby part, in turns; RoI heads find as many objects as they may', flush=True)
-            for line in part_table(args.config, args.size):
-                print(line)
+    if config is None or not options.time:
+        return
+    from colonnade.evaluation.benchmark.full_models import cost_of
+    from colonnade.evaluation.benchmark.model_profile import part_table
+    print('\nas it is built, in a process of its own; its heads find what random weights find')
+    print(f'{"time and peak memory":24} {cost_of(config, options.size)}', flush=True)
+    print('\nby part, in turns; RoI heads find as many objects as they may', flush=True)
+    for line in part_table(config, options.size):
+        print(line)
 
 
 if __name__ == '__main__':

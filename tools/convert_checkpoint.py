@@ -4,38 +4,37 @@
 """
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import stoppable, user_errors
+from colonnade.common.options import argument, option
+from colonnade.tools.command_line import command
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('source', metavar='IN', help='file, URL or timm://NAME')
-    parser.add_argument('out', metavar='OUT', type=Path, help='.pth or .safetensors')
-    parser.add_argument('--report', action='store_true', help='print a line for each tensor')
-    parser.add_argument('--dry-run', action='store_true', help='write nothing')
-    parser.add_argument('--force', action='store_true', help='overwrite OUT')
-    parser.add_argument('--trust', action='store_true', help='run what is pickled in IN')
-    return parser.parse_args()
+@dataclass
+class ConvertOptions:
+    """What is converted."""
+    source: str = argument('file, URL or timm://NAME', metavar='IN')
+    out: Path = argument('.pth or .safetensors', metavar='OUT')
+    report: bool = option('print a line for each tensor', False)
+    dry_run: bool = option('write nothing', False)
+    force: bool = option('overwrite OUT', False)
+    trust: bool = option('run what is pickled in IN', False)
 
 
-@stoppable('convert_checkpoint')
-def main() -> None:
+@command(ConvertOptions)
+@file_errors()
+def main(options: ConvertOptions) -> None:
     """Read, convert, report and write as the command line says."""
-    args = parse_args()
-    with user_errors('convert_checkpoint'), file_errors():
-        from colonnade.models.checkpoint_conversion import convert  # takes seconds
-        convert(
-            args.source,
-            args.out,
-            in_full=args.report,
-            dry_run=args.dry_run,
-            overwrite=args.force,
-            trust=args.trust)
+    from colonnade.models.checkpoint_conversion import convert  # takes seconds
+    convert(
+        options.source,
+        options.out,
+        in_full=options.report,
+        dry_run=options.dry_run,
+        overwrite=options.force,
+        trust=options.trust)
 
 
 if __name__ == '__main__':

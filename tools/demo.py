@@ -10,18 +10,20 @@ are named. Evaluates them with tools/test.py, prints one table and writes a page
 """
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
 from colonnade.common.errors import UserError, file_errors
-from colonnade.tools.command_line import stoppable, user_errors
+from colonnade.common.options import option
+from colonnade.tools.command_line import command
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = {  # folder of the configs -> name, layout of the data set
@@ -57,7 +59,7 @@ def configs_of(head: str) -> dict[str, Path]:
     return {leaf.stem.partition('_nano_12')[0]: leaf for leaf in leaves}
 
 
-def choose_configs(heads: list[str], trunk: str) -> dict[str, Path]:
+def choose_configs(heads: Sequence[str], trunk: str) -> dict[str, Path]:
     """The config of each head on a trunk.
 
     Raises:
@@ -104,7 +106,7 @@ def print_progress(iteration: str, last: str, eta: str, loss: str) -> None:
         print(text, flush=True)
 
 
-def train_and_test(config: Path, data_root: Path, work_dir: Path, options: list[str]) -> dict:
+def train_and_test(config: Path, data_root: Path, work_dir: Path, options: Sequence[str]) -> dict:
     """Train and evaluate one config; returns its metrics."""
     common = (config, '--data-root', data_root, '--work-dir', work_dir)
     work_dir.mkdir(parents=True)
@@ -184,50 +186,42 @@ def draw(folder: Path) -> None:
     make_shapes(folder, num_train=800, num_val=100, size=128, seed=0)
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        '--out', type=Path, default=Path('work_dirs/demo'), help='folder for data and runs')
-    parser.add_argument(
-        '--head',
-        nargs='+',
+@dataclass
+class DemoOptions:
+    """What the demo trains."""
+    out: Path = option('folder for data and runs', Path('work_dirs/demo'))
+    head: Sequence[str] = option(
+        'folders of configs/ (mask_rcnn sem_fpn): %(choices)s', ('mask_rcnn', 'sem_fpn'),
         choices=[head for head in HEADS if configs_of(head)],
-        default=['mask_rcnn', 'sem_fpn'],
-        metavar='NAME',
-        help='folders of configs/ (mask_rcnn sem_fpn): %(choices)s')
-    parser.add_argument(
-        '--trunk',
+        metavar='NAME')
+    trunk: str = option(
+        'what to train under each head (%(default)s)',
+        'xcit',
         choices=sorted({trunk
                         for head in HEADS
-                        for trunk in configs_of(head)}),
-        default='xcit',
-        help='what to train under each head (xcit)')
-    parser.add_argument(
-        '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='as in colonnade train')
-    return parser.parse_args()
+                        for trunk in configs_of(head)}))
+    cfg_options: Sequence[str] = option('as in colonnade train', (), metavar='KEY=VALUE')
 
 
-@stoppable('demo')
-def main() -> None:
+@command(DemoOptions)
+@file_errors()
+def main(options: DemoOptions) -> None:
     """Draw, train, evaluate and print."""
-    args = parse_args()
-    base = args.out.resolve()
+    base = options.out.resolve()
     out, data = base / time.strftime('%Y%m%d-%H%M%S'), base / 'shapes'
     tables: dict[str, list[tuple[str, str]]] = {}
-    with user_errors('demo'), file_errors():
-        configs = choose_configs(args.head, args.trunk)
-        draw(data)
-        for head, config in configs.items():
-            name, layout = HEADS[head]
-            print(f'Training and evaluating {name} ...', flush=True)
-            started = time.monotonic()
-            metrics = train_and_test(config, data / layout, out / head, args.cfg_options)
-            tables[head] = rows_of(metrics, time.monotonic() - started)
-        trunk = next(iter(configs.values())).stem.removesuffix('_slim_shapes')
-        title = f'{trunk} from scratch, on the validation part (percent)'
-        print_table(title, tables, out)
-        page = write_report(title, configs, tables, data, out)
+    configs = choose_configs(options.head, options.trunk)
+    draw(data)
+    for head, config in configs.items():
+        name, layout = HEADS[head]
+        print(f'Training and evaluating {name} ...', flush=True)
+        started = time.monotonic()
+        metrics = train_and_test(config, data / layout, out / head, options.cfg_options)
+        tables[head] = rows_of(metrics, time.monotonic() - started)
+    trunk = next(iter(configs.values())).stem.removesuffix('_slim_shapes')
+    title = f'{trunk} from scratch, on the validation part (percent)'
+    print_table(title, tables, out)
+    page = write_report(title, configs, tables, data, out)
     print(f'open in a browser           {page.as_uri()}')
 
 

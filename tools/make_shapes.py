@@ -9,37 +9,32 @@ triangle). The same seed gives the same data set; a scene does not depend on how
 """
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import stoppable, user_errors
+from colonnade.common.options import argument, option
+from colonnade.tools.command_line import command
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('out', type=Path, help='folder to make')
-    parser.add_argument('--num-train', type=int, default=400, help='training images')
-    parser.add_argument('--num-val', type=int, default=100, help='validation images')
-    parser.add_argument('--size', type=int, default=128, help='height and width in pixels')
-    parser.add_argument('--seed', type=int, default=0)
-    return parser.parse_args()
+@dataclass
+class ShapesOptions:
+    """What is drawn."""
+    out: Path = argument('folder to make')
+    num_train: int = option('training images', 400)
+    num_val: int = option('validation images', 100)
+    size: int = option('height and width in pixels', 128)
+    seed: int = option('of all that is drawn (%(default)s)', 0)
 
 
-@stoppable('make_shapes')
-def main() -> None:
+@command(ShapesOptions)
+@file_errors()
+def main(options: ShapesOptions) -> None:
     """Write the data set that the command line asks for."""
-    args = parse_args()
-    with user_errors('make_shapes'), file_errors():
-        from colonnade.datasets.shapes_dataset import make_shapes  # takes seconds
-        make_shapes(
-            args.out,
-            num_train=args.num_train,
-            num_val=args.num_val,
-            size=args.size,
-            seed=args.seed)
-    print(f'{args.num_train} + {args.num_val} images in {args.out}/coco and {args.out}/ade')
+    from colonnade.datasets.shapes_dataset import make_shapes  # takes seconds
+    make_shapes(**vars(options))
+    print(f'{options.num_train} + {options.num_val} images in {options.out}/coco and '
+          f'{options.out}/ade')
 
 
 if __name__ == '__main__':

@@ -7,56 +7,30 @@ For data sets of millions of files. The layout is WebDataset's. ``--data-root sh
 """
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from colonnade.configs import find_config
-from colonnade.tools.command_line import CONFIG, Options, stoppable, user_errors
+from colonnade.datasets.options import ShardOptions
+from colonnade.tools.command_line import command
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('config', nargs='?', type=Path, help=f'{CONFIG}; left out with --verify')
-    parser.add_argument('out', help='folder to make; with --verify also a URL')
-    parser.add_argument(
-        '--data-root', metavar='DIR', help='where the data set lies: a folder or a URL')
-    parser.add_argument(
-        '--shard-size', type=float, default=256, metavar='MB', help='megabytes of a shard (256)')
-    parser.add_argument(
-        '--verify',
-        action='store_true',
-        help='write nothing: compare all files in OUT with their checksums, after a copy')
-    parser.add_argument(
-        '--cfg-options',
-        action=Options,
-        help='settings that override the config, e.g. train_dataloader.dataset.data_root=/data')
-    args = parser.parse_args()
-    if args.verify == (args.config is not None):
-        parser.error('name CONFIG and OUT, or OUT alone with --verify')
-    return args
-
-
-@stoppable('make_shards')
-def main() -> None:
+@command(ShardOptions)
+def main(options: ShardOptions) -> None:
     """Write shards, or check them."""
-    args = parse_args()
-    with user_errors('make_shards'):
-        if args.verify:
-            from colonnade.datasets.shards.shard_verification import verify  # takes seconds
-            print(f'{args.out}: {described(verify(args.out))}; all are what was written')
-            return
-        args.config = find_config(args.config)
-        from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
-        options = {key: value for key, value in vars(args).items() if key != 'verify'}
-        found = make_shards(ShardOptions(**options))
-    print(f'{args.out}: {described(found)}; all were read again')
+    if options.config is None:
+        from colonnade.datasets.shards.shard_verification import verify  # takes seconds
+        print(f'{options.out}: {described(verify(options.out))}; all are what was written')
+        return
+    options.config = find_config(options.config)
+    from colonnade.datasets.shards.dataset_sharding import make_shards
+    found = make_shards(options)
+    print(f'{options.out}: {described(found)}; all were read again')
     for part in dict.fromkeys(shard['file'].rpartition('-')[0] for shard in found['shards']):
         shards = [shard for shard in found['shards'] if shard['file'].startswith(f'{part}-')]
         print(f'  {part}: {number(shards)}, {sum(shard["files"] for shard in shards)} files')
-    print(f'train and test from them with --data-root {Path(args.out)}')
+    print(f'train and test from them with --data-root {Path(options.out)}')
 
 
 def described(manifest: dict[str, Any]) -> str:

@@ -8,54 +8,32 @@
 """
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 from colonnade.common.errors import file_errors
 from colonnade.configs import find_config
-from colonnade.tools.command_line import (add_allow_outside, add_data_arguments, print_any_name,
-                                          print_report, stoppable, user_errors)
+from colonnade.recipes.options import NewConfigOptions
+from colonnade.tools.command_line import command, print_report
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.split('\n\n')[0], formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        'leaf', type=Path, help='the config to start from: a file, or the name of one of ours')
-    add_data_arguments(parser)
-    parser.add_argument('--batch-size', type=int, help="images a GPU (the recipe's)")
-    parser.add_argument('--gpus', type=int, default=1, help='GPUs, or processes (1)')
-    parser.add_argument('--epochs', type=int, help="passes over the data (the recipe's, or more)")
-    parser.add_argument('--out', type=Path, help='file to write (LEAF_own.py, here)')
-    add_allow_outside(parser)
-    return parser.parse_args()
-
-
-@stoppable('new_config')
-def main() -> None:
+@command(NewConfigOptions)
+@file_errors()
+def main(options: NewConfigOptions) -> None:
     """Check the data, list all that is wrong, and write the config if nothing is."""
-    print_any_name()
-    args = parse_args()
-    with user_errors('new_config'), file_errors():
-        args.leaf = find_config(args.leaf)
-        from colonnade.recipes.custom_data.data_options import check_options
-        check_options(args)
-        from colonnade.recipes.custom_data import config_creation  # takes seconds
-        cfg, report = config_creation.read_recipe(args), config_creation.Report()
-        print('reading annotations and the headers of images ...', flush=True)
-        data = config_creation.look_at_recipes_data(cfg, args, report)
+    options.leaf = find_config(options.leaf)
+    from colonnade.recipes.custom_data.data_options import check_options
+    out = check_options(options)
+    from colonnade.recipes.custom_data import config_creation  # takes seconds
+    cfg, report = config_creation.read_recipe(options), config_creation.Report()
+    print('reading annotations and the headers of images ...', flush=True)
+    data = config_creation.look_at_recipes_data(cfg, options, report)
     print_report(report, 'new_config', 'no config was written')
     assert data is not None  # without faults
-    with user_errors('new_config'), file_errors():
-        config_creation.write_config(cfg, args, data)
+    config_creation.write_config(cfg, options, data)
     print('{} training and {} validation images'.format(*data.num_images))
     from colonnade.runtime.printing import one_line
     found = f'{len(data.classes)} classes: {", ".join(data.classes)}'
     print('\n'.join(map(one_line, (found, *data.reasons))))
-    train = config_creation.train_command(args.out,
-                                          args.gpus) + ' --allow-outside' * bool(data.outside)
-    print(f'written: {args.out}\ntrain with: {train}')
+    train = config_creation.train_command(out, options.gpus)
+    print(f'written: {out}\ntrain with: {train}' + ' --allow-outside' * bool(data.outside))
 
 
 if __name__ == '__main__':

@@ -6,28 +6,26 @@ Training writes the page itself. This is for a page that was lost, or a run that
 """
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import print_any_name, stoppable, user_errors
+from colonnade.common.options import argument
+from colonnade.tools.command_line import command
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('run', type=Path, metavar='WORK_DIR', help='the work dir of a run')
-    return parser.parse_args()
+@dataclass
+class ReportOptions:
+    """Which run is reported."""
+    run: Path = argument('the work dir of a run', metavar='WORK_DIR')
 
 
-@stoppable('report')
-def main() -> None:
+@command(ReportOptions)
+@file_errors()
+def main(options: ReportOptions) -> None:
     """Write the page, and print where it is."""
-    print_any_name()
-    args = parse_args()
-    with user_errors('report'), file_errors():
-        from colonnade.visualization.run_report.report_page import write_report  # takes seconds
-        page = write_report(args.run)
+    from colonnade.visualization.run_report.report_page import write_report  # takes seconds
+    page = write_report(options.run)
     print(f'written: {page.resolve().as_uri()}')
 
 

@@ -4,151 +4,56 @@
 """
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
+from colonnade.common.options import UsageError, option
 from colonnade.configs import find_config
-from colonnade.tools.command_line import (STOPPED, add_amp, add_launch_arguments,
-                                          check_model_arguments, stoppable, user_errors)
+from colonnade.engine.options import TrainOptions
+from colonnade.tools.command_line import STOPPED, check_model_arguments, command, user_errors
 
-TRACKERS = ('tensorboard', 'wandb', 'mlflow', 'clearml', 'neptune', 'aim', 'dvclive')
-OF_PLANS = ('plan', 'processes', 'plan_memory', 'plan_size')
 DOES_NOT_FIT = 3  # the status of such a plan
 INTERRUPTED = 75  # the status of a training that goes on with --resume: EX_TEMPFAIL of sysexits.h
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_launch_arguments(parser)
-    parser.add_argument(
-        '--resume',
-        nargs='?',
-        const='auto',
-        metavar='CHECKPOINT',
-        help='go on from this checkpoint, or from the latest in the work dir')
-    parser.add_argument(
-        '--load-from',
-        metavar='CHECKPOINT',
-        help='start from this whole model: a file, a URL or a published detector or segmenter; '
-        'beside --resume, as long as there is no checkpoint to go on from')
-    add_amp(parser)
-    parser.add_argument(
-        '--fsdp',
-        action='store_true',
-        help='share out parameters, gradients and optimizer states over the processes')
-    parser.add_argument(
-        '--checkpoints',
-        choices=('whole', 'sharded'),
-        default='whole',
-        help='with --fsdp: what training goes on from is one file (the default), or a folder to '
-        'which each process writes its part')
-    batch = parser.add_mutually_exclusive_group()
-    batch.add_argument(
-        '--auto-scale-lr',
-        action='store_true',
-        help="scale the learning rate by the batch size over the config's")
-    batch.add_argument(
-        '--accumulate',
-        nargs='?',
-        const=0,
-        type=int,
-        metavar='N',
-        help="sum the gradients of N iterations per step, or of as many as make up the config's "
-        'batch size')
-    parser.add_argument(
-        '--total-batch',
-        type=int,
-        metavar='N',
-        help='images of all processes in an iteration, however many processes there are')
-    parser.add_argument(
-        '--new-classes',
-        action='store_true',
-        help='with --load-from: the file is of other classes; layers that depend on them start '
-        'untrained, but for classes that both have by name')
-    parser.add_argument(
-        '--patience',
-        type=int,
-        metavar='N',
-        help='stop after N evaluations in which the metric of the best checkpoint got no better')
-    parser.add_argument(
-        '--min-delta',
-        type=float,
-        metavar='D',
-        help='with --patience: only what exceeds the best by more than D is better (0)')
-    parser.add_argument(
-        '--tracker',
-        nargs='+',
-        default=(),
-        choices=TRACKERS,
-        metavar='NAME',
-        help='show the curves of the run in %(choices)s too')
-    parser.add_argument(
-        '--no-report',
-        dest='report',
-        action='store_false',
-        help='write no record of the run and no report.html')
-    parser.add_argument(
-        '--on-bad-data',
-        choices=('stop', 'skip'),
-        default='stop',
-        help='what to do with a training sample that breaks: stop and name it (the default), or '
-        'take the next one, with a list at the end')
-    parser.add_argument(
-        '--max-bad-steps',
-        type=int,
-        default=5,
-        metavar='N',
-        help='stop after N steps in a row that were skipped, as a loss or a gradient was NaN or '
-        'infinite (%(default)s)')
-    add_plan(parser)
-    args = parser.parse_args()
-    if not args.plan and (args.processes, args.plan_memory, args.plan_size) != (1, None, None):
-        parser.error('--processes, --plan-memory and --plan-size are for --plan')
-    return args
+@dataclass
+class TrainCommand(TrainOptions):
+    """A training, or a plan of one."""
+    plan: bool = option(
+        'train nothing: print memory, steps, time and disk of the training, and what to change if '
+        f'it does not fit (status {DOES_NOT_FIT})',
+        False,
+        group='plan')
+    processes: int = option(
+        'plan for N processes or GPUs (%(default)s)', 1, group='plan', metavar='N')
+    plan_memory: float | None = option(
+        'plan for a GPU of so many GiB, which need not be here', group='plan', metavar='GIB')
+    plan_size: tuple[int, int] | None = option(
+        'the largest images in pixels (what the train pipeline makes)',
+        group='plan',
+        metavar=('HEIGHT', 'WIDTH'))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = (self.processes, self.plan_memory, self.plan_size)
+        if not self.plan and given != (1, None, None):
+            raise UsageError('--processes, --plan-memory and --plan-size are for --plan')
 
 
-def add_plan(parser: argparse.ArgumentParser) -> None:
-    """What a training takes, in place of training."""
-    plan = parser.add_argument_group('plan')
-    plan.add_argument(
-        '--plan',
-        action='store_true',
-        help='train nothing: print memory, steps, time and disk of the training, and what to '
-        f'change if it does not fit (status {DOES_NOT_FIT})')
-    plan.add_argument(
-        '--processes', type=int, default=1, metavar='N', help='plan for N processes or GPUs (1)')
-    plan.add_argument(
-        '--plan-memory',
-        type=float,
-        metavar='GIB',
-        help='plan for a GPU of so many GiB, which need not be here')
-    plan.add_argument(
-        '--plan-size',
-        nargs=2,
-        type=int,
-        metavar=('HEIGHT', 'WIDTH'),
-        help='the largest images in pixels (what the train pipeline makes)')
-
-
-def plan_of(args: argparse.Namespace) -> int:
-    """Print the plan of a training; returns the status to end with."""
-    with user_errors('train'):
-        args.config = find_config(args.config)
-        from colonnade.engine.resource_estimation.plan import PlanOptions  # takes seconds
-        from colonnade.engine.resource_estimation.plan import plan_training
-        from colonnade.engine.resource_estimation.table import format_plan
-        from colonnade.engine.training import TrainOptions
-        settings = {name: value for name, value in vars(args).items() if name not in OF_PLANS}
-        size = tuple(args.plan_size) if args.plan_size else None
-        plan = plan_training(
-            TrainOptions(**settings), PlanOptions(args.processes, args.plan_memory, size))
+def print_plan(options: TrainCommand) -> None:
+    """Print the plan of a training; end with a status of its own if it does not fit."""
+    from colonnade.engine.resource_estimation.plan import PlanOptions  # takes seconds
+    from colonnade.engine.resource_estimation.plan import plan_training
+    from colonnade.engine.resource_estimation.table import format_plan
+    size = options.plan_size and tuple(options.plan_size)
+    plan = plan_training(options, PlanOptions(options.processes, options.plan_memory, size))
     for line in format_plan(plan):
         print(line)
-    return 0 if plan.fits_memory and plan.fits_disk else DOES_NOT_FIT
+    if not (plan.fits_memory and plan.fits_disk):
+        sys.exit(DOES_NOT_FIT)
 
 
 def how_to_go_on(words: Sequence[str], launcher: str) -> str:
@@ -193,42 +98,36 @@ def command_to_go_on(words: Sequence[str]) -> str:
     return shlex.join(['colonnade', 'train', *kept[1:], '--resume'])
 
 
-@stoppable('train')
-def main() -> None:
+@command(TrainCommand)
+def main(options: TrainCommand) -> None:
     """Train as the command line says, and end with status 75 if a signal interrupts."""
-    args = parse_args()
-    if args.plan:
-        sys.exit(plan_of(args))
-    for name in OF_PLANS:
-        delattr(args, name)
-    with user_errors('train'):
-        args.config = find_config(args.config)
-        check_model_arguments(args.config, args.load_from)
-        from mmengine.dist import is_main_process
+    options.config = find_config(options.config)
+    if options.plan:
+        return print_plan(options)
+    check_model_arguments(options.config, options.load_from)
+    from mmengine.dist import is_main_process
 
-        from colonnade.engine.runner.signal_handling import Interrupted  # takes seconds
-        from colonnade.engine.runner.signal_handling import interruptible
-        from colonnade.engine.training import TrainOptions
-        from colonnade.engine.work_dir import noted
-        from colonnade.engine.work_dir.best_checkpoint import FILE as BEST_FILE
-        from colonnade.reported_training import prepared_training
+    from colonnade.engine.runner.signal_handling import Interrupted, interruptible  # takes seconds
+    from colonnade.engine.work_dir import noted
+    from colonnade.engine.work_dir.best_checkpoint import FILE as BEST_FILE
+    from colonnade.reported_training import prepared_training
+    go_on = how_to_go_on(sys.argv, options.launcher)
     try:
-        with user_errors('train'), ExitStack() as stack:  # also if another process was lost
-            with user_errors('train'):
-                runner = stack.enter_context(prepared_training(TrainOptions(**vars(args))))
+        with ExitStack() as stack, user_errors('train'):  # said first: another may be lost
+            runner = stack.enter_context(prepared_training(options))
             with interruptible(runner) as signals, user_errors('train'):
                 try:
                     runner.train()
                 except Interrupted as stop:  # said now: launchers end all when a process has left
                     if is_main_process():
-                        again = f'; {how_to_go_on(sys.argv, args.launcher)}' if stop.saved else ''
+                        again = f'; {go_on}' if stop.saved else ''
                         print(f'\ntrain: {stop}{again}', file=sys.stderr, flush=True)
                     raise
                 except KeyboardInterrupt:
                     if is_main_process():
                         left = what_is_left(
                             noted(runner.work_dir), noted(runner.work_dir, BEST_FILE),
-                            signals.has_ended, how_to_go_on(sys.argv, args.launcher))
+                            signals.has_ended, go_on)
                         print(f'\ntrain: stopped, {left}', file=sys.stderr)
                     sys.exit(STOPPED)
     except Interrupted as stop:

@@ -5,39 +5,34 @@
 """
 from __future__ import annotations
 
-import argparse
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from colonnade.common.errors import file_errors
-from colonnade.tools.command_line import stoppable, user_errors
+from colonnade.common.options import argument, option
+from colonnade.tools.command_line import command
 
 
-def parse_args() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.split('\n\n')[0], formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        'config', help='a config of mmdet or mmseg: its path, or mmdet::FOLDER/FILE.py')
-    parser.add_argument(
-        '--trunk',
-        required=True,
-        help='as our configs are called: xcit_small_12_p16, cait_s24, resmlp_s24,\n'
-        "simplified_vit_small_12_p16, or timm's name of a plain ViT, with the tag\n"
-        'of its weights or without: vit_small_patch16_dinov3.lvd1689m')
-    parser.add_argument('--out', type=Path, help='file to write (TRUNK_CONFIG, here)')
-    return parser.parse_args()
+@dataclass
+class TransplantOptions:
+    """Which backbone gets into which config."""
+    config: str = argument('a config of mmdet or mmseg: its path, or mmdet::FOLDER/FILE.py')
+    trunk: str = option(
+        'as our configs are called: xcit_small_12_p16, cait_s24, resmlp_s24, '
+        "simplified_vit_small_12_p16, or timm's name of a plain ViT, with the tag of its weights "
+        'or without: vit_small_patch16_dinov3.lvd1689m', MISSING)
+    out: Path | None = option('file to write (TRUNK_CONFIG, here)')
 
 
-@stoppable('transplant')
-def main() -> None:
+@command(TransplantOptions)
+@file_errors()
+def main(options: TransplantOptions) -> None:
     """Write the config if it can be done, and say what it sets and what is left to decide."""
-    args = parse_args()
-    with user_errors('transplant'), file_errors():
-        from colonnade.recipes.backbone_swap import swap  # takes seconds
-        from colonnade.recipes.custom_data.config_creation import train_command
-        path = swap.config_file(args.config)
-        out = args.out or Path(f'{args.trunk.replace(".", "_")}_{path.name}')
-        notes = swap.transplant(args.config, args.trunk, out)
+    from colonnade.recipes.backbone_swap import swap  # takes seconds
+    from colonnade.recipes.custom_data.config_creation import train_command
+    path = swap.config_file(options.config)
+    out = options.out or Path(f'{options.trunk.replace(".", "_")}_{path.name}')
+    notes = swap.transplant(options.config, options.trunk, out)
     print(out.read_text(encoding='utf-8'))
     for text in notes.undecided:
         print(f'undecided: {text}')

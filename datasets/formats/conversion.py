@@ -4,7 +4,6 @@ It can be repeated there, with the options of the first time.
 """
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 from colonnade.common.atomic_files import new_folder, write_json, write_text
 from colonnade.common.errors import UserError
 
+from ..options import DataOptions
 from ..validation.conversion_sources import RECORD, SOURCES, portable_path, record_sources
 
 DECISIVE = ('form', 'fingerprint', 'split')  # keys of the record that make a conversion another one
@@ -23,12 +23,12 @@ OPTIONS = (*PATHS, 'split', 'split_seed', 'group', 'classes', 'zero', 'suffixes'
            'boxes', 'on_bad_data')
 
 
-def keep_options(args: argparse.Namespace) -> None:
+def keep_options(args: DataOptions) -> None:
     """Keep the options as they are before a conversion changes them."""
     args.given = {key: getattr(args, key, None) for key in OPTIONS}
 
 
-def recorded_options(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def recorded_options(args: DataOptions, folder: Path) -> dict[str, Any]:
     """Return the options of a conversion as JSON holds them.
 
     Args:
@@ -96,6 +96,9 @@ def _check_same(folder: Path, record: Mapping[str, Any]) -> None:
                         'another --data-out')
 
 
-def data_out(args: argparse.Namespace) -> Path:
+def data_out(args: DataOptions) -> Path:
     """The folder that a conversion is written to: ``--data-out``, or beside ``--out``."""
-    return args.data_out or args.out.with_name(f'{args.out.stem}_data')
+    if args.data_out:
+        return args.data_out
+    assert args.out is not None  # all tools name one
+    return args.out.with_name(f'{args.out.stem}_data')

@@ -1,12 +1,12 @@
 """What a door is: one form of data set, how it is recognised, and what opens it."""
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..options import DataOptions
 from ..validation.validation_report import Report
 
 Kind = Literal['instances', 'labels']
@@ -29,4 +29,4 @@ class Door:
     kind: Kind
     layout: str
     recognises: Callable[[Path], bool]
-    open: Callable[[argparse.Namespace, Report], Path | None]
+    open: Callable[[DataOptions, Report], Path | None]

@@ -1,7 +1,6 @@
 """Forms of data sets that the tools take, and which of them a folder has."""
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from pathlib import Path
 from colonnade.common.errors import MissingFileError, UserError
 from colonnade.common.name_lists import format_names
 
+from ..options import DataOptions
 from ..validation.validation_report import Report
 from .conversion import keep_options
 from .data_format import Door, Kind
@@ -100,7 +100,7 @@ def kind_of(path: Path) -> Kind:
 
 
 @contextmanager
-def opened(args: argparse.Namespace, kind: Kind | None, report: Report) -> Iterator[None]:
+def opened(args: DataOptions, kind: Kind | None, report: Report) -> Iterator[None]:
     """While open, the options are as if the user had named COCO files or label maps.
 
     A conversion of data with faults is removed at the end: it is of no use once they are mended.
@@ -127,7 +127,7 @@ def opened(args: argparse.Namespace, kind: Kind | None, report: Report) -> Itera
         shutil.rmtree(written)
 
 
-def _open_door(args: argparse.Namespace, kind: Kind | None, report: Report) -> Path | None:
+def _open_door(args: DataOptions, kind: Kind | None, report: Report) -> Path | None:
     """Open the door for ``--data``; returns the folder of a conversion that was written."""
     door = recognise(args.data[0], kind or kind_of(args.data[0]))
     for path in args.data[1:]:

@@ -1,7 +1,6 @@
 """Doors for instances, which detectors take: each form becomes two COCO files."""
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ from colonnade.common.atomic_files import write_text
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 
+from ..options import DataOptions
 from ..validation.validation_report import Report
 from .coco_folders import is_coco, named_by_source, read_coco, read_file
 from .coco_repairs import align_categories, fill_masks
@@ -31,8 +31,7 @@ SIDES = ('train', 'val')
 COUNTED = ('images', 'annotations', 'categories')
 
 
-def open_instances(form: str, read: Reader, args: argparse.Namespace,
-                   report: Report) -> Path | None:
+def open_instances(form: str, read: Reader, args: DataOptions, report: Report) -> Path | None:
     """Set ``coco`` and ``images`` of the options to files in COCO's form, written where needed.
 
     Args:
@@ -68,7 +67,7 @@ def open_instances(form: str, read: Reader, args: argparse.Namespace,
     return _finish(form, sides, args, reading)
 
 
-def open_files(args: argparse.Namespace, report: Report) -> Path | None:
+def open_files(args: DataOptions, report: Report) -> Path | None:
     """As :func:`open_instances`, for ``--coco`` with two files, or with one and ``--split``."""
     files = args.coco
     root = os.path.commonpath([os.path.abspath(file.parent) for file in files])
@@ -83,7 +82,7 @@ def open_files(args: argparse.Namespace, report: Report) -> Path | None:
     return _finish('COCO', {side: part for side, part in parts.items() if part}, args, reading)
 
 
-def _skips(args: argparse.Namespace) -> bool:
+def _skips(args: DataOptions) -> bool:
     """Return True if samples that cannot be used are left out."""
     return args.on_bad_data == 'skip'
 
@@ -95,8 +94,7 @@ def _only(path: Path, parts: dict[str, Part]) -> Part:
     return next(iter(parts.values()))
 
 
-def _finish(form: str, parts: dict[str, Part], args: argparse.Namespace,
-            reading: Reading) -> Path | None:
+def _finish(form: str, parts: dict[str, Part], args: DataOptions, reading: Reading) -> Path | None:
     """Split the data if they are one part, write them if needed, and set the options."""
     _with_all_classes(parts)
     change = partial(_prepare_change, reading=reading)
@@ -115,8 +113,8 @@ def _finish(form: str, parts: dict[str, Part], args: argparse.Namespace,
                                                        for what, loss in reading.repairs.items()))
     report_skipped(list(reading.skipped.values()), reading.report)
     args.images = [parts[side].images for side in SIDES]
-    files = [parts[side].file for side in SIDES]
-    if all(files):
+    files = [file for side in SIDES if (file := parts[side].file)]
+    if len(files) == len(SIDES):
         args.coco = files
         return None
     for part in parts.values():  # faults name the file that the user has
@@ -185,7 +183,7 @@ def _with_all_classes(parts: dict[str, Part]) -> None:
 
 
 def _two_sides(parts: dict[str, Part],
-               args: argparse.Namespace) -> tuple[dict[str, Part], dict[str, Any] | None]:
+               args: DataOptions) -> tuple[dict[str, Part], dict[str, Any] | None]:
     """Training and validation, and how they were chosen if the data are one part."""
     if 'train' in parts and 'val' in parts:
         if args.split:
@@ -202,11 +200,11 @@ def _two_sides(parts: dict[str, Part],
     return _split(part, args)
 
 
-def _named(args: argparse.Namespace) -> str:
+def _named(args: DataOptions) -> str:
     return ' and '.join(map(str, args.data or args.coco))
 
 
-def _split(part: Part, args: argparse.Namespace) -> tuple[dict[str, Part], dict[str, Any]]:
+def _split(part: Part, args: DataOptions) -> tuple[dict[str, Part], dict[str, Any]]:
     content = part.content
     names = {image['id']: image['file_name'] for image in content['images']}
     classes = {category['id']: category['name'] for category in content['categories']}
@@ -216,6 +214,7 @@ def _split(part: Part, args: argparse.Namespace) -> tuple[dict[str, Part], dict[
         if name is not None:
             labels[name].add(classes.get(annotation['category_id'], ''))
     groups = groups_of(labels, args.group)
+    assert args.split  # see _two_sides
     sides = split(labels, args.split, groups=groups, seed=args.split_seed)
     parts = {side: _restricted(part.images, content, set(chosen))
              for side, chosen in zip(SIDES, sides, strict=True)}  # yapf: disable

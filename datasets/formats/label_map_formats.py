@@ -1,7 +1,6 @@
 """Doors for label maps, which segmenters take."""
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from colonnade.common.errors import UserError
 
+from ..options import DataOptions
 from ..validation.image_files import labels_of
 from ..validation.label_map_files import IGNORED
 from ..validation.validation_report import Report
@@ -21,10 +21,10 @@ from .labelme import is_labelme
 from .roboflow_masks import renumbering
 from .single_channel import read_labels
 
-Finder = Callable[[argparse.Namespace, Report], LabelSet]
+Finder = Callable[[DataOptions, Report], LabelSet]
 
 
-def open_labels(find: Finder, args: argparse.Namespace, report: Report) -> Path | None:
+def open_labels(find: Finder, args: DataOptions, report: Report) -> Path | None:
     """Set the options that say where label maps are, which are converted and split where needed.
 
     Args:
@@ -44,7 +44,7 @@ def open_labels(find: Finder, args: argparse.Namespace, report: Report) -> Path 
     return use(find(args, report), args, report)
 
 
-def open_folders(args: argparse.Namespace, report: Report) -> Path | None:
+def open_folders(args: DataOptions, report: Report) -> Path | None:
     """As :func:`open_labels`, for ``--masks``, unless mmseg can read them in place."""
     pairs = list(zip(args.images, args.masks, strict=True))
     is_needed = args.split or args.colours or args.on_bad_data == 'skip'
@@ -58,20 +58,20 @@ def open_folders(args: argparse.Namespace, report: Report) -> Path | None:
     return use(found, args, report)
 
 
-def _cityscapes(args: argparse.Namespace, report: Report) -> LabelSet:
+def _cityscapes(args: DataOptions, report: Report) -> LabelSet:
     _refuse(args, 'Cityscapes', 'classes', 'zero', 'colours', 'suffixes')
     return cityscapes.label_set(
         [pair for root in args.data for pair in cityscapes.folders_of(root)], report)
 
 
-def _roboflow(args: argparse.Namespace, report: Report) -> LabelSet:
+def _roboflow(args: DataOptions, report: Report) -> LabelSet:
     _refuse(args, "Roboflow's masks", 'classes', 'zero', 'colours', 'suffixes')
     _remark_on_tests(args.data, report)
     return roboflow_masks.label_set(
         [folder for root in args.data for folder in roboflow_masks.folders_of(root)], report)
 
 
-def _labelme(args: argparse.Namespace, report: Report) -> LabelSet:
+def _labelme(args: DataOptions, report: Report) -> LabelSet:
     _refuse(args, 'LabelMe', 'colours', 'suffixes')
     _remark_on_tests(args.data, report)
     folders = [folder for root in args.data for folder in labelme_label_maps.folders_of(root)]
@@ -80,7 +80,7 @@ def _labelme(args: argparse.Namespace, report: Report) -> LabelSet:
         folders, classes, args.zero, report, skips_bad_data=args.on_bad_data == 'skip')
 
 
-def _voc(args: argparse.Namespace, report: Report) -> LabelSet:
+def _voc(args: DataOptions, report: Report) -> LabelSet:
     if len(args.data) > 1:
         raise UserError("--data: one folder in Pascal VOC's layout, its lists name both parts")
     _refuse(args, 'Pascal VOC', 'suffixes')
@@ -92,7 +92,7 @@ def _voc(args: argparse.Namespace, report: Report) -> LabelSet:
     return voc_label_maps.label_set(root, voc_label_maps.lists_of(root), table, report)
 
 
-def _folders(args: argparse.Namespace, report: Report) -> LabelSet:
+def _folders(args: DataOptions, report: Report) -> LabelSet:
     pairs = [pair for root in args.data for pair in find_folders(root)]
     _remark_on_tests(args.data, report)
     return _of_folders(pairs, args, args.data, report)
@@ -104,20 +104,20 @@ def _remark_on_tests(roots: Sequence[Path], report: Report) -> None:
             report.remark(f'{folder} is left for tests')
 
 
-def _of_folders(pairs: list[Pair], args: argparse.Namespace, roots: Sequence[Path],
+def _of_folders(pairs: list[Pair], args: DataOptions, roots: Sequence[Path],
                 report: Report) -> LabelSet:
     """Label maps as they are, or to be made of colours."""
     form = 'images and label maps'
     parts, suffixes = sources_of(
         pairs,
-        args.suffixes and tuple(args.suffixes),
+        args.suffixes and (args.suffixes[0], args.suffixes[1]),
         report,
         skips_bad_data=args.on_bad_data == 'skip')
     sources = [source for part in parts for source in part.sources.values()]
     table = table_for(args.colours, roots, sources, report) if sources else None
     if not table and (values := _two_values(sources, args)):
         low, high = values
-        names = ['background', *args.classes][-2:]
+        names = ['background', *(args.classes or ())][-2:]
         report.remark(f'label maps hold {low} and {high}: {low} becomes label 0, {names[0]!r}, and '
                       f'{high} label 1, {names[1]!r}')
         return LabelSet(
@@ -145,12 +145,13 @@ def _of_folders(pairs: list[Pair], args: argparse.Namespace, roots: Sequence[Pat
         tables=[table.file] if table.file else [])
 
 
-def _two_values(sources: Sequence[Path], args: argparse.Namespace) -> tuple[int, int] | None:
+def _two_values(sources: Sequence[Path], args: DataOptions) -> tuple[int, int] | None:
     """Return the values of the background and of one class, if these are not labels 0 and 1.
 
     Reading ends with the first label maps that show that there are more values, or just these.
     """
-    if len(args.classes or ()) not in (1, 2) or args.zero or args.ignore_255:
+    classes = args.classes or ()
+    if len(classes) not in (1, 2) or args.zero or args.ignore_255:
         return None
     values: set[int] = set()
     for source in sources:
@@ -159,12 +160,12 @@ def _two_values(sources: Sequence[Path], args: argparse.Namespace) -> tuple[int,
         if len(values) > 2 or values == {0, 1}:
             return None
     low, high = min(values, default=0), max(values, default=0)
-    are_labels = (low, high) == (1, len(args.classes))  # which need no conversion
+    are_labels = (low, high) == (1, len(classes))  # which need no conversion
     is_void = low > 0 and high == IGNORED  # one class, and unlabelled pixels
     return None if len(values) < 2 or are_labels or is_void else (low, high)
 
 
-def _refuse(args: argparse.Namespace, form: str, *options: str) -> None:
+def _refuse(args: DataOptions, form: str, *options: str) -> None:
     """Raise a ValueError if an option is given that the form decides itself."""
     for option in options:
         if getattr(args, option) is not None:

@@ -1,7 +1,6 @@
 """Label maps of any form, and how they become what mmseg reads: label maps, lists and names."""
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ from colonnade.common.progress import Progress
 from ..custom.file_pairs import Listing, find_pairs, find_suffixes, list_files
 from ..custom.label_map_datasets import report_empty_folders
 from ..custom.label_maps import IGNORED, paired
+from ..options import DataOptions
 from ..validation.conversion_sources import RECORD
 from ..validation.image_files import image_size, labels_of
 from ..validation.validation_report import Report
@@ -141,7 +141,7 @@ def _by_name(listing: Listing, pairs: Mapping[str, str], report: Report) -> list
     return found
 
 
-def use(found: LabelSet, args: argparse.Namespace, report: Report) -> Path | None:
+def use(found: LabelSet, args: DataOptions, report: Report) -> Path | None:
     """Convert and split what has to be, and set the options that say where label maps are.
 
     Args:
@@ -178,8 +178,8 @@ def use(found: LabelSet, args: argparse.Namespace, report: Report) -> Path | Non
             masks = [folder / 'masks' / name for name in _names_of_parts(found)]
     args.images, args.masks = (folders * (3 - len(folders)) for folders in (images, masks))
     args.suffixes, args.lists = suffixes, lists
-    args.classes = args.classes or (found.classes and list(found.classes))
-    args.palette = found.palette and [tuple(colour) for colour in found.palette]
+    args.classes = args.classes or list(found.classes or ()) or None
+    args.palette = list(found.palette) if found.palette else None
     args.zero = args.zero or found.zero
     args.ignore_255 = args.ignore_255 or found.ignore_255
     return folder if folder and written else None
@@ -190,7 +190,7 @@ def folder_of(paths: Sequence[Path]) -> Path:
     return Path(os.path.commonpath(list(map(os.path.abspath, paths))))
 
 
-def check_parts(found: LabelSet, args: argparse.Namespace) -> None:
+def check_parts(found: LabelSet, args: DataOptions) -> None:
     """Raise a ValueError if there is one part and no ``--split``, or two and one, or more."""
     if len(found.parts) > 2:
         raise UserError(f'{found.form}: the paths of --data have {len(found.parts)} parts, wanted '
@@ -207,7 +207,7 @@ def _names_of_parts(found: LabelSet) -> Sequence[str]:
     return SPLITS if len(found.parts) == 2 else ('', )
 
 
-def _convert(found: LabelSet, args: argparse.Namespace, folder: Path, report: Report) -> bool:
+def _convert(found: LabelSet, args: DataOptions, folder: Path, report: Report) -> bool:
     """Write what mmseg reads, if it is not there; returns whether it was written."""
     record: dict[str, Any] = dict(
         kind='labels',
@@ -231,7 +231,7 @@ def _convert(found: LabelSet, args: argparse.Namespace, folder: Path, report: Re
         return False
 
 
-def _split_options(args: argparse.Namespace, found: LabelSet) -> dict[str, Any] | None:
+def _split_options(args: DataOptions, found: LabelSet) -> dict[str, Any] | None:
     if len(found.parts) == 2:
         return None
     return dict(fraction=args.split, seed=args.split_seed, group=args.group)
@@ -254,7 +254,7 @@ def _fingerprint(found: LabelSet, skips_bad_data: bool) -> str:
     return digest.hexdigest()
 
 
-def _write(scratch: Path, found: LabelSet, args: argparse.Namespace, report: Report,
+def _write(scratch: Path, found: LabelSet, args: DataOptions, report: Report,
            record: dict[str, Any], progress: Progress) -> None:
     """Label maps and lists of images.
 
@@ -281,6 +281,7 @@ def _write(scratch: Path, found: LabelSet, args: argparse.Namespace, report: Rep
     names = [list(images) for images in labels]
     if len(names) == 1:
         groups = groups_of(labels[0], args.group)
+        assert args.split is not None  # see check_parts
         names = list(split(labels[0], args.split, groups=groups, seed=args.split_seed))
     end = '' if found.read is not None or found.suffixes is None else found.suffixes[0]
     for name, images in zip(SPLITS, names, strict=True):

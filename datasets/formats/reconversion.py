@@ -1,7 +1,6 @@
 """Conversions that are repeated because their sources have changed."""
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from colonnade.settings.dataset_paths import (categories_of, classes_of, find_da
 from colonnade.settings.findings import Finding
 from colonnade.settings.reading import LaunchOptions, load_config
 
+from ..options import CheckOptions, DataOptions
 from ..validation.conversion_sources import RECORD, conversion_of, find_path
 from ..validation.validation_report import Report
 from .conversion import OPTIONS, PATHS
@@ -25,7 +25,7 @@ from .format_detection import opened
 from .instance_formats import SIDES
 
 
-def convert_all_again(options: LaunchOptions) -> Report:
+def convert_all_again(options: CheckOptions) -> Report:
     """Repeat the conversions that a config reads; return what is wrong, and what they lose.
 
     Raises:
@@ -33,7 +33,9 @@ def convert_all_again(options: LaunchOptions) -> Report:
         ValueError: If the config reads no conversion, or one that cannot be repeated.
     """
     datasets: dict[Path, list[ConfigDict]] = {}
-    for _, dataset in find_datasets(load_config(options)):
+    launch = LaunchOptions(
+        options.config, cfg_options=options.cfg_options, data_root=options.data_root)
+    for _, dataset in find_datasets(load_config(launch)):
         if folder := conversion_of(dataset):
             datasets.setdefault(folder, []).append(dataset)
     if not datasets:
@@ -76,7 +78,11 @@ def convert_again(folder: Path, datasets: Sequence[ConfigDict], report: Report) 
             options[key] = paths if several else paths[0]
     scratch = folder.with_name(f'{folder.name}-again')
     shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
-    args = argparse.Namespace(**options, data_out=scratch, lists=None, palette=None)
+    args = DataOptions(
+        **{
+            key: value
+            for key, value in options.items() if value is not None
+        }, data_out=scratch)
     with opened(args, record['kind'], report):
         if not report.num_faults and (changed := _find_misfit(datasets, args, folder)):
             text = f'{changed}: nothing was changed. Write the config again with colonnade ' \
@@ -88,7 +94,7 @@ def convert_again(folder: Path, datasets: Sequence[ConfigDict], report: Report) 
         replace_folder(scratch, folder)
 
 
-def _find_misfit(datasets: Sequence[ConfigDict], args: argparse.Namespace, folder: Path) -> str:
+def _find_misfit(datasets: Sequence[ConfigDict], args: DataOptions, folder: Path) -> str:
     """Return what of a repeated conversion does not fit the config, or an empty string."""
     for dataset in datasets:
         file = Path(paths_of_setting(dataset.ann_file, dataset)[0])

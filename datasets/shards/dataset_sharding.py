@@ -4,7 +4,6 @@ from __future__ import annotations
 import posixpath
 import shutil
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,24 +20,13 @@ from colonnade.common.storage.file_access import Settings, is_remote, local_copy
 from colonnade.settings.dataset_paths import check_data, evaluators, find_datasets, paths_of_setting
 from colonnade.settings.reading import LaunchOptions, load_config
 
+from ..options import ShardOptions
 from .shard_writer import ShardWriter
 
 PARTS = {'train_dataloader': 'train', 'val_dataloader': 'val', 'test_dataloader': 'test'}
 MEGABYTE = 10**6
 IMAGE, LABELS = 'img_path', 'seg_map_path'  # what data sets call paths
 KNOWN = ('img_id', 'height', 'width', 'instances')  # of a sample, for readers of WebDataset
-
-
-@dataclass
-class ShardOptions(LaunchOptions):
-    """What the making of shards is told.
-
-    Attributes:
-        out: Folder to make, on this machine.
-        shard_size: Megabytes of a shard.
-    """
-    out: str | Path = 'shards'
-    shard_size: float = 256
 
 
 def make_shards(options: ShardOptions) -> dict[str, Any]:
@@ -58,7 +46,9 @@ def make_shards(options: ShardOptions) -> dict[str, Any]:
     if is_remote(str(options.out)):
         raise UserError(f'{options.out}: shards are written to a folder on this machine. Copy it '
                         'to object storage then, and check the copy with --verify')
-    cfg = load_config(options)
+    assert options.config is not None  # or shards are verified
+    cfg = load_config(
+        LaunchOptions(options.config, cfg_options=options.cfg_options, data_root=options.data_root))
     dataloaders = tuple(key for key in PARTS if cfg.get(key))
     check_data(cfg, dataloaders)
     root = root_of(cfg, dataloaders)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from colonnade.settings.pipeline_steps import name_of
 from colonnade.settings.reading import LaunchOptions, load_config
 from colonnade.settings.rules import EFFECTS, RULES, STOPPING
 
+from ..options import CheckOptions
 from .conversion_sources import report_changes
 from .listed_files import Depth
-from .sources import SPLITS, Source, check_source, sources_of
+from .sources import Source, check_source, sources_of
 from .validation_report import SHOWN_OF_A_KIND
 
 CONSEQUENCES = {
@@ -29,20 +29,6 @@ CONSEQUENCES = {
     'none': 'training goes on',
 }
 MOST_WORKERS = 8
-
-
-@dataclass(kw_only=True)
-class CheckOptions(LaunchOptions):
-    """What a check is told, as ``tools/check_data.py --help`` says it.
-
-    Attributes:
-        split: ``'train'``, ``'val'``, ``'test'``: whose data sets are looked at.
-        json: File for the whole report.
-        workers: Threads that decode; None for one a core, eight at most.
-    """
-    split: Sequence[str] = SPLITS
-    json: Path | None = None
-    workers: int | None = None
 
 
 def check_data_sets(options: CheckOptions) -> list[Source]:
@@ -59,7 +45,8 @@ def check_data_sets(options: CheckOptions) -> list[Source]:
         raise UserError(f'--workers must be at least 1, got {options.workers}')
     if options.json:
         check_writable(Path(options.json))
-    cfg = load_config(options)
+    cfg = load_config(
+        LaunchOptions(options.config, cfg_options=options.cfg_options, data_root=options.data_root))
     sources = list(sources_of(cfg, options.split))
     if not sources:
         raise UserError(f'{options.config} reads no files in {", ".join(options.split)}')

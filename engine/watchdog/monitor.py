@@ -29,7 +29,6 @@ from .connections import close, connect, receive, send
 from .hang_detection import LEFT, Report, find_silent, find_slow_data, find_stuck
 from .phase_hooks import Phases, Progress
 
-HANG_LIMIT = 600.  # seconds
 REMINDER = 60.  # seconds between two warnings of slow data
 LONGEST = 10_000  # characters of a traceback
 BEAT = 1.  # seconds between two reports

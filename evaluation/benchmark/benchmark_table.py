@@ -1,7 +1,6 @@
 """The table that tools/benchmark.py prints: contestants measured in turns, and their ratios."""
 from __future__ import annotations
 
-import argparse
 import csv
 import statistics
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from colonnade.common.errors import UserError, file_errors
 from colonnade.models.fusion import fuse
 from colonnade.models.half_precision import half_type
 
+from ..options import BenchmarkOptions
 from .candidates import DETECTORS, NAMES, build_trunk
 from .machine import described, product_limit
 from .measurement import Job, peak_memory, time_in_turns, work_of
@@ -100,8 +100,8 @@ def draw(rows: list[Row], path: Path) -> None:
     figure.savefig(path)
 
 
-def check(args: argparse.Namespace) -> None:
-    """Raise a ValueError for what cannot be measured; sizes become pairs."""
+def check(args: BenchmarkOptions) -> None:
+    """Raise a ValueError for what cannot be measured, and set what depends on the machine."""
     if unknown := [name for name in args.opponents if name not in NAMES]:
         raise UserError(f'--opponents must be among {", ".join(NAMES)}, got {", ".join(unknown)}')
     if min(args.rounds, *args.batch_sizes) < 1:
@@ -132,26 +132,36 @@ def check(args: argparse.Namespace) -> None:
             built = build_trunk(trunk).eval()
         if fused:
             fuse(built)  # which raises if it cannot be
-    sizes = [size.split('x') for size in args.sizes]
-    args.sizes = [(int(size[0]), int(size[-1])) for size in sizes
-                  if len(size) < 3 and all(side.isdecimal() for side in size)]
-    if len(args.sizes) < len(sizes) or any(side % 16 or not side for s in args.sizes for side in s):
-        raise UserError('--sizes must be multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got '
-                        f'{", ".join(map("x".join, sizes))}')
+    sizes_of(args)
     args.ours = ('detector' if detectors else 'ours') + ('-fused' if args.fuse else
                                                          '-compiled' if args.compile else '')
 
 
-def jobs_of(args: argparse.Namespace) -> list[Job]:
+def sizes_of(args: BenchmarkOptions) -> list[tuple[int, int]]:
+    """Heights and widths.
+
+    Raises:
+        ValueError: If one is none that can be measured.
+    """
+    texts = [size.split('x') for size in args.sizes]
+    sizes = [(int(text[0]), int(text[-1])) for text in texts
+             if len(text) < 3 and all(side.isdecimal() for side in text)]  # yapf: disable
+    if len(sizes) < len(texts) or any(side % 16 or not side for size in sizes for side in size):
+        raise UserError('--sizes must be multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got '
+                        f'{", ".join(args.sizes)}')
+    return sizes
+
+
+def jobs_of(args: BenchmarkOptions) -> list[Job]:
     """What is to be measured; see :func:`check`."""
     return [
         Job(trunk, size, batch_size, args.train, args.pyramid, args.device, args.threads,
-            args.dtype, args.amp) for trunk in args.trunks for size in args.sizes
+            args.dtype, args.amp) for trunk in args.trunks for size in sizes_of(args)
         for batch_size in args.batch_sizes
     ]
 
 
-def benchmark(args: argparse.Namespace) -> Iterator[str]:
+def benchmark(args: BenchmarkOptions) -> Iterator[str]:
     """Measure, write what is asked for, and give the table's lines as they come.
 
     Args:

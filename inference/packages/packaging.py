@@ -1,19 +1,19 @@
 """What ``tools/package.py`` does."""
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from colonnade.common.errors import FileError, UserError
 
 from .. import load
+from ..options import CheckOptions, MakeOptions, PullOptions, PushOptions
 from . import hub
 from .creation import Words, make_package, read_metrics
 from .metadata import CONFIG, WEIGHTS, Card
 from .package import verified_card
 
 
-def make(args: argparse.Namespace) -> None:
+def make(args: MakeOptions) -> None:
     """Write a package and say what it holds.
 
     Args:
@@ -44,7 +44,7 @@ def make(args: argparse.Namespace) -> None:
     print(f'check with: colonnade package check {args.out}')
 
 
-def check(args: argparse.Namespace) -> None:
+def check(args: CheckOptions) -> None:
     """Compare hashes, read the config and load the model.
 
     Args:
@@ -60,7 +60,7 @@ def check(args: argparse.Namespace) -> None:
     print(f'{args.folder}: whole, and loads\n{model}')
 
 
-def push(args: argparse.Namespace) -> None:
+def push(args: PushOptions) -> None:
     """Upload a package, and compare what arrived.
 
     Args:
@@ -75,7 +75,7 @@ def push(args: argparse.Namespace) -> None:
     print(f'pushed and compared: {pushed}')
 
 
-def pull(args: argparse.Namespace) -> None:
+def pull(args: PullOptions) -> None:
     """Download a package, and compare what arrived.
 
     Args:

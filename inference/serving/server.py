@@ -9,9 +9,8 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -23,34 +22,15 @@ from urllib.parse import urlsplit
 from colonnade.common.errors import FileError, UserError
 from colonnade.configs import find_config
 from colonnade.models.fusion import is_fused
-from colonnade.models.half_precision import Amp
 
 from .. import Model, load
 from ..loading import CHECKPOINTS
-from .service import TIMEOUT, Service, affordable_pixels
+from ..options import ServeOptions
+from .service import Service, affordable_pixels
 from .uploads import MEGABYTE, Limits
 
 SECONDS_TO_END = 1  # for open pages, when all is answered
 SECONDS_TO_FINISH = 20  # for requests in work; Kubernetes kills after 30
-
-
-@dataclass(kw_only=True)
-class ServeOptions:
-    """What the server is told, as ``tools/serve.py --help`` says it."""
-    config: str | Path
-    checkpoint: str | Path | None = None
-    host: str = '127.0.0.1'
-    port: int = 7860
-    device: str | None = None
-    batch_size: int | None = None
-    max_megabytes: float = 20.
-    max_pixels: int | None = None
-    timeout: float = TIMEOUT
-    allowed_host: Sequence[str] = ()
-    cfg_options: dict[str, Any] | None = None
-    fuse: bool | None = None
-    amp: Amp = False
-    trust: bool = False
 
 
 def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:

@@ -1,7 +1,6 @@
 """What ``tools/new_config.py`` does, from its arguments to a config."""
 from __future__ import annotations
 
-import argparse
 import shlex
 from pathlib import Path
 
@@ -13,15 +12,17 @@ from colonnade.datasets.custom.instance_datasets import OwnData, describe_instan
 from colonnade.datasets.custom.label_map_datasets import describe_label_maps
 from colonnade.datasets.formats.data_format import Kind
 from colonnade.datasets.formats.format_detection import opened
+from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.config_files import read_file
 from colonnade.settings.findings import Finding
 
+from ..options import NewConfigOptions
 from .config_text import config_source, load_recipe, loads_masks, settings
 from .data_options import complete_data_options
 
 
-def read_recipe(args: argparse.Namespace) -> Config:
+def read_recipe(args: NewConfigOptions) -> Config:
     """Read the recipe, and fill in the options that follow from others.
 
     Args:
@@ -38,7 +39,7 @@ def read_recipe(args: argparse.Namespace) -> Config:
     return cfg
 
 
-def check_batch_size(cfg: Config, args: argparse.Namespace) -> None:
+def check_batch_size(cfg: Config, args: NewConfigOptions) -> None:
     """Raise a ValueError if the recipe's heads need more than one image."""
     head = cfg.model.get('decode_head')
     pools_to_one = isinstance(head, dict) and 1 in head.get('pool_scales', ())
@@ -46,7 +47,7 @@ def check_batch_size(cfg: Config, args: argparse.Namespace) -> None:
         raise UserError(f'--batch-size 1 is too small: {head.type} normalises one value per image')
 
 
-def look_at_data(args: argparse.Namespace,
+def look_at_data(args: DataOptions,
                  report: Report,
                  *,
                  masks: bool,
@@ -76,7 +77,7 @@ def look_at_data(args: argparse.Namespace,
             args, report, masks=masks, filter_cfg=filter_cfg, polygons_alone=polygons_alone)
 
 
-def _described(args: argparse.Namespace, report: Report, *, masks: bool, filter_cfg: dict,
+def _described(args: DataOptions, report: Report, *, masks: bool, filter_cfg: dict,
                polygons_alone: bool) -> OwnData | None:
     if args.coco:
         return describe_instances(
@@ -101,7 +102,7 @@ def _described(args: argparse.Namespace, report: Report, *, masks: bool, filter_
     return data
 
 
-def look_at_recipes_data(cfg: Config, args: argparse.Namespace, report: Report) -> OwnData | None:
+def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) -> OwnData | None:
     """As :func:`look_at_data`, with what a recipe uses of a COCO file.
 
     Files outside of the dataset's folder are faults, because training would refuse them, unless
@@ -123,13 +124,14 @@ def look_at_recipes_data(cfg: Config, args: argparse.Namespace, report: Report) 
     return data
 
 
-def write_config(cfg: Config, args: argparse.Namespace, data: OwnData) -> None:
+def write_config(cfg: Config, args: NewConfigOptions, data: OwnData) -> None:
     """Write the config, if it is one.
 
     Raises:
         OSError: If it cannot be written.
         ValueError: If it cannot be made of the recipe.
     """
+    assert args.out is not None  # see check_options
     content = settings(
         cfg, data, out=args.out, batch_size=args.batch_size, num_gpus=args.gpus, epochs=args.epochs)
     write_text(args.out, config_source(args.leaf, args.out, content, data))

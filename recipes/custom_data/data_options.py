@@ -1,23 +1,28 @@
 """Options that say where the data are, checked before anything is imported that takes time."""
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from pathlib import Path
 
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
+from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import repeated
+
+from ..options import NewConfigOptions
 
 LAYOUT = (('images', 'annotations'), ('training', 'validation'))  # of ADE20k
 
 
-def check_options(args: argparse.Namespace) -> None:
+def check_options(args: NewConfigOptions) -> Path:
     """Check the options of ``new_config``.
 
     Args:
-        args: The parsed command line; ``out`` is filled in.
+        args: Options of the tool; ``out`` is filled in.
+
+    Returns:
+        The file to write.
 
     Raises:
         UserError: If the file to write exists.
@@ -32,9 +37,10 @@ def check_options(args: argparse.Namespace) -> None:
         if getattr(args, option) is not None and getattr(args, option) < 1:
             raise UserError(f'--{option.replace("_", "-")} must be at least 1')
     check_data_options(args)
+    return args.out
 
 
-def check_data_options(args: argparse.Namespace) -> None:
+def check_data_options(args: DataOptions) -> None:
     """Raise a ValueError if the options that say where the data are do not go together."""
     check_split_options(args)
     if args.data and args.images:
@@ -51,12 +57,12 @@ def check_data_options(args: argparse.Namespace) -> None:
         if path.is_file():
             raise UserError(f"{path} is a file and --masks takes folders of label maps. Instances "
                             "in COCO's form are for --coco, with a config of a detector")
-    if not args.data and not (args.masks and len(args.masks) == 1) and args.images is None:
+    if not args.data and not (args.masks and len(args.masks) == 1) and not args.images:
         raise UserError('--images must name the folders of training and validation images')
     check_paths(args)
 
 
-def check_paths(args: argparse.Namespace) -> None:
+def check_paths(args: DataOptions) -> None:
     """Raise a ValueError that lists the files and folders that do not exist."""
     paths = [(option, path) for option in ('data', 'coco', 'masks', 'images')
              for path in getattr(args, option) or ()]  # yapf: disable
@@ -64,7 +70,7 @@ def check_paths(args: argparse.Namespace) -> None:
         raise UserError(f'no such file or folder: {format_names(missing)}')
 
 
-def check_split_options(args: argparse.Namespace) -> None:
+def check_split_options(args: DataOptions) -> None:
     """Raise a ValueError if the options that split one data set do not go together."""
     if args.split is None and (args.group or args.split_seed):
         raise UserError('--group and --split-seed are for --split')
@@ -79,7 +85,7 @@ def check_split_options(args: argparse.Namespace) -> None:
             raise UserError(f"--group {args.group} has no group in brackets, as '^([^_]+)_' has")
 
 
-def complete_data_options(args: argparse.Namespace) -> None:
+def complete_data_options(args: DataOptions) -> None:
     """Fill in the folders and names of classes that follow from other options.
 
     Args:
@@ -97,7 +103,7 @@ def complete_data_options(args: argparse.Namespace) -> None:
         args.masks = [args.masks[0] / LAYOUT[0][1] / split for split in LAYOUT[1]]
 
 
-def folders_of_images(args: argparse.Namespace) -> list[Path]:
+def folders_of_images(args: DataOptions) -> list[Path]:
     """The folders of training and validation images.
 
     Raises:
@@ -107,12 +113,12 @@ def folders_of_images(args: argparse.Namespace) -> list[Path]:
         if len(args.masks) > 1 or len(args.images or ()) != 1:
             raise UserError('--split takes one folder of --masks and one of --images')
         return args.images
-    if args.masks and len(args.masks) == 1 and args.images is None:
+    if args.masks and len(args.masks) == 1 and not args.images:
         if not (args.masks[0] / LAYOUT[0][1] / LAYOUT[1][0]).is_dir():
             raise UserError(f'{args.masks[0]} is not laid out as ADE20k (annotations/training, '
                             'images/training ...): name two folders of --masks and of --images')
         return [args.masks[0] / LAYOUT[0][0] / split for split in LAYOUT[1]]
-    if args.images is None:
+    if not args.images:
         raise UserError('--images must name the folders of training and validation images')
     if len(args.images) > 2 or len(args.masks or ()) > 2:
         raise UserError('--images and --masks take two folders, training and validation')

@@ -1,7 +1,6 @@
 """Data sets of instances in the forms of other programs, written from COCO files."""
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 from collections.abc import Mapping
@@ -14,8 +13,8 @@ from helpers.drawn_data import coco_content, draw_image
 from supervision import DetectionDataset
 
 from colonnade.datasets.formats.format_detection import opened
+from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
-from colonnade.tools.command_line import add_data_arguments
 
 Parts = Mapping[str, tuple[Path, dict[str, Any]]]  # train, val -> folder of images, COCO's content
 
@@ -189,15 +188,12 @@ def drawn_parts(folder: Path) -> Parts:
     return parts
 
 
-def options(*data: Path, out: Path, **values: Any) -> argparse.Namespace:
+def options(*data: Path, out: Path, **values: Any) -> DataOptions:
     """What tools with these data are told."""
-    parser = argparse.ArgumentParser()
-    add_data_arguments(parser)
-    args = parser.parse_args(['--data', *map(str, data)])
-    return argparse.Namespace(**{**vars(args), **values}, out=out)
+    return DataOptions(data=list(data), out=out, **values)
 
 
-def read(args: argparse.Namespace) -> tuple[list[dict[str, Any]], Report]:
+def read(args: DataOptions) -> tuple[list[dict[str, Any]], Report]:
     """Both COCO files that a door gives, and what it says."""
     report = Report()
     with opened(args, 'instances', report):

@@ -19,6 +19,7 @@ from colonnade.settings.dataset_paths import check_data
 from colonnade.settings.reading import LaunchOptions, load_config
 
 from ..html_pages import write_page
+from ..options import BrowseOptions
 from . import sections
 from .dataset_reader import ImageSet, chosen_images, read_set
 from .decoded_label_maps import LabelCounts, count_labels
@@ -32,47 +33,16 @@ from .statistics import LabelNumbers, Numbers, numbers_of
 SPLITS = ('train', 'val', 'test')
 
 
-@dataclass
-class BrowseOptions:
-    """What ``tools/browse.py`` is told.
-
-    Attributes:
-        config: A config file, or the name of a shipped config.
-        out: The page to write.
-        split: Whose images are shown: ``'train'``, ``'val'`` or ``'test'``.
-        num: Images that are shown, drawn by the seed.
-        index: Positions of images to show instead.
-        image: Names of images to show instead.
-        class_name: Show only images that have this class.
-        draws: How often each image passes the training pipeline.
-        limit: Images of a split that are decoded to find duplicates and to count label maps.
-        seed: Of all that is drawn at random.
-        data_root: Where the data set lies.
-        cfg_options: Settings that override the config.
-    """
-    config: str | Path
-    out: str | Path = 'browse.html'
-    split: str = 'train'
-    num: int = 24
-    index: Sequence[int] = ()
-    image: Sequence[str] = ()
-    class_name: str | None = None
-    draws: int = 3
-    limit: int = 5000
-    seed: int = 0
-    data_root: str | Path | None = None
-    cfg_options: dict[str, Any] | None = None
-
-    def check(self) -> None:
-        """Raise an error for options that cannot be followed."""
-        for name, least in (('num', 1), ('draws', 1), ('limit', 1), ('seed', 0)):
-            if getattr(self, name) < least:
-                raise UserError(f'--{name} is at least {least}, got {getattr(self, name)}')
-        if self.split not in SPLITS:
-            raise UserError(f'--split is {", ".join(SPLITS)}, got {self.split}')
-        if Path(self.out).exists():
-            raise UserError(f'{self.out} exists: name another --out, or remove it')
-        check_writable(Path(self.out))
+def check_options(options: BrowseOptions) -> None:
+    """Raise an error for options that cannot be followed."""
+    for name, least in (('num', 1), ('draws', 1), ('limit', 1), ('seed', 0)):
+        if getattr(options, name) < least:
+            raise UserError(f'--{name} is at least {least}, got {getattr(options, name)}')
+    if options.split not in SPLITS:
+        raise UserError(f'--split is {", ".join(SPLITS)}, got {options.split}')
+    if Path(options.out).exists():
+        raise UserError(f'{options.out} exists: name another --out, or remove it')
+    check_writable(Path(options.out))
 
 
 @dataclass(frozen=True)
@@ -119,8 +89,12 @@ def browse(config: str | Path, **options: Any) -> Browsed:
         TypeError: If there is no such option.
         ValueError: If config, options and data do not fit each other.
     """
-    told = BrowseOptions(config, **options)
-    told.check()
+    return browse_dataset(BrowseOptions(Path(config), **options))
+
+
+def browse_dataset(told: BrowseOptions) -> Browsed:
+    """As :func:`browse`, with options of ``colonnade browse``."""
+    check_options(told)
     cfg = load_config(
         LaunchOptions(
             find_config(told.config), cfg_options=told.cfg_options, data_root=told.data_root))

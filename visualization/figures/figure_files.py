@@ -1,7 +1,6 @@
 """What ``tools/visualize.py`` does: pictures of several images as files."""
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from colonnade.inference.inputs import Input, find_inputs
 from colonnade.inference.loading import CHECKPOINTS, check_kinds
 from colonnade.runtime.images import num_frames
 
+from ..options import VisualizeOptions
 from .figure_options import Options
 from .layout import as_bytes
 from .methods import KINDS, check, pictures, pictures_of
@@ -22,7 +22,7 @@ OPTIONS = ('blocks', 'heads', 'point', 'classifier', 'target', 'size', 'nearest'
 LEAST_DPI, MOST_DPI = 10, 1200
 
 
-def visualize(args: argparse.Namespace) -> Iterator[Path]:
+def visualize(args: VisualizeOptions) -> Iterator[Path]:
     """Write all pictures that the command line asks for, and give the path of each.
 
     All that can be wrong is looked at before anything is computed, as far as it can be known.
@@ -58,7 +58,7 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
 
 
 @file_errors()
-def files_of(args: argparse.Namespace) -> tuple[str | None, list[Input]]:
+def files_of(args: VisualizeOptions) -> tuple[str | None, list[Input]]:
     """The checkpoint, None where the config has weights of its own, and the images.
 
     Raises:
