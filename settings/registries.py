@@ -10,6 +10,8 @@ from mmengine import registry
 from mmengine.registry import DefaultScope, Registry
 from mmengine.utils import get_object_from_string
 
+from colonnade.common.name_lists import ask_for_names
+
 REGISTRIES = tuple(value for value in vars(registry).values() if isinstance(value, Registry))
 
 #: packages whose classes do what their names and signatures say
@@ -99,6 +101,6 @@ def unknown_type(name: str) -> str:
     """That a type is not known, and the one that was meant."""
     types = {known.lower(): known for known in known_types()}
     near = [types[low] for low in get_close_matches(name.lower(), types, n=3, cutoff=0.7)]
-    meant = f'; did you mean {" or ".join(near)}?' if near else ''
+    meant = '; ' + ask_for_names(near) if near else ''
     shown = name if may_be_name(name) else repr(name)
     return f'the type {shown} is not known{meant}'

@@ -13,7 +13,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS
 from mmseg.evaluation import IoUMetric
 
-from colonnade.engine.training import TrainOptions, training_config
+from colonnade.engine.training import TrainOptions, training_settings
 from colonnade.recipes.config_report import examine
 from colonnade.settings.checks.all_checks import check_config, findings
 from colonnade.settings.config_types import check_kinds, kind_problems
@@ -397,7 +397,7 @@ def test_sections_of_another_kind(text: str, says: str, shapes: Path, tmp_path: 
     options = TrainOptions(
         tmp_path / 'own.py', data_root=shapes / 'ade', work_dir=tmp_path / 'run', patience=1)
     with pytest.raises(ValueError, match=says):
-        training_config(options)
+        training_settings(options)
     if ' must be ' in says:
         assert re.search(says, str(examine(tmp_path / 'own.py')[0]))
 
@@ -501,5 +501,6 @@ def test_metrics_in_a_tuple() -> None:
 
 
 def test_options_of_another_kind() -> None:
-    found, = examine(config('sem_fpn'), cfg_options={'model.backbone': 'x'})
-    assert 'model.backbone must be a dict of settings' in str(found)
+    error, note = examine(config('sem_fpn'), cfg_options={'model.backbone': 'x'})
+    assert 'model.backbone must be a dict of settings' in str(error)
+    assert str(note) == 'all other rules were not asked: correct the errors first'

@@ -14,10 +14,10 @@ from colonnade.common.storage.file_access import is_remote
 from ..classes import class_heads
 from ..dataset_paths import classes_of, evaluators, find_datasets, paths_of_setting
 from ..findings import Finding
+from ..known_settings import value_of
 from ..pipeline_steps import loads_annotations, name_of
 from ..registries import find_class
 from .class_checks import reads_categories
-from .setting_types import value_of
 
 #: detectors' parts that give masks are called so
 MASKS = ('mask_head', 'mask_branch', 'mask_iou_head', 'panoptic_head', 'segm_head')
@@ -175,8 +175,8 @@ def palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Find
                 'name a colour for each class, or remove the palette')
 
 
-def window_problems(cfg: Config) -> Iterator[Finding]:
-    """Windows of tests that leave gaps, and crops that are smaller than a patch."""
+def window_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield windows of tests that leave gaps, and crops that are smaller than a patch."""
     test_cfg = cfg.model.get('test_cfg') or {}
     if not isinstance(test_cfg, dict) or test_cfg.get('mode') != 'slide':
         return

@@ -9,11 +9,11 @@ from mmengine.registry import DATASETS, TRANSFORMS
 
 from ..dataset_paths import evaluators, find_datasets
 from ..findings import Finding
+from ..known_settings import value_of
 from ..pipeline_steps import (every_step, kind_of_step, loads_annotations, name_of, packs,
                               users_steps)
 from ..registries import find_class
 from .dataset_checks import library_of
-from .setting_types import value_of
 
 
 def pipeline_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from mmengine.config import Config, ConfigDict
 
 from ..findings import Finding
+from ..overrides import exists, value_at
 from ..pipeline_steps import name_of
 
 #: what mmengine wants together, or not at all
@@ -16,6 +17,8 @@ TOGETHER = {
     'test': ('test_dataloader', 'test_cfg', 'test_evaluator'),
 }
 NEVER = 10**8  # an end that is none, as mmengine's own of INF
+
+MAX_SEED = 2**32 - 1  # of numpy
 
 
 class Length(NamedTuple):
@@ -36,6 +39,25 @@ def completeness_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator
                           keys, f'set all of {", ".join(keys)}, or none')
 
 
+def number_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield numbers that torch would refuse once data are loaded, or without naming their key."""
+    minima = {'randomness.seed': 0}
+    for name in dataloaders:
+        minima |= {f'{name}.batch_size': 1, f'{name}.num_workers': 0}
+    if 'train_dataloader' in dataloaders:
+        minima['optim_wrapper.optimizer.lr'] = 0
+    content = cfg.to_dict()
+    for key, minimum in minima.items():
+        value = value_at(content, key) if exists(content, key) else None
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            continue
+        if value < minimum:
+            yield Finding('number-range', f'{key} is {value}', (key, ), f'it is at least {minimum}')
+        elif key == 'randomness.seed' and value > MAX_SEED:
+            yield Finding('number-range', f'{key} is {value}', (key, ),
+                          f'it is below {MAX_SEED + 1}')
+
+
 def length_of(cfg: Config) -> Length | None:
     """How long a training is; None if the config does not say."""
     loop = cfg.get('train_cfg') or {}
@@ -45,8 +67,10 @@ def length_of(cfg: Config) -> Length | None:
     return None
 
 
-def schedule_problems(cfg: Config) -> Iterator[Finding]:
-    """What a training of this length never reaches, and lengths that are impossible."""
+def schedule_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield what a training of this length never reaches, and lengths that are impossible."""
+    if 'train_dataloader' not in dataloaders:
+        return
     loop, length = cfg.get('train_cfg') or {}, length_of(cfg)
     for key in ('max_epochs', 'max_iters', 'val_interval'):
         if isinstance(loop.get(key), int) and loop[key] < 1:

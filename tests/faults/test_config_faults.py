@@ -21,9 +21,9 @@ from mmseg.datasets import BaseSegDataset
 from colonnade.inference.loading import load
 from colonnade.models import build_checks
 from colonnade.settings.checks.all_checks import check_model, findings
-from colonnade.settings.checks.numbers import number_problems
-from colonnade.settings.checks.setting_types import value_of
+from colonnade.settings.checks.schedule import number_problems
 from colonnade.settings.findings import Finding
+from colonnade.settings.known_settings import value_of
 from colonnade.settings.reading import read_config
 from colonnade.settings.registries import find_class, is_known
 
