@@ -12,7 +12,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from .registries import find_class, is_users
+from .registries import bases_of, find_class, is_users
 
 #: top level of a config: arguments of mmengine's runners, and what they and ours also read
 TOP = {
@@ -99,7 +99,7 @@ def get_arguments(cls: Any) -> dict[str, Any] | None:
 
 def signatures(cls: Any) -> Iterator[tuple[type, Mapping[str, inspect.Parameter]]]:
     """Yield the parameters of a class and of each base that has an ``__init__`` of its own."""
-    for base in cls.__mro__ if inspect.isclass(cls) else ():
+    for base in bases_of(cls):
         if '__init__' in vars(base) and base is not object:
             yield base, inspect.signature(vars(base)['__init__']).parameters
 

@@ -220,6 +220,19 @@ def build_error() -> Iterator[None]:
         raise UserCodeError(f'a part of the config cannot be built: {error}') from error
 
 
+@contextmanager
+def errors_of_others(text: str) -> Iterator[None]:
+    """Context manager that makes a UserCodeError of any error of a third-party class.
+
+    Args:
+        text: What cannot be done then, for the message.
+    """
+    try:
+        yield
+    except Exception as error:  # third-party classes raise anything
+        raise UserCodeError(f'{text}: {type(error).__name__}: {error}') from error
+
+
 def explained(text: str) -> str:
     """What a registry says of a type that it does not know, with the one that was meant."""
     name, found, _ = text.partition(' is not in the ')

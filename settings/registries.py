@@ -1,6 +1,7 @@
 """What a config's ``type`` stands for, without building it."""
 from __future__ import annotations
 
+import inspect
 import sys
 from difflib import get_close_matches
 from traceback import walk_tb
@@ -61,14 +62,23 @@ def may_be_name(text: str) -> bool:
     return all(text.split('.')) and '\0' not in text
 
 
+def package_of(cls: Any) -> str:
+    """Return the package of a class or function; empty for what has none, such as None."""
+    return str(getattr(cls, '__module__', '')).partition('.')[0]
+
+
+def bases_of(cls: Any) -> tuple[type, ...]:
+    """Return a class and all that it extends; nothing for what is not a class."""
+    return inspect.getmro(cls) if inspect.isclass(cls) else ()
+
+
 def is_users(cls: Any) -> bool:
-    """Whether a class is of no library that we know, so that it may do anything.
+    """Return True if a class is of no library that we know, so that it may do anything.
 
     Args:
-        cls: A class or function that makes a part; None is no user's.
+        cls: A class or function that makes a part; None is not a user's.
     """
-    package = getattr(cls, '__module__', LIBRARIES[0]).partition('.')[0]
-    return package not in LIBRARIES
+    return package_of(cls) not in ('', *LIBRARIES)
 
 
 def runs_user_code(error: BaseException) -> bool:

@@ -1,7 +1,6 @@
 """Data sets, metrics and heads: does each give what the next one needs?"""
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +15,7 @@ from ..dataset_paths import classes_of, evaluators, find_datasets, paths_of_sett
 from ..findings import Finding
 from ..known_settings import value_of
 from ..pipeline_steps import loads_annotations, name_of
-from ..registries import find_class
+from ..registries import bases_of, find_class, package_of
 from .class_checks import reads_categories
 
 #: detectors' parts that give masks are called so
@@ -25,12 +24,8 @@ MASKS = ('mask_head', 'mask_branch', 'mask_iou_head', 'panoptic_head', 'segm_hea
 
 def library_of(kind: Any, *registries: Any) -> str:
     """mmdet, mmseg or another package that a type is of, or whose class it extends."""
-    cls = find_class(kind, *registries)
-    for base in cls.__mro__ if inspect.isclass(cls) else ():
-        package = base.__module__.partition('.')[0]
-        if package in ('mmdet', 'mmseg'):
-            return package
-    return ''
+    packages = map(package_of, bases_of(find_class(kind, *registries)))
+    return next((package for package in packages if package in ('mmdet', 'mmseg')), '')
 
 
 def metric_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:

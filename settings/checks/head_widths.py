@@ -12,7 +12,7 @@ from mmengine.registry import MODELS
 from ..findings import Finding
 from ..known_settings import value_of
 from ..pipeline_steps import name_of
-from ..registries import find_class
+from ..registries import bases_of, find_class
 
 DETECTION_TRANSFORMERS = ('DeformableDETR', 'DINO', 'DDQDETR')
 
@@ -150,7 +150,7 @@ def strides_for_dense_head(head: ConfigDict, strides: Sequence[float]) -> list[f
     SOLO's heads halve the resolution of the first level, and resize the last one to that of its
     neighbor, before they read them.
     """
-    bases = getattr(find_class(head.get('type'), MODELS), '__mro__', ())
+    bases = bases_of(find_class(head.get('type'), MODELS))
     if len(strides) > 1 and any(base.__name__ == 'SOLOHead' for base in bases):
         return [2 * strides[0], *strides[1:-1], strides[-2]]
     return list(strides)

@@ -13,7 +13,7 @@ from colonnade.common.name_lists import suggest_names
 
 from ..findings import Finding
 from ..known_settings import FREE, TOP, is_misspelt, names_read_from, parameter_of
-from ..registries import find_class, loaded_scopes, may_be_name, unknown_type
+from ..registries import find_class, loaded_scopes, may_be_name, package_of, unknown_type
 
 #: which registries a type is looked up in, by the last name of its path; others in all
 REGISTRIES = {
@@ -82,7 +82,7 @@ def problems_of_part(part: dict[str, Any], path: list[str]) -> Iterator[Finding]
     shown = f'{name} ({kind if isinstance(kind, str) else kind.__name__})' if kind else name
     for key, value in part.items():
         if known is not None and key not in known:
-            if path[0] == 'model' and not is_ours(cls) and not any(
+            if path[0] == 'model' and package_of(cls) != 'colonnade' and not any(
                     is_misspelt(key, other) for other in known):
                 continue  # some classes read settings before they are built: building will tell
             meant = suggest_names(key, known - {'type', '_scope_'})
@@ -106,11 +106,6 @@ def is_looked_up(kind: Any, path: list[str]) -> bool:
     scope, _, _ = str(kind).rpartition('.')
     waits = scope and scope not in loaded_scopes() and may_be_name(str(kind))
     return bool(registries_at(path)) and not waits
-
-
-def is_ours(cls: Any) -> bool:
-    """Whether a class is colonnade's, whose signature says all that it takes."""
-    return str(getattr(cls, '__module__', '')).partition('.')[0] == 'colonnade'
 
 
 def number_expected(cls: Any, path: list[str], key: str) -> str | None:
