@@ -27,6 +27,19 @@ class Length(NamedTuple):
     unit: str  # epochs or iterations
     place: str  # the key that says it
 
+    def missed(self, rule: str, place: str, value: Any, result: str) -> Finding:
+        """Return a finding on a setting that this training does not reach."""
+        return Finding(
+            rule, f'{place} is {value}, and training has {self.number} {self.unit} '
+            f'({self.place}): {result}', (place, self.place))
+
+    def missed_epochs(self, rule: str, part: str, result: str) -> Finding:
+        """Return a finding on a part that counts epochs, which this training does not."""
+        place = f'{part}.by_epoch'
+        return Finding(rule,
+                       f'{place} is True, and training counts iterations ({self.place}): {result}',
+                       (place, self.place), f'set {place}=False')
+
 
 def completeness_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
     """Parts of training, validation and test of which others are missing."""
@@ -99,16 +112,11 @@ def interval_problems(cfg: Config, loop: ConfigDict, length: Length) -> Iterator
         return
     begin, interval = loop.get('val_begin', 1), loop.get('val_interval')
     if isinstance(begin, int) and begin > length.number:
-        yield Finding(
-            'late-evaluation',
-            f'train_cfg.val_begin is {begin}, and training has {length.number} {length.unit} '
-            f'({length.place}): it is never evaluated', ('train_cfg.val_begin', length.place))
+        yield length.missed('late-evaluation', 'train_cfg.val_begin', begin,
+                            'it is never evaluated')
     elif isinstance(interval, int) and interval > length.number:
-        yield Finding(
-            'late-evaluation',
-            f'train_cfg.val_interval is {interval}, and training has {length.number} '
-            f'{length.unit} ({length.place}): it is evaluated at its end alone',
-            ('train_cfg.val_interval', length.place))
+        yield length.missed('late-evaluation', 'train_cfg.val_interval', interval,
+                            'it is evaluated at its end alone')
 
 
 def checkpoint_problems(cfg: Config, length: Length) -> Iterator[Finding]:
@@ -126,17 +134,11 @@ def checkpoint_problems(cfg: Config, length: Length) -> Iterator[Finding]:
         return  # the best alone is wanted
     saved = 'a checkpoint is saved at its end alone' if saves_last else 'no checkpoint is saved'
     if by_epoch and length.unit == 'iterations':
-        yield Finding(
-            'late-checkpoint',
-            f'{place}.by_epoch is True, and training counts iterations ({length.place}): {saved}',
-            (f'{place}.by_epoch', length.place), f'set {place}.by_epoch=False')
+        yield length.missed_epochs('late-checkpoint', place, saved)
         return
     comparable = by_epoch == (length.unit == 'epochs')
     if interval < 1 or comparable and interval > length.number:
-        yield Finding(
-            'late-checkpoint',
-            f'{place}.interval is {interval}, and training has {length.number} {length.unit} '
-            f'({length.place}): {saved}', (f'{place}.interval', length.place))
+        yield length.missed('late-checkpoint', f'{place}.interval', interval, saved)
 
 
 def scheduler_problems(where: str, scheduler: Any, length: Length) -> Iterator[Finding]:
@@ -145,11 +147,7 @@ def scheduler_problems(where: str, scheduler: Any, length: Length) -> Iterator[F
         return
     by_epoch = scheduler.get('by_epoch', True)
     if by_epoch and length.unit == 'iterations':
-        yield Finding(
-            'late-change',
-            f'{where}.by_epoch is True, and training counts iterations ({length.place}): it '
-            'never changes anything', (f'{where}.by_epoch', length.place),
-            f'set {where}.by_epoch=False')
+        yield length.missed_epochs('late-change', where, 'it never changes anything')
         return
     if by_epoch != (length.unit == 'epochs'):
         return  # iterations of epochs are known with the data
