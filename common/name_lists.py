@@ -1,7 +1,8 @@
-"""Lists of names in messages."""
+"""Names in messages: lists of them, and those that were meant."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -9,3 +10,20 @@ def format_names(names: Sequence[Any], max_names: int = 10) -> str:
     """Return the first names, separated by commas, and the number of the others."""
     more = f' and {len(names) - max_names} more' if len(names) > max_names else ''
     return ', '.join(map(str, names[:max_names])) + more
+
+
+def suggest_names(name: str, known: Iterable[str], *, count: int = 1, cutoff: float = 0.6) -> str:
+    """Return "did you mean A or B?", or an empty string if no known name is similar.
+
+    Args:
+        name: Name that a user wrote.
+        known: Possible names.
+        count: Maximum number of names to suggest.
+        cutoff: Minimum similarity, from 0 to 1.
+    """
+    return ask_for_names(get_close_matches(name, list(known), n=count, cutoff=cutoff))
+
+
+def ask_for_names(names: Sequence[str]) -> str:
+    """Return "did you mean A or B?"; an empty string for no names."""
+    return f'did you mean {" or ".join(names)}?' if names else ''

@@ -67,7 +67,7 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
     """The loop of a test, from the first image to the metric, and what of it is the model."""
     from mmengine.runner import Runner
 
-    from colonnade.evaluation.testing import TestOptions, prepared_runner, testing_config
+    from colonnade.evaluation.testing import TestOptions, prepared_runner, testing_settings
     from colonnade.models.half_precision import keep_answers_float32
     options = TestOptions(
         config=args.config,
@@ -77,7 +77,7 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
         work_dir=folder / ('their_test' if theirs else 'our_test'),
         amp=args.amp)
     if theirs:
-        cfg, _ = testing_config(options)
+        cfg = testing_settings(options).config
         cfg.test_evaluator.type = cfg.test_evaluator.type.replace('FasterCoco', 'Coco')
         runner = Runner.from_cfg(cfg)
     else:

@@ -25,12 +25,10 @@ from colonnade.datasets.training_checks import check_loaded_data, loaded_dataset
 from colonnade.datasets.validation.preflight import check_before_training
 from colonnade.models.class_transfer import NewClasses
 from colonnade.models.half_precision import Amp, half_type
-from colonnade.settings.checks.all_checks import check_config, log_warnings
-from colonnade.settings.config_types import reading_config
-from colonnade.settings.dataset_paths import check_data, exists
-from colonnade.settings.findings import Finding
+from colonnade.settings.dataset_paths import exists
 from colonnade.settings.pipeline_steps import name_of
-from colonnade.settings.reading import check_metrics, load_config
+from colonnade.settings.reading import reading_config
+from colonnade.settings.settings import Settings
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
@@ -53,8 +51,8 @@ from .work_dir.trackers import same_wandb_run
 
 
 @reading_config
-def training_config(options: TrainOptions) -> tuple[Config, list[Finding]]:
-    """The config that is asked for, checked as far as it can be without a model, and warnings.
+def training_settings(options: TrainOptions) -> Settings:
+    """Return the settings that are asked for, checked as far as they can be without a model.
 
     Raises:
         OSError: If a file or folder is missing.
@@ -63,18 +61,20 @@ def training_config(options: TrainOptions) -> tuple[Config, list[Finding]]:
     if options.on_bad_data not in ON_BAD_DATA:
         raise UserError(f'on_bad_data must be {" or ".join(ON_BAD_DATA)}, got '
                         f'{options.on_bad_data!r}')
-    cfg = load_config(options)
-    check_metrics(cfg, 'val_evaluator')
-    check_data(cfg, ('train_dataloader', 'val_dataloader'))
-    check_pickles(cfg, ('train_dataloader', 'val_dataloader'), trust=options.trust)
-    set_start(cfg, options.resume, options.load_from, options.new_classes)
-    warnings = check_config(cfg, ('train_dataloader', 'val_dataloader'))
+    dataloaders = ('train_dataloader', 'val_dataloader')
+
+    def start(cfg: Config) -> None:
+        check_pickles(cfg, dataloaders, trust=options.trust)
+        set_start(cfg, options.resume, options.load_from, options.new_classes)
+
+    settings = Settings.load(options, dataloaders, change=start)
+    cfg = settings.config
     set_total_batch(cfg, options)
     set_amp(cfg, options.amp)
     set_sharding(cfg, options.fsdp, options.checkpoints)
     set_batch_size(cfg, options.auto_scale_lr, options.accumulate)
     settle(cfg, options.patience, options.min_delta, options.tracker)
-    return cfg, warnings
+    return settings
 
 
 def set_start(cfg: Config, resume: str | None, load_from: str | None, new_classes: bool) -> None:
@@ -264,14 +264,15 @@ def prepared_runner(
         OSError: If a file or folder is missing, or cannot be written.
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
-    cfg, warnings = training_config(options)
+    settings = training_settings(options)
+    cfg = settings.config
     check_writable(Path(cfg.work_dir, TABLE))
     with trusting(options.trust), sole_run(cfg, folder_of(cfg)), ExitStack() as stack:
         stack.enter_context(same_wandb_run(cfg, options.tracker))
         runner = build_runner(cfg)
         stack.enter_context(watched(runner, options.hang_limit))
         go_on(runner)
-        log_warnings(warnings)
+        settings.log_warnings()
         check_same_start(runner)
         skip_samples(runner, options.on_bad_data)
         check_before_training(cfg, skip=options.on_bad_data == 'skip')

@@ -37,12 +37,10 @@ from colonnade.engine.watchdog import watched
 from colonnade.engine.work_dir.metric_values import Metrics, complete
 from colonnade.models.fusion import fuse_if_wanted, is_fused
 from colonnade.models.half_precision import compute_in, half_type, name_of_type
-from colonnade.settings.checks.all_checks import check_config, log_warnings
-from colonnade.settings.config_types import reading_config
-from colonnade.settings.dataset_paths import check_data, evaluators
-from colonnade.settings.findings import Finding
-from colonnade.settings.reading import check_metrics, load_config
+from colonnade.settings.dataset_paths import evaluators
+from colonnade.settings.reading import reading_config
 from colonnade.settings.registries import find_class
+from colonnade.settings.settings import Settings
 from colonnade.weights.files import trusting
 from colonnade.weights.sharded_files import is_checkpoint
 
@@ -75,27 +73,27 @@ def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metr
 
 
 @reading_config
-def testing_config(options: TestOptions) -> tuple[Config, list[Finding]]:
-    """The config that is asked for, checked as far as it can be without a model, and warnings.
+def testing_settings(options: TestOptions) -> Settings:
+    """Return the settings that are asked for, checked as far as they can be without a model.
 
     Raises:
         OSError: If a file or folder is missing.
         ValueError: If the config, the options and the data do not fit each other.
     """
-    cfg = load_config(options)
-    check_metrics(cfg, 'test_evaluator')
-    drop_averaging(cfg)
     if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
         raise MissingFileError(f'no checkpoint {options.checkpoint}')
-    cfg.load_from, cfg.resume = options.checkpoint, False
-    if cfg.get('runner_type') == ShardedRunner.__name__:  # a config that a run dumped
-        cfg.pop('runner_type')  # an evaluation has no states to share out
-    check_data(cfg, ('test_dataloader', ))
-    check_pickles(cfg, ('test_dataloader', ), trust=options.trust)
-    warnings = check_config(cfg, ('test_dataloader', ), [label_problems])
+
+    def start(cfg: Config) -> None:
+        drop_averaging(cfg)
+        cfg.load_from, cfg.resume = options.checkpoint, False
+        if cfg.get('runner_type') == ShardedRunner.__name__:  # a config that a run dumped
+            cfg.pop('runner_type')  # an evaluation has no states to share out
+        check_pickles(cfg, ('test_dataloader', ), trust=options.trust)
+
+    settings = Settings.load(options, ('test_dataloader', ), change=start, further=[label_problems])
     if options.tta:
-        augment_tests(cfg)
-    return cfg, warnings
+        augment_tests(settings.config)
+    return settings
 
 
 @contextmanager
@@ -107,14 +105,15 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
     dtype = half_type(options.amp, get_device())
-    cfg, warnings = testing_config(options)
+    settings = testing_settings(options)
+    cfg = settings.config
     check_writable(Path(cfg.work_dir, 'metrics.json'))
     if options.out:
         check_writable(Path(options.out))
     with trusting(options.trust), ExitStack() as stack:
         runner = build_runner(cfg)
         stack.enter_context(watched(runner, options.hang_limit))
-        log_warnings(warnings)
+        settings.log_warnings()
         check_same_start(runner)
         if isinstance(runner, StrictRunner):
             runner.prepare = partial(

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any
 
 import torch
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import DATASETS, MODELS, DefaultScope
@@ -19,12 +19,12 @@ from colonnade.configs import find_config
 from colonnade.models.fusion import fuse_if_wanted
 from colonnade.models.half_precision import Amp, compute_in, half_type
 from colonnade.models.meta_device import with_plain_norms
-from colonnade.models.random_weights import without_initializers
 from colonnade.runtime.colors import distinct_colors
 from colonnade.runtime.images import SUFFIXES
 from colonnade.settings.backbone_config import settle_trunk
 from colonnade.settings.checks.all_checks import check_model, log_warnings
 from colonnade.settings.classes import heads_of_all_classes, num_classes_of
+from colonnade.settings.config_values import without_key
 from colonnade.settings.dataset_paths import find_datasets, names_of_classes
 from colonnade.settings.overrides import merge_options
 from colonnade.settings.reading import build_error, prepare_library, read_config
@@ -114,7 +114,8 @@ def build_model(cfg: Config, weights: str | Path, place: torch.device, *, trust:
     settle_trunk(settings)
     checkpoint = None
     if not trust:
-        settings = without_initializers(settings)
+        settings = ConfigDict(without_key(settings,
+                                          'init_cfg'))  # all weights are loaded from a file
         if Path(weights).suffix == '.safetensors':
             check_stored_shapes(settings, weights, str(weights))
         else:

@@ -12,10 +12,12 @@ from mmengine.logging import MMLogger
 from mmengine.registry import DefaultScope
 from torch import nn
 
+from colonnade.common.errors import UserCodeError
 from colonnade.settings.backbone_config import trunk_of
 from colonnade.settings.checks.pretrained_weights import PLACE
 from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import name_of
+from colonnade.settings.reading import errors_of_others
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
 from colonnade.weights.pretrained import pretrained_of
@@ -42,12 +44,11 @@ def problems_when_built(cfg: Config, *, step: bool) -> Iterator[Finding]:
     """As :func:`building_problems`, in the config's scope."""
     MMLogger.get_current_instance().setLevel(logging.ERROR)  # parts of models say what they are
     try:
-        model = build_without_memory(cfg.model)
-    except Exception as error:  # of classes of others
-        yield Finding(
-            'model-build',
-            f'the model cannot be built: {first_line(error)}', ('model', ),
-            cause=error)
+        with errors_of_others('the model cannot be built'):
+            model = build_without_memory(cfg.model)
+    except UserCodeError as error:
+        yield Finding('model-build', str(error).partition('\n')[0], ('model', ),
+                      cause=error.__cause__)  # yapf: disable
         return
     yield from unmatched_keys(cfg, model)
     if trunk_of(cfg.model) is None:
@@ -72,11 +73,6 @@ def step_problem(cfg: Config) -> Iterator[Finding]:
             f'a step of training on two drawn images fails: {type(fault).__name__}: {fault}',
             ('model', ),
             cause=fault)
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, in a line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def unmatched_keys(cfg: Config, model: nn.Module) -> Iterator[Finding]:

@@ -10,9 +10,10 @@ import torch
 from mmengine.config import Config
 from torch import Tensor, nn
 
-from colonnade.common.errors import UserCodeError, UserError
+from colonnade.common.errors import UserError
 from colonnade.settings.classes import class_heads, for_num_classes, merged, num_classes_of
 from colonnade.settings.dataset_paths import classes_of, find_datasets
+from colonnade.settings.reading import errors_of_others
 from colonnade.weights.state_dicts import State, trained_classes
 
 from .meta_device import build_without_memory
@@ -50,11 +51,8 @@ def rows_by_class(cfg: Config, num_classes: int) -> dict[str, Rows]:
         head.update(merged(head, for_num_classes(head, num_classes_of(head) + 1)))
         if head.get('out_channels') == 1:  # for two classes; the row is of neither alone
             del head['out_channels']
-    try:
+    with errors_of_others('which layers depend on the classes is not to be found'):
         now, more = (shapes_of(build_without_memory(model)) for model in (cfg.model, grown))
-    except Exception as error:  # whatever a head says to one class more
-        raise UserCodeError(
-            f'which layers depend on the classes is not to be found: {error}') from error
     found = {}
     for key, shape in now.items():
         changed = [dim for dim, sides in enumerate(zip(shape, more[key], strict=True))

@@ -9,7 +9,8 @@ from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from colonnade.common.errors import UserCodeError, UserError
+from colonnade.common.errors import UserError
+from colonnade.settings.reading import errors_of_others
 
 from .meta_device import build_without_memory
 
@@ -28,11 +29,8 @@ def build(part: dict[str, Any]) -> nn.Module:
     Raises:
         ValueError: If it cannot be built.
     """
-    try:
+    with errors_of_others(f'{part.get("type")} cannot be built'):
         return build_without_memory(ConfigDict(part))
-    except Exception as error:  # of classes of others
-        raise UserCodeError(f'{part.get("type")} cannot be built: {type(error).__name__}: '
-                            f'{error}') from error
 
 
 def run(part: nn.Module, inputs: Any) -> list[Tensor]:
@@ -42,11 +40,8 @@ def run(part: nn.Module, inputs: Any) -> list[Tensor]:
         ValueError: If it gives something else, or cannot be run.
     """
     name = type(part).__name__
-    try:
-        with torch.device('meta'):
-            maps = part(inputs)
-    except Exception as error:  # of classes of others
-        raise UserCodeError(f'{name} cannot be run: {type(error).__name__}: {error}') from error
+    with errors_of_others(f'{name} cannot be run'), torch.device('meta'):
+        maps = part(inputs)
     maps = [maps] if isinstance(maps, Tensor) else maps
     if not isinstance(maps, (list, tuple)) or not all(
             isinstance(each, Tensor) and each.ndim == 4 for each in maps):

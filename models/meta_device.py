@@ -4,8 +4,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
 from torch import nn
+
+from colonnade.settings.config_values import map_dicts
 
 
 def build_without_memory(model: dict[str, Any]) -> nn.Module:
@@ -29,11 +32,10 @@ def with_plain_norms(value: Any) -> Any:
 
     That one cannot be built before processes have found each other. Names of parameters are equal.
     """
-    if isinstance(value, dict):
-        plain = type(value)({key: with_plain_norms(item) for key, item in value.items()})
-        if str(value.get('type')).rpartition('.')[2] == 'MMSyncBN':
-            plain['type'] = 'BN'
-        return plain
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(with_plain_norms, value))
-    return value
+
+    def change(part: dict[str, Any]) -> ConfigDict:
+        if str(part.get('type')).rpartition('.')[2] == 'MMSyncBN':
+            part['type'] = 'BN'
+        return ConfigDict(part)
+
+    return map_dicts(value, change)

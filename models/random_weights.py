@@ -52,17 +52,3 @@ def without_pretrained(value: Any, name: str, changes: list[str]) -> Any:
         return type(value)(
             without_pretrained(item, name, changes) for item in value if keeps(item, name))
     return value
-
-
-def without_initializers(value: Any) -> Any:
-    """Return a copy of a part of a config without any ``init_cfg``.
-
-    Args:
-        value: Of a model whose weights are all loaded from a file.
-    """
-    if isinstance(value, dict):
-        return type(value)(
-            (key, without_initializers(item)) for key, item in value.items() if key != 'init_cfg')
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(without_initializers, value))
-    return value

@@ -12,6 +12,10 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.structures import PixelData
 from torch import Tensor, nn
 
+from colonnade.common.errors import UserCodeError
+from colonnade.settings.overrides import paths_below
+from colonnade.settings.reading import errors_of_others
+
 from .meta_device import with_plain_norms
 from .random_weights import random_model
 
@@ -19,7 +23,7 @@ from .random_weights import random_model
 SIDES = (128, 512)
 
 
-def trial_fault(cfg: Config, *, gradients: bool = False) -> Exception | None:
+def trial_fault(cfg: Config, *, gradients: bool = False) -> BaseException | None:
     """Return the error of a model that cannot take a step of training; None if it can.
 
     Args:
@@ -27,15 +31,16 @@ def trial_fault(cfg: Config, *, gradients: bool = False) -> Exception | None:
         gradients: Whether maps are those of training. Without gradients, on a CPU, they are in
             channels-last order, which some heads cannot view.
     """
-    fault: Exception | None = None
+    fault: BaseException | None = None
     for side in SIDES:
         try:
-            with torch.set_grad_enabled(gradients), warnings.catch_warnings():
+            with torch.set_grad_enabled(gradients), warnings.catch_warnings(), \
+                    errors_of_others('a step of training fails'):
                 warnings.simplefilter('ignore')
                 trial_loss(trial_model(cfg, side), cfg, side)
             return None
-        except Exception as error:  # of classes of others
-            fault = error
+        except UserCodeError as error:
+            fault = error.__cause__
     return fault
 
 
@@ -68,12 +73,8 @@ def loads_masks(cfg: Config) -> bool:
 
 
 def values_of(value: Any, name: str) -> Iterator[Any]:
-    """What a setting is, wherever it stands."""
-    if isinstance(value, dict):
-        yield from (item for key, item in value.items() if key == name)
-    for item in value.values() if isinstance(value, dict) else \
-            value if isinstance(value, (list, tuple)) else ():
-        yield from values_of(item, name)
+    """Yield the values of a setting, wherever it is below a part of a config."""
+    return (item for path, item in paths_below(value) if path.rpartition('.')[2] == name)
 
 
 def drawn_boxes(size: tuple[int, int],

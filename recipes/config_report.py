@@ -39,7 +39,7 @@ def examine(config: str | Path,
     """
     cfg = read_config(Path(config))
     if found := kind_findings(cfg):
-        return found
+        return [*found, not_run('all other rules')]
     if data_root is not None:
         try:
             redirect_data_root(cfg, data_root)
@@ -47,7 +47,7 @@ def examine(config: str | Path,
             found.append(Finding('data-root', str(error), ('--data-root', )))
     wrong = apply_options(cfg, cfg_options or {})
     if of_options := kind_findings(cfg):
-        return found + of_options
+        return [*found, *of_options, not_run('all other rules')]
     found += [Finding('unknown-option', says, (key, )) for key, says in wrong.items()]
     loaders = tuple(key for key in DATALOADERS if cfg.get(key))
     found += [
@@ -56,7 +56,9 @@ def examine(config: str | Path,
     ]
     found += missing_data(cfg, must_be_there=data_root is not None)
     found += work_dir_problem(cfg)
-    if not errors_of(found):
+    if errors_of(found):
+        found.append(not_run('rules on the model when it is built'))
+    else:
         found += building_problems(cfg, step=step)
     return sorted(dict.fromkeys(found), key=lambda each: SEVERITIES.index(each.severity))
 
@@ -66,6 +68,11 @@ def kind_findings(cfg: Config) -> list[Finding]:
     return [
         Finding('config-section', problem, (problem.split()[0], )) for problem in kind_problems(cfg)
     ]
+
+
+def not_run(rules: str) -> Finding:
+    """Return a note on rules that earlier errors keep from being asked."""
+    return Finding('not-checked', f'{rules} were not asked: correct the errors first')
 
 
 def missing_data(cfg: Config, *, must_be_there: bool) -> list[Finding]:

@@ -1,31 +1,18 @@
 """Values of a config that are of another kind than what reads them takes."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from mmengine.config import Config
 from mmengine.registry import DATASETS
 
-from colonnade.common.errors import UserCodeError, UserError
+from colonnade.common.errors import UserError
 
 from .dataset_paths import DATALOADERS
 from .registries import find_class, is_users
 
-
-class HasConfig(Protocol):
-    """Options of a run.
-
-    Attributes:
-        config: A config file.
-    """
-    config: Path
-
-
-Named = TypeVar('Named', bound=HasConfig)
-Answer = TypeVar('Answer')
 DICT, DICTS, LIST, TEXT, TEXTS = ('a dict of settings', 'a dict of settings, or a list of them',
                                   'a list', 'text', 'text or a list of it')
 KINDS: dict[str, tuple[type, ...]] = {
@@ -111,21 +98,3 @@ def check_kinds(cfg: Config) -> None:
     """Raise a ValueError for sections that have no settings, see :func:`kind_problems`."""
     if problems := kind_problems(cfg):
         raise UserError('the config cannot be read:\n' + '\n'.join(f'  {p}' for p in problems))
-
-
-def reading_config(function: Callable[[Named], Answer]) -> Callable[[Named], Answer]:
-    """Let a function raise a UserCodeError that names the config where a value is of no use.
-
-    Args:
-        function: Takes options that have a config.
-    """
-
-    @wraps(function)
-    def wrapped(options: Named) -> Answer:
-        try:
-            return function(options)
-        except (AttributeError, TypeError, KeyError, IndexError) as error:
-            raise UserCodeError(f'{options.config} has a value that cannot be used, or lacks one: '
-                                f'{type(error).__name__}: {error}') from error
-
-    return wrapped

@@ -2,18 +2,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 ADDRESS = re.compile(r' at 0x[0-9a-f]+')  # of an object of a config in Python
 
 
-def plain(value: Any) -> Any:
-    """A value of a config with dicts in place of mmengine's, which files would need it for."""
+def map_dicts(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return a copy of a part of a config in which each dict is changed, the inner ones first.
+
+    Args:
+        value: The part. It is not changed, nor is what is in it other than dicts, lists and tuples.
+        change: Returns a dict for a new plain one, which it may change.
+    """
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return type(value)(map(plain, value))
+        return change({key: map_dicts(item, change) for key, item in value.items()})
+    if type(value) in (list, tuple):
+        return type(value)(map_dicts(item, change) for item in value)
     return value
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a config with dicts in place of mmengine's, which files would need."""
+    return map_dicts(value, lambda part: part)
+
+
+def without_key(value: Any, key: str) -> Any:
+    """Return a copy of a part of a config without a key, wherever it is, as plain Python."""
+    return map_dicts(value, lambda part: {k: item for k, item in part.items() if k != key})
 
 
 def flat(value: Any, name: str = '') -> dict[str, str]:

@@ -31,7 +31,7 @@ class Finding:
     fix: str = ''
     id: Any = None
     effect: Effect = None  # type: ignore[assignment]  # the rule's, below
-    cause: Exception | None = field(default=None, compare=False, repr=False)
+    cause: BaseException | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Set
+from collections.abc import Iterator, Mapping, Set
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from .registries import find_class
+from .registries import bases_of, find_class, is_users
 
 #: top level of a config: arguments of mmengine's runners, and what they and ours also read
 TOP = {
@@ -82,10 +82,8 @@ def get_arguments(cls: Any) -> dict[str, Any] | None:
     Those without a default have ``Parameter.empty``. A class that takes any arguments has None.
     """
     arguments: dict[str, Any] = {}
-    for base in cls.__mro__:
-        if '__init__' not in vars(base) or base is object:
-            continue
-        parameters = inspect.signature(vars(base)['__init__']).parameters.values()
+    for base, signature in signatures(cls):
+        parameters = signature.values()
         arguments = {
             p.name: p.default
             for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
@@ -99,6 +97,13 @@ def get_arguments(cls: Any) -> dict[str, Any] | None:
     return None
 
 
+def signatures(cls: Any) -> Iterator[tuple[type, Mapping[str, inspect.Parameter]]]:
+    """Yield the parameters of a class and of each base that has an ``__init__`` of its own."""
+    for base in bases_of(cls):
+        if '__init__' in vars(base) and base is not object:
+            yield base, inspect.signature(vars(base)['__init__']).parameters
+
+
 def is_misspelt(name: str, other: str) -> bool:
     """Return True if a name is most likely another one: a part of it, or nearly alike.
 
@@ -109,3 +114,22 @@ def is_misspelt(name: str, other: str) -> bool:
     numbered = name.rstrip('0123456789') == other.rstrip('0123456789')
     joined = name.endswith(other) or other.endswith(name)
     return not numbered and not joined and bool(get_close_matches(name, [other], cutoff=0.88))
+
+
+def parameter_of(cls: Any, key: str) -> inspect.Parameter | None:
+    """An argument of a class, or of the base that it is handed to; None if that is not known.
+
+    A user's class may hand its base another value than the base's default.
+    """
+    for base, parameters in signatures(cls):
+        if key in parameters or is_users(base):
+            return parameters.get(key)
+    return None
+
+
+def value_of(part: dict[str, Any], key: str) -> Any:
+    """What a setting of a dict with a type is, or its default; None if that is not known."""
+    if key in part:
+        return part[key]
+    parameter = parameter_of(find_class(part.get('type')), key)
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default

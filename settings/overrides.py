@@ -11,6 +11,7 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import ask_for_names
 
 from .known_settings import FREE, TOP, is_misspelt, names_read_from
 
@@ -142,8 +143,8 @@ def check_is_read(cfg: dict[str, Any], key: str) -> None:
                         'whether anything reads it is not known',
                         level=logging.WARNING)
             if known is not None and part not in known:
-                near = get_close_matches(part, list(map(str, known)), n=1, cutoff=0.6)
-                meant = f'; did you mean {".".join([*path, near[0]])}?' if near else \
+                near = get_close_matches(part, list(map(str, known)), n=1)
+                meant = '; ' + ask_for_names(['.'.join([*path, near[0]])]) if near else \
                     suggestion(cfg, key)
                 raise UserError(f'--cfg-options {key}: {".".join(path)} has no setting '
                                 f'{part}{meant}')
@@ -159,7 +160,7 @@ def suggestion(cfg: dict[str, Any], key: str) -> str:
         near = get_close_matches(top, sorted(TOP), n=1, cutoff=0.75)
     names = get_close_matches(last, {path.split('.')[-1] for path in paths}, n=1, cutoff=0.75)
     near += [path for path in paths if path.split('.')[-1] in names]
-    return f'; did you mean {" or ".join(list(dict.fromkeys(near))[:3])}?' if near else ''
+    return '; ' + ask_for_names(list(dict.fromkeys(near))[:3]) if near else ''
 
 
 def settings_below(cfg: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,14 +1,13 @@
 """What the steps of a data set's pipeline are called, and which of them load something."""
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
 from mmcv.transforms import LoadAnnotations, LoadImageFromFile
 from mmengine.registry import TRANSFORMS
 
-from .registries import find_class, is_users
+from .registries import bases_of, find_class, is_users
 
 #: what steps that make samples of what is loaded are called
 PACKING = ('Pack', 'Format', 'Collect', 'Branch')
@@ -31,14 +30,12 @@ def loads_annotations(step: dict[str, Any]) -> bool:
     kind = kind_of_step(step)
     if 'Load' in kind and 'Annotation' in kind:
         return True
-    cls = find_class(step.get('type'), TRANSFORMS)
-    return inspect.isclass(cls) and issubclass(cls, LoadAnnotations)
+    return LoadAnnotations in bases_of(find_class(step.get('type'), TRANSFORMS))
 
 
 def packs(step: dict[str, Any]) -> bool:
     """Whether a step makes samples of what is loaded: by its name, or by that of a base."""
-    cls = find_class(step.get('type'), TRANSFORMS)
-    names = [base.__name__ for base in cls.__mro__] if inspect.isclass(cls) else []
+    names = [base.__name__ for base in bases_of(find_class(step.get('type'), TRANSFORMS))]
     return any(word in name for name in (kind_of_step(step), *names) for word in PACKING)
 
 

@@ -115,11 +115,11 @@ def _value(node: ast.expr, text: str, source: str) -> Any:
     raise _refused(node, text, source)
 
 
-def _refused(node: ast.AST, text: str, source: str) -> PackageError:
-    line = getattr(node, 'lineno', 1)
-    code = text.splitlines()[line - 1].strip()
-    return PackageError(f'{source}, line {line}: {code[:80]!r} is not run, since a config to share '
-                        'assigns literals and dict(...) alone')
+def _refused(node: ast.stmt | ast.expr, text: str, source: str) -> PackageError:
+    code = text.splitlines()[node.lineno - 1].strip()
+    return PackageError(
+        f'{source}, line {node.lineno}: {code[:80]!r} is not run, since a config to share '
+        'assigns literals and dict(...) alone')
 
 
 def config_text(values: Mapping[str, Any], head: list[str]) -> str:

@@ -3,22 +3,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from time import time_ns
+from typing import Protocol, TypeVar
 
 from mmengine.config import Config
 from mmengine.registry import EVALUATOR, METRICS, DefaultScope
 
-from colonnade.common.errors import MissingFileError, UserCodeError, UserError
+from colonnade.common.errors import MissingFileError, UserCodeError, UserError, has_run_module
 from colonnade.common.options import LaunchOptions
 
-from .config_files import read_file
-from .config_types import check_kinds, reading_config
+from .config_types import check_kinds
 from .dataset_paths import evaluators, redirect_data_root
 from .overrides import merge_options
 from .registries import is_known, runs_user_code, unknown_type
@@ -28,6 +29,37 @@ CONFIGS = ('.py', '.json', '.yaml', '.yml')
 #: what registries say of a type that they do not know, and Python of wrong arguments of one
 WRONG_SETTING = (r'\S+ is not in the \S+ registry|cfg should be a dict|type must be a str|'
                  r'\S+__init__\(\) (got an unexpected|missing \d+ required)')
+
+
+class HasConfig(Protocol):
+    """Options of a run.
+
+    Attributes:
+        config: A config file.
+    """
+    config: Path
+
+
+Named = TypeVar('Named', bound=HasConfig)
+Answer = TypeVar('Answer')
+
+
+def reading_config(function: Callable[[Named], Answer]) -> Callable[[Named], Answer]:
+    """Make a function raise a UserCodeError that names the config where a value is of no use.
+
+    Args:
+        function: Takes options that have a config.
+    """
+
+    @wraps(function)
+    def wrapped(options: Named) -> Answer:
+        try:
+            return function(options)
+        except (AttributeError, TypeError, KeyError, IndexError) as error:
+            raise UserCodeError(f'{options.config} has a value that cannot be used, or lacks one: '
+                                f'{type(error).__name__}: {error}') from error
+
+    return wrapped
 
 
 @reading_config
@@ -73,6 +105,24 @@ def read_config(path: Path) -> Config:
     cfg = read_file(path)
     prepare_library(cfg, str(path))
     return cfg
+
+
+def read_file(path: Path, *, import_modules: bool = True) -> Config:
+    """Return the config in a file, which is a program.
+
+    Args:
+        path: Path of the file.
+        import_modules: Whether to import what its ``custom_imports`` name.
+
+    Raises:
+        UserCodeError: If its code, or a module that it imports, raises an error.
+        UserError: If it cannot be read for another reason.
+    """
+    try:
+        return Config.fromfile(path, import_custom_modules=import_modules)
+    except Exception as error:  # of any code in the file
+        kind = UserCodeError if has_run_module(error) else UserError
+        raise kind(f'{path} cannot be read: {type(error).__name__}: {error}') from error
 
 
 def prepare_library(cfg: Config, source: str) -> None:
@@ -145,6 +195,19 @@ def build_error() -> Iterator[None]:
         if not str(error):
             raise
         raise UserCodeError(f'a part of the config cannot be built: {error}') from error
+
+
+@contextmanager
+def errors_of_others(text: str) -> Iterator[None]:
+    """Context manager that makes a UserCodeError of any error of a third-party class.
+
+    Args:
+        text: What cannot be done then, for the message.
+    """
+    try:
+        yield
+    except Exception as error:  # third-party classes raise anything
+        raise UserCodeError(f'{text}: {type(error).__name__}: {error}') from error
 
 
 def explained(text: str) -> str:

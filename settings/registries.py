@@ -1,6 +1,7 @@
 """What a config's ``type`` stands for, without building it."""
 from __future__ import annotations
 
+import inspect
 import sys
 from difflib import get_close_matches
 from traceback import walk_tb
@@ -9,6 +10,8 @@ from typing import Any
 from mmengine import registry
 from mmengine.registry import DefaultScope, Registry
 from mmengine.utils import get_object_from_string
+
+from colonnade.common.name_lists import ask_for_names
 
 REGISTRIES = tuple(value for value in vars(registry).values() if isinstance(value, Registry))
 
@@ -59,14 +62,23 @@ def may_be_name(text: str) -> bool:
     return all(text.split('.')) and '\0' not in text
 
 
+def package_of(cls: Any) -> str:
+    """Return the package of a class or function; empty for what has none, such as None."""
+    return str(getattr(cls, '__module__', '')).partition('.')[0]
+
+
+def bases_of(cls: Any) -> tuple[type, ...]:
+    """Return a class and all that it extends; nothing for what is not a class."""
+    return inspect.getmro(cls) if inspect.isclass(cls) else ()
+
+
 def is_users(cls: Any) -> bool:
-    """Whether a class is of no library that we know, so that it may do anything.
+    """Return True if a class is of no library that we know, so that it may do anything.
 
     Args:
-        cls: A class or function that makes a part; None is no user's.
+        cls: A class or function that makes a part; None is not a user's.
     """
-    package = getattr(cls, '__module__', LIBRARIES[0]).partition('.')[0]
-    return package not in LIBRARIES
+    return package_of(cls) not in ('', *LIBRARIES)
 
 
 def runs_user_code(error: BaseException) -> bool:
@@ -99,6 +111,6 @@ def unknown_type(name: str) -> str:
     """That a type is not known, and the one that was meant."""
     types = {known.lower(): known for known in known_types()}
     near = [types[low] for low in get_close_matches(name.lower(), types, n=3, cutoff=0.7)]
-    meant = f'; did you mean {" or ".join(near)}?' if near else ''
+    meant = '; ' + ask_for_names(near) if near else ''
     shown = name if may_be_name(name) else repr(name)
     return f'the type {shown} is not known{meant}'

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from helpers.cached_configs import copy_config
 from mmengine.config import Config
 
 from colonnade.settings import overrides
 from colonnade.settings.known_settings import is_misspelt
 from colonnade.settings.overrides import merge_options, value_at
-from colonnade.settings.reading import read_config
 from colonnade.tools import train
 
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
@@ -19,7 +19,7 @@ SEGMENTER = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py'
 
 
 def merged(path: Path, key: str, value: Any = 1) -> Config:
-    cfg = read_config(path)
+    cfg = copy_config(path)
     merge_options(cfg, {key: value})
     return cfg
 
@@ -42,6 +42,7 @@ def merged(path: Path, key: str, value: Any = 1) -> Config:
         ('model.backbone.dorp_path_rate', 'did you mean model.backbone.drop_path_rate?'),
         ('model.test_cfg.rcnn.score_thresh', 'did you mean model.test_cfg.rcnn.score_thr?'),
         ('model.roi_head.bbox_head.num_class', 'did you mean .*bbox_head.num_classes?'),
+        ('optim_wrapper.optimizer.momentum', 'optimizer has no setting momentum'),
         ('optim_wrapper.optimizer.epss', 'did you mean optim_wrapper.optimizer.eps?'),
         ('optim_wrapper.optimiser.lr', 'did you mean optim_wrapper.optimizer?'),
         ('default_hooks.logger.intervall', 'did you mean default_hooks.logger.interval?'),
@@ -99,15 +100,16 @@ def test_what_is_read_is_set(path: Path, key: str) -> None:
     assert value == 'x'
 
 
-def test_a_dict_is_replaced() -> None:
-    cfg = read_config(DETECTOR)
-    merge_options(
-        cfg, {
-            'optim_wrapper.optimizer._delete_': True,
-            'optim_wrapper.optimizer.type': 'SGD',
-            'optim_wrapper.optimizer.lr': 0.1
-        })
-    assert cfg.optim_wrapper.optimizer == dict(type='SGD', lr=0.1)
+@pytest.mark.parametrize('options, expected', [
+    ({'_delete_': True, 'type': 'SGD', 'lr': 0.1}, dict(type='SGD', lr=0.1)),
+    ({'type': 'SGD', 'momentum': 0.9},
+     dict(type='SGD', momentum=0.9, lr=0.0001, betas=(0.9, 0.999), weight_decay=0.05)),
+])  # yapf: disable
+def test_a_dict_is_replaced_or_takes_settings_of_its_new_type(options: dict[str, Any],
+                                                              expected: dict[str, Any]) -> None:
+    cfg = copy_config(DETECTOR)
+    merge_options(cfg, {f'optim_wrapper.optimizer.{key}': options[key] for key in options})
+    assert cfg.optim_wrapper.optimizer == expected
 
 
 @pytest.mark.parametrize('name, other, misspelt', [
@@ -121,17 +123,6 @@ def test_a_dict_is_replaced() -> None:
 ])
 def test_misspelt_names(name: str, other: str, misspelt: bool) -> None:
     assert is_misspelt(name, other) == misspelt
-
-
-def test_an_item_of_another_type_takes_its_own_settings() -> None:
-    cfg = read_config(DETECTOR)
-    merge_options(cfg, {
-        'optim_wrapper.optimizer.type': 'SGD',
-        'optim_wrapper.optimizer.momentum': 0.9
-    })
-    assert cfg.optim_wrapper.optimizer.momentum == 0.9
-    with pytest.raises(ValueError, match='optimizer has no setting momentum'):
-        merged(DETECTOR, 'optim_wrapper.optimizer.momentum')
 
 
 def test_what_may_not_be_read_gets_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,7 +172,7 @@ def test_a_later_option_removes_an_earlier_one(monkeypatch: pytest.MonkeyPatch) 
     said: list[str] = []
     monkeypatch.setattr(overrides, 'print_log', lambda text, **_: said.append(text))
     options = {'randomness.seed': 1, 'randomness': dict(_delete_=True, deterministic=True)}
-    cfg = read_config(DETECTOR)
+    cfg = copy_config(DETECTOR)
     merge_options(cfg, options)
     assert cfg.randomness == dict(deterministic=True)
     assert said == ['--cfg-options randomness.seed has no effect: a later option removes it']
@@ -191,7 +182,7 @@ def test_a_later_option_removes_an_earlier_one(monkeypatch: pytest.MonkeyPatch) 
 def test_two_settings_of_one_place() -> None:
     with pytest.raises(ValueError, match='drop_last is 0.5 and has no settings'):
         merge_options(
-            read_config(DETECTOR), {
+            copy_config(DETECTOR), {
                 'test_dataloader.drop_last': 0.5,
                 'test_dataloader.drop_last.x': 'y'
             })

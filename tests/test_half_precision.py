@@ -22,7 +22,7 @@ from colonnade.backbones import XCiT
 from colonnade.engine.training import set_amp
 from colonnade.models import half_precision
 from colonnade.models.fusion.precision import cast_weights
-from colonnade.models.fusion.regions import fuse_regions
+from colonnade.models.fusion.region_heads import fuse_regions
 from colonnade.models.half_precision import (Bfloat16OptimWrapper, compute_in, half_type,
                                              in_float32, keep_answers_float32)
 from colonnade.settings.reading import read_config

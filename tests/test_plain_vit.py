@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.rounding import check_all_rounding, doubled
-from mmengine.config import ConfigDict
+from mmengine.config import Config, ConfigDict
 from mmengine.runner import load_checkpoint
 from timm.models import group_parameters
 from torch import Tensor, nn
@@ -336,7 +336,7 @@ def test_images_normalised_for_other_weights(mean: float, checkpoint: str | None
         backbone['init_cfg'] = dict(type='Pretrained', checkpoint=checkpoint)
     preprocessor = dict(mean=[mean] * 3 if isinstance(mean, float) else mean, std=[127.5] * 3)
     model = dict(backbone=backbone, data_preprocessor=preprocessor)
-    said = list(normalisation_problems(ConfigDict(model)))
+    said = list(normalisation_problems(Config(dict(model=model)), ()))
     assert bool(said) == warned
     if warned:
         assert 'set these in model.data_preprocessor' in str(said[0])

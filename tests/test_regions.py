@@ -27,8 +27,9 @@ from torchvision.ops import roi_align as theirs
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.datasets.mask_encoding import encode_for
 from colonnade.datasets.rle import encode_masks
-from colonnade.models.fusion.region_heads import BagRoIExtractor, WantedMaskHead
-from colonnade.models.fusion.regions import fuse_regions, in_default_order
+from colonnade.models.fusion.region_heads import (BagRoIExtractor, WantedMaskHead, fuse_regions,
+                                                  modules_in_default_order)
+from colonnade.models.fusion.replacement import copy_as
 from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align
 from colonnade.settings.reading import read_config
 
@@ -74,8 +75,7 @@ def test_regions_with_many_pixels_are_summed_in_blocks(monkeypatch: pytest.Monke
 
 
 def test_what_bags_cannot_do_is_left_to_mmcv() -> None:
-    layer = RoIAlign(3, 0.5)
-    layer.__class__ = BagRoIAlign
+    layer = copy_as(BagRoIAlign, RoIAlign(3, 0.5))
     maps = torch.randn(1, 2, 6, 8, requires_grad=True)
     region = torch.tensor([[0., 1., 2., 9., 8.]])
     layer(maps, region).sum().backward()
@@ -93,8 +93,9 @@ def test_extractors(kind: type, levels: int) -> None:
     torch.manual_seed(0)
     strides = [4, 8, 16][:levels]
     plain = kind(roi_layer=LAYER, out_channels=6, featmap_strides=strides)
-    fused = copy.deepcopy(plain)
-    assert fuse_regions(fused) == ['RoI extractors sum pixels of channels-last maps (1)']
+    parent = nn.Sequential(copy.deepcopy(plain))
+    assert fuse_regions(parent) == ['RoI extractors sum pixels of channels-last maps (1)']
+    fused, = parent
     maps = [torch.randn(2, 6, 130 // s, 200 // s, dtype=torch.float64) for s in strides]
     rois = draw_regions(30, 120, 190)
     rois[4:9, 3:] += 400  # for the coarse levels
@@ -143,7 +144,7 @@ def test_heads_that_view_regions_get_them_in_the_default_order() -> None:
     expected = roi_head._bbox_forward(maps, rois)
     assert fuse_regions(roi_head) == ['RoI extractors sum pixels of channels-last maps (1)']
     torch.testing.assert_close(roi_head._bbox_forward(maps, rois), expected)
-    assert in_default_order(nn.Sequential(roi_head)) == set(roi_head.modules())
+    assert modules_in_default_order(nn.Sequential(roi_head)) == set(roi_head.modules())
 
 
 def test_rpn_without_suppression_stays() -> None:
@@ -165,8 +166,9 @@ def predict_masks(head: nn.Module, masks: Tensor, boxes: Tensor, meta: dict, thr
 def test_masks_are_pasted_as_mmdets(agnostic: bool, options: dict) -> None:
     torch.manual_seed(0)
     plain = FCNMaskHead(num_convs=0, in_channels=2, num_classes=3, class_agnostic=agnostic)
-    fused = copy.deepcopy(plain)
-    assert fuse_regions(fused) == ['mask heads paste each mask on the region of its box (1)']
+    parent = nn.Sequential(copy.deepcopy(plain))
+    assert fuse_regions(parent) == ['mask heads paste each mask on the region of its box (1)']
+    fused, = parent
     meta = dict(scale_factor=(0.5, 0.75), ori_shape=(61, 83))
     boxes = draw_regions(25, 45, 41)[:, 1:].float().clamp_min(0)
     boxes[2] = torch.tensor([30.5, 20.5, 30.5, 20.5])

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOMS, ROOT
+from conftest import ROOMS, ROOT, config
+from mmengine.config import Config
 
 from colonnade.datasets.validation.coco_files import Usage, check_instances
 from colonnade.datasets.validation.fast_checks import are_sound
 from colonnade.datasets.validation.validation_report import Report
+from colonnade.recipes.config_report import examine
+from colonnade.settings.checks import all_checks
 from colonnade.settings.findings import Finding
-from colonnade.settings.rules import RULES
+from colonnade.settings.rules import RULES, Rule
 from colonnade.visualization.dataset_browser.decoded_label_maps import ISLAND
 from colonnade.visualization.dataset_browser.duplicates import MOST_BITS
 from colonnade.visualization.dataset_browser.issues import HUGE
@@ -69,6 +72,20 @@ def test_texts_of_rules_have_the_limits_of_their_code() -> None:
                         ('islands', ISLAND), ('similar-images', MOST_BITS),
                         ('split-images', MOST_BITS)):  # yapf: disable
         assert re.search(rf'\b{limit}(?!\w)', f'{RULES[name].title} {RULES[name].meaning}'), name
+
+
+def test_a_rule_needs_a_row_and_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CONTRIBUTING says; the report of a config lists what is found."""
+
+    def toy_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+        if (depth := cfg.model.backbone.get('frozen_stages', -1)) > 0:
+            yield Finding('toy', f'{depth} blocks are frozen', ('model.backbone.frozen_stages', ))
+
+    monkeypatch.setitem(RULES, 'toy', Rule('warning', 'blocks that learn nothing'))
+    monkeypatch.setattr(all_checks, 'CHECKS', (*all_checks.CHECKS, toy_problems))
+    found = examine(config('sem_fpn'), cfg_options={'model.backbone.frozen_stages': 3})
+    assert [str(each) for each in found if each.severity == 'warning'] == ['3 blocks are frozen']
+    assert 'toy' not in [each.rule for each in examine(config('sem_fpn'))]
 
 
 def test_json_is_read_again_and_by_earlier_readers() -> None:

@@ -1,17 +1,117 @@
-"""mmseg's heads of UperNet and PSPNet with :class:`.UpsamplingConvolution` as bottlenecks."""
+"""mmseg's heads of UperNet and PSPNet, which convolve coarse maps before they upsample them.
+
+That is fewer products: at 512 x 512 pixels, UperNet takes two thirds of its time.
+
+Shapes: ``B`` images, ``C`` channels of a coarse map, ``D`` of the output, ``H, W`` the finest grid,
+``h, w`` a coarse one.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from mmcv.cnn import ConvModule
 from mmseg.models.decode_heads.psp_head import PPM, PSPHead
 from mmseg.models.decode_heads.uper_head import UPerHead
 from mmseg.models.utils import resize
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from colonnade.backbones.kernels.fast_path import is_plain
+from colonnade.backbones.kernels.fast_path import is_convolution, is_plain
 
-from .upsampling_convolution import UpsamplingConvolution, is_mergeable
+from .replacement import copy_as, replace_modules
+
+
+class UpsamplingConvolution(nn.Module):
+    """A 3 x 3 convolution of a map and of coarser ones, upsampled to its size and concatenated.
+
+    Convolution and interpolation are linear. A coarse map is multiplied by the weights of the 9
+    taps first, at its own resolution. The products are then interpolated, shifted and summed, rows
+    and columns apart, as two products with small matrices. Zeros come in at the border.
+
+    Args:
+        conv: Over the concatenated maps; with as many zeros around as keep the size.
+        widths: Channels of the maps, the finest first.
+        align_corners: As interpolation takes it.
+    """
+
+    def __init__(self, conv: nn.Conv2d, widths: Sequence[int], align_corners: bool) -> None:
+        super().__init__()
+        self.align_corners = align_corners
+        weight, *coarse = conv.weight.detach().split(list(widths), dim=1)
+        self.fine = convolution_of(weight, conv.bias, padding=1)
+        self.coarse = nn.ModuleList(
+            nn.ModuleList(  # a row of taps: (D, C, 3) to (3 D, C, 1, 1)
+                convolution_of(row.permute(2, 0, 1).flatten(0, 1)[..., None, None])
+                for row in taps.unbind(2)) for taps in coarse)
+        self.train(conv.training)
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:
+        """Maps ``(B, C, h, w)``, the finest first, to ``(B, D, H, W)``."""
+        first, *rest = maps
+        out = self.fine(first)
+        batch, width, high, wide = out.shape
+        if not self.saves_products(maps):
+            for x, taps in zip(rest, self.coarse, strict=True):
+                out = out + self.upsampled_first(x, taps, (high, wide))
+            return out
+        sums, rows = [], []
+        for x, taps in zip(rest, self.coarse, strict=True):
+            h, w = x.shape[2:]
+            matrix = interpolation(w, wide, self.align_corners, out)
+            matrix = matrix.permute(1, 2, 0).flatten(1).expand(batch * h, -1, -1)  # (W, 3 w)
+            for row in taps:
+                products = row(x).permute(0, 2, 3, 1).reshape(batch * h, 3 * w, width)
+                sums.append(torch.bmm(matrix, products).view(batch, h, wide * width))
+            rows.append(interpolation(h, high, self.align_corners, out).mT.flatten(0, 1))
+        start = out.permute(0, 2, 3, 1).reshape(batch, high, wide * width)
+        matrix = torch.cat(rows).mT.expand(batch, -1, -1)  # (H, 3 h of all maps)
+        out = torch.baddbmm(start, matrix, torch.cat(sums, dim=1))
+        return out.view(batch, high, wide, width).permute(0, 3, 1, 2)
+
+    def upsampled_first(self, x: Tensor, taps: nn.ModuleList, size: tuple[int, int]) -> Tensor:
+        """The part of a coarse map as it is written: for maps that are not that coarse."""
+        x = F.interpolate(x, size, mode='bilinear', align_corners=self.align_corners)
+        rows = [row.weight.unflatten(0, (3, -1))[..., 0, 0] for row in taps]
+        return F.conv2d(x, torch.stack(rows).permute(2, 3, 0, 1), padding=1)
+
+    def saves_products(self, maps: Sequence[Tensor]) -> bool:
+        """Whether multiplying before upsampling is the smaller work, by an output channel."""
+        high, wide = maps[0].shape[2:]
+        before = after = 0
+        for x in maps[1:]:
+            channels, h, w = x.shape[1:]
+            before += 9 * h * w * channels + 9 * h * w * wide + 3 * h * high * wide
+            after += 9 * high * wide * channels
+        return before < after
+
+
+def convolution_of(weight: Tensor, bias: Tensor | None = None, padding: int = 0) -> nn.Conv2d:
+    """The layer with these weights ``(D, C, k, k)``."""
+    conv = nn.Conv2d(
+        weight.shape[1],
+        len(weight),
+        weight.shape[2:],
+        padding=padding,
+        bias=False,
+        device='meta',
+        dtype=weight.dtype)
+    conv.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    conv.bias = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=False)
+    return conv
+
+
+def interpolation(size: int, out_size: int, align_corners: bool, like: Tensor) -> Tensor:
+    """What a row of ``size`` pixels gives the pixels before, at and behind each of a longer one.
+
+    Returns:
+        ``(3, out_size, size)`` in the precision of ``like``; 0 outside.
+    """
+    precise = torch.promote_types(like.dtype, torch.float32)
+    eye = torch.eye(size, dtype=precise, device=like.device)
+    matrix = F.interpolate(eye[None], out_size, mode='linear', align_corners=align_corners)[0].T
+    padded = F.pad(matrix, (0, 0, 1, 1)).to(like.dtype)
+    return torch.stack([padded[shift:shift + out_size] for shift in range(3)])
 
 
 class FusedPSPHead(PSPHead):
@@ -43,37 +143,39 @@ class FusedUPerHead(UPerHead):
         return self.fpn_bottleneck(levels[::-1])
 
 
+FUSED_HEADS = {PSPHead: FusedPSPHead, UPerHead: FusedUPerHead}
+
+
 def merge_bottlenecks(model: nn.Module) -> list[str]:
-    """Let the heads of UperNet and PSPNet convolve before they upsample, in place.
+    """Make the heads of UperNet and PSPNet convolve before they upsample, in place.
+
+    Heads of other classes, and hooked ones, stay as they are.
 
     Returns:
         A line for each.
     """
-    return [
-        f'{type(part).__name__}: bottlenecks before upsampling' for part in list(model.modules())
-        if merge_head(part)
-    ]
+    replacements: dict[nn.Module, nn.Module] = {}
+    for head in model.modules():
+        if is_plain(head, *FUSED_HEADS) and is_plain(head.psp_modules, PPM):
+            pooled = [head.psp_modules.in_channels] + [head.channels] * len(head.psp_modules)
+            widths = {head.bottleneck: pooled}
+            if isinstance(head, UPerHead):
+                widths[head.fpn_bottleneck] = [head.channels] * len(head.in_channels)
+            if all(map(can_be_merged, widths)):
+                for bottleneck, channels in widths.items():
+                    bottleneck.conv = UpsamplingConvolution(bottleneck.conv, channels,
+                                                            head.align_corners)
+                replacements[head] = copy_as(FUSED_HEADS[type(head)], head)
+    replace_modules(model, replacements)
+    return [f'{type(head).__name__}: bottlenecks before upsampling'
+            for head in replacements.values()]  # yapf: disable
 
 
-def merge_head(head: nn.Module) -> bool:
-    """Merge the bottlenecks of a head, if it is one of these and as it was built."""
-    if not is_plain(head, PSPHead, UPerHead) or not is_plain(head.psp_modules, PPM):
+def can_be_merged(bottleneck: nn.Module) -> bool:
+    """Return True if a bottleneck begins with a 3 x 3 convolution that nothing else sees."""
+    if not is_plain(bottleneck, ConvModule):
         return False
-    pooled = [head.psp_modules.in_channels] + [head.channels] * len(head.psp_modules)
-    widths = {'bottleneck': pooled}
-    if type(head) is UPerHead:
-        widths['fpn_bottleneck'] = [head.channels] * len(head.in_channels)
-    bottlenecks = [getattr(head, name) for name in widths]
-    if not all(is_mergeable_module(module) for module in bottlenecks):
-        return False
-    for module, channels in zip(bottlenecks, widths.values(), strict=True):
-        module.conv = UpsamplingConvolution(module.conv, channels, head.align_corners)
-    head.__class__ = FusedUPerHead if type(head) is UPerHead else FusedPSPHead
-    return True
-
-
-def is_mergeable_module(module: nn.Module) -> bool:
-    """Whether its convolution comes first and can be merged."""
-    return (is_plain(module, ConvModule) and module.order[0] == 'conv'
-            and not module.with_explicit_padding and is_mergeable(module.conv)
-            and module.efficient_conv_bn_eval_forward is None)
+    conv = bottleneck.conv
+    return (bottleneck.order[0] == 'conv' and not bottleneck.with_explicit_padding
+            and bottleneck.efficient_conv_bn_eval_forward is None
+            and is_convolution(conv, stride=1) and conv.kernel_size == (3, 3) and conv.groups == 1)

@@ -17,7 +17,6 @@ from ..columnar_parts import parts_of_ours
 from .batch_norms import fold_batch_norms
 from .precision import cast_weights
 from .pyramids import fuse_pyramids
-from .regions import fuse_regions, in_default_order
 
 MARK = 'fused_whole'  # attribute of models that fuse() changed
 
@@ -55,13 +54,13 @@ def fuse(model: nn.Module, dtype: torch.dtype | None = None) -> list[str]:
         if isinstance(part, ColumnarBackbone):
             part.fuse(dtype)
             lines.append(f'{type(part).__name__}: norms and scales folded')
-    if on_cpu:
+    if on_cpu and 'mmdet' in sys.modules:  # which every detector has imported
+        from .region_heads import fuse_regions
         lines += fuse_regions(model)
     lines += [*fold_batch_norms(model), *fuse_pyramids(model)]
-    if 'mmseg' in sys.modules:  # whose heads these are
+    if on_cpu and 'mmseg' in sys.modules:
         from .bottlenecks import merge_bottlenecks
-        from .segmenters import spare_interpolation
-        lines += [*(merge_bottlenecks(model) if on_cpu else ()), *spare_interpolation(model)]
+        lines += merge_bottlenecks(model)
     if on_cpu:
         order_weights(model)
     if dtype is not None:
@@ -81,7 +80,10 @@ def is_fused(model: nn.Module) -> bool:
 
 def order_weights(model: nn.Module) -> None:
     """Keep the weights of convolutions in the order of maps, or each call would copy them."""
-    others = in_default_order(model)
+    others: set[nn.Module] = set()
+    if 'mmdet' in sys.modules:
+        from .region_heads import modules_in_default_order
+        others = modules_in_default_order(model)
     for module in model.modules():
         if is_plain(module, nn.Conv2d) and module.kernel_size != (1, 1) and module not in others:
             module.to(memory_format=map_order(module.weight))

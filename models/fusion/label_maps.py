@@ -10,26 +10,51 @@ Shapes: ``K`` classes, ``h, w`` the head's map, ``H, W`` the image.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from mmengine.structures import PixelData
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
-from mmseg.models.segmentors import EncoderDecoder
+from mmseg.models.segmentors import encoder_decoder
 from mmseg.structures import SegDataSample
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colonnade.backbones.kernels.devices import should_use_cpu_forms
 
-from . import segmenters
-
 BLOCK = 2**20  # logits at a time
 
 
+class EncoderDecoder(encoder_decoder.EncoderDecoder):
+    """mmseg's segmenter that makes label maps alone; users see its name, which stays."""
+
+    def encode_decode(self, inputs: Tensor, batch_img_metas: list[dict]) -> Tensor:
+        """Images ``(B, 3, H, W)`` to logits ``(B, K, h, w)``, of the head's size if possible."""
+        # images without samples, and windows, have a torch.Size
+        is_bare = isinstance(batch_img_metas[0]['img_shape'], torch.Size)
+        if is_bare or keeps_logits(self, inputs, batch_img_metas):
+            return super().encode_decode(inputs, batch_img_metas)
+        return self.decode_head.forward(self.extract_feat(inputs))
+
+    def postprocess_result(self,
+                           seg_logits: Tensor,
+                           data_samples: list[SegDataSample] | None = None) -> list[SegDataSample]:
+        """As mmseg's, without logits in the samples."""
+        metas = [sample.metainfo for sample in data_samples or ()]
+        if not data_samples or keeps_logits(self, seg_logits, metas):
+            return super().postprocess_result(seg_logits, data_samples)
+        for logits, meta, sample in zip(seg_logits, metas, data_samples, strict=True):
+            left, right, top, bottom = meta.get('img_padding_size',
+                                                meta.get('padding_size', [0] * 4))
+            whole, size, align = input_size(metas[0]), meta['ori_shape'], self.align_corners
+            rows = resizing(logits.shape[1], whole[0], top, whole[0] - bottom, size[0], align)
+            columns = resizing(logits.shape[2], whole[1], left, whole[1] - right, size[1], align)
+            sample.pred_sem_seg = PixelData(data=largest(logits, rows, columns))
+        return data_samples
+
+
 def fuse_label_maps(model: nn.Module) -> list[str]:
-    """Let a segmenter answer label maps alone: its samples have no ``seg_logits`` then.
+    """Make a segmenter give label maps alone: its samples have no ``seg_logits`` then.
 
     For callers that read ``pred_sem_seg`` only. Samples of augmented images, which ``--tta``
     merges, keep their logits, as do those that are segmented in windows: their logits have the
@@ -42,64 +67,39 @@ def fuse_label_maps(model: nn.Module) -> list[str]:
     Returns:
         A line if it was changed.
     """
-    head = getattr(model, 'decode_head', None)
-    plain = type(model) in (EncoderDecoder, segmenters.EncoderDecoder)
-    if (not plain or 'postprocess_result' in vars(model) or not isinstance(head, BaseDecodeHead)
-            or model.out_channels < 2 or any(
-                is_replaced(head, BaseDecodeHead, name)
-                for name in ('predict', 'predict_by_feat'))):
+    if type(model) is not encoder_decoder.EncoderDecoder or model.out_channels < 2:
         return []
-    object.__setattr__(model, 'postprocess_result', partial(postprocess, model))
-    object.__setattr__(head, 'predict_by_feat', partial(predict_by_feat, model))
+    head = model.decode_head
+    if not isinstance(head, BaseDecodeHead) or any(
+            is_replaced(part, base, name)
+            for part, base, names in ((head, BaseDecodeHead, ('predict', 'predict_by_feat')),
+                                      (model, encoder_decoder.EncoderDecoder,
+                                       ('encode_decode', 'postprocess_result'))) for name in names):
+        return []
+    model.__class__ = EncoderDecoder  # a model has no parent in which it could be replaced
     return ['label maps are made of the logits of the head, some rows at a time']
 
 
 def spares_logits(model: nn.Module) -> bool:
-    """Whether :func:`fuse_label_maps` keeps a model from making logits for every pixel."""
-    replaced = vars(model).get('postprocess_result')
-    return (isinstance(replaced, partial) and replaced.func is postprocess and is_whole(model)
+    """Return True if a model makes no logits for every pixel, see :func:`fuse_label_maps`."""
+    return (isinstance(model, EncoderDecoder) and is_whole(model)
             and should_use_cpu_forms(next(model.parameters())))
 
 
-def is_whole(model: EncoderDecoder) -> bool:
-    """Whether images are segmented at once and not in windows."""
+def is_whole(model: encoder_decoder.EncoderDecoder) -> bool:
+    """Return True if images are segmented at once and not in windows."""
     return model.test_cfg.get('mode', 'whole') == 'whole'
 
 
 def is_replaced(module: nn.Module, base: type, method: str) -> bool:
-    """Whether a module has another method than the class that defines it."""
+    """Return True if a module has another method than the class that defines it."""
     return method in vars(module) or getattr(type(module), method) is not getattr(base, method)
 
 
-def is_kept(model: EncoderDecoder, seg_logits: Tensor, metas: Sequence[dict[str, Any]]) -> bool:
-    """Whether logits are to be made as mmseg does; what is found in flipped images is merged."""
-    return (not should_use_cpu_forms(seg_logits) or not is_whole(model)
+def keeps_logits(model: EncoderDecoder, x: Tensor, metas: Sequence[dict[str, Any]]) -> bool:
+    """Return True if logits are made as mmseg does; those of flipped images are merged later."""
+    return (not should_use_cpu_forms(x) or not is_whole(model)
             or any('flip' in meta for meta in metas))
-
-
-def predict_by_feat(model: EncoderDecoder, seg_logits: Tensor, metas: list[dict]) -> Tensor:
-    """The head's logits as they are, for :func:`postprocess`."""
-    alone = isinstance(metas[0]['img_shape'], torch.Size)  # images without samples, or windows
-    if alone or is_kept(model, seg_logits, metas):
-        head = model.decode_head
-        return type(head).predict_by_feat(head, seg_logits, metas)
-    return seg_logits
-
-
-def postprocess(model: EncoderDecoder,
-                seg_logits: Tensor,
-                data_samples: list[SegDataSample] | None = None) -> list[SegDataSample]:
-    """As mmseg's ``postprocess_result``, without logits in the samples."""
-    metas = [sample.metainfo for sample in data_samples or ()]
-    if not data_samples or is_kept(model, seg_logits, metas):
-        return type(model).postprocess_result(model, seg_logits, data_samples)
-    for logits, meta, sample in zip(seg_logits, metas, data_samples, strict=True):
-        left, right, top, bottom = meta.get('img_padding_size', meta.get('padding_size', [0] * 4))
-        whole, size, align = input_size(metas[0]), meta['ori_shape'], model.align_corners
-        rows = resizing(logits.shape[1], whole[0], top, whole[0] - bottom, size[0], align)
-        columns = resizing(logits.shape[2], whole[1], left, whole[1] - right, size[1], align)
-        sample.pred_sem_seg = PixelData(data=largest(logits, rows, columns))
-    return data_samples
 
 
 def input_size(meta: dict[str, Any]) -> tuple[int, int]:

@@ -31,12 +31,12 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> list[str]:
     inside = {id(m) for trunk in model.modules() if isinstance(trunk, ColumnarBackbone)
               for m in trunk.modules()}  # yapf: disable
     owners = Counter(id(parameter) for module in model.modules()
-                     for parameter in module._parameters.values())  # yapf: disable
+                     for parameter in own_parameters(module))  # yapf: disable
     layers = [
         module for module in model.modules()
         if id(module) not in inside and is_plain(module, *LAYERS) and all(
-            parameter is None or parameter.dtype == torch.float32 and owners[id(parameter)] == 1
-            for parameter in module._parameters.values())
+            parameter.dtype == torch.float32 and owners[id(parameter)] == 1
+            for parameter in own_parameters(module))
     ]
     for layer in layers:
         layer.to(dtype)
@@ -44,3 +44,9 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> list[str]:
         return []
     name = str(dtype).removeprefix('torch.')
     return [f'weights of {len(layers)} layers outside the trunk are {name}']
+
+
+def own_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a module, without those of its children; shared ones repeatedly."""
+    named = module.named_parameters(recurse=False, remove_duplicate=False)
+    return [parameter for _, parameter in named]

@@ -52,13 +52,14 @@ def laterals_behind(pyramid: ColumnarPyramid, model: nn.Module) -> Iterator[tupl
 
     Of models of other classes it is not known what else takes levels.
     """
-    neck, head = model._modules.get('neck'), model._modules.get('decode_head')
+    children = dict(model.named_children())
+    neck, head = children.get('neck'), children.get('decode_head')
     if pyramid.fpn is not None:
         if class_name(pyramid.fpn) in FPNS and not is_hooked(pyramid.fpn):
             yield from laterals_of_fpn(pyramid.fpn)
     elif neck is pyramid and head is not None and class_name(model) == SEGMENTER:
         if class_name(head) == UPER_HEAD and not is_hooked(head):
-            yield from laterals_of_uper_head(head, model._modules.get('auxiliary_head'))
+            yield from laterals_of_uper_head(head, children.get('auxiliary_head'))
 
 
 def laterals_of_fpn(fpn: nn.Module) -> Iterator[tuple[int, nn.Module]]:

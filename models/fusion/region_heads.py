@@ -1,7 +1,7 @@
-"""mmdet's modules for regions, which become fast subclasses in place.
+"""mmdet's modules for regions, which give way to fast subclasses.
 
-Names, weights and references to them stay. Where their fast form cannot be used, as on GPUs, they
-do what mmdet does. Importing it imports mmdet.
+Names and weights stay. Where their fast form cannot be used, as on GPUs, they do what mmdet does.
+Importing it imports mmdet.
 """
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from colonnade.backbones.kernels.fast_path import is_plain
 from colonnade.backbones.kernels.folding import FusedError
 
 from .masks import PastingMaskHead, WantedCascadeRoIHead, WantedMaskHead, WantedStandardRoIHead
+from .replacement import copy_as, replace_modules
 from .roi_align import BagRoIAlign, align_into, suits_bags
 
 ROI_HEADS = {StandardRoIHead: WantedStandardRoIHead, CascadeRoIHead: WantedCascadeRoIHead}
@@ -78,32 +79,55 @@ class ChannelsBehind(nn.Module):
         return x.permute(0, 2, 3, 1)
 
 
-def fuse_region_heads(model: nn.Module) -> list[str]:
-    """See :func:`.regions.fuse_regions`."""
-    done = Counter[str]()
-    for module in list(model.modules()):
+def fuse_regions(model: nn.Module) -> list[str]:
+    """Make a detector that is to be evaluated align, classify and paste regions fast.
+
+    What it predicts stays the same to rounding. Layers that were replaced or hooked stay as they
+    are.
+
+    Args:
+        model: A built model with weights, changed in place.
+
+    Returns:
+        A line for each kind of change.
+    """
+    done, replacements = Counter[str](), dict[nn.Module, nn.Module]()
+    for module in model.modules():
         if is_plain(module, *ROI_HEADS) and module.with_mask and all(
                 map(predicts_by_class, stages_of(module, 'mask_head'))):
-            module.__class__ = ROI_HEADS[type(module)]
+            replacements[module] = copy_as(ROI_HEADS[type(module)], module)
             for head in stages_of(module, 'mask_head'):
-                head.__class__ = WantedMaskHead
+                replacements[head] = copy_as(WantedMaskHead, head)
                 done.update((PASTED, WANTED))
-        elif is_plain(module, FCNMaskHead):
-            module.__class__ = PastingMaskHead
+        elif is_plain(module, FCNMaskHead) and module not in replacements:
+            replacements[module] = copy_as(PastingMaskHead, module)
             done[PASTED] += 1
         elif is_plain(module, SingleRoIExtractor) and all(map(is_average, module.roi_layers)):
-            module.__class__ = BagRoIExtractor
+            replacements[module] = copy_as(BagRoIExtractor, module)
             done[SUMMED] += 1
         elif is_plain(module, GenericRoIExtractor) and all(map(is_average, module.roi_layers)):
-            for layer in module.roi_layers:
-                layer.__class__ = BagRoIAlign
+            replacements |= {layer: copy_as(BagRoIAlign, layer) for layer in module.roi_layers}
             done[SUMMED] += 1
         elif is_plain(module, RPNHead) and suppresses_by_level(module):
             split_suppression(module)
             done[SPLIT] += 1
+    replace_modules(model, replacements)
     for module in filter(reads_any_order, list(model.modules())):
         done.update(FLATTENED for _ in hand_on_channels_last(module))
     return [f'{what} ({count})' for what, count in done.items()]
+
+
+def modules_in_default_order(model: nn.Module) -> set[nn.Module]:
+    """Return all modules of RoI heads that get regions in the default order.
+
+    They may need that order later on. Convolutions give maps in channels-last order also if their
+    weights alone are in it.
+    """
+    return {
+        module
+        for head in model.modules() if isinstance(head, BaseRoIHead) and not reads_any_order(head)
+        for module in head.modules()
+    }
 
 
 def is_average(layer: nn.Module) -> bool:
@@ -117,11 +141,6 @@ def reads_any_order(roi_head: nn.Module) -> bool:
         return False
     heads = stages_of(roi_head, 'bbox_head') + stages_of(roi_head, 'mask_head')
     return all(is_plain(head, *BOX_HEADS, *MASK_HEADS) and head.conv_cfg is None for head in heads)
-
-
-def needs_default_order(module: nn.Module) -> bool:
-    """Whether it is a RoI head that may read regions in the default order alone."""
-    return isinstance(module, BaseRoIHead) and not reads_any_order(module)
 
 
 def hand_on_channels_last(roi_head: StandardRoIHead | CascadeRoIHead) -> list[nn.Module]:

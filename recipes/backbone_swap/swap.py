@@ -16,11 +16,12 @@ from colonnade.configs import find_config
 from colonnade.models.feature_maps import build
 from colonnade.models.trial_step import trial_fault
 from colonnade.settings.checks.all_checks import check_config
+from colonnade.settings.config_values import without_key
 from colonnade.settings.config_writer import base_path, comment_lines, laid_out
 from colonnade.settings.reading import read_config
 
 from .backbone_names import Trunk, find_trunk
-from .config_diff import difference, without_scope
+from .config_diff import difference
 from .notes import Notes
 from .swapped_model import with_trunk
 from .training_settings import new_training
@@ -125,7 +126,7 @@ def check_written(path: Path, expected: dict[str, Any], before: Config, notes: N
     cfg = read_config(path)
     found = cfg.to_dict()
     for key, value in expected.items():
-        if without_scope(found.get(key)) != without_scope(value):
+        if without_key(found.get(key), '_scope_') != without_key(value, '_scope_'):
             raise UserError(f'{key} of the written config is not what it should be: its base '
                             'cannot be changed by a config of text')
     check_config(cfg, ('train_dataloader', 'val_dataloader'))

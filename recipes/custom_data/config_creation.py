@@ -14,8 +14,8 @@ from colonnade.datasets.formats.data_format import Kind
 from colonnade.datasets.formats.format_detection import opened
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
-from colonnade.settings.config_files import read_file
 from colonnade.settings.findings import Finding
+from colonnade.settings.reading import read_file
 
 from ..options import NewConfigOptions
 from .config_text import config_source, load_recipe, loads_masks, settings

@@ -12,8 +12,8 @@ from colonnade.common.errors import MissingFileError, UserError
 from colonnade.datasets.custom.instance_datasets import OwnData
 from colonnade.runtime.colors import distinct_colors
 from colonnade.settings.classes import with_num_classes
-from colonnade.settings.config_files import read_file
 from colonnade.settings.config_writer import Source, base_path, comment_lines, laid_out
+from colonnade.settings.reading import read_file
 
 from .scaled_schedule import schedule
 

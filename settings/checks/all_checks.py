@@ -2,8 +2,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 
 from mmengine.config import Config
 from mmengine.logging import print_log
@@ -15,67 +14,62 @@ from ..findings import Finding, errors_of
 from .class_checks import class_problems
 from .dataset_checks import (label_setting_problems, metric_problems, palette_problems,
                              window_problems)
-from .numbers import number_problems
 from .pipelines import pipeline_problems
 from .pretrained_weights import (channel_problems, normalisation_problems, start_problems,
                                  weight_problems)
-from .schedule import completeness_problems, schedule_problems
+from .schedule import completeness_problems, number_problems, schedule_problems
 from .setting_types import setting_problems
 from .widths import batch_problems, width_problems
 
 ADVICE = 'If the data are right, colonnade new_config writes a config like this for their classes'
 
-#: of a config and the dataloaders that will be read
+#: yields the breaches of some rules, given a config and the dataloaders that will be read
 Check = Callable[[Config, tuple[str, ...]], Iterable[Finding]]
+#: checks on what predictions depend on
+OF_MODELS: tuple[Check, ...] = (width_problems, normalisation_problems)
+#: all checks that need no look at data
+CHECKS: tuple[Check, ...] = (
+    class_problems, batch_problems, number_problems, completeness_problems, metric_problems,
+    pipeline_problems, label_setting_problems, palette_problems, *OF_MODELS, setting_problems,
+    window_problems, schedule_problems, start_problems, weight_problems, channel_problems
+)  # yapf: disable
 
 
 def findings(cfg: Config, dataloaders: tuple[str, ...],
              further: Sequence[Check] = ()) -> list[Finding]:
-    """What does not fit in a config, of which nothing is built.
+    """Return what does not fit in a config, of which nothing is built.
 
     Args:
         cfg: Of a detector or segmenter; widths only of those on a trunk of ours.
         dataloaders: Those that will be read.
-        further: Checks of files, which are run if there is no error yet.
+        further: Checks of files, which are run if there is no error yet; else a note says so.
     """
     found: list[Finding] = []
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        for check in checks(cfg, dataloaders):
-            found += guarded(check)
-        for each in further:
-            if not errors_of(found):
-                found += guarded(partial(each, cfg, dataloaders))
+        for check in CHECKS:
+            found += run_check(check, cfg, dataloaders)
+        for check in further:
+            if errors_of(found):
+                name = check.__name__.replace('_', ' ')
+                found.append(
+                    Finding('not-checked', f'{name} were not looked for: correct the errors first'))
+            else:
+                found += run_check(check, cfg, dataloaders)
     return list(dict.fromkeys(found))
 
 
-def checks(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Callable[[], Iterable[Finding]]]:
-    """All that can be asked without a look at data."""
-    of_data = (class_problems, batch_problems, number_problems, completeness_problems,
-               metric_problems, pipeline_problems, label_setting_problems, palette_problems)
-    yield from (partial(check, cfg, dataloaders) for check in of_data)
-    yield from (partial(check, cfg.model) for check in (width_problems, normalisation_problems))
-    yield from (partial(check, cfg) for check in (setting_problems, window_problems))
-    is_training = 'train_dataloader' in dataloaders
-    if is_training:
-        yield partial(schedule_problems, cfg)
-    if cfg.get('load_from'):  # which holds the trunk's weights too
-        yield partial(start_problems, cfg)
-    elif is_training and not cfg.get('resume'):
-        yield from (partial(check, cfg) for check in (weight_problems, channel_problems))
-
-
-def guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """What a check finds; a note if it does not understand a config.
+def run_check(check: Check, cfg: Config, dataloaders: tuple[str, ...]) -> list[Finding]:
+    """Return what a check finds, and a note if it does not understand a config.
 
     Settings of unusual kinds are the business of those who read them.
     """
     found: list[Finding] = []
     try:
-        for finding in check():
+        for finding in check(cfg, dataloaders):
             found.append(finding)
     except (TypeError, AttributeError, LookupError) as error:
-        name = getattr(check, 'func', check).__name__
-        found.append(Finding('not-checked', f'{name} does not understand this config: {error}'))
+        found.append(
+            Finding('not-checked', f'{check.__name__} does not understand this config: {error}'))
     return found
 
 
@@ -95,10 +89,8 @@ def check_model(cfg: Config) -> list[Finding]:
     Weights fit a model of which a stride or the mean is wrong, and what it predicts is wrong.
     """
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        return without_errors([
-            each for check in (width_problems, normalisation_problems)
-            for each in guarded(partial(check, cfg.model))
-        ])
+        return without_errors(
+            [finding for check in OF_MODELS for finding in run_check(check, cfg, ())])
 
 
 def without_errors(found: list[Finding]) -> list[Finding]:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import partial
 
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS
@@ -104,6 +103,3 @@ def category_problems(name: str, dataset: ConfigDict, classes: tuple[str,
             'class-names', f'{place} must be in the order of the categories of {ann_file}: '
             f'{format_names([each for each in categories if each in classes], 8)}',
             (place, f'{name}.ann_file'))
-
-
-shortened = partial(format_names, max_names=8)  # of engine/, which can call it by itself

@@ -1,7 +1,6 @@
 """Data sets, metrics and heads: does each give what the next one needs?"""
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +13,10 @@ from colonnade.common.storage.file_access import is_remote
 from ..classes import class_heads
 from ..dataset_paths import classes_of, evaluators, find_datasets, paths_of_setting
 from ..findings import Finding
+from ..known_settings import value_of
 from ..pipeline_steps import loads_annotations, name_of
-from ..registries import find_class
+from ..registries import bases_of, find_class, package_of
 from .class_checks import reads_categories
-from .setting_types import value_of
 
 #: detectors' parts that give masks are called so
 MASKS = ('mask_head', 'mask_branch', 'mask_iou_head', 'panoptic_head', 'segm_head')
@@ -25,12 +24,8 @@ MASKS = ('mask_head', 'mask_branch', 'mask_iou_head', 'panoptic_head', 'segm_hea
 
 def library_of(kind: Any, *registries: Any) -> str:
     """mmdet, mmseg or another package that a type is of, or whose class it extends."""
-    cls = find_class(kind, *registries)
-    for base in cls.__mro__ if inspect.isclass(cls) else ():
-        package = base.__module__.partition('.')[0]
-        if package in ('mmdet', 'mmseg'):
-            return package
-    return ''
+    packages = map(package_of, bases_of(find_class(kind, *registries)))
+    return next((package for package in packages if package in ('mmdet', 'mmseg')), '')
 
 
 def metric_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
@@ -175,8 +170,8 @@ def palette_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Find
                 'name a colour for each class, or remove the palette')
 
 
-def window_problems(cfg: Config) -> Iterator[Finding]:
-    """Windows of tests that leave gaps, and crops that are smaller than a patch."""
+def window_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield windows of tests that leave gaps, and crops that are smaller than a patch."""
     test_cfg = cfg.model.get('test_cfg') or {}
     if not isinstance(test_cfg, dict) or test_cfg.get('mode') != 'slide':
         return

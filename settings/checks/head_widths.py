@@ -10,9 +10,9 @@ from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
 
 from ..findings import Finding
+from ..known_settings import value_of
 from ..pipeline_steps import name_of
-from ..registries import find_class
-from .setting_types import value_of
+from ..registries import bases_of, find_class
 
 DETECTION_TRANSFORMERS = ('DeformableDETR', 'DINO', 'DDQDETR')
 
@@ -71,8 +71,9 @@ def head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
     """Levels that heads expect otherwise than they get."""
     if not levels.widths:
         return
-    for where, head in heads_of_segmenters(model):
-        yield from segmenter_problems(where, head, levels)
+    for name in ('decode_head', 'auxiliary_head'):
+        for where, head in parts_named(model, name, 'model'):
+            yield from segmenter_problems(where, head, levels)
     for name in ('rpn_head', 'bbox_head', 'mask_head'):
         if isinstance(head := model.get(name), dict):
             yield from dense_problems(f'model.{name}', head, levels)
@@ -88,12 +89,20 @@ def head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
         yield from transformer_problems(model, levels)
 
 
-def heads_of_segmenters(model: ConfigDict) -> Iterator[tuple[str, ConfigDict]]:
-    """The heads of a segmenter and their keys."""
-    for name in ('decode_head', 'auxiliary_head'):
-        heads = model.get(name) or []
-        for index, head in enumerate(heads if isinstance(heads, list) else [heads]):
-            yield f'model.{name}' + (f'[{index}]' if isinstance(heads, list) else ''), head
+def parts_named(section: ConfigDict, name: str, path: str) -> Iterator[tuple[str, ConfigDict]]:
+    """Yield the keys and settings of a part of a model, which may be a list of parts.
+
+    Args:
+        section: The dict that the part is in.
+        name: Key of the part; nothing is yielded if it is not set.
+        path: Key of the section.
+    """
+    parts = section.get(name) or []
+    if not isinstance(parts, list):
+        yield f'{path}.{name}', parts
+        return
+    for index, part in enumerate(parts):
+        yield f'{path}.{name}[{index}]', part
 
 
 def segmenter_problems(where: str, head: ConfigDict, levels: Levels) -> Iterator[Finding]:
@@ -141,7 +150,7 @@ def strides_for_dense_head(head: ConfigDict, strides: Sequence[float]) -> list[f
     SOLO's heads halve the resolution of the first level, and resize the last one to that of its
     neighbor, before they read them.
     """
-    bases = getattr(find_class(head.get('type'), MODELS), '__mro__', ())
+    bases = bases_of(find_class(head.get('type'), MODELS))
     if len(strides) > 1 and any(base.__name__ == 'SOLOHead' for base in bases):
         return [2 * strides[0], *strides[1:-1], strides[-2]]
     return list(strides)
@@ -164,9 +173,7 @@ def region_problems(roi_head: ConfigDict, levels: Levels) -> Iterator[Finding]:
         if not isinstance(extractor, dict):
             continue
         source = f'model.roi_head.{names[index] if extractors[index] else names[0]}'
-        heads = roi_head.get(head_name) or []
-        for number, head in enumerate(heads if isinstance(heads, list) else [heads]):
-            where = f'model.roi_head.{head_name}' + f'[{number}]' * isinstance(heads, list)
+        for where, head in parts_named(roi_head, head_name, 'model.roi_head'):
             yield from differs(f'{where}.in_channels', value_of(head, 'in_channels'),
                                extractor.get('out_channels'), 'its regions have',
                                f'{source}.out_channels')

@@ -7,13 +7,16 @@ from typing import Any
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import DATASETS, TRANSFORMS
 
+from colonnade.common.errors import UserCodeError
+
 from ..dataset_paths import evaluators, find_datasets
 from ..findings import Finding
+from ..known_settings import value_of
 from ..pipeline_steps import (every_step, kind_of_step, loads_annotations, name_of, packs,
                               users_steps)
+from ..reading import errors_of_others
 from ..registries import find_class
 from .dataset_checks import library_of
-from .setting_types import value_of
 
 
 def pipeline_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
@@ -123,11 +126,10 @@ def step_problems(where: str, steps: list[ConfigDict]) -> Iterator[Finding]:
     for index, step in enumerate(steps):
         if find_class(step.get('type'), TRANSFORMS) is None:
             continue  # the types' own check says so
+        place = f'{where}[{index}]'
         try:
-            TRANSFORMS.build(dict(step))
-        except Exception as error:  # of classes of others
+            with errors_of_others(f'{place} ({kind_of_step(step)}) cannot be built'):
+                TRANSFORMS.build(dict(step))
+        except UserCodeError as error:
             if 'unexpected keyword' not in str(error):  # the settings' own check says so
-                place = f'{where}[{index}]'
-                yield Finding('step-build',
-                              f'{place} ({kind_of_step(step)}) cannot be built: {error}',
-                              (place, ), cause=error)  # yapf: disable
+                yield Finding('step-build', str(error), (place, ), cause=error.__cause__)

@@ -31,14 +31,19 @@ SCHEMES = ('timm', 'http', 'https')
 PLACE = 'model.backbone.init_cfg.checkpoint'
 
 
-def weight_problems(cfg: Config) -> Iterator[Finding]:
-    """Weights that are not there, or are of another architecture than the trunk.
+def starts_from_trunk(cfg: Config, dataloaders: tuple[str, ...]) -> bool:
+    """Return True if a training starts from weights of its trunk, not of a full model."""
+    is_training = 'train_dataloader' in dataloaders
+    return is_training and not cfg.get('load_from') and not cfg.get('resume')
 
-    Args:
-        cfg: Of a detector or segmenter. The weights of trunks of others are not looked at.
+
+def weight_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield weights that are not there, or are of another architecture than the trunk.
+
+    The weights of trunks of others are not looked at.
     """
     trunk = trunk_of(cfg.model)
-    if trunk is None:
+    if trunk is None or not starts_from_trunk(cfg, dataloaders):
         return
     backbone = cfg.model.backbone
     try:
@@ -96,11 +101,11 @@ def architecture_problem(trunk: type[ColumnarBackbone], backbone: ConfigDict,
             'name the weights of this arch, or the arch of these weights')
 
 
-def normalisation_problems(model: ConfigDict) -> Iterator[Finding]:
-    """Images that are normalised otherwise than the trunk's weights need, as timm lists it."""
-    if (trunk := trunk_of(model)) is None:
+def normalisation_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield images that are not normalised as the weights of the trunk need, by timm."""
+    if (trunk := trunk_of(cfg.model)) is None:
         return
-    backbone, found = model.backbone, model.get('data_preprocessor') or {}
+    backbone, found = cfg.model.backbone, cfg.model.get('data_preprocessor') or {}
     try:
         name = trunk.weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
     except ValueError:  # another check says so
@@ -120,13 +125,13 @@ def normalisation_problems(model: ConfigDict) -> Iterator[Finding]:
             (f'{place}.mean', f'{place}.std', weights), f'set these in {place}')
 
 
-def channel_problems(cfg: Config) -> Iterator[Finding]:
-    """Images that mmcv loads, as BGR, and weights of timm's, which are for RGB.
+def channel_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield a finding if mmcv loads BGR images but the timm weights expect RGB.
 
-    Args:
-        cfg: Of a training that starts from the trunk's weights. With steps or a preprocessor of the
-            user's, the order of channels is not known.
+    With steps or a preprocessor of the user's, the order of channels is not known.
     """
+    if not starts_from_trunk(cfg, dataloaders):
+        return
     preprocessor = cfg.model.get('data_preprocessor') or {}
     if trunk_of(cfg.model) is None or is_users(find_class(preprocessor.get('type'), MODELS)) or \
             preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr'):
@@ -155,8 +160,8 @@ def loads_bgr(steps: list[dict[str, Any]]) -> bool:
             and first.get('imdecode_backend') != 'tifffile' and not users_steps(steps))
 
 
-def start_problems(cfg: Config) -> Iterator[Finding]:
-    """A whole model to start from that is not there."""
+def start_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield a full model to start from that is not there."""
     source = cfg.get('load_from')
     if isinstance(source, (str, Path)) and source and '://' not in str(source) and \
             not is_checkpoint(source):

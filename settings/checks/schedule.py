@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from mmengine.config import Config, ConfigDict
 
 from ..findings import Finding
+from ..overrides import exists, value_at
 from ..pipeline_steps import name_of
 
 #: what mmengine wants together, or not at all
@@ -17,12 +18,27 @@ TOGETHER = {
 }
 NEVER = 10**8  # an end that is none, as mmengine's own of INF
 
+MAX_SEED = 2**32 - 1  # of numpy
+
 
 class Length(NamedTuple):
     """How long a training is."""
     number: int
     unit: str  # epochs or iterations
     place: str  # the key that says it
+
+    def missed(self, rule: str, place: str, value: Any, result: str) -> Finding:
+        """Return a finding on a setting that this training does not reach."""
+        return Finding(
+            rule, f'{place} is {value}, and training has {self.number} {self.unit} '
+            f'({self.place}): {result}', (place, self.place))
+
+    def missed_epochs(self, rule: str, part: str, result: str) -> Finding:
+        """Return a finding on a part that counts epochs, which this training does not."""
+        place = f'{part}.by_epoch'
+        return Finding(rule,
+                       f'{place} is True, and training counts iterations ({self.place}): {result}',
+                       (place, self.place), f'set {place}=False')
 
 
 def completeness_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
@@ -36,6 +52,25 @@ def completeness_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator
                           keys, f'set all of {", ".join(keys)}, or none')
 
 
+def number_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield numbers that torch would refuse once data are loaded, or without naming their key."""
+    minima = {'randomness.seed': 0}
+    for name in dataloaders:
+        minima |= {f'{name}.batch_size': 1, f'{name}.num_workers': 0}
+    if 'train_dataloader' in dataloaders:
+        minima['optim_wrapper.optimizer.lr'] = 0
+    content = cfg.to_dict()
+    for key, minimum in minima.items():
+        value = value_at(content, key) if exists(content, key) else None
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            continue
+        if value < minimum:
+            yield Finding('number-range', f'{key} is {value}', (key, ), f'it is at least {minimum}')
+        elif key == 'randomness.seed' and value > MAX_SEED:
+            yield Finding('number-range', f'{key} is {value}', (key, ),
+                          f'it is below {MAX_SEED + 1}')
+
+
 def length_of(cfg: Config) -> Length | None:
     """How long a training is; None if the config does not say."""
     loop = cfg.get('train_cfg') or {}
@@ -45,8 +80,10 @@ def length_of(cfg: Config) -> Length | None:
     return None
 
 
-def schedule_problems(cfg: Config) -> Iterator[Finding]:
-    """What a training of this length never reaches, and lengths that are impossible."""
+def schedule_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield what a training of this length never reaches, and lengths that are impossible."""
+    if 'train_dataloader' not in dataloaders:
+        return
     loop, length = cfg.get('train_cfg') or {}, length_of(cfg)
     for key in ('max_epochs', 'max_iters', 'val_interval'):
         if isinstance(loop.get(key), int) and loop[key] < 1:
@@ -75,16 +112,11 @@ def interval_problems(cfg: Config, loop: ConfigDict, length: Length) -> Iterator
         return
     begin, interval = loop.get('val_begin', 1), loop.get('val_interval')
     if isinstance(begin, int) and begin > length.number:
-        yield Finding(
-            'late-evaluation',
-            f'train_cfg.val_begin is {begin}, and training has {length.number} {length.unit} '
-            f'({length.place}): it is never evaluated', ('train_cfg.val_begin', length.place))
+        yield length.missed('late-evaluation', 'train_cfg.val_begin', begin,
+                            'it is never evaluated')
     elif isinstance(interval, int) and interval > length.number:
-        yield Finding(
-            'late-evaluation',
-            f'train_cfg.val_interval is {interval}, and training has {length.number} '
-            f'{length.unit} ({length.place}): it is evaluated at its end alone',
-            ('train_cfg.val_interval', length.place))
+        yield length.missed('late-evaluation', 'train_cfg.val_interval', interval,
+                            'it is evaluated at its end alone')
 
 
 def checkpoint_problems(cfg: Config, length: Length) -> Iterator[Finding]:
@@ -102,17 +134,11 @@ def checkpoint_problems(cfg: Config, length: Length) -> Iterator[Finding]:
         return  # the best alone is wanted
     saved = 'a checkpoint is saved at its end alone' if saves_last else 'no checkpoint is saved'
     if by_epoch and length.unit == 'iterations':
-        yield Finding(
-            'late-checkpoint',
-            f'{place}.by_epoch is True, and training counts iterations ({length.place}): {saved}',
-            (f'{place}.by_epoch', length.place), f'set {place}.by_epoch=False')
+        yield length.missed_epochs('late-checkpoint', place, saved)
         return
     comparable = by_epoch == (length.unit == 'epochs')
     if interval < 1 or comparable and interval > length.number:
-        yield Finding(
-            'late-checkpoint',
-            f'{place}.interval is {interval}, and training has {length.number} {length.unit} '
-            f'({length.place}): {saved}', (f'{place}.interval', length.place))
+        yield length.missed('late-checkpoint', f'{place}.interval', interval, saved)
 
 
 def scheduler_problems(where: str, scheduler: Any, length: Length) -> Iterator[Finding]:
@@ -121,11 +147,7 @@ def scheduler_problems(where: str, scheduler: Any, length: Length) -> Iterator[F
         return
     by_epoch = scheduler.get('by_epoch', True)
     if by_epoch and length.unit == 'iterations':
-        yield Finding(
-            'late-change',
-            f'{where}.by_epoch is True, and training counts iterations ({length.place}): it '
-            'never changes anything', (f'{where}.by_epoch', length.place),
-            f'set {where}.by_epoch=False')
+        yield length.missed_epochs('late-change', where, 'it never changes anything')
         return
     if by_epoch != (length.unit == 'epochs'):
         return  # iterations of epochs are known with the data

@@ -1,30 +1,29 @@
 """Types and settings in a config: known, spelt as their class has them, of the right kind?"""
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Any
 
 from mmengine import registry
 from mmengine.config import Config
 from torch.utils.data import DataLoader
 
+from colonnade.common.name_lists import suggest_names
+
 from ..findings import Finding
-from ..known_settings import FREE, TOP, is_misspelt, names_read_from
-from ..registries import find_class, is_users, loaded_scopes, may_be_name, unknown_type
+from ..known_settings import FREE, TOP, is_misspelt, names_read_from, parameter_of
+from ..registries import find_class, loaded_scopes, may_be_name, package_of, unknown_type
 
 #: which registries a type is looked up in, by the last name of its path; others in all
 REGISTRIES = {
-    'pipeline': (registry.TRANSFORMS, ),
-    'transforms': (registry.TRANSFORMS, ),
-    'dataset': (registry.DATASETS, ),
-    'datasets': (registry.DATASETS, ),
-    'val_evaluator': (registry.METRICS, registry.EVALUATOR),
-    'test_evaluator': (registry.METRICS, registry.EVALUATOR),
-    'default_hooks': (registry.HOOKS, ),
-    'custom_hooks': (registry.HOOKS, ),
+    **dict.fromkeys(('pipeline', 'transforms'), (registry.TRANSFORMS, )),
+    **dict.fromkeys(('dataset', 'datasets'), (registry.DATASETS, )),
+    **dict.fromkeys(('val_evaluator', 'test_evaluator'), (registry.METRICS, registry.EVALUATOR)),
+    **dict.fromkeys(('default_hooks', 'custom_hooks'), (registry.HOOKS, )),
+    **dict.fromkeys(('backbone', 'neck', 'fpn', 'decode_head', 'auxiliary_head', 'rpn_head',
+                     'roi_head', 'bbox_head', 'mask_head', 'data_preprocessor'),
+                    (registry.MODELS, )),
     'param_scheduler': (registry.PARAM_SCHEDULERS, ),
     'optimizer': (registry.OPTIMIZERS, ),
     'optim_wrapper': (registry.OPTIM_WRAPPERS, ),
@@ -32,33 +31,21 @@ REGISTRIES = {
     'vis_backends': (registry.VISBACKENDS, ),
     'sampler': (registry.DATA_SAMPLERS, registry.TASK_UTILS),
     'batch_sampler': (registry.DATA_SAMPLERS, ),
-    'backbone': (registry.MODELS, ),
-    'neck': (registry.MODELS, ),
-    'fpn': (registry.MODELS, ),
-    'decode_head': (registry.MODELS, ),
-    'auxiliary_head': (registry.MODELS, ),
-    'rpn_head': (registry.MODELS, ),
-    'roi_head': (registry.MODELS, ),
-    'bbox_head': (registry.MODELS, ),
-    'mask_head': (registry.MODELS, ),
-    'data_preprocessor': (registry.MODELS, ),
-}
+}  # yapf: disable
 #: whose types are of other libraries, or of no registry
 FOREIGN = ('Albu', 'roi_layer', 'plugins')
 
 
-def setting_problems(cfg: Config) -> Iterator[Finding]:
-    """Types that nothing registers, and settings that nothing reads or that are no numbers.
+def setting_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield types that nothing registers, and settings that nothing reads or that are no numbers.
 
-    Args:
-        cfg: Of a detector or segmenter. What its classes pass on to others is not followed.
+    What classes pass on to others is not followed.
     """
     content = cfg.to_dict()
     for key in content.keys() - TOP:
-        near = get_close_matches(key, TOP, n=1, cutoff=0.9)
-        if near and isinstance(content[key], (dict, list)):
-            yield Finding('unread-section', f'nothing reads {key}', (key, ),
-                          f'did you mean {near[0]}?')
+        meant = suggest_names(key, TOP, cutoff=0.9)
+        if meant and isinstance(content[key], (dict, list)):
+            yield Finding('unread-section', f'nothing reads {key}', (key, ), meant)
     for path, part in parts_below(content):
         yield from problems_of_part(part, path)
 
@@ -95,11 +82,10 @@ def problems_of_part(part: dict[str, Any], path: list[str]) -> Iterator[Finding]
     shown = f'{name} ({kind if isinstance(kind, str) else kind.__name__})' if kind else name
     for key, value in part.items():
         if known is not None and key not in known:
-            if path[0] == 'model' and not is_ours(cls) and not any(
+            if path[0] == 'model' and package_of(cls) != 'colonnade' and not any(
                     is_misspelt(key, other) for other in known):
                 continue  # some classes read settings before they are built: building will tell
-            near = get_close_matches(key, known - {'type', '_scope_'}, n=1)
-            meant = f'did you mean {near[0]}?' if near else ''
+            meant = suggest_names(key, known - {'type', '_scope_'})
             says = f'{shown} has no setting {key}'
             yield Finding('unknown-setting', f'{says}; {meant}' if meant else says,
                           (f'{name}.{key}', ))
@@ -120,11 +106,6 @@ def is_looked_up(kind: Any, path: list[str]) -> bool:
     scope, _, _ = str(kind).rpartition('.')
     waits = scope and scope not in loaded_scopes() and may_be_name(str(kind))
     return bool(registries_at(path)) and not waits
-
-
-def is_ours(cls: Any) -> bool:
-    """Whether a class is colonnade's, whose signature says all that it takes."""
-    return str(getattr(cls, '__module__', '')).partition('.')[0] == 'colonnade'
 
 
 def number_expected(cls: Any, path: list[str], key: str) -> str | None:
@@ -148,24 +129,3 @@ def number_expected(cls: Any, path: list[str], key: str) -> str | None:
             r'\b(str|dict|Dict|Any|Sequence|Callable|Literal)\b', annotation)
     shown = '' if default in (None, parameter.empty) else f', {default}'
     return shown if is_number else None
-
-
-def parameter_of(cls: Any, key: str) -> inspect.Parameter | None:
-    """An argument of a class, or of the base that it is handed to; None if that is not known.
-
-    A user's class may hand its base another value than the base's default.
-    """
-    for base in cls.__mro__ if inspect.isclass(cls) else ():
-        if '__init__' in vars(base) and base is not object:
-            parameter = inspect.signature(vars(base)['__init__']).parameters.get(key)
-            if parameter is not None or is_users(base):
-                return parameter
-    return None
-
-
-def value_of(part: dict[str, Any], key: str) -> Any:
-    """What a setting of a dict with a type is, or its default; None if that is not known."""
-    if key in part:
-        return part[key]
-    parameter = parameter_of(find_class(part.get('type')), key)
-    return None if parameter is None or parameter.default is parameter.empty else parameter.default

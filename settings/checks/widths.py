@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from mmengine.config import Config, ConfigDict
@@ -11,13 +10,14 @@ from mmengine.registry import MODELS
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import suggest_names
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 
 from ..backbone_config import pyramid_of, trunk_of
 from ..findings import Finding
 from ..pipeline_steps import name_of
 from .dataset_checks import library_of
-from .head_widths import Levels, head_problems
+from .head_widths import Levels, head_problems, parts_named
 
 NUM_TAPS = 4  # of a trunk, unless its out_indices say otherwise
 #: necks on top of a pyramid that give ``num_outs`` levels of ``out_channels``, or one each
@@ -33,12 +33,12 @@ class Trunk(NamedTuple):
     says: str  # where the width stands
 
 
-def width_problems(model: ConfigDict) -> Iterator[Finding]:
-    """Widths, strides and numbers of maps that trunk, pyramid and heads do not agree on.
+def width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield widths, strides and numbers of maps that trunk, pyramid and heads do not agree on.
 
-    Args:
-        model: Of a config; nothing is found for trunks of others.
+    Nothing is found for trunks of others.
     """
+    model = cfg.model
     kind = trunk_of(model)
     if kind is None:
         return
@@ -83,8 +83,8 @@ def described(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Trunk:
 def arch_problem(kind: type[ColumnarBackbone], backbone: ConfigDict, says: str) -> Finding:
     """An architecture that there is not, with the one that was meant."""
     arch = backbone.get('arch')
-    near = get_close_matches(str(arch), kind.variants.rows, n=1) if isinstance(arch, str) else []
-    meant = '' if not near or 'did you mean' in says else f'did you mean {near[0]}?'
+    is_unknown = isinstance(arch, str) and 'did you mean' not in says
+    meant = suggest_names(arch, kind.variants.rows) if is_unknown else ''
     return Finding('arch', f'model.backbone.arch: {says}', ('model.backbone.arch', ), meant)
 
 
@@ -192,8 +192,7 @@ def batch_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
     if cfg.train_dataloader.get('batch_size') != 1 or several and cfg.get('sync_bn'):
         return
     for name in ('decode_head', 'auxiliary_head'):
-        heads = cfg.model.get(name) or []
-        for head in heads if isinstance(heads, list) else [heads]:
+        for _, head in parts_named(cfg.model, name, 'model'):
             if pools_to_one(head) and not (several and 'Sync' in name_of(head.norm_cfg.type)):
                 yield Finding(
                     'batch-size', f'train_dataloader.batch_size is 1, and {name_of(head["type"])} '

@@ -1,0 +1,53 @@
+"""A config that is checked: what trainings and tests run by."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mmengine.config import Config
+
+from .checks.all_checks import Check, check_config, log_warnings
+from .dataset_paths import check_data
+from .findings import Finding
+from .reading import check_metrics, load_config
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A config that was read, overridden and checked in its making.
+
+    Attributes:
+        config: mmengine's config. It is the same object for all that follows.
+        warnings: Findings in spite of which a run starts.
+    """
+    config: Config
+    warnings: tuple[Finding, ...] = ()
+
+    @classmethod
+    def load(cls, options: LaunchOptions, dataloaders: tuple[str, ...], *,
+             change: Callable[[Config], None] | None = None,
+             further: Sequence[Check] = ()) -> Settings:  # yapf: disable
+        """Read a config, apply the options to it, and check it.
+
+        Args:
+            options: Options of the run.
+            dataloaders: Dataloaders that the run reads; their data must exist.
+            change: Function that sets what the run changes in the config before it is checked.
+            further: Checks of files, see :func:`~.checks.all_checks.findings`.
+
+        Raises:
+            OSError: If a file or folder is missing.
+            ValueError: If the config, the options and the data do not fit each other.
+        """
+        config = load_config(options)
+        for key in ('val', 'test'):
+            if f'{key}_dataloader' in dataloaders:
+                check_metrics(config, f'{key}_evaluator')
+        check_data(config, dataloaders)
+        if change is not None:
+            change(config)
+        return cls(config, tuple(check_config(config, dataloaders, further)))
+
+    def log_warnings(self) -> None:
+        """Write the warnings to the log of the run."""
+        log_warnings(self.warnings)
