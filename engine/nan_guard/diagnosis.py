@@ -174,4 +174,6 @@ def losses_of(runner: Runner, model: nn.Module, batch: Any) -> Any:
     """Return the losses of a batch, as in training."""
     with wrappers_of(runner.optim_wrapper)[0].optim_context(model):
         data = model.data_preprocessor(batch, True)
-        return model._run_forward(data, mode='loss')
+        if isinstance(data, dict):
+            return model(**data, mode='loss')
+        return model(*data, mode='loss')

@@ -16,12 +16,14 @@ from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 
 from ..runner.hooks import wrappers_of
+from ..runner.loops import GuardedLoop
+from ..upstream import get_start
 from ..work_dir.metrics_table import SKIPPED
 from .diagnosis import (OF_NAN, Diagnosis, bad_parts, bare, comes_of_nan, diagnose, inspect_inputs,
                         weights_of)
 from .finite import NonFiniteError, images_of, is_finite, not_finite, tensors_in
 from .good_checkpoints import GoodCheckpoints, resume_hint
-from .step_guard import StepGuard
+from .step_guard import StepGuard, guard_steps
 
 
 def skip_bad_steps(runner: Runner, max_bad_steps: int) -> None:
@@ -67,6 +69,7 @@ class NanGuard(Hook):
         self.is_said = False
         self.images: Counter[str] = Counter()
         self.guards: list[StepGuard] = []
+        self.unguarded: Any = None  # wrapper of optimizers
         self.seen: list[str] = []  # images since the last step
         self.bad_batch: Any = None  # the first since the last step
         self.reason = ''  # of that, where it is neither its loss nor a gradient
@@ -81,23 +84,24 @@ class NanGuard(Hook):
         model = bare(runner.model)
         found = all_gather_object(not_finite(weights_of(model)))
         if names := next(filter(None, found), None):
-            source = f', loaded from {runner._load_from}' if runner._load_from else ''
+            start = get_start(runner)
+            source = f', loaded from {start}' if start else ''
             raise NonFiniteError(f'{len(names)} weights are not finite before training{source}: '
                                  f'{format_names(names, 8)}')
-        self.guards = [StepGuard(each) for each in wrappers_of(runner.optim_wrapper)]
+        self.unguarded = runner.optim_wrapper
+        runner.optim_wrapper = guard_steps(runner.optim_wrapper)
+        self.guards = [
+            each for each in wrappers_of(runner.optim_wrapper) if isinstance(each, StepGuard)
+        ]
         self.buffers = BufferCopies(model)
-        take_step = runner.model.train_step
-
-        def train_step(data: Any, optim_wrapper: Any) -> dict[str, Any]:
-            return self.try_step(runner, take_step, data, optim_wrapper)
-
-        runner.model.train_step = train_step  # a function, which copies of the model share
+        if isinstance(runner.train_loop, GuardedLoop):
+            runner.train_loop.guard = self.try_step
 
     def after_train(self, runner: Runner) -> None:
-        """Give the optimizers their methods back, and say how many steps were skipped."""
-        for guard in self.guards:
-            guard.release()
-        del runner.model.train_step
+        """Give the runner its optimizers back, and say how many steps were skipped."""
+        runner.optim_wrapper = self.unguarded
+        if isinstance(runner.train_loop, GuardedLoop):
+            runner.train_loop.guard = None
         self.say(runner)
 
     def say(self, runner: Runner) -> None:
@@ -128,8 +132,8 @@ class NanGuard(Hook):
         if self.bad_batch is None:
             self.bad_batch, self.reason = batch, reason
 
-    def try_step(self, runner: Runner, take_step: Callable[[Any, Any], dict[str, Any]], data: Any,
-                 optim_wrapper: Any) -> dict[str, Any]:
+    def try_step(self, runner: Runner, data: Any, step: Callable[[], dict[str,
+                                                                          Any]]) -> dict[str, Any]:
         """Return the finite outputs of the model's step; skip it at an error that NaN leads to.
 
         Some modules give infinity on purpose, as where attention is masked. What fails without it
@@ -139,7 +143,7 @@ class NanGuard(Hook):
             NonFiniteError: In one of several processes.
         """
         try:
-            outputs = take_step(data, optim_wrapper)
+            outputs = step()
             if not self.has_finite_losses():  # means are made of what is logged
                 outputs = {key: value for key, value in outputs.items()
                            if is_finite(torch.as_tensor(value))}  # yapf: disable
@@ -215,7 +219,7 @@ class NanGuard(Hook):
 
     def stop(self, runner: Runner, batch: Any) -> None:
         """Raise a NonFiniteError that says what is not finite, and how to go on."""
-        parameters = [each for guard in self.guards for each in guard.parameters]
+        parameters = [each for guard in self.guards for each in guard.bad_parameters]
         found: list[tuple[bool, Diagnosis]] = all_gather_object(
             (self.bad_batch is not None, diagnose(runner, batch, parameters)))
         what = next((each for is_bad, each in found if is_bad), found[0][1])

@@ -26,6 +26,8 @@ from torch.utils.data import DataLoader
 
 from colonnade.common.errors import UserError
 
+from ..upstream import get_indices_of_rank
+
 DATA, MODEL, ORDER = range(3)  # what draws: each has generators of its own
 
 
@@ -175,5 +177,5 @@ def with_own_state(batches: Any) -> Any:
             vars(own)[name] = [each.copy() if isinstance(each, list) else each for each in value]
     if isinstance(sampler := getattr(own, 'sampler', None), InfiniteSampler):
         own.sampler = copy(sampler)
-        own.sampler.indices = own.sampler._indices_of_rank()  # all passes draw from the same
+        own.sampler.indices = get_indices_of_rank(own.sampler)  # all passes draw from the same
     return own

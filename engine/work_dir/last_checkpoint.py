@@ -15,6 +15,7 @@ from colonnade.common.errors import FileError
 from colonnade.weights.checkpoint_files import NAME, CheckpointError, is_local
 
 from ..runner.hooks import is_between_steps
+from ..upstream import get_start
 from .best_checkpoint import BestCheckpoint, unless_it_fails
 
 FILE = 'last_checkpoint'  # mmengine's
@@ -57,7 +58,7 @@ class RunCheckpoints(BestCheckpoint):
         """As mmengine's; the checkpoint that training goes on from is the last one."""
         super().before_train(runner)
         if runner.iter:
-            self.last_ckpt = runner._load_from
+            self.last_ckpt = get_start(runner)
 
     def may_save(self, runner: Runner, iteration: int) -> bool:
         """Return True if a checkpoint may be saved behind so many iterations."""
