@@ -209,8 +209,7 @@ def main() -> None:
         from colonnade.engine.runner.signal_handling import Interrupted  # takes seconds
         from colonnade.engine.runner.signal_handling import interruptible
         from colonnade.engine.training import TrainOptions
-        from colonnade.engine.work_dir import noted
-        from colonnade.engine.work_dir.best_checkpoint import FILE as BEST_FILE
+        from colonnade.engine.work_dir import Run
         from colonnade.reported_training import prepared_training
     try:
         with user_errors('train'), ExitStack() as stack:  # also if another process was lost
@@ -226,9 +225,9 @@ def main() -> None:
                     raise
                 except KeyboardInterrupt:
                     if is_main_process():
-                        left = what_is_left(
-                            noted(runner.work_dir), noted(runner.work_dir, BEST_FILE),
-                            signals.has_ended, how_to_go_on(sys.argv, args.launcher))
+                        run = Run(runner.work_dir)
+                        left = what_is_left(run.last, run.best, signals.has_ended,
+                                            how_to_go_on(sys.argv, args.launcher))
                         print(f'\ntrain: stopped, {left}', file=sys.stderr)
                     sys.exit(STOPPED)
     except Interrupted as stop:

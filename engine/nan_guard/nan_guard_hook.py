@@ -19,8 +19,7 @@ from ..runner.hooks import wrappers_of
 from ..runner.loops import GuardedLoop
 from ..upstream import get_start
 from ..work_dir.metrics_table import SKIPPED
-from .diagnosis import (OF_NAN, Diagnosis, bad_parts, bare, comes_of_nan, diagnose, inspect_inputs,
-                        weights_of)
+from .diagnosis import OF_NAN, Diagnosis, bad_parts, bare, diagnose, inspect_inputs, weights_of
 from .finite import NonFiniteError, images_of, is_finite, not_finite, tensors_in
 from .good_checkpoints import GoodCheckpoints, resume_hint
 from .step_guard import StepGuard, guard_steps
@@ -132,12 +131,10 @@ class NanGuard(Hook):
         if self.bad_batch is None:
             self.bad_batch, self.reason = batch, reason
 
-    def try_step(self, runner: Runner, data: Any, step: Callable[[], dict[str,
-                                                                          Any]]) -> dict[str, Any]:
+    def try_step(self, runner: Runner, data: Any, step: Callable[[], dict]) -> dict[str, Any]:
         """Return the finite outputs of the model's step; skip it at an error that NaN leads to.
 
-        Some modules give infinity on purpose, as where attention is masked. What fails without it
-        too is no matter of NaN. Processes cannot skip what only one of them cannot compute.
+        Processes cannot skip what only one of them cannot compute.
 
         Raises:
             NonFiniteError: In one of several processes.
@@ -153,13 +150,12 @@ class NanGuard(Hook):
         except OF_NAN as error:
             if not self.guards or any(guard.has_loss for guard in self.guards):
                 raise  # not of the forward pass
-            if get_world_size() > 1:
-                found = inspect_inputs(bare(runner.model), data)
-                if found.batch or found.weights:
-                    raise NonFiniteError(f'{error}\n{found}') from error
+            is_alone = get_world_size() == 1
+            found = diagnose(runner, data) if is_alone else inspect_inputs(bare(runner.model), data)
+            if not found.is_cause:
                 raise
-            if not comes_of_nan(runner, data):
-                raise
+            if not is_alone:
+                raise NonFiniteError(f'{error}\n{found}') from error
             self.note(data, f'the forward pass ended with {type(error).__name__}: {error}')
             self.cause = error
             for guard in self.guards:

@@ -178,7 +178,7 @@ def end_workers(*loops: Any) -> None:
         loops: Loops of a runner, or None.
     """
     for loop in loops:
-        if isinstance(loader := getattr(loop, 'dataloader', None), DataLoader):
-            end_workers_of(loader)
-        if isinstance(batches := getattr(loop, 'dataloader_iterator', None), Batches):
-            batches.end_workers()
+        if isinstance(loop, BaseLoop) and isinstance(loop.dataloader, DataLoader):
+            end_workers_of(loop.dataloader)
+        if isinstance(loop, SeededIterationLoop) and loop.batches is not None:
+            loop.dataloader_iterator.end_workers()

@@ -4,7 +4,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.logging import print_log
@@ -20,9 +19,8 @@ from .last_checkpoint import take_over_saving
 from .metrics_recorder import CompleteMetrics, LoggedSteps, Recorder
 from .metrics_table import MetricsTable
 from .progress_line import progress_line
+from .run import Run
 from .trackers import add_trackers, check_trackers, outlived
-
-TABLE = 'metrics.csv'
 
 
 def settle(cfg: Config, patience: int | None, min_delta: float | None,
@@ -73,7 +71,7 @@ def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
         min_delta: See :func:`settle`.
         trackers: See :func:`settle`.
     """
-    cfg, table = runner.cfg, MetricsTable(Path(runner.work_dir, TABLE))
+    cfg, table = runner.cfg, MetricsTable(Run(runner.work_dir).metrics)
     recorder, saving = Recorder(table), take_over_saving(runner)
     names = [name for name in saving.names if name != 'auto'] if saving else []
     if patience is not None:

@@ -16,15 +16,14 @@ from mmengine.registry import VISBACKENDS
 from mmengine.runner import Runner
 from mmengine.visualization import BaseVisBackend
 
-from colonnade.common.atomic_files import write_text
 from colonnade.common.distributed import VARIABLES
 from colonnade.common.errors import UserError
 from colonnade.settings.pipeline_steps import name_of
 
 from ..upstream import get_backends
+from .run import Run
 
 PROJECT = 'colonnade'  # where no environment variable names another
-WANDB_ID = 'wandb_run_id'  # file of a work dir
 Settings = Callable[[Path], dict[str, Any]]
 
 
@@ -94,11 +93,9 @@ def same_wandb_run(cfg: Config, trackers: Sequence[str]) -> Iterator[None]:
     if not used or not is_first or 'WANDB_RUN_ID' in os.environ:
         yield
         return
-    file = Path(cfg.work_dir, WANDB_ID)
-    run_id = file.read_text(encoding='utf-8').strip() if cfg.resume and file.is_file() else ''
-    if not run_id:
-        run_id = secrets.token_hex(4)
-        write_text(file, run_id)
+    run = Run(cfg.work_dir)
+    run_id = cfg.resume and run.read(run.TRACKER) or secrets.token_hex(4)
+    run.write(run.TRACKER, run_id)
     # the variables, and not settings of the backend, as the config is copied to other work dirs
     variables = {'WANDB_RUN_ID': run_id, 'WANDB_RESUME': 'allow'}
     added = {name: value for name, value in variables.items() if name not in os.environ}
