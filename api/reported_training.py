@@ -9,7 +9,7 @@ from mmengine.runner import Runner
 
 from colonnade.configs import find_config
 from colonnade.engine.training import TrainOptions, prepared_runner
-from colonnade.engine.work_dir import noted
+from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.last_checkpoint import saving_hook
 from colonnade.visualization.run_report.recorder import RunRecord
 
@@ -38,5 +38,5 @@ def train(config: str | Path, **options: Any) -> Path | None:
     """
     with prepared_training(TrainOptions(find_config(config), **options)) as runner:
         runner.train()
-    latest = noted(runner.work_dir) if saving_hook(runner) is not None else ''
+    latest = Run(runner.work_dir).last if saving_hook(runner) is not None else ''
     return Path(latest) if latest else None

@@ -42,11 +42,9 @@ from .runner.launch import build_runner, sole_run
 from .runner.signal_handling import Interrupted
 from .runner.strict_runner import StrictRunner
 from .watchdog import watched
-from .work_dir import candidates, go_on, noted, recorded, settle
-from .work_dir.configuration import TABLE
+from .work_dir import Run, go_on, recorded, settle
 from .work_dir.metrics_recorder import PendingEvaluation
 from .work_dir.metrics_table import MetricsTable
-from .work_dir.resume import best_ones, folder_of
 from .work_dir.trackers import same_wandb_run
 
 
@@ -119,20 +117,21 @@ def set_resume(cfg: Config, resume: str | None) -> None:
         FileNotFoundError: If the checkpoint to resume from does not exist.
         UserError: If the work dir has checkpoints and nothing was said about them.
     """
+    run = Run.of(cfg)
     if resume is None:
-        if not cfg.resume and (noted(cfg.work_dir) or candidates(cfg)):
+        if not cfg.resume and (run.last or run.checkpoints()):
             raise UserError(
                 f'{cfg.work_dir} has checkpoints of an earlier run: go on from them with --resume, '
                 'or name another --work-dir')
-        if not cfg.resume and best_ones(cfg):
+        if not cfg.resume and run.best_checkpoints():
             raise UserError(f'{cfg.work_dir} has the best checkpoint of an earlier run: name '
                             'another --work-dir')
     elif resume == 'auto':
-        last = noted(cfg.work_dir)
+        last = run.last
         cfg.resume = True
         if '://' in last and is_there(last, cfg.work_dir):
             cfg.load_from = last
-        elif candidates(cfg):
+        elif run.checkpoints():
             cfg.load_from = None  # prepared_runner takes the newest whole one
         elif last:
             raise MissingFileError(f'--resume: {cfg.work_dir}/last_checkpoint names {last}, which '
@@ -266,8 +265,9 @@ def prepared_runner(
     """
     settings = training_settings(options)
     cfg = settings.config
-    check_writable(Path(cfg.work_dir, TABLE))
-    with trusting(options.trust), sole_run(cfg, folder_of(cfg)), ExitStack() as stack:
+    run = Run.of(cfg)
+    check_writable(run.metrics)
+    with trusting(options.trust), sole_run(cfg, run.checkpoint_dir), ExitStack() as stack:
         stack.enter_context(same_wandb_run(cfg, options.tracker))
         runner = build_runner(cfg)
         stack.enter_context(watched(runner, options.hang_limit))
@@ -301,7 +301,7 @@ def prepared_runner(
             record = make_record(digests) if make_record and options.report else None
             if record is not None:
                 runner.register_hook(record)
-            runner.register_hook(PendingEvaluation(MetricsTable(Path(runner.work_dir, TABLE))))
+            runner.register_hook(PendingEvaluation(MetricsTable(run.metrics)))
             try:
                 yield runner
             except Interrupted:

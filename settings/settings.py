@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from mmengine.config import Config
 
+from colonnade.common.options import LaunchOptions
+
 from .checks.all_checks import Check, check_config, log_warnings
 from .dataset_paths import check_data
 from .findings import Finding

@@ -19,7 +19,7 @@ from colonnade.engine.resource_estimation.estimate import GIB, Estimate, Parts, 
 from colonnade.engine.resource_estimation.images import batch_sizes, count_data, count_images
 from colonnade.engine.resource_estimation.plan import (PlanOptions, Schedule, free_disk,
                                                        model_sizes, planned_config)
-from colonnade.engine.resource_estimation.suggestions import scale_down
+from colonnade.engine.resource_estimation.table import suggest_changes
 from colonnade.engine.resource_estimation.trial import (LiveMemory, Measured, Setting, Trial,
                                                         padded_size)
 from colonnade.engine.training import TrainOptions
@@ -143,17 +143,16 @@ def test_wrong_options(options: dict[str, object], message: str) -> None:
 
 
 def test_advice_keeps_the_images_of_a_step() -> None:
-    """16 images of two processes, of which each has room for three or for one."""
-    before = estimated()
-    room = before.memory.total - 8 * GIB
-    text, changed = next(scale_down(before, room + 3.5 * GIB))
-    assert (text, changed.setting.images) == ('--total-batch 4 --accumulate 4', 2)
-    assert changed.memory.total == room + 2 * GIB
-    smallest = list(scale_down(before, room + GIB / 2))
-    assert [text for text, _ in smallest[:2]] == [
-        '--total-batch 2 --accumulate 8', '--fsdp on 2 processes --total-batch 2 --accumulate 8'
+    """16 images of two processes, in batches that the head's norms allow."""
+    batch = '--total-batch 8 --accumulate 2'
+    assert list(suggest_changes(estimated())) == [
+        '--amp', 'model.backbone.with_cp=True', batch, '--fsdp --processes N',
+        '--plan-size HEIGHT WIDTH, and a train pipeline of smaller images', 'a smaller trunk'
     ]
-    assert smallest[1][1].memory.total < smallest[0][1].memory.total
+    cfg = planned_config(TrainOptions(slim('sem_fpn')), PlanOptions())
+    cfg.model.backbone.with_cp = True
+    left = suggest_changes(estimated(cfg=cfg, fsdp=True, half=torch.float16, images=1))
+    assert [text.split()[0] for text in left] == ['--plan-size', 'a']
 
 
 def test_a_training_that_fits(run_tool: Callable[..., None], tmp_path: Path,

@@ -108,8 +108,7 @@ def main(options: TrainCommand) -> None:
     from mmengine.dist import is_main_process
 
     from colonnade.engine.runner.signal_handling import Interrupted, interruptible  # takes seconds
-    from colonnade.engine.work_dir import noted
-    from colonnade.engine.work_dir.best_checkpoint import FILE as BEST_FILE
+    from colonnade.engine.work_dir import Run
     from colonnade.reported_training import prepared_training
     go_on = how_to_go_on(sys.argv, options.launcher)
     try:
@@ -125,9 +124,8 @@ def main(options: TrainCommand) -> None:
                     raise
                 except KeyboardInterrupt:
                     if is_main_process():
-                        left = what_is_left(
-                            noted(runner.work_dir), noted(runner.work_dir, BEST_FILE),
-                            signals.has_ended, go_on)
+                        run = Run(runner.work_dir)
+                        left = what_is_left(run.last, run.best, signals.has_ended, go_on)
                         print(f'\ntrain: stopped, {left}', file=sys.stderr)
                     sys.exit(STOPPED)
     except Interrupted as stop:

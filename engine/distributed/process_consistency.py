@@ -18,6 +18,7 @@ from colonnade.common.storage.file_access import is_here
 from colonnade.settings.config_values import flat, plain
 from colonnade.settings.dataset_paths import find_datasets, paths_of
 
+from ..upstream import get_start, is_resuming
 from .fingerprints import ELSEWHERE, sha256_of_path, versions
 
 #: sections of a config that decide a training or a test; others say what is logged, and where
@@ -41,8 +42,8 @@ def check_same_start(runner: Runner) -> None:
     if get_world_size() == 1:
         return
     start = ''
-    if runner._resume:
-        start = Path(runner._load_from or find_latest_checkpoint(runner.work_dir) or '').name
+    if is_resuming(runner):
+        start = Path(get_start(runner) or find_latest_checkpoint(runner.work_dir) or '').name
     found = all_gather_object(
         (socket.gethostname(), start, versions(), deciding_settings(runner.cfg)))
     first_host, first_start, first_versions, first_settings = found[0]

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from colonnade.common.name_lists import format_names
 
 from ..work_dir.last_checkpoint import RunCheckpoints, saving_hook
-from ..work_dir.resume import noted
+from ..work_dir.run import Run
 from .diagnosis import bare
 from .finite import NonFiniteError, not_finite, tensors_in
 
@@ -44,7 +44,7 @@ class GoodCheckpoints(Hook):
         """Note which buffers hold infinity anyway, and which checkpoint there is."""
         self.infinite = tuple(not_finite(bare(runner.model).named_buffers()))
         self.saving = saving_hook(runner)
-        self.path = self.latest = noted(runner.work_dir) if self.saving else ''
+        self.path = self.latest = Run(runner.work_dir).last if self.saving else ''
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         """Note the checkpoint that this iteration starts with or behind."""

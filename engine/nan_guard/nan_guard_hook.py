@@ -16,12 +16,13 @@ from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 
 from ..runner.hooks import wrappers_of
+from ..runner.loops import GuardedLoop
+from ..upstream import get_start
 from ..work_dir.metrics_table import SKIPPED
-from .diagnosis import (OF_NAN, Diagnosis, bad_parts, bare, comes_of_nan, diagnose, inspect_inputs,
-                        weights_of)
+from .diagnosis import OF_NAN, Diagnosis, bad_parts, bare, diagnose, inspect_inputs, weights_of
 from .finite import NonFiniteError, images_of, is_finite, not_finite, tensors_in
 from .good_checkpoints import GoodCheckpoints, resume_hint
-from .step_guard import StepGuard
+from .step_guard import StepGuard, guard_steps
 
 
 def skip_bad_steps(runner: Runner, max_bad_steps: int) -> None:
@@ -67,6 +68,7 @@ class NanGuard(Hook):
         self.is_said = False
         self.images: Counter[str] = Counter()
         self.guards: list[StepGuard] = []
+        self.unguarded: Any = None  # wrapper of optimizers
         self.seen: list[str] = []  # images since the last step
         self.bad_batch: Any = None  # the first since the last step
         self.reason = ''  # of that, where it is neither its loss nor a gradient
@@ -81,23 +83,24 @@ class NanGuard(Hook):
         model = bare(runner.model)
         found = all_gather_object(not_finite(weights_of(model)))
         if names := next(filter(None, found), None):
-            source = f', loaded from {runner._load_from}' if runner._load_from else ''
+            start = get_start(runner)
+            source = f', loaded from {start}' if start else ''
             raise NonFiniteError(f'{len(names)} weights are not finite before training{source}: '
                                  f'{format_names(names, 8)}')
-        self.guards = [StepGuard(each) for each in wrappers_of(runner.optim_wrapper)]
+        self.unguarded = runner.optim_wrapper
+        runner.optim_wrapper = guard_steps(runner.optim_wrapper)
+        self.guards = [
+            each for each in wrappers_of(runner.optim_wrapper) if isinstance(each, StepGuard)
+        ]
         self.buffers = BufferCopies(model)
-        take_step = runner.model.train_step
-
-        def train_step(data: Any, optim_wrapper: Any) -> dict[str, Any]:
-            return self.try_step(runner, take_step, data, optim_wrapper)
-
-        runner.model.train_step = train_step  # a function, which copies of the model share
+        if isinstance(runner.train_loop, GuardedLoop):
+            runner.train_loop.guard = self.try_step
 
     def after_train(self, runner: Runner) -> None:
-        """Give the optimizers their methods back, and say how many steps were skipped."""
-        for guard in self.guards:
-            guard.release()
-        del runner.model.train_step
+        """Give the runner its optimizers back, and say how many steps were skipped."""
+        runner.optim_wrapper = self.unguarded
+        if isinstance(runner.train_loop, GuardedLoop):
+            runner.train_loop.guard = None
         self.say(runner)
 
     def say(self, runner: Runner) -> None:
@@ -128,18 +131,16 @@ class NanGuard(Hook):
         if self.bad_batch is None:
             self.bad_batch, self.reason = batch, reason
 
-    def try_step(self, runner: Runner, take_step: Callable[[Any, Any], dict[str, Any]], data: Any,
-                 optim_wrapper: Any) -> dict[str, Any]:
+    def try_step(self, runner: Runner, data: Any, step: Callable[[], dict]) -> dict[str, Any]:
         """Return the finite outputs of the model's step; skip it at an error that NaN leads to.
 
-        Some modules give infinity on purpose, as where attention is masked. What fails without it
-        too is no matter of NaN. Processes cannot skip what only one of them cannot compute.
+        Processes cannot skip what only one of them cannot compute.
 
         Raises:
             NonFiniteError: In one of several processes.
         """
         try:
-            outputs = take_step(data, optim_wrapper)
+            outputs = step()
             if not self.has_finite_losses():  # means are made of what is logged
                 outputs = {key: value for key, value in outputs.items()
                            if is_finite(torch.as_tensor(value))}  # yapf: disable
@@ -149,13 +150,12 @@ class NanGuard(Hook):
         except OF_NAN as error:
             if not self.guards or any(guard.has_loss for guard in self.guards):
                 raise  # not of the forward pass
-            if get_world_size() > 1:
-                found = inspect_inputs(bare(runner.model), data)
-                if found.batch or found.weights:
-                    raise NonFiniteError(f'{error}\n{found}') from error
+            is_alone = get_world_size() == 1
+            found = diagnose(runner, data) if is_alone else inspect_inputs(bare(runner.model), data)
+            if not found.is_cause:
                 raise
-            if not comes_of_nan(runner, data):
-                raise
+            if not is_alone:
+                raise NonFiniteError(f'{error}\n{found}') from error
             self.note(data, f'the forward pass ended with {type(error).__name__}: {error}')
             self.cause = error
             for guard in self.guards:
@@ -215,7 +215,7 @@ class NanGuard(Hook):
 
     def stop(self, runner: Runner, batch: Any) -> None:
         """Raise a NonFiniteError that says what is not finite, and how to go on."""
-        parameters = [each for guard in self.guards for each in guard.parameters]
+        parameters = [each for guard in self.guards for each in guard.bad_parameters]
         found: list[tuple[bool, Diagnosis]] = all_gather_object(
             (self.bad_batch is not None, diagnose(runner, batch, parameters)))
         what = next((each for is_bad, each in found if is_bad), found[0][1])

@@ -1,13 +1,13 @@
-"""Steps of an optimizer that are skipped if a loss or a gradient is not finite."""
+"""Optimizer wrappers that skip a step if a loss or a gradient is not finite."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial, update_wrapper
+from copy import copy
 from typing import Any
 
 import torch
 from mmengine.dist import all_reduce, get_world_size
-from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
 from torch import Tensor
 
 from .finite import is_finite, norm
@@ -16,37 +16,32 @@ OF_LOSS = 'the loss is not finite'
 OF_GRADIENT = 'the gradient is not finite'
 
 
-class StepGuard:
-    """Keeps mmengine's wrapper of an optimizer from steps on what is not finite.
+class StepGuard(OptimWrapper):
+    """A wrapper of an optimizer that takes no step on what is not finite.
 
-    It takes the place of the wrapper's ``backward`` and ``step``. All processes skip the same
-    steps. Gradients that only overflow because a scaler multiplies the loss are left to the scaler,
-    which skips the step and lowers its factor. A factor of 1 or less, or a fixed one, is no cause.
-
-    Args:
-        wrapper: Of one optimizer, of any subclass.
+    All processes skip the same steps. Gradients that only overflow because a scaler multiplies the
+    loss are left to the scaler, which skips the step and lowers its factor. A factor of 1 or less,
+    or a fixed one, is no cause.
 
     Attributes:
         latest: Losses of this iteration, divided by the number of iterations of a step.
         skipped: Why the step of this iteration was skipped; empty if it was not.
         stepped: Whether this iteration has taken a step.
         has_loss: Whether the model has computed a loss in this iteration.
-        parameters: Of the latest step that was skipped because of its gradients: those parameters.
+        bad_parameters: Of the latest step that was skipped because of its gradients: those.
     """
+    losses: list[Tensor]  # since the last step
+    bad_parameters: list[Tensor]
 
-    def __init__(self, wrapper: OptimWrapper) -> None:
-        self.wrapper = wrapper
-        self.losses: list[Tensor] = []  # since the last step
-        self.parameters: list[Tensor] = []
-        self.begin()
-        self.take_backward, self.take_step = wrapper.backward, wrapper.step
-        wrapper.backward = self.backward
-        # with the mark by which schedulers know the method that counts steps for them
-        wrapper.step = update_wrapper(partial(self.step), wrapper.step)
-
-    def release(self) -> None:
-        """Give the wrapper its own methods back."""
-        self.wrapper.backward, self.wrapper.step = self.take_backward, self.take_step
+    @classmethod
+    def of(cls, wrapper: OptimWrapper) -> StepGuard:
+        """Return a guard of the wrapper's own type, which has its optimizer and state in common."""
+        kind = type(wrapper)
+        guard: StepGuard = object.__new__(type(kind.__name__, (cls, kind), {}))
+        guard.__dict__ = wrapper.__dict__  # schedulers count the steps of the wrapper
+        guard.losses, guard.bad_parameters = [], []
+        guard.begin()
+        return guard
 
     def begin(self) -> None:
         """Begin an iteration."""
@@ -54,11 +49,19 @@ class StepGuard:
         self.skipped, self.stepped, self.has_loss = '', False, False
 
     @torch.compiler.disable
-    def backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """As the wrapper's; the loss is noted."""
+    def update_params(self,
+                      loss: Tensor,
+                      step_kwargs: dict | None = None,
+                      zero_kwargs: dict | None = None) -> None:
+        """As mmengine's; the loss is noted, and the step may be skipped."""
+        loss = self.scale_loss(loss)
         self.has_loss = True
         self.note(loss.detach())
-        self.take_backward(loss, **kwargs)
+        self.backward(loss)
+        if self.should_update():
+            if self.may_step():
+                self.step(**(step_kwargs or {}))
+            self.zero_grad(**(zero_kwargs or {}))
 
     def note(self, loss: Tensor) -> None:
         """Note a loss ``()`` of this iteration."""
@@ -66,22 +69,21 @@ class StepGuard:
         self.losses.append(loss)
 
     def mark_bad(self) -> None:
-        """Let the step that this iteration belongs to be skipped."""
+        """Skip the step that this iteration belongs to."""
         self.note(torch.tensor(torch.nan))
 
-    @torch.compiler.disable
-    def step(self, **kwargs: Any) -> None:
-        """As the wrapper's, or nothing."""
+    def may_step(self) -> bool:
+        """Return True if the step is taken; otherwise note why it is skipped."""
         finite_loss, finite_gradient = self.are_finite()
         self.losses = []
         if not finite_loss:
             self.skipped = OF_LOSS
         elif not finite_gradient and not self.scaler_adapts():
             self.skipped = OF_GRADIENT
-            self.parameters = [each for each in self.trained() if not is_finite(each.grad)]
+            self.bad_parameters = [each for each in self.trained() if not is_finite(each.grad)]
         else:
             self.stepped = finite_gradient
-            self.take_step(**kwargs)
+        return not self.skipped
 
     def are_finite(self) -> tuple[bool, bool]:
         """Return whether losses and gradients of a step are finite, in all processes."""
@@ -97,19 +99,33 @@ class StepGuard:
 
     def trained(self) -> Iterator[Tensor]:
         """Yield the parameters with a gradient."""
-        for group in self.wrapper.optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             yield from (each for each in group['params'] if each.grad is not None)
 
     def scaler_adapts(self) -> bool:
         """Return True if a scaler of losses may cause an overflow, and lowers its factor."""
-        wrapper = self.wrapper
-        return isinstance(wrapper, AmpOptimWrapper) and wrapper._scale_update_param is None and \
-            wrapper.loss_scaler.get_scale() > 1
+        return isinstance(self, AmpOptimWrapper) and self._scale_update_param is None and \
+            self.loss_scaler.get_scale() > 1
 
     def abandon(self) -> None:
         """Count an iteration that ended in an error before its loss was there."""
-        self.wrapper._inner_count += 1
+        self._inner_count += 1
         self.mark_bad()
-        if self.wrapper.should_update():
-            self.step()
-        self.wrapper.zero_grad()
+        if self.should_update():
+            self.may_step()
+        self.zero_grad()
+
+
+def guard_steps(wrapper: Any) -> Any:
+    """Return a wrapper of one optimizer or several whose steps are guarded.
+
+    What is not mmengine's, or updates parameters in a way of its own, is returned as it is.
+    """
+    if isinstance(wrapper, OptimWrapperDict):
+        guarded = copy(wrapper)
+        guarded.optim_wrappers = {name: guard_steps(each) for name, each in wrapper.items()}
+        return guarded
+    if isinstance(wrapper, OptimWrapper) and \
+            type(wrapper).update_params is OptimWrapper.update_params:
+        return StepGuard.of(wrapper)
+    return wrapper

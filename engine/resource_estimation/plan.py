@@ -25,7 +25,6 @@ from ..work_dir import settle
 from ..work_dir.best_metric import checkpoint_hook
 from .estimate import GIB, USABLE, Estimate, estimate, host_memory, peak_of_imports
 from .images import BatchSizes, DataCounts, Size, batch_sizes, count_data
-from .suggestions import Change, suggest_changes
 from .trial import HALF_TYPES, Setting, padded_size
 
 NUM_TIMED = 3  # steps at each size
@@ -117,14 +116,12 @@ class Plan:
         num_images: Number of images in the data; None if it is not known.
         schedule: Length of the training.
         estimate: Memory and time.
-        changes: What to change if it does not fit into memory.
     """
     cfg: Config
     options: PlanOptions
     num_images: int | None
     schedule: Schedule
     estimate: Estimate
-    changes: tuple[Change, ...]
 
     @property
     def checkpoint(self) -> float:
@@ -179,10 +176,8 @@ def plan_training(train: TrainOptions, options: PlanOptions) -> Plan:
         fsdp=train.fsdp)
     num_timed = NUM_TIMED if options.here == options.device else 0
     result = estimate(setting, sizes.largest, sizes.mean_pixels, imports, num_timed=num_timed)
-    fits = result.memory.total <= options.usable_memory
-    changes = () if fits else tuple(suggest_changes(result, options.usable_memory))
     schedule = Schedule.of(cfg, counts.images, options.processes)
-    return Plan(cfg, options, counts.images, schedule, result, changes)
+    return Plan(cfg, options, counts.images, schedule, result)
 
 
 def planned_config(options: TrainOptions, plan: PlanOptions) -> Config:

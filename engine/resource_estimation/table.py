@@ -1,10 +1,17 @@
 """The plan of a training as a table."""
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from datetime import timedelta
 
-from .estimate import GIB
+from mmengine.config import Config
+
+from colonnade.models.half_precision import lacks_bfloat16
+from colonnade.settings.backbone_config import trunk_of
+from colonnade.settings.checks.widths import batch_problems
+
+from .estimate import GIB, Estimate
 from .plan import Plan, free_disk
 
 
@@ -14,16 +21,40 @@ def format_plan(plan: Plan) -> Iterator[str]:
     yield from memory_rows(plan)
     yield from time_rows(plan)
     yield from disk_rows(plan)
-    if plan.changes:
-        yield 'to make it fit, each with those above it (per process)'
-        for change in plan.changes:
-            yield f'  {change.text:<54}{gib(change.total)}{"  fits" if change.fits else ""}'
-        if not plan.changes[-1].fits:
-            yield '  nothing of this is enough: take a smaller trunk or a larger machine'
     if not plan.fits_memory:
+        yield 'to make it fit, pass one or more of these to --plan again'
+        yield from (f'  {change}' for change in suggest_changes(plan.estimate))
         yield 'does not fit into memory'
     else:
         yield 'fits' if plan.fits_disk else 'does not fit on the disk'
+
+
+def suggest_changes(estimate: Estimate) -> Iterator[str]:
+    """Yield options that lower the memory of a process, but for those in use.
+
+    A step of the optimizer keeps its images.
+    """
+    setting = estimate.setting
+    cfg, on_gpu = setting.cfg, setting.device == 'cuda'
+    if setting.half is None and (on_gpu or not lacks_bfloat16()):
+        yield '--amp'
+    if trunk_of(cfg.model) and not cfg.model.backbone.get('with_cp'):
+        yield 'model.backbone.with_cp=True'
+    batches = [n for n in range(setting.images - 1, 0, -1) if setting.images % n == 0]
+    if images := next((n for n in batches if accepts_batch(cfg, n)), None):
+        accumulated = cfg.optim_wrapper.get('accumulative_counts', 1) * setting.images // images
+        yield f'--total-batch {images * setting.processes} --accumulate {accumulated}'
+    if on_gpu and not setting.fsdp:
+        yield '--fsdp --processes N'
+    yield '--plan-size HEIGHT WIDTH, and a train pipeline of smaller images'
+    yield 'a smaller trunk'
+
+
+def accepts_batch(cfg: Config, images: int) -> bool:
+    """Return True if the model of a config can be trained with this many images in a process."""
+    cfg = copy.deepcopy(cfg)
+    cfg.train_dataloader.batch_size = images
+    return not list(batch_problems(cfg, ('train_dataloader', )))
 
 
 def row(name: str, value: str) -> str:

@@ -28,6 +28,7 @@ from colonnade.models.half_precision import keep_answers_float32
 from colonnade.models.random_weights import random_model
 from colonnade.models.trial_step import drawn_boxes, drawn_labels, loads_masks, values_of
 
+from ..upstream import identify_storage
 from .images import Size
 
 TOUCH = 0.01  # IoU of a box and an object from which RoI heads count it as found
@@ -168,7 +169,7 @@ class LiveMemory(TorchDispatchMode):
 
     def _add(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key, size = identify_storage(tensor), storage.nbytes()
         if key not in self._living:
             self._living[key] = weakref.ref(storage, lambda _: self._drop(key, size))
             self.now += size

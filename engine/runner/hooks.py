@@ -18,6 +18,8 @@ from colonnade.settings.config_values import plain
 from colonnade.settings.registries import find_class
 from colonnade.weights.state_dicts import WeightsError
 
+from ..upstream import is_resuming
+
 BATCH = 'colonnade_batch'  # in the meta of checkpoints
 #: default hooks that are there unless a config sets them to None
 MMENGINE_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler',
@@ -113,7 +115,7 @@ class BatchSizeHook(Hook):
         Raises:
             WeightsError: If its iterations were others.
         """
-        if runner._resume:
+        if is_resuming(runner):
             self.compare(checkpoint)
 
     def compare(self, checkpoint: dict) -> None:

@@ -1,7 +1,8 @@
 """mmengine's two loops of training, which go on from any iteration to the bit."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from mmengine.dist import get_rank
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from colonnade.settings.registries import find_class
 
+from ..upstream import end_workers_of
 from .seeding import MODEL, Seed, endless_loader, seed_batches
 
 #: in the message hub, and so in checkpoints
@@ -31,7 +33,28 @@ def seeded_loop(loop: BaseLoop | dict[str, Any]) -> BaseLoop | dict[str, Any]:
     return {**settings, 'type': ours[kind]} if kind in ours else loop
 
 
-class SeededIterationLoop(IterBasedTrainLoop):
+class GuardedLoop(BaseLoop):
+    """A loop of training whose iterations draw from seeds of their own, and may be guarded.
+
+    Attributes:
+        guard: Takes the step of a runner on a batch, or does not; None takes all.
+    """
+    guard: Callable[[Runner, Any, Callable[[], dict]], dict] | None = None
+    _iter: int
+
+    def take_step(self, index: int, data_batch: Sequence[dict]) -> None:
+        """As an iteration of mmengine's; what the model draws differs between processes."""
+        runner = self.runner
+        Seed(runner.seed, get_rank(), self._iter, MODEL).plant()
+        runner.call_hook('before_train_iter', batch_idx=index, data_batch=data_batch)
+        step = partial(runner.model.train_step, data_batch, optim_wrapper=runner.optim_wrapper)
+        outputs = step() if self.guard is None else self.guard(runner, data_batch, step)
+        runner.call_hook(
+            'after_train_iter', batch_idx=index, data_batch=data_batch, outputs=outputs)
+        self._iter += 1
+
+
+class SeededIterationLoop(GuardedLoop, IterBasedTrainLoop):
     """mmengine's loop, in which each iteration draws from a seed of its own.
 
     Attributes:
@@ -53,12 +76,11 @@ class SeededIterationLoop(IterBasedTrainLoop):
         return super().run()
 
     def run_iter(self, data_batch: Sequence[dict]) -> None:
-        """As mmengine's; what the model draws, such as dropout, differs between processes."""
-        Seed(self.runner.seed, get_rank(), self._iter, MODEL).plant()
-        super().run_iter(data_batch)
+        """As mmengine's, see :meth:`take_step`."""
+        self.take_step(self._iter, data_batch)
 
 
-class SeededEpochLoop(EpochBasedTrainLoop):
+class SeededEpochLoop(GuardedLoop, EpochBasedTrainLoop):
     """mmengine's loop, in which each iteration draws from a seed of its own.
 
     It also goes on in the middle of an epoch.
@@ -91,9 +113,8 @@ class SeededEpochLoop(EpochBasedTrainLoop):
         self._epoch += 1
 
     def run_iter(self, idx: int, data_batch: Sequence[dict]) -> None:
-        """As mmengine's; what the model draws, such as dropout, differs between processes."""
-        Seed(self.runner.seed, get_rank(), self._iter, MODEL).plant()
-        super().run_iter(idx, data_batch)
+        """As mmengine's, see :meth:`take_step`."""
+        self.take_step(idx, data_batch)
 
 
 def note_seeds(runner: Runner) -> None:
@@ -144,7 +165,8 @@ class Batches:
 
     def end_workers(self) -> None:
         """Drop the batches that are not taken yet, and with them the workers that load them."""
-        self.iterator = self.loader._iterator = None
+        self.iterator = None
+        end_workers_of(self.loader)
 
 
 def end_workers(*loops: Any) -> None:
@@ -156,7 +178,7 @@ def end_workers(*loops: Any) -> None:
         loops: Loops of a runner, or None.
     """
     for loop in loops:
-        if isinstance(loader := getattr(loop, 'dataloader', None), DataLoader):
-            loader._iterator = None
-        if isinstance(batches := getattr(loop, 'dataloader_iterator', None), Batches):
-            batches.end_workers()
+        if isinstance(loop, BaseLoop) and isinstance(loop.dataloader, DataLoader):
+            end_workers_of(loop.dataloader)
+        if isinstance(loop, SeededIterationLoop) and loop.batches is not None:
+            loop.dataloader_iterator.end_workers()

@@ -26,6 +26,8 @@ from torch.utils.data import DataLoader
 
 from colonnade.common.errors import UserError
 
+from ..upstream import get_indices_of_rank
+
 DATA, MODEL, ORDER = range(3)  # what draws: each has generators of its own
 
 
@@ -84,6 +86,7 @@ class SeededBatches:
 
     def __init__(self, batches: Iterable[list[Any]], *, endless: bool) -> None:
         self.batches, self.endless = batches, endless
+        self.source: Any = getattr(batches, 'sampler', None)
         self.seed = self.iteration = self.skipped = 0
 
     def start(self, seed: int, iteration: int, *, skip: int) -> None:
@@ -105,8 +108,7 @@ class SeededBatches:
 
     def planted(self, iteration: int) -> Iterator[int]:
         """Numbers of iterations; before each one's batch is drawn, its seed is planted."""
-        draws_alone = isinstance(getattr(self.batches, 'sampler', None),
-                                 (DefaultSampler, InfiniteSampler))  # yapf: disable
+        draws_alone = isinstance(self.source, (DefaultSampler, InfiniteSampler))
         for number in count(iteration):
             if not draws_alone:
                 Seed(self.seed, 0, number, ORDER).plant()  # processes share out one order
@@ -118,10 +120,9 @@ class SeededBatches:
         Raises:
             ValueError: If an epoch has none.
         """
-        sampler: Any = getattr(self.batches, 'sampler', None)
         for epoch in count():
-            if hasattr(sampler, 'set_epoch'):
-                sampler.set_epoch(epoch)
+            if hasattr(self.source, 'set_epoch'):
+                self.source.set_epoch(epoch)
             indices = None
             for indices in self.batches:
                 yield indices
@@ -175,5 +176,5 @@ def with_own_state(batches: Any) -> Any:
             vars(own)[name] = [each.copy() if isinstance(each, list) else each for each in value]
     if isinstance(sampler := getattr(own, 'sampler', None), InfiniteSampler):
         own.sampler = copy(sampler)
-        own.sampler.indices = own.sampler._indices_of_rank()  # all passes draw from the same
+        own.sampler.indices = get_indices_of_rank(own.sampler)  # all passes draw from the same
     return own

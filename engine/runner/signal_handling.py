@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,13 +19,13 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.utils.data import DataLoader
 
-from colonnade.common.atomic_files import write_text
 from colonnade.common.distributed import failing_together
 
 from ..distributed.sharded_tensors import keep_shards
-from ..work_dir.last_checkpoint import INTERRUPTED, saving_hook
+from ..work_dir.last_checkpoint import saving_hook
+from ..work_dir.run import Run
 from .hooks import averages_weights, is_between_steps
-from .loops import SeededEpochLoop
+from .loops import SeededEpochLoop, SeededIterationLoop
 
 #: of a terminal, of Slurm and torchrun, of ``--signal=USR1@120``, and of a connection that is lost
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -196,14 +195,14 @@ class StopOnSignal(Hook):
         with failing_together():
             runner.save_checkpoint(
                 hook.out_dir,
-                INTERRUPTED,
+                Run.INTERRUPTED,
                 file_client_args=hook.file_client_args,
                 meta=dict(epoch=runner.epoch, iter=runner.iter),
                 by_epoch=False,
                 backend_args=hook.backend_args)
-        path = hook.file_backend.join_path(hook.out_dir, INTERRUPTED)
+        path = hook.file_backend.join_path(hook.out_dir, Run.INTERRUPTED)
         if is_main_process():
-            write_text(Path(runner.work_dir, 'last_checkpoint'), path)
+            Run(runner.work_dir).write(Run.LAST, path)
         return path
 
 
@@ -217,8 +216,8 @@ def goes_on_from_here(runner: Runner) -> bool:
 def loaders_of(runner: Runner) -> set[DataLoader]:
     """The loaders that training and validation read, which hooks may read too."""
     loops = [loop for loop in (runner.train_loop, runner.val_loop) if loop is not None]
-    return {getattr(loop, name) for loop in loops for name in ('dataloader', 'endless')
-            if hasattr(loop, name)}  # yapf: disable
+    loaders = {loop.dataloader for loop in loops}
+    return loaders | {loop.endless for loop in loops if isinstance(loop, SeededIterationLoop)}
 
 
 def outlive_signals(loader: DataLoader) -> None:

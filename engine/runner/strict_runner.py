@@ -28,7 +28,7 @@ from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.openmmlab import without_code
 from colonnade.weights.state_dicts import State, WeightsError
 
-from .hooks import BatchSizeHook, QuietFilter
+from .hooks import BatchSizeHook, QuietFilter, wrappers_of
 from .loops import end_workers, seeded_loop
 
 #: from a model's tensors, what a file holds, and its tensors under our names, to those to load
@@ -210,8 +210,8 @@ class StrictRunner(Runner):
     def build_optim_wrapper(self, optim_wrapper: Any) -> Any:
         """As mmengine's; says in a line how many learning rates and weight decays there are."""
         built = super().build_optim_wrapper(optim_wrapper)
-        groups = {(group['lr'], group.get('weight_decay')) for group in built.param_groups} \
-            if hasattr(built, 'param_groups') else ()
+        groups = {(group['lr'], group.get('weight_decay'))
+                  for each in wrappers_of(built) for group in each.param_groups}  # yapf: disable
         if len(groups) > 1:
             self.logger.info(f'{len(groups)} groups of parameters of different learning rate or '
                              'weight decay: colonnade param_groups CONFIG lists them')

@@ -1,39 +1,40 @@
-"""A thread of each process, which ends the process with a reason if another one died or hangs."""
+"""Heartbeats in torch's store, by which processes learn that another one failed or hangs."""
 from __future__ import annotations
 
 import faulthandler
+import json
 import logging
 import multiprocessing
 import os
 import re
+import secrets
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from multiprocessing.connection import Connection, wait
+from datetime import timedelta
 from pathlib import Path
-from threading import Event, Lock, Thread
-from typing import Any
+from threading import Event, Thread
 
-from mmengine.dist import get_rank, get_world_size
+from mmengine.dist import all_gather_object, broadcast_object_list, get_rank, get_world_size
 from mmengine.logging import print_log
 from mmengine.runner import Runner
+from torch.distributed import PrefixStore, Store, TCPStore
 
-from colonnade.common.distributed import ProcessError, on_several_machines
+from colonnade.common.distributed import ProcessError
 from colonnade.common.errors import UserCodeError, UserError
 
 from ..runner.signal_handling import Interrupted
-from .connections import close, connect, receive, send
-from .hang_detection import LEFT, Report, find_silent, find_slow_data, find_stuck
-from .phase_hooks import Phases, Progress
+from .phases import LEFT, Phases, Report, find_silent, find_slow_data, find_stuck
 
 REMINDER = 60.  # seconds between two warnings of slow data
 LONGEST = 10_000  # characters of a traceback
 BEAT = 1.  # seconds between two reports
-LATE = 5.  # seconds without a report, after which this process was suspended itself
+LATE = 5.  # seconds without a turn of the thread, after which this process was suspended itself
 GRACE = 6.  # seconds that the main thread has to end by itself
+ENDED = 'ended'  # key of the reason why the job ends
 #: what torch's backends say if the other end of a connection has gone
 LOST = re.compile(r'gloo|nccl|c10d|connection (closed|reset)|broken pipe', re.IGNORECASE)
 
@@ -42,136 +43,142 @@ class ProcessLost(ConnectionError, UserError):
     """Another process of the job died or hangs."""
 
 
-class Watch(Thread):
-    """Reports where this process stands, and hears where the others do.
+class Watch:
+    """Reports where this process stands, and ends it when another one has failed or hangs.
 
-    The first process is connected with all, and judges. The others end if it falls silent. No disk
-    can hold up this thread: others write for it.
+    The first process reads the reports of all, and judges. The others end if it falls silent. No
+    disk can hold up these threads: others write for them.
 
     Args:
-        links: See :func:`~.connections.connect`.
+        store: Of all processes, on a connection of its own.
         limit: Seconds that an iteration, or the silence of a process, may take; 0 for any number.
         log_file: Log of the first process.
         stacks: File to which this process writes what its threads were doing.
     """
 
-    def __init__(self, links: dict[int, Connection], limit: float, log_file: Path,
-                 stacks: Path) -> None:
-        super().__init__(name='colonnade-watch', daemon=True)
-        self.links, self.limit, self.log_file, self.stacks = links, limit, log_file, stacks
-        self.own = Report(get_rank(), socket.gethostname(), os.getpid())
-        self.others = {rank: Report(rank, '?', 0) for rank in links}
-        self.heard = dict.fromkeys(links, time.monotonic())
-        self.progress = Progress()
+    def __init__(self, store: Store, limit: float, log_file: Path, stacks: Path) -> None:
+        self.store, self.limit, self.log_file, self.stacks = store, limit, log_file, stacks
+        self.own = Report(get_rank(), socket.gethostname(), os.getpid(), since=time.monotonic())
+        ranks = range(1, get_world_size()) if self.own.rank == 0 else [0]
+        self.others = {rank: Report(rank, '?', 0) for rank in ranks}
+        self.heard = dict.fromkeys(ranks, time.monotonic())
         self.warned = -REMINDER  # when slow data was last named
         self.reason, self.details = '', ''  # why the job ends
-        self.is_told = False  # whether the first process said so
-        self.bell, self.button = multiprocessing.Pipe(duplex=False)  # which wakes the thread
-        self.known, self.closed, self.sending = Event(), Event(), Lock()
+        self.known, self.closed = Event(), Event()
+        self.threads = [Thread(target=work, name=f'colonnade-{work.__name__}', daemon=True)
+                        for work in (self.exchange, self.watch)]  # yapf: disable
 
-    def run(self) -> None:
-        """Exchange reports until the run ends, or another process does."""
-        self.tell()
-        told = time.monotonic()
-        while not self.closed.is_set():
-            present = {link: rank for rank, link in self.links.items()
-                       if self.others[rank].phase != LEFT}  # yapf: disable
-            ready = wait([self.bell, *present], max(0., told + BEAT - time.monotonic()))
-            heard = [self.hear(present[link]) for link in ready if link in present]
-            reason = next(filter(None, heard), '')
-            if (passed := time.monotonic() - told) >= BEAT:
-                if passed > LATE:
-                    self.forgive()
-                self.tell()
-                told = time.monotonic()
-                reason = reason or (self.judge() if passed <= LATE else '')
-            if reason and not self.closed.is_set():
+    def start(self) -> None:
+        """Start to report and to judge."""
+        self.send_report()
+        for thread in self.threads:
+            thread.start()
+
+    def exchange(self) -> None:
+        """Exchange reports each second, until the store is gone with the process that has it."""
+        keys = [ENDED, *map(str, self.others)]
+        try:
+            while not self.closed.wait(BEAT):
+                self.send_report()
+                ended, *texts = self.store.multi_get(keys)
+                for rank, text in zip(self.others, texts, strict=True):
+                    report = Report(**json.loads(text))
+                    if report.beat != self.others[rank].beat:
+                        self.others[rank], self.heard[rank] = report, time.monotonic()
+                if ended and not self.reason:
+                    self.reason, self.details = json.loads(ended)
+        except RuntimeError:
+            if self.own.rank and self.others[0].phase != LEFT and not self.closed.wait(GRACE):
+                self.reason = self.reason or describe_death(self.others[0])
+
+    def send_report(self) -> None:
+        """Report where this process stands."""
+        self.own.beat += 1
+        self.store.set(str(self.own.rank), json.dumps(asdict(self.measured())))
+
+    def measured(self) -> Report:
+        """Return the report of this process with the time that it has spent in its phase."""
+        return replace(self.own, seconds=time.monotonic() - self.own.since)
+
+    def watch(self) -> None:
+        """Judge each second, and end this process when the job ends."""
+        last = time.monotonic()
+        while not self.closed.wait(BEAT):
+            moment = time.monotonic()
+            if moment - last > LATE:  # start to measure again, perhaps as the whole job does
+                self.own.since, self.heard = moment, dict.fromkeys(self.heard, moment)
+            elif reason := self.reason or self.judge(moment):
                 self.end(reason)
                 return
+            last = moment
 
-    def forgive(self) -> None:
-        """Start to measure again: this process was suspended, perhaps with the whole job."""
-        self.progress.since = time.monotonic()
-        self.heard = dict.fromkeys(self.heard, self.progress.since)
-
-    def tell(self) -> None:
-        """Report where this process stands."""
-        progress = self.progress
-        self.own = replace(self.own, phase=progress.phase, iteration=progress.iteration,
-                           seconds=time.monotonic() - progress.since)  # yapf: disable
-        self.send(report=asdict(self.own))
-
-    def send(self, **message: Any) -> None:
-        """Send a message to all that this process is connected with."""
-        with self.sending:
-            for link in self.links.values():
-                send(link, message)
-
-    def hear(self, rank: int) -> str:
-        """Receive a message of another process; returns why the job ends, if it does."""
-        try:
-            message = receive(self.links[rank])
-        except EOFError:
-            other = self.others[rank]
-            return (f'{other} was killed or crashed, without a word: perhaps for lack of memory'
-                    if other.phase != LEFT else '')
-        self.heard[rank] = time.monotonic()
-        if 'report' in message:
-            self.others[rank] = Report(**message['report'])
-        if 'left' in message:
-            self.others[rank].phase = LEFT
-        if 'ended' in message and not self.is_told:  # the first one is why the others end
-            self.is_told, self.details = True, message.get('details', '')
-        return message.get('ended', '')
-
-    def judge(self) -> str:
+    def judge(self, moment: float) -> str:
         """Return why the job does not go on; empty if it does, or if another process finds out."""
-        moment = time.monotonic()
-        for rank, heard in self.heard.items():
-            self.others[rank].silence = moment - heard
-        others = list(self.others.values())
+        others = self.silences(moment)
+        reports = [self.measured(), *others]
         if self.own.rank == 0 and moment - self.warned >= REMINDER and \
-                (slow := find_slow_data([self.own, *others], REMINDER)):
+                (slow := find_slow_data(reports, REMINDER)):
             self.warned = moment
-            write_aside(print_log, slow, logger='current', level=logging.WARNING)
+            Thread(target=log, args=(slow, logging.WARNING), daemon=True).start()
         if not self.limit:
             return ''
         reason = find_silent(others, self.limit)
         if not reason and self.own.rank == 0:
-            reason = find_stuck([self.own, *others], self.limit)
+            reason = find_stuck(reports, self.limit)
         return reason and (f'the run hangs: {reason}. {self.stacks.parent} has the stacks of the '
                            f'processes; --hang-limit is {self.limit:g} s')
 
+    def silences(self, moment: float) -> list[Report]:
+        """Return the reports of other processes, with the time since they were made."""
+        return [replace(report, silence=moment - self.heard[rank])
+                for rank, report in self.others.items()]  # yapf: disable
+
     def end(self, reason: str) -> None:
-        """End this process, and with the first one all others, unless it ends by itself soon."""
+        """End this process, unless it ends by itself soon, and let the others know."""
         self.reason = reason
         self.known.set()
-        with open(os.devnull, 'w', encoding='utf-8') as nowhere:
-            # This thread of faulthandler needs neither Python's lock nor a disk.
-            faulthandler.dump_traceback_later(GRACE, exit=True, file=nowhere)
-            if self.own.rank == 0:
-                self.send(ended=reason)
-            writing = write_aside(self.write_down)
-            self.closed.wait(GRACE - 1)
-            while not self.closed.wait(0.1):  # which this process may not live to see
-                for child in multiprocessing.active_children():  # loaders may start others
-                    child.kill()
-            faulthandler.cancel_dump_traceback_later()
+        writing = Thread(target=self.write_down, daemon=True)
+        writing.start()
+        if not self.closed.wait(GRACE):
+            for child in multiprocessing.active_children():
+                child.kill()
+            os._exit(1)
         writing.join(1)
 
     def write_down(self) -> None:
-        """Log why the job ends, and keep what this process was doing unless it ends by itself."""
+        """Tell and log why the job ends, and keep what this process does unless it ends itself."""
+        self.tell()
         try:
             with self.stacks.open('w', encoding='utf-8') as stacks:
                 faulthandler.dump_traceback(file=stacks)
         except OSError:  # the folder of another machine, or a disk that fails
             pass
         if self.own.rank == 0:
-            print_log(self.reason + self.details, logger='current', level=logging.ERROR)
-        elif not self.is_told:
+            log(self.reason + self.details, logging.ERROR)
+        elif self.blames_first():
             append_once(self.log_file, self.reason)
         if self.closed.wait(GRACE - 1):
             self.stacks.unlink(missing_ok=True)
+
+    def blames_first(self) -> bool:
+        """Return True if the first process cannot log why the job ends, because it is the cause."""
+        return f'{self.others[0]} was' in self.reason
+
+    def tell(self) -> None:
+        """Let all processes know why the job ends, unless one did before."""
+        try:
+            self.store.compare_set(ENDED, '', json.dumps([self.reason, self.details]))
+        except RuntimeError:  # the process that has the store is gone
+            pass
+
+    def find_cause(self) -> None:
+        """Wait until it is known which process failed, if an error follows from that."""
+        end = time.monotonic() + GRACE
+        while time.monotonic() < end and not self.known.wait(BEAT):
+            silent = [report for report in self.silences(time.monotonic())
+                      if report.phase != LEFT and report.silence > 3 * BEAT]  # yapf: disable
+            if silent and not self.reason:
+                self.reason = describe_death(silent[0])
 
     def leave(self, error: BaseException | None) -> None:
         """End watching.
@@ -187,28 +194,36 @@ class Watch(Thread):
         follows = isinstance(error, ProcessError) or \
             (isinstance(error, RuntimeError) and bool(LOST.search(str(error))))
         if follows:
-            self.known.wait(GRACE / 2)
+            self.find_cause()
         if failed and not self.known.is_set():
-            reason, details = f'{self.own} ended: {named(error)}', traceback_of(error)
-            self.send(ended=reason, details=details)
+            self.reason, self.details = f'{self.own} ended: {named(error)}', traceback_of(error)
+            self.tell()
             if self.own.rank == 0:
-                write_aside(print_log, reason + details, logger='current',
-                            level=logging.ERROR).join(GRACE)  # yapf: disable
-        else:
-            self.send(left=True)
+                writing = Thread(
+                    target=log, args=(self.reason + self.details, logging.ERROR), daemon=True)
+                writing.start()
+                writing.join(GRACE)
+                time.sleep(2 * BEAT)  # the store may end with this process: let the others read
+        self.own.phase = LEFT
         self.closed.set()
-        self.button.send_bytes(b'')
-        self.join(GRACE)
-        close(self.links.values())
+        try:
+            self.send_report()
+        except RuntimeError:  # the process that has the store is gone
+            pass
+        for thread in self.threads:
+            thread.join(GRACE)
         if follows and self.known.is_set():
             raise ProcessLost(self.reason) from None
 
 
-def write_aside(write: Callable[..., None], *args: Any, **kwargs: Any) -> Thread:
-    """Write to a disk, which may be what hangs, in a thread of its own, and return that."""
-    thread = Thread(target=write, args=args, kwargs=kwargs, daemon=True)
-    thread.start()
-    return thread
+def describe_death(report: Report) -> str:
+    """Return what is known of a process that does not report any more."""
+    return f'{report} was killed or crashed, without a word: perhaps for lack of memory'
+
+
+def log(text: str, level: int) -> None:
+    """Write to the log, whose disk may be what hangs."""
+    print_log(text, logger='current', level=level)
 
 
 def traceback_of(error: BaseException | None) -> str:
@@ -221,7 +236,7 @@ def traceback_of(error: BaseException | None) -> str:
 
 
 def named(error: BaseException | None) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     text = ' '.join(str(error).split())[:500]
     return text if isinstance(error, SystemExit) else f'{type(error).__name__}: {text}'
 
@@ -236,9 +251,29 @@ def append_once(path: Path, line: str) -> None:
         pass
 
 
+def connect() -> Store | None:
+    """Return torch's store on a connection of its own, or None if some process gets none.
+
+    The store that torch uses waits for keys, and would hold up reports meanwhile.
+    """
+    name = [secrets.token_hex(4)]
+    broadcast_object_list(name)
+    store: Store | None = None
+    try:
+        place = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
+        store = PrefixStore(f'colonnade/watch_{name[0]}', TCPStore(
+            *place, is_master=False, timeout=timedelta(seconds=30)))  # yapf: disable
+        if get_rank() == 0:
+            store.set(ENDED, '')
+        store.set(str(get_rank()), json.dumps(asdict(Report(get_rank(), '?', 0))))
+    except (KeyError, RuntimeError):
+        store = None
+    return store if all(all_gather_object(store is not None)) else None
+
+
 @contextmanager
 def watched(runner: Runner, limit: float) -> Iterator[None]:
-    """While open, a process of several that dies or hangs ends all, with its reason in the log.
+    """Context manager that ends all processes, with the reason in the log, if one dies or hangs.
 
     Args:
         runner: Of this process.
@@ -250,23 +285,21 @@ def watched(runner: Runner, limit: float) -> Iterator[None]:
     """
     if not limit >= 0:
         raise UserError(f'--hang-limit must be 0 or more, got {limit:g}')
-    if get_world_size() == 1:
-        yield
-        return
-    links = connect(on_several_machines(runner.cfg.launcher))
-    if links is None:
-        print_log(
-            'processes cannot connect to the first one, to see if one of them hangs: a firewall is '
-            'between their machines',
-            logger='current',
-            level=logging.WARNING)
+    store = connect() if get_world_size() > 1 else None
+    if store is None:
+        if get_world_size() > 1:
+            print_log(
+                "processes cannot see if one of them hangs: torch's store is not at MASTER_ADDR "
+                'and MASTER_PORT',
+                logger='current',
+                level=logging.WARNING)
         yield
         return
     folder = Path(runner.log_dir)
-    watch = Watch(links, limit, folder / f'{runner.timestamp}.log',
+    watch = Watch(store, limit, folder / f'{runner.timestamp}.log',
                   folder / f'stacks_of_process_{get_rank()}.txt')
     for is_first in (True, False):
-        runner.register_hook(Phases(watch.progress, is_first=is_first))
+        runner.register_hook(Phases(watch.own, is_first=is_first))
     watch.start()
     try:
         yield

@@ -1,5 +1,5 @@
 """What a training leaves in its work dir: checkpoints, metrics.csv, trackers, its line."""
 from .configuration import recorded, settle
-from .resume import candidates, go_on, noted
+from .run import Run, go_on
 
-__all__ = ['candidates', 'go_on', 'noted', 'recorded', 'settle']
+__all__ = ['Run', 'go_on', 'recorded', 'settle']

@@ -12,14 +12,12 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from colonnade.common.atomic_files import write_text
 from colonnade.common.distributed import failing_together
 from colonnade.common.errors import FileError
 from colonnade.weights.sharded_files import is_checkpoint
 
 from .metric_values import is_lowest
-
-FILE = 'best_checkpoint'
+from .run import Run
 
 
 @contextmanager
@@ -123,12 +121,7 @@ class BestCheckpoint(CheckpointHook):
 
     def note_best(self, runner: Runner, path: str) -> None:
         """Write down which checkpoint is the best."""
-        file = Path(runner.work_dir, FILE)
-        try:
-            if not file.is_file() or file.read_text(encoding='utf-8') != path:
-                write_text(file, path, synced=True)
-        except OSError as error:
-            runner.logger.warning(f'{file} cannot be written: {error}')
+        note(runner, Run.BEST, path)
 
     def after_train(self, runner: Runner) -> None:
         """As mmengine's; then say which is the best, and how it is tested."""
@@ -143,7 +136,7 @@ class BestCheckpoint(CheckpointHook):
             self.note_best(runner, last)
             runner.logger.warning(
                 f'no evaluation gave a {" or ".join(self.names)} above its lowest value, so there '
-                f'is no best checkpoint: {FILE} names the last one, {relative(last)}\n'
+                f'is no best checkpoint: {Run.BEST} names the last one, {relative(last)}\n'
                 f'to test it: {test_command(runner, last)}')
 
     def find_best(self, runner: Runner) -> dict[str, tuple[str, float]]:
@@ -153,6 +146,14 @@ class BestCheckpoint(CheckpointHook):
             if path := infos.get(self.key_of(name)):
                 found[name] = (path, infos[self.key_of(name, 'score')])
         return found
+
+
+def note(runner: Runner, name: str, path: str) -> None:
+    """Write down which checkpoint is the last or the best; going on finds it without that too."""
+    try:
+        Run(runner.work_dir).write(name, path)
+    except OSError as error:
+        runner.logger.warning(f'{runner.work_dir}/{name} cannot be written: {error}')
 
 
 def test_command(runner: Runner, checkpoint: str) -> str:

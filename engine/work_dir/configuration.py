@@ -4,7 +4,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.logging import print_log
@@ -13,15 +12,15 @@ from mmengine.runner import Runner
 from colonnade.common.errors import UserError
 
 from ..runner.hooks import hooks_of
+from ..upstream import get_backends
 from .best_metric import best_metric, is_validated, keep_best, settle_auto, watched_metric
 from .early_stopping import Patience
 from .last_checkpoint import take_over_saving
 from .metrics_recorder import CompleteMetrics, LoggedSteps, Recorder
 from .metrics_table import MetricsTable
 from .progress_line import progress_line
-from .trackers import add_backend, add_trackers, backends_of, check_trackers, outlived
-
-TABLE = 'metrics.csv'
+from .run import Run
+from .trackers import add_trackers, check_trackers, outlived
 
 
 def settle(cfg: Config, patience: int | None, min_delta: float | None,
@@ -72,7 +71,7 @@ def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
         min_delta: See :func:`settle`.
         trackers: See :func:`settle`.
     """
-    cfg, table = runner.cfg, MetricsTable(Path(runner.work_dir, TABLE))
+    cfg, table = runner.cfg, MetricsTable(Run(runner.work_dir).metrics)
     recorder, saving = Recorder(table), take_over_saving(runner)
     names = [name for name in saving.names if name != 'auto'] if saving else []
     if patience is not None:
@@ -80,7 +79,7 @@ def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
         names = list(dict.fromkeys([*names, monitor]))
     if is_validated(cfg):
         runner.register_hook(CompleteMetrics(names))
-    add_backend(runner, LoggedSteps.__name__, LoggedSteps(runner, recorder))
+    get_backends(runner)[LoggedSteps.__name__] = LoggedSteps(runner, recorder)
     add_trackers(runner, trackers)
     runner.register_hook(recorder)
     if patience is not None:
@@ -91,4 +90,4 @@ def recorded(runner: Runner, *, patience: int | None, min_delta: float | None,
                 progress_line(runner, names[0] if names else best_metric(cfg)):
             yield
     finally:  # mmengine keeps visualizers, which would keep the model
-        del backends_of(runner)[LoggedSteps.__name__]
+        del get_backends(runner)[LoggedSteps.__name__]

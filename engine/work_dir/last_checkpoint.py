@@ -9,16 +9,14 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from colonnade.common.atomic_files import write_text
 from colonnade.common.distributed import failing_together
 from colonnade.common.errors import FileError
 from colonnade.weights.checkpoint_files import NAME, CheckpointError, is_local
 
 from ..runner.hooks import is_between_steps
-from .best_checkpoint import BestCheckpoint, unless_it_fails
-
-FILE = 'last_checkpoint'  # mmengine's
-INTERRUPTED = 'interrupted.pth'  # of a run that a signal has stopped
+from ..upstream import get_start
+from .best_checkpoint import BestCheckpoint, note, unless_it_fails
+from .run import Run
 
 
 class RunCheckpoints(BestCheckpoint):
@@ -57,7 +55,7 @@ class RunCheckpoints(BestCheckpoint):
         """As mmengine's; the checkpoint that training goes on from is the last one."""
         super().before_train(runner)
         if runner.iter:
-            self.last_ckpt = runner._load_from
+            self.last_ckpt = get_start(runner)
 
     def may_save(self, runner: Runner, iteration: int) -> bool:
         """Return True if a checkpoint may be saved behind so many iterations."""
@@ -103,7 +101,7 @@ class RunCheckpoints(BestCheckpoint):
                 super()._save_checkpoint_with_step(runner, step, meta)
         self.saved_at = meta['iter']
         if is_main_process():
-            self.delete(runner, INTERRUPTED)
+            self.delete(runner, Run.INTERRUPTED)
 
     def write_plain(self, runner: Runner, step: int, meta: dict[str, Any]) -> None:
         """As :meth:`write`, in the place of mmengine's own method."""
@@ -129,16 +127,9 @@ class RunCheckpoints(BestCheckpoint):
         if limit > 0:
             self.keep_ckpt_ids = deque(kept[-limit:], limit)
         if is_main_process():
-            self.note_last(runner, path)
+            note(runner, Run.LAST, path)
             for other in kept[:-limit] if limit > 0 else ():
                 self.delete(runner, self.filename_tmpl.format(other))
-
-    def note_last(self, runner: Runner, path: str) -> None:
-        """Write down which checkpoint is the last; going on finds it without that too."""
-        try:
-            write_text(Path(runner.work_dir, FILE), path, synced=True)
-        except OSError as error:
-            runner.logger.warning(f'{runner.work_dir}/{FILE} cannot be written: {error}')
 
     def delete(self, runner: Runner, name: str) -> None:
         """Delete a checkpoint of which there are newer ones."""

@@ -10,6 +10,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from mmengine.visualization import BaseVisBackend
 
+from ..upstream import update_val_interval
 from .metric_values import as_number, complete
 from .metrics_table import MetricsTable, Value
 
@@ -174,5 +175,5 @@ def is_due(runner: Runner) -> bool:
         place, end = loop.iter, loop.max_iters
     else:
         return False
-    loop._decide_current_val_interval()
+    update_val_interval(loop)
     return place >= loop.val_begin and (place % loop.val_interval == 0 or place == end)

@@ -7,7 +7,6 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,14 @@ from mmengine.registry import VISBACKENDS
 from mmengine.runner import Runner
 from mmengine.visualization import BaseVisBackend
 
-from colonnade.common.atomic_files import write_text
 from colonnade.common.distributed import VARIABLES
 from colonnade.common.errors import UserError
 from colonnade.settings.pipeline_steps import name_of
 
+from ..upstream import get_backends
+from .run import Run
+
 PROJECT = 'colonnade'  # where no environment variable names another
-WANDB_ID = 'wandb_run_id'  # file of a work dir
 Settings = Callable[[Path], dict[str, Any]]
 
 
@@ -68,16 +68,11 @@ def add_trackers(runner: Runner, names: Sequence[str]) -> None:
     """Let a runner report to trackers, but for those that its config reports to anyway."""
     for name in dict.fromkeys(names):
         kind, _, settings = TRACKERS[name]
-        if all(type(backend).__name__ != kind for backend in backends_of(runner).values()):
+        if all(type(backend).__name__ != kind for backend in get_backends(runner).values()):
             backend = VISBACKENDS.build(dict(type=kind, **settings(Path(runner.work_dir))))
-            add_backend(runner, kind, backend)
+            get_backends(runner)[kind] = backend
             if runner.rank == 0:
                 backend.add_config(runner.cfg)
-
-
-def add_backend(runner: Runner, name: str, backend: BaseVisBackend) -> None:
-    """Let the runner's visualizer hand what is logged to one more backend."""
-    backends_of(runner)[name] = backend
 
 
 @contextmanager
@@ -98,11 +93,9 @@ def same_wandb_run(cfg: Config, trackers: Sequence[str]) -> Iterator[None]:
     if not used or not is_first or 'WANDB_RUN_ID' in os.environ:
         yield
         return
-    file = Path(cfg.work_dir, WANDB_ID)
-    run_id = file.read_text(encoding='utf-8').strip() if cfg.resume and file.is_file() else ''
-    if not run_id:
-        run_id = secrets.token_hex(4)
-        write_text(file, run_id)
+    run = Run(cfg.work_dir)
+    run_id = cfg.resume and run.read(run.TRACKER) or secrets.token_hex(4)
+    run.write(run.TRACKER, run_id)
     # the variables, and not settings of the backend, as the config is copied to other work dirs
     variables = {'WANDB_RUN_ID': run_id, 'WANDB_RESUME': 'allow'}
     added = {name: value for name, value in variables.items() if name not in os.environ}
@@ -114,50 +107,64 @@ def same_wandb_run(cfg: Config, trackers: Sequence[str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def backends_of(runner: Runner) -> dict[str, BaseVisBackend]:
-    """What a runner's visualizer writes to."""
-    return runner.visualizer._vis_backends
+class PatientBackend:
+    """A backend that loses numbers while it cannot be written, and warns of the first.
+
+    Args:
+        backend: Does everything else.
+        logger: Gets the warning.
+    """
+
+    def __init__(self, backend: BaseVisBackend, logger: logging.Logger) -> None:
+        self.backend, self.logger = backend, logger
+        self.has_warned = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def add_scalars(self, *values: Any, **options: Any) -> None:
+        """Hand numbers to the backend."""
+        try:
+            self.backend.add_scalars(*values, **options)
+        except OSError as error:
+            if not self.has_warned:
+                self.logger.warning(f'{type(self.backend).__name__} cannot write, and lacks '
+                                    f'numbers until it can: {error}')
+            self.has_warned = True
+
+
+class PatientLog(logging.FileHandler):
+    """The file of a log, which prints one line in place of a traceback for each line it lacks."""
+
+    def __init__(self, handler: logging.FileHandler) -> None:
+        super().__init__(handler.baseFilename, encoding=handler.encoding, delay=True)
+        self.setFormatter(handler.formatter)
+        self.setLevel(handler.level)
+        self.filters = list(handler.filters)
+        self.has_warned = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Print that the log lacks lines, the first time."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self.has_warned:
+            self.has_warned = True
+            print(f'{self.baseFilename} cannot be written, and lacks lines until it can: {error}',
+                  file=sys.stderr)  # yapf: disable
 
 
 @contextmanager
 def outlived(runner: Runner) -> Iterator[None]:
-    """While open, a full disk costs lines of logs and curves, and not the training.
-
-    The first line that is missing is told.
-    """
-    backends = list(backends_of(runner).values())
-    files = [each for each in runner.logger.handlers if isinstance(each, logging.FileHandler)]
-    for backend in backends:
-        backend.add_scalars = partial(try_to_write, backend.add_scalars, set(),
-                                      type(backend).__name__, runner.logger)
-    for file in files:
-        file.handleError = partial(say_once, file, set())  # type: ignore[method-assign]
+    """Context manager in which a full disk costs lines of logs and curves, not the training."""
+    backends, logger = get_backends(runner), runner.logger
+    before = dict(backends)
+    backends.update({name: PatientBackend(each, logger) for name, each in before.items()})
+    for handler in [each for each in logger.handlers if type(each) is logging.FileHandler]:
+        logger.removeHandler(handler)
+        handler.close()
+        logger.addHandler(PatientLog(handler))
     try:
         yield
     finally:
-        for backend in backends:
-            del backend.add_scalars
-        for file in files:
-            del file.handleError
-
-
-def try_to_write(write: Callable[..., None], told: set[str], name: str, logger: logging.Logger,
-                 *values: Any, **options: Any) -> None:
-    """Hand numbers to a backend; an OSError is a warning."""
-    try:
-        write(*values, **options)
-    except OSError as error:
-        if not told:
-            logger.warning(f'{name} cannot write, and lacks numbers until it can: {error}')
-        told.add(name)
-
-
-def say_once(file: logging.FileHandler, told: set[str], record: logging.LogRecord) -> None:
-    """What a log's file does with an error, in place of printing a traceback for each line."""
-    error = sys.exc_info()[1]
-    if not isinstance(error, OSError):
-        type(file).handleError(file, record)
-    elif not told:
-        told.add(file.baseFilename)
-        print(f'{file.baseFilename} cannot be written, and lacks lines until it can: {error}',
-              file=sys.stderr)  # yapf: disable
+        backends.update(before)

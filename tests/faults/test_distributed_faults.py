@@ -1,16 +1,14 @@
 """A process that dies, hangs or lacks memory ends its job, and the log says why."""
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import asdict
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -18,13 +16,13 @@ import torch
 from conftest import NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log, no_dump_of_forks, run_two
 from helpers.independent_processes import Ended, run_independently, train
 from mmengine.registry import MODELS
+from torch.distributed import TCPStore
 
 from colonnade.common.errors import UserCodeError
 from colonnade.engine.distributed.process_consistency import deciding_settings, differences
 from colonnade.engine.watchdog import monitor
-from colonnade.engine.watchdog.hang_detection import (BUSY, DATA, GATHERS, LEFT, STEP, Report,
-                                                      find_silent, find_slow_data, find_stuck)
-from colonnade.engine.watchdog.phase_hooks import Phases, Progress
+from colonnade.engine.watchdog.phases import (BUSY, DATA, GATHERS, LEFT, STEP, Phases, Report,
+                                              find_silent, find_slow_data, find_stuck)
 from colonnade.settings.reading import read_config
 
 LIMIT = 6  # seconds; the default is 600
@@ -97,8 +95,8 @@ def test_a_bug_while_saving_ends_all(options: tuple[str, ...], shapes: Path,
                     'default_hooks.checkpoint.interval=2')  # yapf: disable
     ended = run_independently(command, command, out=tmp_path, timeout=60)
     assert [each.status for each in ended] == [1, 1]
-    assert ended[1].printed.startswith('train: process 0 (')
-    assert 'ended: RuntimeError: a fault of one process' in ended[1].printed
+    assert re.search(r'^train: process 0 \(.* ended: RuntimeError: a fault of one process$',
+                     ended[1].printed, re.MULTILINE)  # yapf: disable
     assert 'in fail' in latest_log(tmp_path / 'run')
 
 
@@ -250,7 +248,7 @@ def test_an_evaluation_of_another_checkpoint_is_refused(shapes: Path, tmp_path: 
 
 def reports(*states: tuple[str, float, float]) -> list[Report]:
     """Of processes, from their phase, the seconds in it and their silence."""
-    return [Report(rank, 'here', 7, phase, 12, seconds, silence)
+    return [Report(rank, 'here', 7, phase, 12, seconds=seconds, silence=silence)
             for rank, (phase, seconds, silence) in enumerate(states)]  # yapf: disable
 
 
@@ -287,16 +285,16 @@ def test_who_waits_for_data() -> None:
 @pytest.mark.parametrize('kind', ['train', 'val', 'test'])
 def test_phases_of_a_process(kind: str) -> None:
     """Data count for nothing, steps for their time, and other hooks may take any."""
-    progress = Progress()
+    report = Report(0, 'here', 7)
     loop = SimpleNamespace(dataloader=[0, 0])
     runner = SimpleNamespace(iter=0, val_loop=loop, test_loop=loop)
-    hooks = [Phases(progress, is_first=is_first) for is_first in (True, False)]
+    hooks = [Phases(report, is_first=is_first) for is_first in (True, False)]
     found = []
 
     def call(name: str, *arguments: int) -> None:
         for hook in hooks:
             getattr(hook, name.format(kind))(runner, *arguments)
-            found.append((progress.phase, progress.iteration))
+            found.append((report.phase, report.iteration))
 
     call('before_{}_epoch')
     call('before_{}_iter', 0)
@@ -312,32 +310,52 @@ def test_phases_of_a_process(kind: str) -> None:
                      (STEP, 2), *last, end, end]  # yapf: disable
 
 
-def wait_for_an_end(link: Connection, hanging: Path) -> None:
-    """What a process of two does, whose disk hangs when the other one ends the job."""
-    monitor.Watch({0: link}, 600, hanging, hanging).start()
+def wait_for_an_end(port: int, hanging: Path) -> None:
+    """What the second process of two does, whose disk hangs when the first one ends the job."""
+    watch_of(1, port, hanging).start()
     time.sleep(60)
 
 
-def test_a_disk_that_hangs_keeps_no_process(tmp_path: Path,
+def watch_of(rank: int, port: int, path: Path) -> monitor.Watch:
+    """The watch of one of two processes, which have a store at a port."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monitor, 'get_rank', lambda: rank)
+        patch.setattr(monitor, 'get_world_size', lambda: 2)
+        return monitor.Watch(TCPStore('127.0.0.1', port, is_master=False), 600, path, path)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """That of a store in which no process has reported an end."""
+    store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
+    store.set(monitor.ENDED, '')
+    yield store.port
+
+
+def test_a_disk_that_hangs_keeps_no_process(port: int, tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opens a pipe that nobody reads waits for ever."""
     os.mkfifo(tmp_path / 'pipe')
     monkeypatch.setattr(monitor, 'GRACE', 1.)
-    fork = multiprocessing.get_context('fork')
-    own, other = fork.Pipe()
-    process = fork.Process(target=wait_for_an_end, args=(other, tmp_path / 'pipe'))
+    process = multiprocessing.get_context('fork').Process(
+        target=wait_for_an_end, args=(port, tmp_path / 'pipe'))
     with no_dump_of_forks():
         process.start()
-    own.send_bytes(json.dumps(dict(ended='a fault')).encode())
+    first = watch_of(0, port, tmp_path)
+    first.send_report()
+    first.reason = 'a fault'
+    first.tell()
     process.join(30)
     process.kill()
     assert process.exitcode == 1
 
 
-def test_the_first_traceback_is_kept(tmp_path: Path) -> None:
-    """Whatever is heard after it; also that of an error whose message would be enough."""
-    ends = [multiprocessing.Pipe() for _ in range(2)]
-    own = monitor.Watch({rank: end[0] for rank, end in enumerate(ends, 1)}, 600, tmp_path, tmp_path)
+def test_the_first_traceback_is_kept(port: int, tmp_path: Path,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is told after it; also that of an error whose message would be enough."""
+    monkeypatch.setattr(monitor, 'BEAT', 0.01)
+    own, other = watch_of(0, port, tmp_path), watch_of(1, port, tmp_path)
+    other.send_report()
     try:
         try:
             raise KeyError('theirs')
@@ -346,20 +364,15 @@ def test_the_first_traceback_is_kept(tmp_path: Path) -> None:
     except UserCodeError as error:
         details = monitor.traceback_of(error)
     assert "KeyError: 'theirs'" in details
-    for index, message in enumerate(
-        (dict(ended='a',
-              details=details), dict(report=asdict(own.own)), dict(ended='b', details='other'))):
-        ends[index % 2][1].send_bytes(json.dumps(message).encode())
-        own.hear(1 + index % 2)
-        assert own.details == details and own.is_told
-
-
-def test_strangers_keep_nobody_waiting(tmp_path: Path) -> None:
-    """One that connects and says nothing, one that says what no process does."""
-    command = [ROOT / 'tests/helpers/connecting_processes.py']
-    ended = run_independently(command, command, out=tmp_path, timeout=60)
-    assert [each.status for each in ended] == [0, 0], ended
-    assert [each.printed for each in ended] == ['connected with [1]\n', 'connected with [0]\n']
+    for reason, text in (('a', details), ('b', 'other')):
+        other.reason, other.details = reason, text
+        other.tell()
+    thread = Thread(target=own.exchange, daemon=True)
+    thread.start()
+    time.sleep(0.5)
+    own.closed.set()
+    thread.join()
+    assert (own.reason, own.details) == ('a', details)
 
 
 @pytest.mark.parametrize('limit', ['-1', 'nan'])

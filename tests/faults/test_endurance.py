@@ -27,8 +27,7 @@ from torch.utils.data import DataLoader
 from colonnade.common.storage import retrying_backend
 from colonnade.common.storage.shard_index import Place
 from colonnade.common.storage.shard_reader import read_place
-from colonnade.engine.runner.loops import Batches, end_workers
-from colonnade.engine.runner.seeding import endless_loader
+from colonnade.engine.runner.loops import SeededIterationLoop, end_workers
 
 GROWTH = 8  # MiB that a part of a run may hold more than the part before
 
@@ -123,10 +122,10 @@ def test_workers_end_with_their_run(persistent: bool) -> None:
     """Also those of an endless pass, which would go on; another pass starts others."""
     data: Any = range(8)
     loader = DataLoader(data, 2, num_workers=2, persistent_workers=persistent)
-    endless, seeded = endless_loader(loader)
-    loop = SimpleNamespace(dataloader=loader, dataloader_iterator=Batches(endless))
-    assert seeded is not None
-    seeded.start(seed=0, iteration=0, skip=0)
+    runner: Any = SimpleNamespace(visualizer=SimpleNamespace())
+    loop = SeededIterationLoop(runner, loader, max_iters=4)
+    assert loop.batches is not None
+    loop.batches.start(seed=0, iteration=0, skip=0)
     found = [next(loop.dataloader_iterator).tolist() for _ in range(2)]
     assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     workers = multiprocessing.active_children()

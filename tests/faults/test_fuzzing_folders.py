@@ -20,7 +20,7 @@ from colonnade.common.storage.shard_reader import ShardsBackend, opened, sharded
 from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
 from colonnade.datasets.shards.shard_verification import verify
 from colonnade.engine.training import set_resume
-from colonnade.engine.work_dir import candidates
+from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.metrics_table import MetricsTable
 from colonnade.runtime.errors import ModelError
 from colonnade.runtime.model import load
@@ -151,4 +151,4 @@ def test_names_of_checkpoints(run: Path, text: st.DataObject) -> None:
     cfg = Config(dict(work_dir=str(run), resume=False, load_from=None))
     done = attempt(lambda: set_resume(cfg, 'auto') or True, names=str(run))
     if done and cfg.resume:
-        assert candidates(cfg)[0].exists()
+        assert Run.of(cfg).checkpoints()[0].exists()

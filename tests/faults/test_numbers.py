@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 from colonnade.engine.distributed.sharded_tensors import whole
 from colonnade.engine.nan_guard import NanGuard, skip_bad_steps
 from colonnade.engine.nan_guard.finite import not_finite, tensors_in
+from colonnade.engine.runner.loops import SeededIterationLoop
 from colonnade.engine.work_dir.last_checkpoint import take_over_saving
 from colonnade.settings.reading import read_config
 from colonnade.visualization.run_report.record_folder import read_run
@@ -143,7 +144,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_layout: None,
         torch.manual_seed(0)
         loader = DataLoader(Images(bad), batch_size=2, collate_fn=pseudo_collate)
         runner = Runner(
-            Model(), str(tmp_path), loader, train_cfg=dict(by_epoch=False, max_iters=iters),
+            Model(), str(tmp_path), loader,
+            train_cfg=dict(type=SeededIterationLoop, max_iters=iters),
             optim_wrapper=dict(optimizer=dict(type='SGD', lr=lr, momentum=0.9), **wrapper),
             default_hooks=dict(
                 checkpoint=dict(type='CheckpointHook', interval=1, by_epoch=False),

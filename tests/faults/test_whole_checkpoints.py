@@ -29,7 +29,7 @@ from colonnade.common.hashing import sha256_of
 from colonnade.common.locking import locked
 from colonnade.engine.distributed.fsdp import shared_folder
 from colonnade.engine.runner.launch import sole_run
-from colonnade.engine.work_dir.resume import candidates, go_on, newest_whole
+from colonnade.engine.work_dir.run import Run, go_on
 from colonnade.weights import checksums
 from colonnade.weights.checkpoint_files import NAME, keep_sums
 from colonnade.weights.checksums import SUMS, check_content, sums_of
@@ -93,21 +93,21 @@ TEARS = [flip, cut, blank, hole, lambda path: path.write_bytes(b'')]
 def test_a_torn_file_falls_back(tear: Callable, has_sums: bool, tmp_path: Path,
                                 monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr('colonnade.engine.work_dir.resume.print_log',
+    monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
                         lambda text, **_: said.append(text))
     first, second = save(tmp_path, 2), save(tmp_path, 10)
     if not has_sums:  # of an earlier version, or of mmengine's runner
         (tmp_path / SUMS).unlink()
     cfg = settings(tmp_path)
-    assert newest_whole(cfg) == second and not said
+    assert Run.of(cfg).find_newest() == second and not said
     tear(second)
-    assert newest_whole(cfg) == first
+    assert Run.of(cfg).find_newest() == first
     assert re.search(rf'{second} is .*Training goes on from the one before, {first}', said[0])
     with pytest.raises(DamagedError, match='iter_10.pth'):
         read_checkpoint(second)
     tear(first)
     with pytest.raises(DamagedError) as raised:
-        newest_whole(cfg)
+        Run.of(cfg).find_newest()
     text = str(raised.value)
     assert re.search('no checkpoint is whole: .*iter_10.pth.*iter_2.pth', text)
     assert text.count('delete its line') == has_sums
@@ -123,7 +123,7 @@ def test_what_to_do_where_no_checkpoint_is_whole(best: str | None, tmp_path: Pat
         cut(path)
     cut(save(tmp_path, 4))
     with pytest.raises(DamagedError) as raised:
-        newest_whole(settings(tmp_path))
+        Run.of(settings(tmp_path)).find_newest()
     advice = 'Train anew in another --work-dir'
     start = f', from the best checkpoint: --load-from {path}'
     assert str(raised.value).endswith(f'there. {advice}{start if best == "whole" else ""}')
@@ -133,7 +133,7 @@ def test_the_best_of_an_earlier_start_is_kept(tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run that was killed before it saved the state of training, and starts anew."""
     said: list[str] = []
-    monkeypatch.setattr('colonnade.engine.work_dir.resume.print_log',
+    monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
                         lambda text, **_: said.append(text))
     cfg, path = settings(tmp_path), tmp_path / 'best_mIoU_iter_2.pth'
     runner: Any = SimpleNamespace(cfg=cfg, _resume=False, _load_from=None)
@@ -163,7 +163,7 @@ def test_the_best_that_the_run_noted_is_named(note: str | None, tmp_path: Path) 
         (tmp_path / 'best_checkpoint').write_text(note)
     cut(save(tmp_path, 4))
     with pytest.raises(DamagedError, match=f'best_{"mAP" if note else "mIoU"}_iter_2.pth$'):
-        newest_whole(settings(tmp_path))
+        Run.of(settings(tmp_path)).find_newest()
 
 
 def test_another_checkpoint_in_its_place_is_not_gone_on_from(tmp_path: Path) -> None:
@@ -171,10 +171,10 @@ def test_another_checkpoint_in_its_place_is_not_gone_on_from(tmp_path: Path) -> 
     shutil.copy(first, second)
     with pytest.raises(DamagedError, match='altered: its SHA-256 is not .* delete its line there'):
         read_checkpoint(second)
-    assert newest_whole(settings(tmp_path)) == first
+    assert Run.of(settings(tmp_path)).find_newest() == first
     lines = (tmp_path / SUMS).read_text().splitlines(keepends=True)
     (tmp_path / SUMS).write_text(lines[0])
-    assert newest_whole(settings(tmp_path)) == second
+    assert Run.of(settings(tmp_path)).find_newest() == second
 
 
 @pytest.mark.parametrize('text', ['', '/gone/run/iter_4.pth', '/gone/iter_', 'iter_4.pth\n', None])
@@ -184,23 +184,23 @@ def test_the_name_of_the_last_may_be_lost(text: str | None, tmp_path: Path) -> N
         path = save(tmp_path, step)
     note = tmp_path / 'last_checkpoint'
     note.unlink() if text is None else note.write_text(text)
-    assert newest_whole(settings(tmp_path)) == path
+    assert Run.of(settings(tmp_path)).find_newest() == path
 
 
 def test_a_copied_run_goes_on_from_its_own_checkpoint(tmp_path: Path,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr('colonnade.engine.work_dir.resume.print_log',
+    monkeypatch.setattr('colonnade.engine.work_dir.run.print_log',
                         lambda text, **_: said.append(text))
     first, copied = tmp_path / 'first', tmp_path / 'copied'
     first.mkdir()
     save(first, 2)
     shutil.copytree(first, copied)
     assert (copied / 'last_checkpoint').read_text() == str(first / 'iter_2.pth')
-    assert candidates(settings(copied)) == [copied / 'iter_2.pth']
-    assert newest_whole(settings(copied)) == copied / 'iter_2.pth' and not said
+    assert Run.of(settings(copied)).checkpoints() == [copied / 'iter_2.pth']
+    assert Run.of(settings(copied)).find_newest() == copied / 'iter_2.pth' and not said
     (copied / 'iter_2.pth').unlink()
-    assert newest_whole(settings(copied)) == first / 'iter_2.pth'
+    assert Run.of(settings(copied)).find_newest() == first / 'iter_2.pth'
     assert f'goes on from {first}/iter_2.pth: {copied}/last_checkpoint names a' in said[0]
 
 
@@ -209,9 +209,9 @@ def test_the_newest_is_the_one_that_was_saved_last(tmp_path: Path) -> None:
     for step in (2, 4, 3):
         save(tmp_path, step)
     save(tmp_path, 5, note=False).rename(tmp_path / 'best_mIoU_iter_5.pth')
-    assert [path.name[5] for path in candidates(settings(tmp_path))] == list('342')
+    assert [path.name[5] for path in Run.of(settings(tmp_path)).checkpoints()] == list('342')
     (tmp_path / SUMS).unlink()
-    assert [path.name[5] for path in candidates(settings(tmp_path))] == list('342')
+    assert [path.name[5] for path in Run.of(settings(tmp_path)).checkpoints()] == list('342')
 
 
 def test_checkpoints_in_a_folder_of_their_own(tmp_path: Path) -> None:
@@ -219,10 +219,10 @@ def test_checkpoints_in_a_folder_of_their_own(tmp_path: Path) -> None:
     (tmp_path / 'out/run').mkdir(parents=True)
     path = save(tmp_path / 'out/run', 2)
     cfg = settings(tmp_path / 'run', out_dir=str(tmp_path / 'out'))
-    assert newest_whole(cfg) == path
+    assert Run.of(cfg).find_newest() == path
     shutil.move(tmp_path / 'out/run/last_checkpoint', tmp_path / 'run')
-    assert newest_whole(settings(tmp_path / 'run')) == path
-    assert newest_whole(settings(tmp_path)) is None
+    assert Run.of(settings(tmp_path / 'run')).find_newest() == path
+    assert Run.of(settings(tmp_path)).find_newest() is None
 
 
 def killed_at(event: int, work: Callable[[], object]) -> bool:
@@ -332,7 +332,7 @@ def test_shards_that_are_altered_or_missing(is_altered: bool, tmp_path: Path) ->
         match = f'{shard.name} is missing'
     with pytest.raises(DamagedError, match=match):
         checksums_of_folder(tmp_path / 'iter_4.pth')
-    assert candidates(settings(tmp_path))[0].name == 'iter_4.pth'
+    assert Run.of(settings(tmp_path)).checkpoints()[0].name == 'iter_4.pth'
 
 
 def checksums_of_folder(folder: Path) -> None:
@@ -405,7 +405,7 @@ def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
 def test_a_list_that_is_no_list_costs_nothing(tmp_path: Path) -> None:
     path = save(tmp_path, 2)
     (tmp_path / SUMS).write_bytes(b'\xff\x00 garbage\n' + b'0' * 63 + b'  iter_2.pth\n')
-    assert newest_whole(settings(tmp_path)) == path
+    assert Run.of(settings(tmp_path)).find_newest() == path
     keep_sums(tmp_path, {path.name: sha256_of(path)})
     assert sums_of(tmp_path) == [('iter_2.pth', sha256_of(path))]
 

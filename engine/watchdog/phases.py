@@ -1,0 +1,143 @@
+"""The phase that each process is in, and which one holds up the others."""
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+DATA = 'data'  # waits for the images of an iteration
+STEP = 'step'  # is in an iteration
+BUSY = 'busy'  # at work that the others wait for: starts, saves, computes metrics
+GATHERS = 'gathers'  # waits for what the others evaluated
+LEFT = 'left'  # has ended without an error
+
+
+@dataclass
+class Report:
+    """What a process reports of itself.
+
+    Attributes:
+        rank: Its rank.
+        host: Its machine.
+        pid: Its process ID on that machine.
+        phase: One of the above.
+        iteration: The one that it does, or waits for.
+        since: When the phase began, by this process's monotonic clock.
+        seconds: Time in this phase, when the report was made.
+        beat: Number of the report.
+        silence: Seconds since its last report, by the clock of the reader.
+    """
+    rank: int
+    host: str
+    pid: int
+    phase: str = BUSY
+    iteration: int = 0
+    since: float = 0.
+    seconds: float = 0.
+    beat: int = 0
+    silence: float = 0.
+
+    def __str__(self) -> str:
+        return f'process {self.rank} (pid {self.pid} on {self.host})'
+
+
+class Phases(Hook):
+    """Record the phase of this process in its report, as the first and as the last of all hooks.
+
+    What hooks do between two iterations, such as saving, may take any time.
+
+    Args:
+        report: That of this process.
+        is_first: Whether this is the first of all hooks.
+    """
+
+    def __init__(self, report: Report, *, is_first: bool) -> None:
+        self.report, self.is_first = report, is_first
+        self.priority = 'HIGHEST' if is_first else 'LOWEST'
+
+    def enter(self, phase: str, iteration: int | None = None) -> None:
+        """Begin a phase."""
+        self.report.phase, self.report.since = phase, time.monotonic()
+        if iteration is not None:
+            self.report.iteration = iteration
+
+    def _before_epoch(self, runner: Runner, mode: str = 'train') -> None:
+        if not self.is_first:
+            self.enter(DATA, runner.iter + 1 if mode == 'train' else 1)
+
+    def _before_iter(self, runner: Runner, batch_idx: int, *_: Any, mode: str = 'train',
+                     **__: Any) -> None:  # yapf: disable
+        if self.is_first:
+            self.enter(STEP, (runner.iter if mode == 'train' else batch_idx) + 1)
+
+    def _after_iter(self, runner: Runner, batch_idx: int, *_: Any, mode: str = 'train',
+                    **__: Any) -> None:  # yapf: disable
+        if mode != 'train':
+            loop = runner.val_loop if mode == 'val' else runner.test_loop
+            if batch_idx + 1 == len(loop.dataloader):
+                self.enter(GATHERS)  # also for hooks that wait for all, such as StopOnSignal
+                return
+        if self.is_first:
+            self.enter(BUSY)
+        else:
+            self.enter(DATA, (runner.iter if mode == 'train' else batch_idx) + 2)
+
+    def _after_epoch(self, runner: Runner, mode: str = 'train') -> None:
+        if self.is_first:
+            self.enter(BUSY)
+
+    def after_val(self, runner: Runner) -> None:
+        """Enter the phase in which training goes on."""
+        if not self.is_first:
+            self.enter(DATA, runner.iter + 1)
+
+    def after_train(self, runner: Runner) -> None:
+        """Enter the phase of what is done at the end."""
+        if self.is_first:
+            self.enter(BUSY)
+
+
+def find_silent(reports: Sequence[Report], limit: float) -> str:
+    """Return which process has not reported for ``limit`` seconds, or an empty string."""
+    for report in reports:
+        if report.phase != LEFT and report.silence > limit:
+            return (f'{report} was not heard of for {report.silence:.0f} s, after it was in '
+                    f'iteration {report.iteration}: it is stopped or was killed, or its machine')
+    return ''
+
+
+def find_stuck(reports: Sequence[Report], limit: float) -> str:
+    """Return why the job is stuck, or an empty string if it may still make progress.
+
+    Args:
+        reports: Those of all processes.
+        limit: Seconds that an iteration may take, once its data are loaded.
+    """
+    steps = [report for report in reports if report.phase == STEP]
+    # Processes in a step wait for those that load data or are busy. Whoever has just begun the
+    # step that the others wait in has the whole limit for it.
+    if any(report.phase in (DATA, BUSY) for report in reports) or \
+            not steps or min(report.seconds for report in steps) <= limit:
+        return ''
+    last = min(steps, key=lambda report: report.iteration)
+    for report in reports:
+        if report.phase == LEFT:
+            return (f'{report} has ended at iteration {report.iteration}, and {last} waits for it '
+                    f'in iteration {last.iteration}')
+    return (f'{last} has been in iteration {last.iteration} for {last.seconds:.0f} s, and '
+            f'{len(steps)} of {len(reports)} processes are in an iteration')
+
+
+def find_slow_data(reports: Sequence[Report], limit: float) -> str:
+    """Return which process has waited longest for data, if for ``limit`` seconds at least."""
+    waiting = [report for report in reports if report.phase == DATA and report.seconds > limit]
+    if not waiting:
+        return ''
+    slowest = max(waiting, key=lambda report: report.seconds)
+    return (f'{slowest} has been waiting for the data of iteration {slowest.iteration} for '
+            f'{slowest.seconds:.0f} s, and {len(waiting)} of {len(reports)} processes wait for '
+            'data: the storage or a transform is slow')
