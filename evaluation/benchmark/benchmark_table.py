@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.common.errors import UserError, file_errors
 from colonnade.models.fusion import fuse
 from colonnade.models.half_precision import half_type
@@ -128,7 +129,7 @@ def check(args: argparse.Namespace) -> None:
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
         raise UserError('memory without a GPU is read from /proc, which Linux alone has')
     for trunk in args.trunks:
-        with torch.device('meta'):
+        with without_memory():
             built = build_trunk(trunk).eval()
         if fused:
             fuse(built)  # which raises if it cannot be
