@@ -50,12 +50,12 @@ class ClassAttentionStage(nn.Module):
             raise UserError(f'{type(backbone).__name__} has no class attention')
         self.blocks_name = backbone.class_attention_name
         classifier = backbone.build_classifier()
-        for name in ('cls_token', self.blocks_name):
-            setattr(self, name, getattr(classifier, name))
+        self.cls_token = classifier.cls_token
+        self.add_module(self.blocks_name, classifier.get_submodule(self.blocks_name))
 
     @property
     def blocks(self) -> nn.ModuleList:
-        return getattr(self, self.blocks_name)
+        return self.get_submodule(self.blocks_name)
 
 
 def load_class_attention(backbone: ColumnarBackbone,

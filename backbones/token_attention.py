@@ -69,7 +69,7 @@ def token_attention(backbone: ColumnarBackbone,
 def has_token_attention(backbone: nn.Module) -> bool:
     """Whether all blocks have an attention between tokens that is known here."""
     return isinstance(backbone, ColumnarBackbone) and all(
-        type(getattr(block, 'attn', None)) in WEIGHTS for block in backbone.blocks)
+        type(dict(block.named_children()).get('attn')) in WEIGHTS for block in backbone.blocks)
 
 
 def _number(token: int | Grid | None, prefix: int, grid: Grid) -> int:

@@ -5,7 +5,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from mmengine.model import BaseModule
 from torch import nn
 
@@ -14,6 +13,7 @@ from colonnade.weights.pretrained import load_pretrained, pretrained_of, timm_na
 from colonnade.weights.state_dicts import Shapes, State, WeightsError
 
 from .kernels.folding import Fusible, refuse_weights
+from .kernels.without_memory import without_memory
 from .registry import infer_trunk
 from .variants import Variants
 
@@ -101,7 +101,7 @@ class LoadableTrunk(BaseModule):
             state: The file's tensors under timm's names; the classes are counted in it.
         """
         head = state.get('head.weight')
-        with torch.device('meta'):
+        with without_memory():
             classifier = self._build(
                 self.depth, num_classes=len(head) if head is not None and head.ndim else 0)
         groups: dict[str, Shapes] = {}

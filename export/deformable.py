@@ -7,7 +7,6 @@ Shapes: ``B`` images, ``N`` pixels of all levels, ``h, w`` one level, ``Q`` quer
 """
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,8 @@ from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
 from mmdet.models.layers import MSDeformAttnPixelDecoder
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .replacement import with_subclasses
 
 Sizes = Sequence[tuple[int, int]]  # height and width of each level; symbolic while exporting
 
@@ -139,12 +140,13 @@ def reference_points(sizes: Sizes, valid_ratios: Tensor) -> Tensor:
     return torch.cat(places, 1)[:, :, None] * valid_ratios[:, None]
 
 
+#: what takes the place of mmcv's and mmdet's classes in graphs of any size
+SIZES_AS_NUMBERS = {
+    MultiScaleDeformableAttention: ExportedAttention,
+    MSDeformAttnPixelDecoder: ExportedPixelDecoder,
+}
+
+
 def with_sizes_as_numbers(model: nn.Module) -> nn.Module:
-    """A copy of a model, with the same tensors, whose deformable attention takes :data:`Sizes`."""
-    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    model = copy.deepcopy(model, tensors)
-    for module in model.modules():
-        for kind in (ExportedAttention, ExportedPixelDecoder):
-            if type(module) is kind.__base__:
-                module.__class__ = kind
-    return model
+    """Return a copy of a model, with the same tensors, whose deformable attention takes sizes."""
+    return with_subclasses(model, SIZES_AS_NUMBERS)

@@ -4,11 +4,11 @@ Shapes: ``B`` images, ``H, W`` their height and width.
 """
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from colonnade.common.console_logging import errors_alone
 from colonnade.common.errors import UserCodeError, UserError
 
 #: onnxruntime >= 1.23 runs it, and it is the first with GELU as one operator
@@ -158,21 +159,21 @@ def traced(module: nn.Module, example_inputs: tuple[Tensor, ...],
     return program
 
 
-@contextlib.contextmanager
+@contextmanager
 def reported(name: str) -> Iterator[None]:
-    """Turn whatever torch raises while it exports into an ExportError; its remarks are dropped."""
-    printed = io.StringIO()
-    loggers = [logging.getLogger(each) for each in ('torch.onnx', 'torch.export', 'onnxscript')]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), \
-                contextlib.redirect_stderr(printed):
-            warnings.simplefilter('ignore')
+    """Context manager that turns what torch raises while it exports into an ExportError.
+
+    torch's remarks are dropped.
+    """
+    with ExitStack() as stack:
+        for logger in ('torch.onnx', 'torch.export', 'onnxscript'):
+            stack.enter_context(errors_alone(logging.getLogger(logger)))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter('ignore')
+        printed = io.StringIO()
+        stack.enter_context(redirect_stdout(printed))
+        stack.enter_context(redirect_stderr(printed))
+        try:
             yield
-    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
-        raise TraceError(f'{name} cannot be exported: {error}') from error
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+            raise TraceError(f'{name} cannot be exported: {error}') from error

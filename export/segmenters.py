@@ -6,7 +6,6 @@ Shapes: ``B`` images, ``K`` classes, ``Q`` queries, ``h, w`` the head's map.
 """
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from .exporter import ExportOptions, Plan
 from .features import sides_of
 from .graphs import ExportError, Graph, images_of
 from .preprocessing import preprocess_of
+from .replacement import with_subclasses
 
 
 class Segmenter(nn.Module):
@@ -66,28 +66,26 @@ def means(number: int, length: int) -> Tensor:
 
 
 class UpsampleOfAnySize(Upsample):
-    """mmseg's by a whole factor, which does not round sizes."""
+    """mmseg's, which by a whole factor does not round sizes."""
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, C, h, w)`` to ``(B, C, factor * h, factor * w)``."""
+        if self.size or not float(self.scale_factor).is_integer():
+            return super().forward(x)
         factor = int(self.scale_factor)
         size = [side * factor for side in x.shape[2:]]
         return resize(x, size, None, self.mode, self.align_corners, warning=False)
 
 
 def for_any_size(model: EncoderDecoder) -> nn.Module:
-    """A copy of a model, with the same tensors, in whose graph all sizes are symbolic."""
+    """Return a copy of a model, with the same tensors, in whose graph all sizes are symbolic."""
     if isinstance(model.decode_head, Mask2FormerHead):
         from .deformable import with_sizes_as_numbers  # brings mmcv's operators
         return with_sizes_as_numbers(model)
-    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    model = copy.deepcopy(model, tensors)
-    for module in model.modules():
-        if type(module) is nn.AdaptiveAvgPool2d:
-            module.__class__ = PoolOfAnySize
-        if type(module) is Upsample and not module.size and float(module.scale_factor).is_integer():
-            module.__class__ = UpsampleOfAnySize
-    return model
+    return with_subclasses(model, {
+        nn.AdaptiveAvgPool2d: PoolOfAnySize,
+        Upsample: UpsampleOfAnySize
+    })
 
 
 def plan(model: Model, cfg: Config, options: ExportOptions) -> Plan:

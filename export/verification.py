@@ -194,7 +194,7 @@ def deviations(graph: Graph, size: Size, found: Arrays,
 
 
 def module_runner(module: nn.Module) -> Run:
-    """Runs a module."""
+    """Return what runs a module, or an archive, on copies of its inputs."""
 
     @torch.no_grad()
     def run(inputs: tuple[Tensor, ...]) -> Arrays:
@@ -207,14 +207,7 @@ def module_runner(module: nn.Module) -> Run:
 def file_runner(graph: Graph, path: Path) -> Run:
     """Runs a graph as the runtime does, or an archive by torch, on as many threads as torch."""
     if path.suffix == '.pt2':
-        program = torch.export.load(path).module()
-
-        @torch.no_grad()
-        def run_archive(inputs: tuple[Tensor, ...]) -> Arrays:
-            found = program(*inputs)
-            return [tensor.numpy() for tensor in (found if isinstance(found, tuple) else (found, ))]
-
-        return run_archive
+        return module_runner(torch.export.load(path).module())
     session = session_of(path, None, torch.get_num_threads())
 
     def run_graph(inputs: tuple[Tensor, ...]) -> Arrays:

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 
 from colonnade.backbones import ColumnarBackbone
+from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.backbones.registry import infer_trunk
 from colonnade.common.atomic_files import check_writable, replacing
 from colonnade.common.errors import FileError, UserError
@@ -28,7 +29,7 @@ def build_trunk(state: State, source: str) -> ColumnarBackbone:
     try:
         of_trunk = without_prefix(state, 'backbone.') or state
         trunk, _ = infer_trunk(of_trunk)
-        with torch.device('meta'):
+        with without_memory():
             return trunk(**trunk.arguments_for(of_trunk))
     except (LookupError, ValueError) as error:
         raise WeightsError(f'{source} shows no trunk that could be built: {error}') from error

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.backbones import TRUNKS, ColumnarBackbone
+from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.settings.reading import build_error, read_config
 
@@ -181,7 +182,7 @@ def total_of(parts: list[Part]) -> Part:
 
 def classifier_complexity(backbone: ColumnarBackbone, img_size: int) -> tuple[int, int]:
     """Parameters and multiply-adds of the classifier that the papers list."""
-    with torch.device('meta'):
+    with without_memory():
         model = backbone.timm_module(img_size, num_classes=1000).eval().requires_grad_(False)
     image = torch.empty(1, 3, img_size, img_size, device='meta')
     return count_parameters(model), multiply_adds(model, image)[0]
@@ -192,7 +193,7 @@ def trunk_rows() -> Iterator[tuple[str, str, float, float]]:
     sizes = [(trunk, size) for trunk in TRUNKS.values() for size in trunk.published_sizes]
     named = set()
     for trunk, size in sizes:
-        with torch.device('meta'):
+        with without_memory():
             parameters, work = classifier_complexity(trunk(size.arch), size.img_size)
         name = f'{trunk.__name__} {size.arch}'
         if name not in named:

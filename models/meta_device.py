@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
 from torch import nn
 
+from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.settings.config_values import map_dicts
 
 
@@ -21,7 +21,7 @@ def build_without_memory(model: dict[str, Any]) -> nn.Module:
             ``ValueError``.
     """
     try:
-        with torch.device('meta'):
+        with without_memory():
             return MODELS.build(with_plain_norms(model))
     except RuntimeError:
         return MODELS.build(with_plain_norms(model)).to('meta')

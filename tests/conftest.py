@@ -218,13 +218,6 @@ def lay_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
 
 
-@pytest.fixture
-def no_filling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights are not filled, which takes long on the meta device and does nothing there."""
-    for name in ('normal_', 'uniform_', 'erfinv_', 'clamp_', 'mul_', 'add_'):
-        monkeypatch.setattr(torch.Tensor, name, lambda self, *_, **__: self)
-
-
 def tool_runner(monkeypatch: pytest.MonkeyPatch, writes_pages: bool = True) -> Callable[..., None]:
     """Run a tool's command line in this process: ``run_tool('train', config, '--resume')``.
 

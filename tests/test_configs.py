@@ -154,7 +154,6 @@ def test_no_two_leaves_are_alike() -> None:
     assert len(contents) == len(LEAVES)
 
 
-@pytest.mark.usefixtures('no_filling')
 @every_leaf
 def test_builds_as_neck_and_optimizer_expect(leaf: Path) -> None:
     cfg, head = config_of(leaf), leaf.parent.name

@@ -17,7 +17,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
 from colonnade.evaluation.benchmark.candidates import build_contestant, build_trunk
-from colonnade.evaluation.benchmark.machine import computed_by_onednn, described, products
+from colonnade.evaluation.benchmark.machine import computed_by_onednn, described, ways_to_multiply
 from colonnade.evaluation.benchmark.measurement import Job, work_of
 
 needs_linux = pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), reason='needs Linux')
@@ -78,7 +78,7 @@ def test_the_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     name, libraries, limits = described('cpu')
     assert name and torch.__version__ in libraries and 'ONEDNN_MAX_CPU_ISA=AVX512_CORE' in limits
     assert computed_by_onednn(torch.float32) and 'lacks fast products of bfloat16' in libraries
-    given = [product() for product in products(8, 'cpu', torch.float32)]
+    given = [product() for product in ways_to_multiply(8, 'cpu', torch.float32)]
     assert len({product.numel() for product in given}) == 1
 
 

@@ -11,14 +11,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from colonnade.backbones import XCiT
-from colonnade.backbones.kernels import matmul_backend
+from colonnade.backbones.kernels import matmul_backend, private_torch
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.layers import gram
-from colonnade.backbones.kernels.packed import (HAS_PACKING, PackedDepthwise, PackedHalving,
-                                                PackedLinear)
+from colonnade.backbones.kernels.packed import PackedDepthwise, PackedHalving, PackedLinear
 from colonnade.weights import load_weights
 
-pytestmark = pytest.mark.skipif(not HAS_PACKING, reason='needs oneDNN')
+pytestmark = pytest.mark.skipif(not private_torch.HAS_PACKING, reason='needs oneDNN')
 
 
 @pytest.mark.parametrize('keep', [False, True])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from colonnade.backbones import PlainViT
+from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.backbones.plain_vit.blocks import PlainBlock
 from colonnade.engine.optim.layer_decay import LayerDecayConstructor
 from colonnade.evaluation.benchmark.candidates import Intermediates
@@ -124,14 +125,14 @@ def test_rounding_is_timms(model: str) -> None:
     ('vit_base_patch16_siglip_512', False),
 ])
 def test_which_maps_are_normalised(model: str, normalised: bool) -> None:
-    with torch.device('meta'):
+    with without_memory():
         assert PlainViT(model).tap_norm == normalised
         other = PlainViT(model, tap_norm=not normalised)
     assert hasattr(other, 'norm') != normalised
 
 
 def test_the_weights_of_init_cfg_say_what_is_normalised() -> None:
-    with torch.device('meta'):
+    with without_memory():
         init_cfg = dict(type='Pretrained', checkpoint='timm://vit_base_patch16_224.dino')
         assert PlainViT('vit_base_patch16_224', init_cfg=init_cfg).tap_norm
 
@@ -316,7 +317,7 @@ def test_attention_dropout_of_an_arch() -> None:
     (lambda: tiny(OTHER_BLOCKS[1], window_size=2, global_blocks=()), 'window_size is not for'),
 ])
 def test_wrong_arguments(make: Callable, message: str) -> None:
-    with torch.device('meta'), pytest.raises(ValueError, match=message):
+    with without_memory(), pytest.raises(ValueError, match=message):
         make()
 
 

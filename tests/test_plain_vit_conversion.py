@@ -12,6 +12,7 @@ from helpers.layouts_by_hand import randomised
 from helpers.plain_vit_files import FILES, dinov3, layer_scale_as_parameters
 
 from colonnade.backbones import PlainViT
+from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.models.checkpoint_conversion import build_trunk, plan_conversion
 from colonnade.weights import downloads
@@ -26,7 +27,7 @@ def of_trunk(state: State) -> dict[str, torch.Size]:
 
 
 def state_of(model: str, **kwargs: object) -> State:
-    with torch.device('meta'):
+    with without_memory():
         return timm.create_model(model, **kwargs).state_dict()
 
 

@@ -99,7 +99,6 @@ def head_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     }
 
 
-@pytest.mark.usefixtures('no_filling')
 @pytest.mark.parametrize('head', STOCK)
 def test_heads_have_the_librarys_parameters(head: str) -> None:
     theirs, ours = stock(head).model, recipe(head).model

@@ -14,6 +14,7 @@ from helpers import toy_trunk  # noqa: F401, registers it
 from helpers.drawn_data import draw_instances, draw_label_maps
 
 from colonnade.backbones import XCiT
+from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.evaluation.probing import ranking_plot
 from colonnade.evaluation.probing.backbones import IMAGENET, NamedTrunk, named_trunks
 from colonnade.evaluation.probing.ranking import Row
@@ -125,8 +126,8 @@ def test_faults_of_data_stop_it(rank: Callable, tmp_path: Path) -> None:
     ('vit_small_patch14_dinov2.lvd142m', 'PlainViT'),
     ('SimplifiedViT:nano_12_p16', 'SimplifiedViT'),
 ])
-def test_names_are_timms_or_ours(text: str, described: str, no_filling: None) -> None:
-    with torch.device('meta'):
+def test_names_are_timms_or_ours(text: str, described: str) -> None:
+    with without_memory():
         backbone = NamedTrunk(f'{text}=random').build([-1], seed=0)
     assert described in backbone.describe()
     assert backbone.tap_norm == ('dinov2' in text)
@@ -141,8 +142,8 @@ def test_names_are_timms_or_ours(text: str, described: str, no_filling: None) ->
     ('XCiT:nano_12_p16', 'timm publishes no weights XCiT:nano_12_p16'),
     ('vit_small_patch16_dinov3.none=random', 'timm has no weights'),
 ])
-def test_trunks_that_cannot_be_built(text: str, message: str, no_filling: None) -> None:
-    with torch.device('meta'), pytest.raises((ValueError, FileNotFoundError), match=message):
+def test_trunks_that_cannot_be_built(text: str, message: str) -> None:
+    with without_memory(), pytest.raises((ValueError, FileNotFoundError), match=message):
         NamedTrunk(text).build([-1], seed=0)
 
 

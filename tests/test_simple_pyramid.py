@@ -1,4 +1,4 @@
-"""ViTDet's simple feature pyramid: its outputs, its levels, and detectron2's files."""
+"""ViTDet's simple feature pyramid: its outputs and its levels."""
 from __future__ import annotations
 
 import copy
@@ -9,18 +9,16 @@ import pytest
 import torch
 from conftest import LAYOUTS, NO_WORKERS, SHORT, config
 from helpers.rounding import check_all_rounding, doubled
-from helpers.trunks import ARCHS, tiny
+from helpers.trunks import ARCHS
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from colonnade.backbones import PlainViT, ResMLP
+from colonnade.backbones import ResMLP
 from colonnade.backbones.kernels.memory_format import map_order
 from colonnade.necks import SimplePyramid
-from colonnade.weights.layouts import remap
-from colonnade.weights.loading import load_weights
-from colonnade.weights.state_dicts import State, WeightsError
+from colonnade.weights.state_dicts import WeightsError
 
 STRIDES = {8: (2, 4, 8, 16), 14: (3.5, 7, 14, 28), 16: (4, 8, 16, 32)}
 GRIDS = [(4, 4), (5, 7), (1, 1), (1, 6)]
@@ -158,49 +156,9 @@ def test_loaded_whole_or_not_at_all() -> None:
         SimplePyramid(8, 16).load_state_dict(state, strict=False)
 
 
-# files of detectron2
+# in models
 
-WIDTH, OUT, CLASSES = 32, 64, 3
-
-
-def norm(name: str, width: int) -> dict[str, tuple[int, ...]]:
-    return {f'{name}.weight': (width, ), f'{name}.bias': (width, )}
-
-
-def layer(name: str, *shape: int, outputs: int | None = None) -> dict[str, tuple[int, ...]]:
-    return {f'{name}.weight': shape, f'{name}.bias': (outputs or shape[0], )}
-
-
-def normed(name: str, *shape: int) -> dict[str, tuple[int, ...]]:
-    return {f'{name}.weight': shape, **norm(f'{name}.norm', shape[0])}
-
-
-def vitdet_state(trunk: State) -> State:
-    """detectron2's names and shapes of all but the trunk, whose own are ``trunk``'s."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    half, quarter = WIDTH // 2, WIDTH // 4
-    shapes |= layer('backbone.simfp_2.0', WIDTH, half, 2, 2, outputs=half)
-    shapes |= norm('backbone.simfp_2.1', half)
-    shapes |= layer('backbone.simfp_2.3', half, quarter, 2, 2, outputs=quarter)
-    shapes |= layer('backbone.simfp_3.0', WIDTH, half, 2, 2, outputs=half)
-    for stage, index, width in ((2, 4, quarter), (3, 1, half), (4, 0, WIDTH), (5, 1, WIDTH)):
-        shapes |= normed(f'backbone.simfp_{stage}.{index}', OUT, width, 1, 1)
-        shapes |= normed(f'backbone.simfp_{stage}.{index + 1}', OUT, OUT, 3, 3)
-    rpn = 'proposal_generator.rpn_head'
-    for number in range(2):
-        shapes |= layer(f'{rpn}.conv.conv{number}', OUT, OUT, 3, 3)
-    shapes |= layer(f'{rpn}.objectness_logits', 3, OUT, 1, 1)
-    shapes |= layer(f'{rpn}.anchor_deltas', 12, OUT, 1, 1)
-    for number in range(1, 5):
-        shapes |= normed(f'roi_heads.box_head.conv{number}', OUT, OUT, 3, 3)
-        shapes |= normed(f'roi_heads.mask_head.mask_fcn{number}', OUT, OUT, 3, 3)
-    shapes |= layer('roi_heads.box_head.fc1', 1024, OUT * 49)
-    shapes |= layer('roi_heads.box_predictor.cls_score', CLASSES + 1, 1024)
-    shapes |= layer('roi_heads.box_predictor.bbox_pred', 4 * CLASSES, 1024)
-    shapes |= layer('roi_heads.mask_head.deconv', OUT, OUT, 2, 2)
-    shapes |= layer('roi_heads.mask_head.predictor', CLASSES, OUT, 1, 1)
-    state = {f'backbone.net.{key}': value for key, value in trunk.items()}
-    return state | {key: torch.rand(shape) for key, shape in shapes.items()}
+WIDTH, OUT = 32, 64
 
 
 def vitdet_model(cfg: Config) -> dict:
@@ -215,76 +173,6 @@ def vitdet_model(cfg: Config) -> dict:
         norm_cfg=dict(type='LN2d', eps=1e-6))
     cfg.roi_head.mask_head.update(num_convs=4, norm_cfg=dict(type='LN2d', eps=1e-6))
     return cfg
-
-
-def test_a_file_of_detectron2_loads_into_a_mask_rcnn(tmp_path: Path) -> None:
-    cfg = Config.fromfile(config('mask_rcnn'))
-    init_default_scope('mmdet')
-    model = MODELS.build(vitdet_model(cfg.model))
-    state = vitdet_state(model.backbone.state_dict())
-    torch.save(dict(model=state, iteration=7), tmp_path / 'model_final.pth')
-
-    plan = load_weights(model, tmp_path / 'model_final.pth')
-
-    assert (plan.layout, plan.dropped) == ('ViTDet, detectron2', ())
-    loaded = model.state_dict()
-    for name, original in {
-            'neck.stride4.0.bias': 'backbone.simfp_2.0.bias',
-            'neck.stride4.1.weight': 'backbone.simfp_2.1.weight',
-            'neck.stride4.3.weight': 'backbone.simfp_2.3.weight',
-            'neck.stride4.5.conv.weight': 'backbone.simfp_2.5.weight',
-            'neck.stride16.0.norm.bias': 'backbone.simfp_4.0.norm.bias',
-            'neck.stride32.1.norm.weight': 'backbone.simfp_5.1.norm.weight',
-            'rpn_head.rpn_conv.1.conv.weight': 'proposal_generator.rpn_head.conv.conv1.weight',
-            'roi_head.bbox_head.shared_convs.0.conv.weight': 'roi_heads.box_head.conv1.weight',
-            'roi_head.bbox_head.shared_convs.3.ln.bias': 'roi_heads.box_head.conv4.norm.bias',
-            'roi_head.mask_head.convs.3.ln.weight': 'roi_heads.mask_head.mask_fcn4.norm.weight',
-            'roi_head.mask_head.upsample.bias': 'roi_heads.mask_head.deconv.bias',
-    }.items():
-        assert torch.equal(loaded[name], state[original]), name
-
-
-def test_trunk_and_pyramid_of_such_a_file(tmp_path: Path) -> None:
-    """A plain ViT without a class token; pre-training left a position for one."""
-    arch = ARCHS[PlainViT] | dict(patch_size=16, class_token=False, global_pool='avg')
-    trunk = tiny(PlainViT, arch, window_size=2, global_blocks=(1, ))
-    state = vitdet_state(trunk.state_dict())
-    positions = state['backbone.net.pos_embed']
-    state['backbone.net.pos_embed'] = torch.cat([torch.rand(1, 1, WIDTH), positions], dim=1)
-    parts = {key: value for key, value in state.items() if key.startswith('backbone.')}
-    torch.save(parts, tmp_path / 'a.pth')
-    model = nn.ModuleDict(dict(backbone=trunk, neck=SimplePyramid(WIDTH, 16, OUT)))
-
-    plan = load_weights(model, tmp_path / 'a.pth')
-
-    assert not plan.dropped and not plan.resized
-    torch.save(state, tmp_path / 'all.pth')
-    plan = load_weights(PlainViT(arch), tmp_path / 'all.pth')
-    assert set(plan.state) == set(trunk.state_dict())
-    assert torch.equal(plan.state['pos_embed'], positions)
-
-
-@pytest.mark.parametrize('num_positions', [9, 10])
-def test_a_vits_names_become_timms(num_positions: int) -> None:
-    """Without a class token, the position that pre-training left for it goes."""
-    names = {f'blocks.11.{name}.{kind}' for kind in ('weight', 'bias')
-             for name in ('norm1', 'attn.qkv', 'attn.proj', 'norm2', 'mlp.fc1', 'mlp.fc2')
-             } | {'patch_embed.proj.weight', 'patch_embed.proj.bias'}  # yapf: disable
-    positions = torch.rand(1, num_positions, 8)
-    found = remap(
-        vitdet_state({name: torch.rand(1)
-                      for name in names} | dict(pos_embed=positions)), 'test')[1]
-    assert torch.equal(found.pop('backbone.pos_embed'), positions[:, num_positions - 9:])
-    assert {key for key in found if key.startswith('backbone.')} == {f'backbone.{n}' for n in names}
-
-
-def test_relative_positions_are_refused() -> None:
-    state = vitdet_state({'blocks.0.attn.rel_pos_h': torch.rand(27, 8)})
-    with pytest.raises(WeightsError, match='relative positions .*rel_pos_h'):
-        remap(state, 'test')
-
-
-# in models
 
 
 def test_in_mask_rcnn(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:

@@ -12,10 +12,10 @@ import torch
 from timm.layers import DropPath, GluMlp, LayerNorm, Mlp, RmsNorm, SwiGLU
 from timm.models.mlp_mixer import Affine
 from torch import Tensor, nn
-from torch.nn.modules import module as all_modules
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .packed import PackedDepthwise, PackedLinear
+from .private_torch import all_have_hooks, children_of, has_hooks, is_transforming, parameters_of
 
 Check = Callable[[nn.Module], bool]
 LINEAR = (nn.Linear, PackedLinear)
@@ -24,15 +24,14 @@ Parts = Mapping[str, Check]  # of a module, by name; '' is the module itself
 
 def is_hooked(module: nn.Module) -> bool:
     """Whether calling a module does more than its class says."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-                or module._backward_pre_hooks or 'forward' in module.__dict__)
+    return has_hooks(module) or 'forward' in module.__dict__
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """Whether a module is exactly of one of these classes, not hooked, with tensors of torch."""
     if type(module) not in kinds or is_hooked(module):
         return False
-    for tensor in module._parameters.values():
+    for tensor in parameters_of(module).values():
         if type(tensor) is not nn.Parameter and is_traceable_wrapper_subclass(tensor):
             return False
     return True
@@ -40,7 +39,7 @@ def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
 
 def has_bias(module: nn.Module) -> bool:
     """Whether there is one; replicas and shards have parameters that are not registered."""
-    return module._parameters.get('bias', True) is not None
+    return parameters_of(module).get('bias', True) is not None
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -70,7 +69,7 @@ def is_token_norm(module: nn.Module) -> bool:
 def is_affine(module: nn.Module) -> bool:
     """Whether it is a norm with factors and summands that can be folded into another layer."""
     return is_plain(module, nn.LayerNorm, LayerNorm, Affine) and all(
-        tensor is not None for tensor in module._parameters.values())
+        tensor is not None for tensor in parameters_of(module).values())
 
 
 def is_gated_mlp(module: nn.Module) -> bool:
@@ -110,9 +109,7 @@ MLP: Parts = {
 
 def all_are_called() -> bool:
     """Whether no layer may be skipped: under hooks on all modules, or transforms of torch.func."""
-    return bool(all_modules._global_forward_hooks or all_modules._global_forward_pre_hooks
-                or all_modules._global_backward_hooks or all_modules._global_backward_pre_hooks
-                or is_transformed())
+    return all_have_hooks() or is_transformed()
 
 
 def is_unseen(module: nn.Module, *kinds: type[nn.Module]) -> bool:
@@ -124,7 +121,7 @@ def first_touched(module: nn.Module, parts: Parts) -> str | None:
     """The first part of a module that must be called; None if a kernel may skip them all."""
     if all_are_called():
         return next(iter(parts))
-    children = module._modules  # several times as fast as getattr
+    children = children_of(module)
     for name, check in parts.items():
         if not check(children.get(name) if name else module):
             return name
@@ -134,14 +131,14 @@ def first_touched(module: nn.Module, parts: Parts) -> str | None:
 def first_touched_below(module: nn.Module, children: Mapping[str, Parts]) -> str | None:
     """As :func:`first_touched`, of several children; the part's name begins with the child's."""
     for child, parts in children.items():
-        if (name := first_touched(getattr(module, child), parts)) is not None:
+        if (name := first_touched(module.get_submodule(child), parts)) is not None:
             return f'{child}.{name}'.rstrip('.')
     return None
 
 
 def is_transformed() -> bool:
     """Whether a transform of ``torch.func`` is at work, which kernels do not support."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    return not torch.compiler.is_compiling() and is_transforming()
 
 
 def add_branch(x: Tensor, branch: Tensor, scale: Tensor | None, drop_path: nn.Module) -> Tensor:

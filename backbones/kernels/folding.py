@@ -44,7 +44,7 @@ class FusibleBlock(Protocol):
 def fold_norm(norm: nn.LayerNorm | Affine, layer: nn.Linear) -> None:
     """Move the factors and summands of ``norm`` into ``layer``, which follows it."""
     names = ('alpha', 'beta') if isinstance(norm, Affine) else ('weight', 'bias')
-    scale, shift = (getattr(norm, name).flatten() for name in names)
+    scale, shift = (norm.get_parameter(name).flatten() for name in names)
     if layer.bias is None:
         layer.bias = nn.Parameter(layer.weight.new_zeros(len(layer.weight)))
     layer.bias += layer.weight @ shift
@@ -62,7 +62,7 @@ def fold_scale(block: nn.Module, name: str, layer: nn.Linear | nn.Conv2d,
     """
     if not can_hold_scale(dtype) or not can_hold_scale(layer.weight.dtype):
         return
-    weight, bias = scaled(getattr(block, name), layer)
+    weight, bias = scaled(block.get_parameter(name), layer)
     layer.weight.copy_(weight)
     layer.bias.copy_(bias)
     setattr(block, name, None)

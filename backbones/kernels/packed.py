@@ -13,16 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import private_torch
 from .devices import should_use_cpu_forms
 from .precision import product_dtype
 
 TOKENS_HINT = 1024  # the order chosen for so many tokens is also fast for others
 PIXELS_HINT = (1, 64, 64)  # batch, height and width, likewise
 CHANNELS_OF_GELU = 16  # oneDNN's convolutions of fewer channels apply GELU slowly
-HAS_PACKING = torch.backends.mkldnn.is_available() and all(
-    hasattr(torch.ops.mkldnn, name)
-    for name in ('_reorder_linear_weight', '_linear_pointwise', '_reorder_convolution_weight',
-                 '_convolution_pointwise'))
 PACKED_DTYPES = (torch.float32, torch.bfloat16)
 #: what oneDNN does behind a product
 PLAIN: tuple[str, list, str] = ('none', [], '')
@@ -31,9 +28,9 @@ GELU: tuple[str, list, str] = ('gelu', [], 'none')
 
 def can_reorder(weight: Tensor, dtype: torch.dtype) -> bool:
     """Return True if oneDNN can have weights on this device in its order, as ``dtype``."""
-    fits = HAS_PACKING and should_use_cpu_forms(weight) and dtype in PACKED_DTYPES
+    fits = private_torch.HAS_PACKING and should_use_cpu_forms(weight) and dtype in PACKED_DTYPES
     # Without fast bfloat16, oneDNN raises.
-    return fits and (dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return fits and (dtype != torch.bfloat16 or private_torch.multiplies_by_onednn(dtype))
 
 
 class Packed(nn.Module):
@@ -129,21 +126,21 @@ class PackedLinear(Packed):
     """``nn.Linear`` with packed weights, see :class:`Packed`."""
 
     def _reordered(self, weight: Tensor) -> Tensor:
-        return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TOKENS_HINT)
+        return private_torch.pack_linear(weight.contiguous(), TOKENS_HINT)
 
     def forward(self, x: Tensor, *, gelu: bool = False) -> Tensor:
         """``(B, N, C_in)`` to ``(B, N, C_out)``, with GELU behind if wanted."""
         if not self._suits(x):
             out = F.linear(*self._as_usual(x))
             return F.gelu(out) if gelu else out
-        return torch.ops.mkldnn._linear_pointwise(
+        return private_torch.run_linear(
             x.to(self.dtype), self.packed, self.bias, *(GELU if gelu else PLAIN))
 
     def added_to(self, other: Tensor, x: Tensor) -> Tensor:
         """``other + layer(x)``; ``other`` is ``(B, N, C_out)``."""
         if other.dtype != self.dtype or not self._suits(x):
             return self(x).to(other.dtype).add_(other)
-        return torch.ops.mkldnn._linear_pointwise.binary(
+        return private_torch.run_linear.binary(
             x.to(self.dtype), other, self.packed, self.bias, 'add')
 
 
@@ -153,8 +150,8 @@ class PackedDepthwise(Packed):
     def _reordered(self, weight: Tensor) -> Tensor:
         batch, *size = PIXELS_HINT
         padding, *others = self._arguments(weight)
-        return torch.ops.mkldnn._reorder_convolution_weight(weight.contiguous(), padding, *others,
-                                                            [batch, len(weight), *size])
+        return private_torch.pack_convolution(weight.contiguous(), padding, *others,
+                                              [batch, len(weight), *size])
 
     def forward(self, x: Tensor) -> Tensor:
         """``(B, C, H, W)`` in channels-last order to the same shape."""
@@ -162,17 +159,17 @@ class PackedDepthwise(Packed):
             image, weight, bias = self._as_usual(x)
             padding = weight.shape[-1] // 2
             return F.conv2d(image, weight, bias, padding=padding, groups=len(weight))
-        return torch.ops.mkldnn._convolution_pointwise(
+        return private_torch.run_convolution(
             x.to(self.dtype), self.packed, self.bias, *self._arguments(self.packed), *PLAIN)
 
     def added_to(self, other: Tensor, x: Tensor) -> Tensor:
         """``other + layer(x)``, of which ``other`` is overwritten where that saves a copy."""
         if other.dtype != self.dtype or not self._suits(x):
             return self(x).to(other.dtype).add_(other)
-        return torch.ops.mkldnn._convolution_pointwise_.binary(other, x.to(self.dtype), self.packed,
-                                                               self.bias,
-                                                               *self._arguments(self.packed), 'add',
-                                                               1.0, None, [], None)
+        return private_torch.run_convolution_in_place.binary(other, x.to(self.dtype),
+                                                             self.packed, self.bias,
+                                                             *self._arguments(self.packed), 'add',
+                                                             1.0, None, [], None)
 
     @staticmethod
     def _arguments(weight: Tensor) -> tuple[list[int], list[int], list[int], int]:
@@ -186,7 +183,7 @@ class PackedHalving(Packed):
     def _reordered(self, weight: Tensor) -> Tensor:
         batch, *size = PIXELS_HINT
         shape = [batch, weight.shape[1], *size]
-        return torch.ops.mkldnn._reorder_convolution_weight(
+        return private_torch.pack_convolution(
             weight.contiguous(memory_format=torch.channels_last), [1, 1], [2, 2], [1, 1], 1, shape)
 
     def forward(self,
@@ -205,7 +202,7 @@ class PackedHalving(Packed):
             out = F.conv2d(*self._as_usual(x), stride=2, padding=padding)
             return F.gelu(out) if gelu else out
         within = gelu and x.shape[1] >= CHANNELS_OF_GELU
-        out = torch.ops.mkldnn._convolution_pointwise(
+        out = private_torch.run_convolution(
             x.to(self.dtype), self.packed, self.bias, list(padding), [2, 2], [1, 1], 1,
             *(GELU if within else PLAIN))
         return torch.ops.aten.gelu_(out) if gelu and not within else out

@@ -9,13 +9,13 @@ from functools import cache
 from typing import Any
 
 import timm
-import torch
 from timm.models import list_models, list_pretrained
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 
 from colonnade.common.errors import UserError
 
+from ..kernels.without_memory import without_memory
 from ..variants import Settings, Variants, check_sizes
 
 MODULES = ('vision_transformer', 'deit', 'eva')  # of timm, with the models that are supported
@@ -63,7 +63,7 @@ def known_models() -> frozenset[str]:
 @cache
 def look_up(name: str) -> Model:
     """One of :func:`known_models`; it is built without memory for weights."""
-    with torch.device('meta'):
+    with without_memory():
         built = timm.create_model(name)
     patch_size, grid = built.patch_embed.patch_size[0], built.patch_embed.grid_size[0]
     heads = (layer.num_heads for layer in built.blocks[0].modules() if hasattr(layer, 'num_heads'))

@@ -33,13 +33,13 @@ class SelfAttention(nn.Module):
         for name, child in layer.named_children():
             if name != 'attn_drop':  # a module that is not called
                 self.add_module(name, child)
-        for name, parameter in layer._parameters.items():
+        for name, parameter in layer.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
-        for name, buffer in layer._buffers.items():
-            self.register_buffer(name, buffer, name not in layer._non_persistent_buffers_set)
-        for name in ('qkv', 'q_bias', 'gate'):  # some layers have none
-            if not hasattr(self, name):
-                setattr(self, name, None)
+        for name, buffer in layer.named_buffers(recurse=False):
+            self.register_buffer(name, buffer, name in layer.state_dict())
+        own = {name.split('.')[0] for name, _ in layer.named_parameters()}
+        for name in {'qkv', 'q_bias', 'gate'} - own:  # some layers have none
+            setattr(self, name, None)
         self.attn_drop_rate: float = layer.attn_drop.p
         self.num_heads: int = layer.num_heads
         self.num_key_heads: int = getattr(layer, 'num_kv_heads', layer.num_heads)

@@ -34,23 +34,27 @@ class PlainBlock(nn.Module):
 
     def __init__(self, block: Block | EvaBlock, index: int) -> None:
         super().__init__()
-        for name, child in block.named_children():
+        children = dict(block.named_children())
+        for name, child in children.items():
             self.add_module(name, SelfAttention(child) if name == 'attn' else child)
-        for name, parameter in block._parameters.items():  # LayerScale of EVA's, or None
-            self.register_parameter(name, parameter)
+        for name in ('ls1', 'ls2'):  # EVA's have none
+            self.add_module(name, children.get(name))
+        parameters = dict(block.named_parameters(recurse=False))
+        for name in ('gamma_1', 'gamma_2'):  # LayerScale of EVA's
+            self.register_parameter(name, parameters.get(name))
         self.index = index
 
     def forward(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> Tensor:
         """``(B, P + N, C)`` to ``(B, P + N, C)``; arguments as for :class:`.SelfAttention`."""
         attended = self.attn(self.norm1(x), grid, rope)
-        fits, scale = self._scale(1)
+        fits, scale = layer_scale(self.ls1, self.gamma_1)
         if not fits:
             x = x + self.drop_path1(self.ls1(attended))
         elif self.attn.gives_its_own() and is_drop_path(self.drop_path1):
             x = add(x, self.drop_path1(attended), scale)
         else:
             x = add_branch(x, attended, scale, self.drop_path1)
-        fits, scale = self._scale(2)
+        fits, scale = layer_scale(self.ls2, self.gamma_2)
         if not fits:
             return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
         return feed_forward(x, self.norm2, self.mlp, scale, self.drop_path2)
@@ -60,32 +64,38 @@ class PlainBlock(nn.Module):
         parts = {'norm1': NORM, 'attn': ATTENTION, 'norm2': NORM, 'mlp': MLP}
         if name := first_touched_below(self, parts):
             return name
-        return next((f'ls{number}' for number in (1, 2) if not self._scale(number)[0]), None)
+        scales = dict(ls1=(self.ls1, self.gamma_1), ls2=(self.ls2, self.gamma_2))
+        return next((name for name, scale in scales.items() if not layer_scale(*scale)[0]), None)
 
     def fuse(self, dtype: torch.dtype) -> None:
         """Fold what follows or precedes a linear layer into it, see :mod:`..kernels.folding`."""
         self.attn.join_biases()
         fold_norm(self.norm1, self.attn.qkv)
         fold_norm(self.norm2, self.mlp.fc1)
-        for number, layer in ((1, self.attn.proj), (2, self.mlp.fc2)):
-            scale = getattr(self, f'ls{number}', None)
+        for number, scale, gamma, layer in ((1, self.ls1, self.gamma_1, self.attn.proj),
+                                            (2, self.ls2, self.gamma_2, self.mlp.fc2)):
             if isinstance(scale, LayerScale):
                 fold_scale(scale, 'gamma', layer, dtype)
                 if scale.gamma is None:
-                    setattr(self, f'ls{number}', nn.Identity())
-            elif getattr(self, f'gamma_{number}', None) is not None:
+                    self.add_module(f'ls{number}', nn.Identity())
+            elif gamma is not None:
                 fold_scale(self, f'gamma_{number}', layer, dtype)
 
-    def _scale(self, number: int) -> tuple[bool, Tensor | None]:
-        """Whether LayerScale is a factor and nothing else, and the factor ``(C)`` or None."""
-        layer = getattr(self, f'ls{number}', None)
-        if layer is None:
-            return True, getattr(self, f'gamma_{number}', None)
-        if all_are_called():
-            return False, None
-        if is_plain(layer, LayerScale):
-            return True, layer.gamma
-        return is_plain(layer, nn.Identity), None
+
+def layer_scale(layer: nn.Module | None, gamma: Tensor | None) -> tuple[bool, Tensor | None]:
+    """Return whether LayerScale is a factor and nothing else, and the factor ``(C)`` or None.
+
+    Args:
+        layer: That of ``Block``, None in EVA's blocks.
+        gamma: That of EVA's blocks.
+    """
+    if layer is None:
+        return True, gamma
+    if all_are_called():
+        return False, None
+    if is_plain(layer, LayerScale):
+        return True, layer.gamma
+    return is_plain(layer, nn.Identity), None
 
 
 def adapted(block: nn.Module, index: int, drop_path_rate: float) -> nn.Module:

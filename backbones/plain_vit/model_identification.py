@@ -10,6 +10,7 @@ import torch
 from colonnade.common.errors import UserError
 from colonnade.weights.state_dicts import Shapes, State
 
+from ..kernels.without_memory import without_memory
 from ..variants import Settings
 from .architectures import SHOWN, known_models, look_up
 from .layouts import with_layer_scale_modules
@@ -49,7 +50,7 @@ def find_model(state: State, sizes: Settings) -> str:
 @cache
 def block_of_model(name: str) -> State:
     """State dict of one of timm's models with a single block, without memory."""
-    with torch.device('meta'):
+    with without_memory():
         try:
             return timm.create_model(name, depth=1).state_dict()
         except AssertionError:  # Sapiens2 has numbers of heads for each block

@@ -5,6 +5,7 @@ import torch
 from timm.layers import RotaryEmbeddingDinoV3
 from torch import Tensor, nn
 
+from ..kernels.private_torch import rotary_positions_of_places
 from .window_attention import Grid
 
 
@@ -25,5 +26,5 @@ def rotary_positions(rope: nn.Module, grid: Grid) -> Tensor:
     places = torch.stack(torch.meshgrid(*lines, indexing='ij'), dim=-1)
     if rope.grid_indexing == 'xy':
         places = places.flip(-1)
-    sines, cosines = rope._get_pos_embed_from_coords(2 * places.flatten(0, 1) - 1)
+    sines, cosines = rotary_positions_of_places(rope, 2 * places.flatten(0, 1) - 1)
     return torch.cat((sines, cosines), dim=-1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import timm
 import torch
+from timm.layers import RotaryEmbeddingMixed
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
@@ -147,8 +148,9 @@ class PlainViT(ColumnarBackbone):
         trunk.blocks = nn.ModuleList(
             adapted(block, index, drop_path_rate)
             for index, block in enumerate(list(trunk.blocks)[:num_blocks]))
-        if (frequencies := getattr(trunk.rope, 'freqs', None)) is not None:
-            trunk.rope.freqs = nn.Parameter(frequencies.detach()[:, :num_blocks].clone())
+        if isinstance(trunk.rope, RotaryEmbeddingMixed):  # learned for each block
+            frequencies = trunk.rope.freqs.detach()[:, :num_blocks]
+            trunk.rope.freqs = nn.Parameter(frequencies.clone())
         self._group_matcher = trunk.group_matcher(coarse=False)
         return trunk
 
@@ -204,7 +206,8 @@ class PlainViT(ColumnarBackbone):
 
     def renamed(self, state: State) -> State:
         """DeiT-III's LayerScale under timm's names, which depend on the model."""
-        of_deit3 = LAYOUTS[-1].fits(state) and hasattr(self.blocks[0], 'ls1')
+        scaled = any(name.startswith('blocks.0.ls1.') for name, _ in self.named_parameters())
+        of_deit3 = LAYOUTS[-1].fits(state) and scaled
         return with_layer_scale_modules(state) if of_deit3 else state
 
     def unused_shapes(self, state: State) -> list[Shapes]:
@@ -236,8 +239,13 @@ class PlainViT(ColumnarBackbone):
     @property
     def num_prefix_tokens(self) -> int:
         """Tokens before those of the grid."""
-        tokens = (getattr(self, name) for name in PREFIX_TOKENS)
-        return sum(token.shape[1] for token in tokens if token is not None)
+        return sum(token.shape[1] for token in self._prefix_tokens)
+
+    @property
+    def _prefix_tokens(self) -> list[Tensor]:
+        """Class, distillation and register tokens, those that there are."""
+        tokens = (self.cls_token, self.dist_token, self.reg_token)
+        return [token for token in tokens if token is not None]
 
     @property
     def _embedded_prefix(self) -> int:
@@ -248,8 +256,7 @@ class PlainViT(ColumnarBackbone):
         x = self.patch_embed(img)  # (B, h, w, C)
         grid = tuple(x.shape[1:3])
         x = x.flatten(1, 2)
-        tokens = [getattr(self, name) for name in PREFIX_TOKENS]
-        prefix = [token.expand(x.shape[0], -1, -1) for token in tokens if token is not None]
+        prefix = [token.expand(x.shape[0], -1, -1) for token in self._prefix_tokens]
         positions = self.pos_embed
         if positions is not None:
             if torch.compiler.is_exporting() or grid != self.patch_embed.grid_size:

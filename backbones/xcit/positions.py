@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from ..kernels.fast_path import is_plain, is_unseen
 from ..kernels.precision import full_precision, widened
+from ..kernels.without_memory import without_memory
 
 
 class FourierPositions(PositionalEncodingFourier):
@@ -21,7 +22,7 @@ class FourierPositions(PositionalEncodingFourier):
     """
 
     def __init__(self, positions: PositionalEncodingFourier) -> None:
-        with torch.device('meta'):  # the projection is not kept
+        with without_memory():  # the projection is not kept
             super().__init__(positions.hidden_dim, positions.dim, positions.temperature)
         self.token_projection = positions.token_projection
 

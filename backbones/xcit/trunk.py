@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from timm.layers import trunc_normal_
 from timm.models.xcit import Xcit
 from torch import Tensor, nn
 
@@ -44,6 +45,14 @@ TABLE_1 = {
     'medium_24': (84,  16.2,  63.9),
     'large_24':  (189, 36.1, 142.2),
 }  # yapf: disable
+
+
+def init_linear(module: nn.Module) -> None:
+    """Fill a linear layer as timm's XCiT does."""
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 def check_stem(settings: Settings) -> None:
@@ -109,7 +118,7 @@ class XCiT(ColumnarBackbone):
                 qkv_bias=True,
                 drop_path=drop_path_rate,
                 norm_layer=partial(nn.LayerNorm, eps=1e-6),
-                **common).apply(trunk._init_weights) for _ in range(num_blocks))
+                **common).apply(init_linear) for _ in range(num_blocks))
         return trunk
 
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> Xcit:

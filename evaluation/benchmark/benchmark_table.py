@@ -2,21 +2,25 @@
 from __future__ import annotations
 
 import csv
-import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 
+from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.common.errors import UserError, file_errors
 from colonnade.models.fusion import fuse
-from colonnade.models.half_precision import half_type
+from colonnade.models.half_precision import half_type, name_of_type
 
 from ..options import BenchmarkOptions
 from .candidates import DETECTORS, NAMES, build_trunk
 from .machine import described, product_limit
-from .measurement import Job, peak_memory, time_in_turns, work_of
+from .measurement import Job, middle_and_spread, peak_memory, time_in_turns, work_of
+
+#: of weights, by their names on the command line
+DTYPES = dict(float32=torch.float32, bfloat16=torch.bfloat16, float16=torch.float16)
 
 
 @dataclass
@@ -62,16 +66,16 @@ def measure(job: Job, names: list[str], rounds: int, limit: float) -> list[Row]:
     """
     seconds = time_in_turns(job, names, rounds)
     memory = {name: peak_memory(job, name) for name in names}
-    middle = {name: statistics.median(values) for name, values in seconds.items()}
+    measured = {name: middle_and_spread(values) for name, values in seconds.items()}
     first, rows = names[0], []
     for name in names:
         work = job.batch_size * work_of(job, name) * (3 if job.train else 1)
-        speed = work / middle[name]
-        spread = (max(seconds[name]) - min(seconds[name])) / 2
+        middle, spread = measured[name]
+        speed = work / middle
         rows.append(
             Row(job.trunk, *job.size, job.batch_size, 'train' if job.train else 'eval', name,
-                middle[name], spread, middle[first] / middle[name], job.batch_size / middle[name],
-                speed, speed / limit, memory[name][0], memory[first][0] / memory[name][0],
+                middle, spread, measured[first][0] / middle, job.batch_size / middle, speed,
+                speed / limit, memory[name][0], memory[first][0] / memory[name][0],
                 memory[name][1]))
     return rows
 
@@ -86,7 +90,6 @@ def write_csv(rows: list[Row], path: Path) -> None:
 
 def draw(rows: list[Row], path: Path) -> None:
     """Images per second and memory against resolution (as XCiT's figures 2 and D.1)."""
-    from matplotlib.figure import Figure
     figure = Figure((11, 4.5), layout='constrained')
     left, right = figure.subplots(1, 2)
     for trunk, name in dict.fromkeys((row.trunk, row.contestant) for row in rows):
@@ -121,14 +124,13 @@ def check(args: BenchmarkOptions) -> None:
         raise UserError('fused models compute in half precision with --amp, not with --dtype')
     args.threads = args.threads or torch.get_num_threads()
     args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    dtype = half_type(args.amp, args.device)
-    args.amp = '' if dtype is None else str(dtype).removeprefix('torch.')
+    args.amp = half_type(args.amp, args.device)
     if args.amp and args.dtype != 'float32':
         raise UserError(f'--amp goes with weights of float32, leave out --dtype {args.dtype}')
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
         raise UserError('memory without a GPU is read from /proc, which Linux alone has')
     for trunk in args.trunks:
-        with torch.device('meta'):
+        with without_memory():
             built = build_trunk(trunk).eval()
         if fused:
             fuse(built)  # which raises if it cannot be
@@ -156,7 +158,7 @@ def jobs_of(args: BenchmarkOptions) -> list[Job]:
     """What is to be measured; see :func:`check`."""
     return [
         Job(trunk, size, batch_size, args.train, args.pyramid, args.device, args.threads,
-            args.dtype, args.amp) for trunk in args.trunks for size in sizes_of(args)
+            DTYPES[args.dtype], args.amp) for trunk in args.trunks for size in sizes_of(args)
         for batch_size in args.batch_sizes
     ]
 
@@ -168,8 +170,8 @@ def benchmark(args: BenchmarkOptions) -> Iterator[str]:
         args: Of ``tools/benchmark.py``, after :func:`check`.
     """
     jobs = jobs_of(args)
-    limit = product_limit(args.device, getattr(torch, args.amp or args.dtype), args.threads)
-    precision = f'autocast in {args.amp}' if args.amp else args.dtype
+    limit = product_limit(args.device, args.amp or DTYPES[args.dtype], args.threads)
+    precision = f'autocast in {name_of_type(args.amp)}' if args.amp else args.dtype
     yield from described(args.device)
     yield f'{args.threads} threads, {precision}, median of {args.rounds} rounds ± half their range'
     yield f'share is of the {limit:.0f} GFLOP/s that a product of matrices reaches'

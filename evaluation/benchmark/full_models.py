@@ -1,11 +1,8 @@
 """Seconds and peak memory of whole detectors and segmenters on one image."""
 from __future__ import annotations
 
-import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -16,7 +13,7 @@ from colonnade.models.complexity import blank_sample, default_size
 from colonnade.models.random_weights import random_model
 from colonnade.settings.reading import read_config
 
-from .measurement import MIB, freed_memory_given_back, peak_while
+from .measurement import MIB, in_fresh_process, middle_and_spread, peak_while
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,7 @@ def cost_of(config: Path,
     if rounds < 1:
         raise UserError(f'rounds must be at least 1, got {rounds}')
     size = size or default_size(read_config(config))
-    with freed_memory_given_back(), ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:
-        return pool.submit(cost_here, config, size, rounds, threads).result()
+    return in_fresh_process(cost_here, config, size, rounds, threads)
 
 
 def cost_here(config: Path, size: tuple[int, int], rounds: int, threads: int) -> Cost:
@@ -74,8 +70,7 @@ def cost_here(config: Path, size: tuple[int, int], rounds: int, threads: int) ->
     memory = peak_while(predict)
     for _ in range(rounds):
         predict()
-    timed = seconds[1:]
-    return Cost(statistics.median(timed), (max(timed) - min(timed)) / 2, memory / MIB)
+    return Cost(*middle_and_spread(seconds[1:]), memory / MIB)
 
 
 def model_of(config: Path) -> nn.Module:

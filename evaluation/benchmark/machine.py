@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from colonnade.backbones.kernels import private_torch
 from colonnade.models.half_precision import lacks_bfloat16
 
 INSTRUCTION_SETS = ('avx2', 'avx512', 'vnni', 'avx512_bf16', 'amx_tile', 'amx_fp16')
@@ -68,7 +69,7 @@ def product_limit(device: str, dtype: torch.dtype, threads: int) -> float:
     side = 2048 if device == 'cpu' else 8192
     best = 0.
     with torch.no_grad():
-        for product in products(side, device, dtype):
+        for product in ways_to_multiply(side, device, dtype):
             for _ in range(5):  # the first warms up
                 started = time.perf_counter()
                 product()
@@ -78,7 +79,7 @@ def product_limit(device: str, dtype: torch.dtype, threads: int) -> float:
     return best
 
 
-def products(side: int, device: str, dtype: torch.dtype) -> Iterator[Callable[[], object]]:
+def ways_to_multiply(side: int, device: str, dtype: torch.dtype) -> Iterator[Callable[[], object]]:
     """Ways to multiply two square matrices.
 
     Args:
@@ -94,8 +95,8 @@ def products(side: int, device: str, dtype: torch.dtype) -> Iterator[Callable[[]
     image = x.view(1, 1, side, side).permute(0, 3, 1, 2)  # channels-last, as our maps are
     yield partial(F.conv2d, image, weight[:, :, None, None])
     if computed_by_onednn(dtype):
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, side)
-        yield partial(torch.ops.mkldnn._linear_pointwise, x, packed, None, 'none', [], '')
+        packed = private_torch.pack_linear(weight, side)
+        yield partial(private_torch.run_linear, x, packed, None, 'none', [], '')
 
 
 def computed_by_onednn(dtype: torch.dtype) -> bool:
@@ -104,4 +105,4 @@ def computed_by_onednn(dtype: torch.dtype) -> bool:
         return False
     if dtype == torch.bfloat16:
         return not lacks_bfloat16()
-    return dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    return dtype == torch.float32 or private_torch.multiplies_by_onednn(dtype)

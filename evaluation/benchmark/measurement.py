@@ -4,14 +4,16 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,7 @@ from colonnade.common.errors import UserError
 from .candidates import build_contestant
 
 MIB = 2**20
+Result = TypeVar('Result')
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,13 @@ class Job:
     pyramid: bool
     device: str
     threads: int
-    dtype: str = 'float32'
-    amp: str = ''  # the type of autocast; without it, whole models are in dtype
+    dtype: torch.dtype = torch.float32
+    amp: torch.dtype | None = None  # the type of autocast; without it, whole models are in dtype
 
     def build(self, name: str) -> nn.Module:
-        """A contestant, and with half precision its weights in it.
+        """Return a contestant, and with half precision its weights in it.
 
-        Random weights are the same each time:
-        detectors have as many proposals.
+        Random weights are the same each time: detectors have as many proposals.
         """
         torch.manual_seed(0)
         return build_contestant(
@@ -52,17 +54,16 @@ class Job:
             train=self.train,
             pyramid=self.pyramid,
             device=self.device,
-            amp=getattr(torch, self.amp) if self.amp else None).to(getattr(torch, self.dtype))
+            amp=self.amp).to(self.dtype)
 
     def images(self) -> Tensor:
-        return torch.rand(
-            self.batch_size, 3, *self.size, device=self.device, dtype=getattr(torch, self.dtype))
+        return torch.rand(self.batch_size, 3, *self.size, device=self.device, dtype=self.dtype)
 
     def autocast(self) -> AbstractContextManager:
         """That of training; models that are evaluated bring their own."""
-        if not self.amp or not self.train:
+        if self.amp is None or not self.train:
             return nullcontext()
-        return torch.autocast(self.device, getattr(torch, self.amp))
+        return torch.autocast(self.device, self.amp)
 
     def run(self, model: nn.Module, images: Tensor) -> None:
         """One forward pass, in training also the backward pass."""
@@ -93,8 +94,7 @@ def time_in_turns(job: Job, names: list[str], rounds: int) -> dict[str, list[flo
 
 def peak_memory(job: Job, name: str) -> tuple[float, float]:
     """Peak MiB above weights and gradients, and of weights, in a fresh process."""
-    with freed_memory_given_back(), ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:
-        return pool.submit(peak_memory_here, job, name).result()
+    return in_fresh_process(peak_memory_here, job, name)
 
 
 def peak_memory_here(job: Job, name: str) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def peak_memory_here(job: Job, name: str) -> tuple[float, float]:
 def peak_while(run: Callable[[], object], device: str = 'cpu') -> int:
     """Peak bytes above what is held before, while ``run`` runs.
 
-    On a CPU it is that of the process, see :func:`freed_memory_given_back`.
+    On a CPU it is that of the process, see :func:`in_fresh_process`.
     """
     if device != 'cpu':
         torch.cuda.reset_peak_memory_stats()
@@ -174,11 +174,20 @@ def count(job: Job, name: str, device: str) -> FlopCounterMode:
     return counter
 
 
-@contextmanager
-def freed_memory_given_back() -> Iterator[None]:
-    """Processes that start while it is open return what they free to the system at once (glibc)."""
+def in_fresh_process(function: Callable[..., Result], *args: Any) -> Result:
+    """Return what a function gives in a process of its own.
+
+    That process returns what it frees to the system at once (glibc), so its peak is that of what it
+    uses.
+    """
     os.environ['MALLOC_MMAP_THRESHOLD_'] = str(MIB // 4)
     try:
-        yield
+        with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:
+            return pool.submit(function, *args).result()
     finally:
         del os.environ['MALLOC_MMAP_THRESHOLD_']
+
+
+def middle_and_spread(seconds: Sequence[float]) -> tuple[float, float]:
+    """Return the median, and half the range."""
+    return statistics.median(seconds), (max(seconds) - min(seconds)) / 2

@@ -12,6 +12,7 @@ import timm
 import torch
 
 from colonnade.backbones import TRUNKS, ColumnarBackbone
+from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.backbones.registry import infer_trunk
 from colonnade.common.errors import UserError
 from colonnade.weights import load_weights
@@ -104,7 +105,7 @@ class NamedTrunk:
             raise UserError(f'timm has no model {self.name!r}, and it is not CLASS:ARCH, as '
                             'XCiT:small_12_p16')
         model = self._timm_name.partition('.')[0]
-        with torch.device('meta'):
+        with without_memory():
             state = timm.create_model(model).state_dict()
         trunk, sizes = infer_trunk(remap(state, self.name)[1])
         try:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import timm
-import torch
 from mmcv.transforms import LoadImageFromFile
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, TRANSFORMS
 
 from colonnade.backbones import ColumnarBackbone, PlainViT
+from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.backbones.registry import infer_trunk
 from colonnade.weights.downloads import check_published
 from colonnade.weights.layouts import remap
@@ -81,7 +81,7 @@ def architecture_problem(trunk: type[ColumnarBackbone], backbone: ConfigDict,
     """Weights of timm's that are of another architecture than the trunk."""
     try:
         own: dict[str, Any] = trunk.variants.complete(backbone.get('arch', ''))
-        with torch.device('meta'):
+        with without_memory():
             state = timm.create_model(name.partition('.')[0]).state_dict()
         kind, sizes = infer_trunk(remap(state, f'timm://{name}')[1])
     except WeightsError as error:
