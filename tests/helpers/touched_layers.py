@@ -4,9 +4,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import pytest
 import torch
-from helpers.trunks import ARCHS, WITH_KERNELS, tiny
+from helpers.trunks import ARCHS, tiny
 from torch import Tensor, nn
 
 from colonnade.backbones import ColumnarBackbone
@@ -79,18 +78,6 @@ def layers_of(cls: type) -> list[str]:
         name for name, module in trunk.named_modules()
         if name.startswith((*trunk.stem_names, 'blocks.1'))
     ]
-
-
-def layers(*, all_always: bool) -> pytest.MarkDecorator:
-    """A test of each layer of each class; of every other one always, or of all."""
-    return pytest.mark.parametrize('cls, name', [
-        pytest.param(cls, name, marks=[] if all_always or place % 2 else pytest.mark.slow)
-        for cls in WITH_KERNELS for place, name in enumerate(layers_of(cls))
-    ], ids=lambda value: value if isinstance(value, str) else value.__name__)  # yapf: disable
-
-
-every_layer = layers(all_always=True)
-some_layers = layers(all_always=False)
 
 
 def bent(given: Any) -> Any:
