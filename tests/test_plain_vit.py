@@ -210,7 +210,7 @@ def test_compiled_for_any_size(kwargs: dict, training: bool) -> None:
     torch._dynamo.reset()
     trunk = tiny(**kwargs).train(training)
     expected = {}
-    sizes = ((64, 64), (75, 101), (96, 50))
+    sizes = ((64, 64), (75, 101))
     with torch.set_grad_enabled(training):
         for size in sizes:
             torch.manual_seed(1)
@@ -232,24 +232,21 @@ def test_fused_maps_are_the_same(model: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize('name', ['attn', 'attn.proj', 'attn.proj_drop', 'norm1', 'mlp.fc2'])
 @torch.no_grad()
-def test_what_hooks_keep_is_not_written_over(name: str) -> None:
-    """In blocks without LayerScale, too."""
-    trunk, kept = tiny('vit_small_patch16_224').eval(), []
-    layer = trunk.blocks[0].get_submodule(name)
-    layer.register_forward_hook(lambda _, given, out: kept.extend(
-        (x, x.clone()) for x in (*given[:1], out)))
-    trunk(torch.randn(1, 3, 40, 56).double())
-    assert all(torch.equal(a, b) for a, b in kept) and len(kept) == 2
-
-
-@torch.no_grad()
-def test_what_a_hook_on_all_modules_keeps_is_not_written_over() -> None:
+def test_what_hooks_keep_is_not_written_over() -> None:
+    """In blocks without LayerScale, too; hooks of a layer, then those on all modules."""
+    trunk, image = tiny('vit_small_patch16_224').eval(), torch.randn(1, 3, 40, 56).double()
+    for name in ('attn', 'attn.proj', 'attn.proj_drop', 'norm1', 'mlp.fc2'):
+        kept: list[tuple[Tensor, Tensor]] = []
+        handle = trunk.blocks[0].get_submodule(name).register_forward_hook(
+            lambda _, given, out, to=kept: to.extend((x, x.clone()) for x in (*given[:1], out)))
+        trunk(image)
+        handle.remove()
+        assert all(torch.equal(a, b) for a, b in kept) and len(kept) == 2, name
     trunk, kept = tiny('eva02_small_patch14_336').eval(), []  # without LayerScale
     handle = register_module_forward_hook(lambda _, __, out: kept.append((out, out.clone()))
                                           if isinstance(out, Tensor) else None)
-    trunk(torch.randn(1, 3, 40, 56).double())
+    trunk(image)
     handle.remove()
     assert all(torch.equal(a, b) for a, b in kept) and len(kept) > 40
 

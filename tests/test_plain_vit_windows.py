@@ -87,7 +87,7 @@ def test_windows_are_compiled_once() -> None:
     trunk = tiny(window_size=2, global_blocks=()).eval()
     trunk.compile(backend=counter, dynamic=True)
     counts = []
-    for size in ((64, 64), (75, 101), (96, 50), (33, 200), (130, 60)):
+    for size in ((64, 64), (75, 101), (33, 200)):
         with torch.no_grad():
             trunk(torch.randn(1, 3, *size).double())
         counts.append(counter.frame_count)
