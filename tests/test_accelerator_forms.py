@@ -39,6 +39,10 @@ MODELS: dict[str, Callable[..., ColumnarBackbone]] = {
                                               SMALL | dict(model='vit_small_patch16_dinov3')),
     'PlainViT with gates': partial(PlainViT, SMALL | dict(model='eva02_small_patch14_224')),
 }
+SIMILAR = ('PlainViT', 'PlainViT with LayerScale')  # to those with rotary positions
+every_model = pytest.mark.parametrize(
+    'name',
+    [pytest.param(name, marks=pytest.mark.slow if name in SIMILAR else []) for name in MODELS])
 IN_ORDER = {'ResMLP': 1 + len(TAPS)}  # timm's has channels first there: copies of tokens and maps
 NOT_LAUNCHED = ('empty', 'new_empty', '_unsafe_view', 'detach', 'promote_types', 'prim::device')
 
@@ -106,7 +110,7 @@ def autocast(enabled: bool) -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
-@pytest.mark.parametrize('name', MODELS)
+@every_model
 def test_training_launches_no_more_than_timm(name: str) -> None:
     with torch.device('meta'):
         trunk, maps, _ = pair(name)
@@ -115,12 +119,15 @@ def test_training_launches_no_more_than_timm(name: str) -> None:
     check_launches(found, expected, IN_ORDER.get(name, 0))
 
 
+FORMS = [(False, False, False), (True, True, False), (False, True, True)]  # that run always
+
+
 @pytest.mark.parametrize('name, fused, half, grad', [
-    *((name, False, True, True) for name in MODELS),
-    *(pytest.param(name, fused, half, False, marks=[] if fused == half else pytest.mark.slow)
-      for name in MODELS for fused in (False, True) for half in (False, True)
-      if not fused or 'gates' not in name),
-])  # yapf: disable
+    pytest.param(
+        name, *form, marks=[] if form in FORMS and name not in SIMILAR else pytest.mark.slow)
+    for name in MODELS for form in (*FORMS, (False, True, False),
+                                    (True, False, False)) if not form[0] or 'gates' not in name
+])
 def test_no_more_launches_than_timm(name: str, fused: bool, half: bool, grad: bool) -> None:
     """On tensors that say that they are on a GPU; forward only, also in training.
 
@@ -162,7 +169,7 @@ def test_windows_launch_no_more_than_timms(rotary: bool, gradients: bool) -> Non
     check_launches(found, expected)
 
 
-@pytest.mark.parametrize('name', MODELS)
+@every_model
 def test_values_and_gradients_are_those_of_a_cpu(name: str) -> None:
     """To rounding; without gradients too."""
     trunk = tiny(partial(MODELS[name], out_indices=TAPS)).eval()

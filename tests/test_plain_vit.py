@@ -50,6 +50,11 @@ MODELS = {  # of every kind of block, prefix and positions -> number of prefix t
 OTHER_BLOCKS = ('vit_base_patch16_rpn_224', 'vit_pwee_patch16_reg1_gap_256',
                 'vit_base_patch16_18x2_224', 'vit_dlittle_patch16_reg1_gap_256',
                 'eva02_enormous_patch14_clip_224')
+# whose blocks differ in what others of the list have
+SIMILAR = ('vit_base_patch14_reg4_dinov2', 'vit_base_patch14_reg1_tipsv2',
+           'vit_base_patch16_clip_quickgelu_224', 'vit_small_plus_patch16_dinov3',
+           'vit_pe_spatial_base_patch16_512', 'vit_pwee_patch16_reg1_gap_256',
+           'vit_base_patch16_18x2_224')  # yapf: disable
 
 
 def tiny(model: str = DINOV3, **kwargs: object) -> PlainViT:
@@ -84,7 +89,10 @@ def gradients(model: nn.Module, maps: list[Tensor]) -> dict[str, Tensor]:
     return {name: p.grad for name, p in named if p.grad is not None}
 
 
-@pytest.mark.parametrize('model', [*MODELS, *OTHER_BLOCKS])
+@pytest.mark.parametrize('model', [
+    pytest.param(model, marks=pytest.mark.slow if model in SIMILAR else [])
+    for model in (*MODELS, *OTHER_BLOCKS)
+])
 def test_maps_and_gradients_equal_timms(model: str) -> None:
     """At sizes of whole patches and others, one patch among them."""
     ours, theirs = pair(model)
@@ -115,6 +123,7 @@ def test_rounding_is_timms(model: str) -> None:
         check_all_rounding(ours.float()(image), theirs.float()(image), exact)
 
 
+@pytest.mark.usefixtures('no_filling')
 @pytest.mark.parametrize('model, normalised', [
     (DINOV3, True),
     ('vit_small_patch14_dinov2', True),

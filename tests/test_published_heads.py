@@ -1,9 +1,7 @@
 """Heads on our trunks have the losses and settings of mmdet's and mmseg's own configs of them."""
 from __future__ import annotations
 
-import copy
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,20 +57,13 @@ PIPELINES = {  # of training, with what differs
 }  # yapf: disable
 
 
-@functools.cache
-def read_once(path: Path, read: Callable[[Path], Config]) -> Config:
-    return read(path)
-
-
 def recipe(head: str) -> Config:
-    path = ROOT / f'configs/{head}/xcit_small_12_p16_{STOCK[head][0]}.py'
-    return copy.deepcopy(read_once(path, read_config))
+    return read_config(ROOT / f'configs/{head}/xcit_small_12_p16_{STOCK[head][0]}.py')
 
 
 def stock(head: str) -> Config:
     package, _, name = STOCK[head][1].partition('/')
-    path = Path(find_spec(package).origin).parent / f'.mim/configs/{name}.py'
-    return copy.deepcopy(read_once(path, Config.fromfile))
+    return Config.fromfile(Path(find_spec(package).origin).parent / f'.mim/configs/{name}.py')
 
 
 def differences(ours: Any, theirs: Any, path: str = '') -> Iterator[str]:
