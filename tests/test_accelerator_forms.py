@@ -39,6 +39,10 @@ MODELS: dict[str, Callable[..., ColumnarBackbone]] = {
                                               SMALL | dict(model='vit_small_patch16_dinov3')),
     'PlainViT with gates': partial(PlainViT, SMALL | dict(model='eva02_small_patch14_224')),
 }
+SIMILAR = ('PlainViT', 'PlainViT with LayerScale')  # to those with rotary positions
+every_model = pytest.mark.parametrize(
+    'name',
+    [pytest.param(name, marks=pytest.mark.slow if name in SIMILAR else []) for name in MODELS])
 IN_ORDER = {'ResMLP': 1 + len(TAPS)}  # timm's has channels first there: copies of tokens and maps
 NOT_LAUNCHED = ('empty', 'new_empty', '_unsafe_view', 'detach', 'promote_types', 'prim::device')
 
@@ -106,7 +110,7 @@ def autocast(enabled: bool) -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
-@pytest.mark.parametrize('name', MODELS)
+@every_model
 def test_training_launches_no_more_than_timm(name: str) -> None:
     with torch.device('meta'):
         trunk, maps, _ = pair(name)
@@ -115,36 +119,30 @@ def test_training_launches_no_more_than_timm(name: str) -> None:
     check_launches(found, expected, IN_ORDER.get(name, 0))
 
 
-@pytest.mark.parametrize('half', [False, True], ids=['float32', 'autocast'])
-@pytest.mark.parametrize('name, fused', [
-    *((name, False) for name in MODELS),
-    *((name, True) for name in MODELS if 'gates' not in name),
+FORMS = [(False, False, False), (True, True, False), (False, True, True)]  # that run always
+
+
+@pytest.mark.parametrize('name, fused, half, grad', [
+    pytest.param(
+        name, *form, marks=[] if form in FORMS and name not in SIMILAR else pytest.mark.slow)
+    for name in MODELS for form in (*FORMS, (False, True, False),
+                                    (True, False, False)) if not form[0] or 'gates' not in name
 ])
-def test_inference_launches_no_more_than_timm(name: str, fused: bool, half: bool) -> None:
-    """On tensors that say that they are on a GPU."""
+def test_no_more_launches_than_timm(name: str, fused: bool, half: bool, grad: bool) -> None:
+    """On tensors that say that they are on a GPU; forward only, also in training.
+
+    Without a GPU, autograd has no streams for gradients.
+    """
     with torch.device('meta'):
         trunk, maps, theirs = pair(name)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device('cuda'), autocast(half):
         for module in (trunk, theirs):
-            module.to_empty(device='cuda').eval()
+            module.to_empty(device='cuda').train(grad)
         if fused:
             trunk.fuse(torch.bfloat16 if half else None)
         image = torch.empty(2, 3, SIDE, SIDE)
         assert not should_use_cpu_forms(image) and next(trunk.parameters()).is_cuda
-        found, expected = (launches(partial(f, image)) for f in (trunk, maps))
-    check_launches(found, expected, IN_ORDER.get(name, 0))
-
-
-@pytest.mark.parametrize('name', MODELS)
-def test_training_under_autocast_launches_no_more_than_timm(name: str) -> None:
-    """Forward only: without a GPU, autograd has no streams for gradients."""
-    with torch.device('meta'):
-        trunk, maps, theirs = pair(name)
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.device('cuda'), autocast(True):
-        for module in (trunk, theirs):
-            module.to_empty(device='cuda')
-        image = torch.empty(2, 3, SIDE, SIDE)
-        found, expected = (launches(partial(f, image), grad=True) for f in (trunk, maps))
+        found, expected = (launches(partial(f, image), grad=grad) for f in (trunk, maps))
     check_launches(found, expected, IN_ORDER.get(name, 0))
 
 
@@ -171,7 +169,7 @@ def test_windows_launch_no_more_than_timms(rotary: bool, gradients: bool) -> Non
     check_launches(found, expected)
 
 
-@pytest.mark.parametrize('name', MODELS)
+@every_model
 def test_values_and_gradients_are_those_of_a_cpu(name: str) -> None:
     """To rounding; without gradients too."""
     trunk = tiny(partial(MODELS[name], out_indices=TAPS)).eval()
@@ -199,7 +197,11 @@ def test_one_place_decides_by_device() -> None:
     assert len(files) > 50 and deciding == ['devices.py']
 
 
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize('name', [
+    pytest.param(
+        name, marks=[] if name in ('XCiT', 'PlainViT with rotary positions') else pytest.mark.slow)
+    for name in MODELS
+])
 def test_blocks_are_compiled_once_without_a_break(name: str) -> None:
     """For images of all sizes and for all blocks."""
     torch._dynamo.reset()

@@ -119,23 +119,24 @@ def test_a_failed_step_is_repeated(tmp_path: Path) -> None:
         assert 'no space left on device' in done.stderr
 
 
-@pytest.mark.parametrize(('options', 'wheel'), [([], WHEEL), ([COMPILED], CPU_WHEEL)])
-def test_a_set_up_makes_everything_once(tmp_path: Path, fakes: dict[str, str], options: list[str],
-                                        wheel: str) -> None:
-    for venv in ('one', 'two', 'two'):
-        done = bootstrap(tmp_path / venv, tmp_path / 'cache', *options, **fakes)
+def test_a_set_up_makes_everything_once(tmp_path: Path, fakes: dict[str, str]) -> None:
+    """Environments share the wheels; either mmcv replaces the other."""
+    with_gpu = dict(fakes, FAKE_GPUS='9.0', CUDA_HOME='/')
+    gpu_wheel = CPU_WHEEL.replace('-cpu-', '-cuda13.0-sm9.0-')
+    for venv, options, environ, wheel, is_repeated in (
+        ('one', [], fakes, WHEEL, False),
+        ('two', [], fakes, WHEEL, False),
+        ('two', [], fakes, WHEEL, True),
+        ('two', [COMPILED], fakes, CPU_WHEEL, False),
+        ('two', [], fakes, WHEEL, False),
+        ('two', [COMPILED], with_gpu, gpu_wheel, False),
+    ):
+        done = bootstrap(tmp_path / venv, tmp_path / 'cache', *options, **environ)
         assert done.returncode == 0, done.stderr
-    assert done.stdout == ''
-    assert made(tmp_path) == ['uv', 'wheel']
-    assert (tmp_path / 'cache/colonnade' / wheel).is_file()
-
-
-def test_either_mmcv_replaces_the_other(tmp_path: Path, fakes: dict[str, str]) -> None:
-    for options, wheel in [([], WHEEL), ([COMPILED], CPU_WHEEL), ([], WHEEL)]:
-        done = bootstrap(tmp_path / 'venv', tmp_path / 'cache', *options, **fakes)
-        assert done.returncode == 0, done.stderr
-        assert (tmp_path / 'venv/mmcv').read_text().strip() == Path(wheel).name
-    assert made(tmp_path) == ['uv', 'wheel', 'wheel']
+        assert done.stdout == '' or not is_repeated
+        assert (tmp_path / venv / 'mmcv').read_text().strip() == Path(wheel).name
+        assert (tmp_path / 'cache/colonnade' / wheel).is_file()
+    assert made(tmp_path) == ['uv', 'wheel', 'wheel', 'wheel']
 
 
 def test_killed_while_uv_is_installed(tmp_path: Path, fakes: dict[str, str]) -> None:
@@ -159,17 +160,15 @@ def test_a_broken_uv_is_replaced(tmp_path: Path, fakes: dict[str, str], mode: in
     assert made(tmp_path) == ['uv', 'wheel']
 
 
-@pytest.mark.parametrize(('options', 'name'), [([], WHEEL), ([COMPILED], CPU_WHEEL)])
-def test_a_damaged_wheel_is_made_again(tmp_path: Path, fakes: dict[str, str], options: list[str],
-                                       name: str) -> None:
-    wheel = tmp_path / 'cache/colonnade' / name
-    bootstrap(tmp_path / 'one', tmp_path / 'cache', *options, **fakes)
+def test_a_damaged_wheel_is_made_again(tmp_path: Path, fakes: dict[str, str]) -> None:
+    bootstrap(tmp_path / 'one', tmp_path / 'cache', **fakes)
+    wheel = tmp_path / 'cache/colonnade' / WHEEL
     whole = wheel.read_bytes()
     flipped = bytes([whole[80] ^ 1])  # in the contents of its first file
     for damaged in (whole[:-20], whole[:80] + flipped + whole[81:], b''):
         wheel.write_bytes(damaged)
         (tmp_path / 'one/fingerprint').unlink()
-        done = bootstrap(tmp_path / 'one', tmp_path / 'cache', *options, **fakes)
+        done = bootstrap(tmp_path / 'one', tmp_path / 'cache', **fakes)
         assert done.returncode == 0, done.stderr
         assert f'{wheel} is damaged and is made again' in done.stdout
         assert len(wheel.read_bytes()) == len(whole)
@@ -270,22 +269,20 @@ def test_one_disk_has_room_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (dict(FAKE_GPUS='9.0', TORCH_CUDA_ARCH_LIST='8.6+PTX;8.0'), 'cuda13.0-sm8.0_8.6+PTX'),
     (dict(FORCE_CUDA='1', TORCH_CUDA_ARCH_LIST='8.0 7.5'), 'cuda13.0-sm7.5_8.0'),
     (dict(TORCH_CUDA_ARCH_LIST='8.0'), 'cpu'),
+    (dict(FORCE_CUDA='1'), ''),
 ])
-def test_a_wheel_is_for_the_gpus_it_was_compiled_for(tmp_path: Path, fakes: dict[str, str],
-                                                     environ: dict[str, str], kind: str) -> None:
-    done = bootstrap(tmp_path / 'venv', tmp_path, COMPILED, **{
-        **fakes, 'CUDA_HOME': '/',
-        **environ
-    })
-    assert done.returncode == 0, done.stderr
-    wheels = [path.parent.name for path in tmp_path.glob('colonnade/*/*.whl')]
-    assert wheels == [CPU_WHEEL.split('/')[0].replace('-cpu-', f'-{kind}-')]
-
-
-def test_forced_cuda_needs_to_know_the_gpus(tmp_path: Path, fakes: dict[str, str]) -> None:
-    done = bootstrap(tmp_path / 'venv', tmp_path, COMPILED, **{**fakes, 'FORCE_CUDA': '1'})
-    assert done.returncode == 1
-    assert 'FORCE_CUDA=1 without a GPU needs TORCH_CUDA_ARCH_LIST' in done.stderr
+def test_a_wheel_is_for_the_gpus_it_is_compiled_for(tmp_path: Path, fakes: dict[str, str],
+                                                    environ: dict[str, str], kind: str,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**fakes, **environ}.items():
+        monkeypatch.setenv(name, value)
+    if not kind:
+        with pytest.raises(tool.SetupError, match='without a GPU needs TORCH_CUDA_ARCH_LIST'):
+            tool.compiled_key(tmp_path, tmp_path / 'fakes/python')
+        return
+    key = tool.compiled_key(tmp_path, tmp_path / 'fakes/python')
+    folder = CPU_WHEEL.replace('-cpu-', f'-{kind}-').partition('/')[0]
+    assert folder == f'onedl-mmcv-2.3.6-{key}'
 
 
 @pytest.mark.skipif(

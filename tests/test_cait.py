@@ -83,22 +83,16 @@ def test_no_tensor_has_all_pairs_of_tokens() -> None:
     assert max(sizes) < 2 * HEADS * TOKENS**2
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_talking_heads_in_half_precision(dtype: torch.dtype) -> None:
-    theirs, ours, x = pair()
-    with torch.no_grad():
-        exact = theirs(x)
-        expected, got = theirs.to(dtype)(x.to(dtype)), ours.to(dtype)(x.to(dtype))
-    assert got.dtype == dtype
-    assert (got - exact).abs().max() <= 1.5 * (expected - exact).abs().max()
-
-
-def test_talking_heads_under_autocast() -> None:
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16, None])
+def test_talking_heads_in_half_precision(dtype: torch.dtype | None) -> None:
+    """Of their weights, or under autocast."""
     theirs, ours, x = pair()
     exact = theirs(x)
-    with torch.autocast('cpu', torch.bfloat16):
-        expected, got = theirs(x), ours(x)
-    assert got.dtype == expected.dtype
+    with torch.no_grad(), torch.autocast('cpu', torch.bfloat16, enabled=dtype is None):
+        expected, got = (
+            attention.to(dtype)(x.to(dtype)) if dtype else attention(x)
+            for attention in (theirs, ours))
+    assert got.dtype == (dtype or expected.dtype)
     assert (got - exact).abs().max() <= 1.5 * (expected - exact).abs().max()
 
 
@@ -155,6 +149,7 @@ def test_a_whole_models_positions_are_resized_too(tmp_path: Path) -> None:
         assert torch.equal(model.backbone.pos_embed, expected)
 
 
+@pytest.mark.usefixtures('no_filling')
 @pytest.mark.parametrize('arch, timms', [
     ('xxs24_224', 'cait_xxs24_224'),
     ('xxs36_224', 'cait_xxs36_224'),
@@ -231,6 +226,7 @@ def test_wrong_arguments(kwargs: dict, message: str) -> None:
         tiny(CaiT, **kwargs)
 
 
+@pytest.mark.usefixtures('no_filling')
 def test_the_papers_drop_rates_are_the_defaults() -> None:
     with without_memory():
         assert CaiT('s36').blocks[0].drop_path.drop_prob == 0.2

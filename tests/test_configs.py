@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, SHARED
+from helpers.cases import case
 from helpers.trunks import OURS
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 from torch import nn
@@ -22,6 +23,7 @@ from colonnade.necks.pyramid import Pyramid
 from colonnade.settings.classes import class_heads, num_classes_of
 
 LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
+HEADS = sorted({leaf.parent.name for leaf in LEAVES})
 PUBLISHED = [leaf for leaf in LEAVES if '_slim_' not in leaf.stem]
 KINDS = {cls.__module__.split('.')[2]: cls for cls in OURS}  # by their folders
 ARCHS = {  # leaves of the full recipes, with the rate of stochastic depth
@@ -67,14 +69,6 @@ PARTS = (  # of a leaf's name; plain ViTs have timm's names
 NAME = re.compile('_'.join(PARTS))
 
 
-def leaf_id(leaf: Path) -> str:
-    return f'{leaf.parent.name}/{leaf.stem}'
-
-
-every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=leaf_id)
-published_leaf = pytest.mark.parametrize('leaf', PUBLISHED, ids=leaf_id)
-
-
 def name_of(trunk: str, arch: str) -> str:
     return arch if trunk == 'plain_vit' else f'{trunk}_{arch}'
 
@@ -88,6 +82,12 @@ def config_of(leaf: Path) -> Config:
 def build(cfg: Config) -> nn.Module:
     init_default_scope(cfg.default_scope)
     return build_without_memory(cfg.model)
+
+
+@functools.cache
+def backbone_of(settings: str) -> ColumnarBackbone:
+    """A backbone on the meta device, built once for all heads."""
+    return build_without_memory(ConfigDict(json.loads(settings)))
 
 
 def test_there_are_leaves_for_each_head() -> None:
@@ -106,10 +106,8 @@ def test_there_are_leaves_for_each_head() -> None:
     assert ('vitdet', 'xcit_nano_12_p16_slim_shapes') in names
 
 
-@every_leaf
-def test_name_says_what_it_is(leaf: Path) -> None:
-    cfg, name = config_of(leaf), NAME.fullmatch(leaf.stem)
-    model, head = cfg.model, leaf.parent.name
+def check_name(leaf: Path, cfg: Config) -> None:
+    name, model, head = NAME.fullmatch(leaf.stem), cfg.model, leaf.parent.name
     assert name, f'{leaf.stem} is not TRUNK_ARCH_SCHEDULE_DATA'
     trunk = name['trunk'] or 'plain_vit'
     assert model.backbone.type == KINDS[trunk].__name__
@@ -131,9 +129,8 @@ def test_name_says_what_it_is(leaf: Path) -> None:
     assert model.backbone.drop_path_rate == (0. if head == 'linear' else rate)  # frozen there
 
 
-@published_leaf
-def test_variant_says_what_it_is(leaf: Path) -> None:
-    cfg, head, variant = config_of(leaf), leaf.parent.name, NAME.fullmatch(leaf.stem)['variant']
+def check_variant(leaf: Path, cfg: Config) -> None:
+    head, variant = leaf.parent.name, NAME.fullmatch(leaf.stem)['variant']
     paramwise_cfg = cfg.optim_wrapper.get('paramwise_cfg') or {}
     of_vitdet = head == 'vitdet' or '_100ep_' in leaf.stem
     assert ('layer_decay_rate' in paramwise_cfg) == (variant == '_lld' or of_vitdet)
@@ -149,44 +146,62 @@ def test_variant_says_what_it_is(leaf: Path) -> None:
         assert cfg.model.data_preprocessor.pad_size_divisor == -(-1024 // stride) * stride
 
 
-def test_no_two_leaves_are_alike() -> None:
-    contents = {str(config_of(leaf).to_dict()): leaf for leaf in LEAVES}
-    assert len(contents) == len(LEAVES)
-
-
-@every_leaf
-def test_builds_as_neck_and_optimizer_expect(leaf: Path) -> None:
-    cfg, head = config_of(leaf), leaf.parent.name
-    model, neck = build(cfg), cfg.model.neck
-    assert isinstance(model.backbone, ColumnarBackbone)
+def check_sizes(leaf: Path, cfg: Config) -> None:
+    """The neck, the head and the optimizer expect this backbone."""
+    head, neck = leaf.parent.name, cfg.model.neck
+    settings = {key: value for key, value in cfg.model.backbone.items() if key != 'drop_path_rate'}
+    backbone = backbone_of(json.dumps(settings))
+    assert isinstance(backbone, ColumnarBackbone)
     if neck is None:
-        assert cfg.model.decode_head.in_channels == model.backbone.embed_dim
+        assert cfg.model.decode_head.in_channels == backbone.embed_dim
     else:
-        assert isinstance(model.neck, Pyramid)
-        assert neck.in_channels == model.backbone.embed_dim
-        assert neck.stride == model.backbone.patch_size
+        assert neck.in_channels == backbone.embed_dim
+        assert neck.stride == backbone.patch_size
     if head == 'sem_fpn' and leaf in PUBLISHED:  # an FPN as wide as the trunk
-        assert set(cfg.model.decode_head.in_channels) == {model.backbone.embed_dim}
-    paramwise_cfg = cfg.optim_wrapper.get('paramwise_cfg') or {}
+        assert set(cfg.model.decode_head.in_channels) == {backbone.embed_dim}
     known = {'custom_keys', 'layer_decay_rate', 'flat_decay_mult'}
-    assert known & paramwise_cfg.keys() or head in SLIDING
+    assert known & (cfg.optim_wrapper.get('paramwise_cfg') or {}).keys() or head in SLIDING
+
+
+def check_model(cfg: Config) -> None:
+    model = build(cfg)
+    assert cfg.model.neck is None or isinstance(model.neck, Pyramid)
     names = [name for name, _ in model.named_parameters()]
-    for key in paramwise_cfg.get('custom_keys', {}):
+    for key in (cfg.optim_wrapper.get('paramwise_cfg') or {}).get('custom_keys', {}):
         assert any(key in name for name in names), key
 
 
-@pytest.mark.usefixtures('no_layout')
-@pytest.mark.parametrize(
-    'leaf', [p for p in LEAVES if 'small_12_p16' in p.stem or '_slim_' in p.stem], ids=leaf_id)
-def test_survives_dump_and_reload(leaf: Path, tmp_path: Path) -> None:
-    config_of(leaf).dump(tmp_path / 'dumped.py')
-    assert Config.fromfile(tmp_path / 'dumped.py').to_dict() == config_of(leaf).to_dict()
+def check_dump(cfg: Config, dumped: Path) -> None:
+    cfg.dump(dumped)
+    assert Config.fromfile(dumped).to_dict() == cfg.to_dict()
 
 
-@every_leaf
-def test_leaf_is_a_small_difference(leaf: Path) -> None:
-    lines = [line for line in leaf.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 8
+@pytest.mark.usefixtures('no_filling', 'no_layout')
+@pytest.mark.parametrize('head, all_models', [
+    pytest.param(head, all_models, marks=pytest.mark.slow if all_models else [])
+    for all_models in (False, True) for head in HEADS
+])  # yapf: disable
+def test_each_leaf_of_a_head_is_what_its_name_says(head: str, all_models: bool,
+                                                   tmp_path: Path) -> None:
+    """Whole models are built for one leaf of each trunk and schedule; for all where slow."""
+    leaves = [leaf for leaf in LEAVES if leaf.parent.name == head]
+    built: set[tuple[str, ...]] = set()
+    for leaf in leaves:
+        with case(leaf):
+            assert len([line for line in leaf.read_text().splitlines() if line.strip()]) <= 8
+            cfg = config_of(leaf)
+            check_name(leaf, cfg)
+            if leaf in PUBLISHED:
+                check_variant(leaf, cfg)
+            check_sizes(leaf, cfg)
+            name = NAME.fullmatch(leaf.stem)
+            kind = (cfg.model.backbone.type, name['schedule'], name['variant'] or '')
+            if all_models or kind not in built:
+                check_model(cfg)
+            if name['trunk'] == 'xcit' and kind not in built:
+                check_dump(cfg, tmp_path / f'{leaf.stem}.py')
+            built.add(kind)
+    assert len({str(config_of(leaf).to_dict()) for leaf in leaves}) == len(leaves)
 
 
 def test_only_layer_norms_of_the_trunk_do_not_decay() -> None:
@@ -225,8 +240,8 @@ def learning_rates(cfg: Config, num_iters: int) -> np.ndarray:
 @pytest.mark.parametrize('name, total', [('sem_fpn/xcit_small_12_p16_80k_ade20k', 80000),
                                          ('upernet/xcit_small_12_p16_160k_ade20k', 160000)])
 def test_poly_schedule_is_the_originals(name: str, total: int) -> None:
-    rates = learning_rates(Config.fromfile(ROOT / f'configs/{name}.py'), 3000)
-    t = np.arange(3000)
+    rates = learning_rates(Config.fromfile(ROOT / f'configs/{name}.py'), 1600)
+    t = np.arange(1600)
     warm_up = np.minimum(1, 1e-6 + (1 - 1e-6) * t / 1500)
     # mmengine reaches the end of either ramp one iteration earlier than mmcv 1 did
     np.testing.assert_allclose(rates, 6e-5 * (1 - t / total) * warm_up, rtol=2e-3)

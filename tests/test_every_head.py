@@ -216,12 +216,12 @@ def half_precision(head: SimpleNamespace) -> None:
 
 TOOLS = (new_config, new_classes, layer_decay, tta, conversion, complexity, fuse, compiled,
          accumulation, half_precision)
-PAIRS = [  # a quarter runs always, with each head and each tool among them; the rest is slow
+PAIRS = [  # a sixth runs always, with each head and each tool among them; the rest is slow
     pytest.param(
         tool,
         head,
         id=f'{head}-{tool.__name__}',
-        marks=[] if (row + column) % 4 == 0 else pytest.mark.slow)
+        marks=[] if (row + column) % 6 == 0 else pytest.mark.slow)
     for column, head in enumerate(LEAVES) for row, tool in enumerate(TOOLS)
 ]
 

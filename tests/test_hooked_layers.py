@@ -1,13 +1,16 @@
 """Hooks on layers see and change what they do in timm's modules; fused trunks have none."""
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from helpers.touched_layers import (IMAGE, bent, check_equal, every_layer, of_trunk, pair,
-                                    replace_layers, results, some_layers)
+from helpers.cases import case
+from helpers.touched_layers import IMAGE, bent, layers_of, of_trunk, pair, replace_layers, results
 from helpers.trunks import every_class_with_kernels, tiny
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
@@ -16,39 +19,46 @@ from colonnade.backbones import CaiT, PlainViT, ResMLP, XCiT
 from colonnade.backbones.kernels.folding import FusedError
 
 
-@some_layers
-def test_hooks_behind_a_layer(cls: type, name: str) -> None:
-    check_equal(
-        cls,
-        lambda trunk: trunk.get_submodule(name).register_forward_hook(lambda _, __, out: bent(out)))
+def replace_forward(layer: nn.Module) -> Callable[[], None]:
+    """As libraries that move layers between devices do; returns what undoes it."""
+    layer.forward = lambda *given, of=layer.forward, **options: bent(of(*given, **options))
+    return partial(delattr, layer, 'forward')
 
 
-@some_layers
-def test_hooks_before_a_layer(cls: type, name: str) -> None:
-    check_equal(
-        cls,
-        lambda trunk: trunk.get_submodule(name).register_forward_pre_hook(lambda _, x: bent(x)),
-        changes=name != 'pos_embed')  # a grid is all that it gets
+CHANGES: tuple[Callable[[nn.Module], Callable[[], None]], ...] = (
+    lambda layer: layer.register_forward_hook(lambda _, __, out: bent(out)).remove,
+    lambda layer: layer.register_forward_pre_hook(lambda _, x: bent(x)).remove,
+    lambda layer: layer.register_full_backward_hook(lambda _, grads, __: tuple(
+        g if g is None else g * 1.5 for g in grads)).remove,
+    replace_forward,
+)
+BEFORE, BACKWARD = CHANGES[1:3]
 
 
-@some_layers
-def test_hooks_on_gradients(cls: type, name: str) -> None:
-    check_equal(
-        cls,
-        lambda trunk: trunk.get_submodule(name).register_full_backward_hook(
-            lambda _, grads, __: tuple(g if g is None else g * 1.5 for g in grads)),
-        changes=False)  # of the first layers, whose inputs need no gradient
-
-
-@some_layers
-def test_a_forward_of_its_own(cls: type, name: str) -> None:
-    """As libraries that move layers between devices put it in."""
-
-    def replace(trunk: nn.Module) -> None:
-        layer = trunk.get_submodule(name)
-        layer.forward = lambda *given, of=layer.forward, **options: bent(of(*given, **options))
-
-    check_equal(cls, replace)
+@pytest.mark.parametrize('turn', [0, pytest.param(1, marks=pytest.mark.slow)])
+@every_class_with_kernels
+def test_hooks_and_forwards_of_a_layer_are_called(cls: type, turn: int) -> None:
+    """Each layer has two of the changes, and the other two where slow."""
+    ours, theirs = pair(cls)
+    for layer in (*ours.modules(), *theirs.modules()):
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.momentum = 0.  # each change starts from the same statistics
+    before = {training: results(ours, training=training) for training in (False, True)}
+    for place, name in enumerate(layers_of(cls)):
+        for change in CHANGES[(place + turn) % 2::2]:
+            with case(CHANGES.index(change), name):
+                changed = False
+                for training in (False, True):
+                    undo = [change(of_trunk(model).get_submodule(name)) for model in (ours, theirs)]
+                    found, expected = (
+                        results(model, training=training) for model in (ours, theirs))
+                    for a, b in zip(found, expected, strict=True):
+                        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+                    changed |= not all(map(torch.allclose, found, before[training]))
+                    for call in undo:
+                        call()
+                # a grid is all that pos_embed gets, and the first layers' inputs need no gradient
+                assert changed or change is BACKWARD or change is BEFORE and name == 'pos_embed'
 
 
 @every_class_with_kernels
@@ -100,30 +110,34 @@ def test_hooks_on_token_mixing_see_tokens(token_mixing: str, shape: tuple[int, .
     assert seen == [shape, shape]
 
 
-@every_layer
-def test_fuse_names_what_it_cannot_fold(cls: type, name: str) -> None:
+SKIPPED = ('norm3', 'drop_path', 'drop_path1', 'drop_path2', 'drop_path3', 'linear_tokens')
+STAY = {  # parts that fusing leaves alone
+    ResMLP: ('norm1', 'stem'),
+    CaiT: ('patch_embed', ),
+    XCiT: ('pos_embed', ),
+    PlainViT: ('patch_embed', 'norm_pre', 'attn.q_norm', 'attn.k_norm', 'attn.norm',
+               'attn.proj_drop'),
+}  # yapf: disable
+
+
+@every_class_with_kernels
+def test_fuse_names_what_it_cannot_fold(cls: type) -> None:
     """And leaves the trunk as it was."""
-    trunk, _ = pair(cls)
-    trunk.eval().get_submodule(name).register_forward_hook(lambda *_: None)
-    image = IMAGE.double()
-    expected = trunk(image)[-1]
-    skipped = ('norm3', 'drop_path', 'drop_path1', 'drop_path2', 'drop_path3', 'linear_tokens')
-    stays = {
-        ResMLP: ('norm1', 'stem'),
-        CaiT: ('patch_embed', ),
-        XCiT: ('pos_embed', ),
-        PlainViT:
-        ('patch_embed', 'norm_pre', 'attn.q_norm', 'attn.k_norm', 'attn.norm', 'attn.proj_drop'),
-    }[cls]
-    if (name.endswith(skipped) or any(f'.{part}.' in f'.{name}.' for part in stays)
-            or name == 'blocks.1'):
-        for a, b in zip(trunk.fuse()(image)[-1], expected, strict=True):  # what it leaves alone
-            torch.testing.assert_close(a, b)
-        return
-    with pytest.raises(FusedError, match=rf'{cls.__name__} cannot be fused .*: {re.escape(name)}$'):
-        trunk.fuse()
-    assert not trunk.fused
-    assert torch.equal(trunk(image)[-1], expected)
+    original, image = pair(cls)[0].eval(), IMAGE.double()
+    for name in layers_of(cls):
+        trunk = copy.deepcopy(original)
+        trunk.get_submodule(name).register_forward_hook(lambda *_: None)
+        expected = trunk(image)[-1]
+        stays = any(f'.{part}.' in f'.{name}.' for part in STAY[cls])
+        with case(name):
+            if name.endswith(SKIPPED) or stays or name == 'blocks.1':
+                torch.testing.assert_close(trunk.fuse()(image)[-1], expected)
+                continue
+            with pytest.raises(
+                    FusedError, match=rf'{cls.__name__} cannot be fused .*: {re.escape(name)}$'):
+                trunk.fuse()
+            assert not trunk.fused
+            assert torch.equal(trunk(image)[-1], expected)
 
 
 @every_class_with_kernels

@@ -87,15 +87,15 @@ REFUSED = {  # name -> the array, what is said
 
 
 @pytest.mark.parametrize('name', REFUSED)
-@pytest.mark.parametrize('big', [False, True])
-def test_what_is_refused(name: str, big: bool, tmp_path: Path) -> None:
+def test_what_is_refused(name: str, tmp_path: Path) -> None:
     """By the validator and in prediction, with one sentence."""
-    path = bands(tmp_path / name, REFUSED[name][0], bigtiff=big)
-    with pytest.raises(OSError, match=REFUSED[name][1]):
-        image_size(path)
-    for source in (path, path.read_bytes()):
-        with pytest.raises(ImageError, match=REFUSED[name][1]):
-            read_image(source)
+    for big in (False, True):
+        path = bands(tmp_path / name, REFUSED[name][0], bigtiff=big)
+        with pytest.raises(OSError, match=REFUSED[name][1]):
+            image_size(path)
+        for source in (path, path.read_bytes()):
+            with pytest.raises(ImageError, match=REFUSED[name][1]):
+                read_image(source)
 
 
 READ_OTHERWISE = {  # by OpenCV than by Pillow: name -> how it is written, what is said
@@ -146,9 +146,8 @@ def test_dark_images_among_others(tmp_path: Path) -> None:
     assert_said(depths.remarks(), '3 images have 16 bits')
 
 
-@pytest.mark.parametrize('highest', [255, 4095])
-@pytest.mark.parametrize('suffix', ['png', 'tif'])
-@pytest.mark.parametrize('channels', [(), (3, )])
+@pytest.mark.parametrize('highest, suffix, channels', [(255, 'png', ()), (4095, 'png', (3, )),
+                                                       (4095, 'tif', ()), (255, 'tif', (3, ))])
 def test_twelve_bits_in_sixteen(highest: int, suffix: str, channels: tuple[int, ...],
                                 tmp_path: Path) -> None:
     """They would be black; what the fault says mends them."""

@@ -18,7 +18,6 @@ from PIL import Image
 from colonnade.inference import Instances, LabelMap, load
 
 PAGE = ROOT / 'docs/share.md'
-FORMS = ('checkpoint', 'package')
 
 
 @pytest.fixture(scope='module')
@@ -48,9 +47,9 @@ def bgr() -> np.ndarray:
     return np.ascontiguousarray(some_image()[..., ::-1])
 
 
-@pytest.mark.parametrize('form', FORMS)
-def test_detectors(form: str, sources: Callable) -> None:
-    leaf, weights = sources('mask_rcnn', form)
+def test_detectors(sources: Callable) -> None:
+    """Of runs; those of packages are on the page, below."""
+    leaf, weights = sources('mask_rcnn', 'checkpoint')
     expected = load(leaf, weights, device='cpu').predict(some_image())
     assert isinstance(expected, Instances) and len(expected) > 0
     inferencer = DetInferencer(leaf, weights, device='cpu', show_progress=False)
@@ -65,7 +64,7 @@ def test_detectors(form: str, sources: Callable) -> None:
         assert (found.masks.numpy() == expected.mask_arrays()).all()
 
 
-@pytest.mark.parametrize('form', FORMS)
+@pytest.mark.parametrize('form', ['checkpoint', 'package'])
 def test_segmenters(form: str, sources: Callable) -> None:
     leaf, weights = sources('sem_fpn', form)
     expected = load(leaf, weights, device='cpu').predict(some_image())

@@ -109,6 +109,7 @@ def test_a_backbone_without_layers_is_named() -> None:
         settings(model, layer_decay_rate=0.5)
 
 
+@pytest.mark.usefixtures('no_filling')
 @pytest.mark.parametrize('name', [
     'mask_rcnn/xcit_small_12_p16_3x_coco_lld', 'sem_fpn/xcit_small_12_p16_80k_ade20k_lld',
     'upernet/xcit_small_12_p16_160k_ade20k_lld'

@@ -57,13 +57,16 @@ def run(cfg: Config, head: str, shapes: Path, out: Path, run_tool: Callable) -> 
     assert (out / 'run/iter_2.pth').is_file()
 
 
-@pytest.mark.parametrize('trunk, neck', [(ResMLP, 'ColumnarPyramid'), (PlainViT, 'SimplePyramid')])
+@pytest.mark.parametrize('trunk, neck', [
+    (ResMLP, 'ColumnarPyramid'),
+    pytest.param(PlainViT, 'SimplePyramid', marks=pytest.mark.slow),
+])
 def test_mask_rcnn(trunk: type, neck: str, shapes: Path, tmp_path: Path,
                    run_tool: Callable) -> None:
     run(detector(trunk, neck), 'mask_rcnn', shapes, tmp_path, run_tool)
 
 
-@pytest.mark.parametrize('trunk', [CaiT, PlainViT])
+@pytest.mark.parametrize('trunk', [CaiT, pytest.param(PlainViT, marks=pytest.mark.slow)])
 def test_semantic_fpn(trunk: type, shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     run(segmenter(trunk), 'sem_fpn', shapes, tmp_path, run_tool)
 

@@ -51,6 +51,11 @@ MODELS = {  # of every kind of block, prefix and positions -> number of prefix t
 OTHER_BLOCKS = ('vit_base_patch16_rpn_224', 'vit_pwee_patch16_reg1_gap_256',
                 'vit_base_patch16_18x2_224', 'vit_dlittle_patch16_reg1_gap_256',
                 'eva02_enormous_patch14_clip_224')
+# whose blocks differ in what others of the list have
+SIMILAR = ('vit_base_patch14_reg4_dinov2', 'vit_base_patch14_reg1_tipsv2',
+           'vit_base_patch16_clip_quickgelu_224', 'vit_small_plus_patch16_dinov3',
+           'vit_pe_spatial_base_patch16_512', 'vit_pwee_patch16_reg1_gap_256',
+           'vit_base_patch16_18x2_224')  # yapf: disable
 
 
 def tiny(model: str = DINOV3, **kwargs: object) -> PlainViT:
@@ -85,7 +90,10 @@ def gradients(model: nn.Module, maps: list[Tensor]) -> dict[str, Tensor]:
     return {name: p.grad for name, p in named if p.grad is not None}
 
 
-@pytest.mark.parametrize('model', [*MODELS, *OTHER_BLOCKS])
+@pytest.mark.parametrize('model', [
+    pytest.param(model, marks=pytest.mark.slow if model in SIMILAR else [])
+    for model in (*MODELS, *OTHER_BLOCKS)
+])
 def test_maps_and_gradients_equal_timms(model: str) -> None:
     """At sizes of whole patches and others, one patch among them."""
     ours, theirs = pair(model)
@@ -116,6 +124,7 @@ def test_rounding_is_timms(model: str) -> None:
         check_all_rounding(ours.float()(image), theirs.float()(image), exact)
 
 
+@pytest.mark.usefixtures('no_filling')
 @pytest.mark.parametrize('model, normalised', [
     (DINOV3, True),
     ('vit_small_patch14_dinov2', True),
@@ -211,7 +220,7 @@ def test_compiled_for_any_size(kwargs: dict, training: bool) -> None:
     torch._dynamo.reset()
     trunk = tiny(**kwargs).train(training)
     expected = {}
-    sizes = ((64, 64), (75, 101), (96, 50))
+    sizes = ((64, 64), (75, 101))
     with torch.set_grad_enabled(training):
         for size in sizes:
             torch.manual_seed(1)
@@ -233,24 +242,21 @@ def test_fused_maps_are_the_same(model: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize('name', ['attn', 'attn.proj', 'attn.proj_drop', 'norm1', 'mlp.fc2'])
 @torch.no_grad()
-def test_what_hooks_keep_is_not_written_over(name: str) -> None:
-    """In blocks without LayerScale, too."""
-    trunk, kept = tiny('vit_small_patch16_224').eval(), []
-    layer = trunk.blocks[0].get_submodule(name)
-    layer.register_forward_hook(lambda _, given, out: kept.extend(
-        (x, x.clone()) for x in (*given[:1], out)))
-    trunk(torch.randn(1, 3, 40, 56).double())
-    assert all(torch.equal(a, b) for a, b in kept) and len(kept) == 2
-
-
-@torch.no_grad()
-def test_what_a_hook_on_all_modules_keeps_is_not_written_over() -> None:
+def test_what_hooks_keep_is_not_written_over() -> None:
+    """In blocks without LayerScale, too; hooks of a layer, then those on all modules."""
+    trunk, image = tiny('vit_small_patch16_224').eval(), torch.randn(1, 3, 40, 56).double()
+    for name in ('attn', 'attn.proj', 'attn.proj_drop', 'norm1', 'mlp.fc2'):
+        kept: list[tuple[Tensor, Tensor]] = []
+        handle = trunk.blocks[0].get_submodule(name).register_forward_hook(
+            lambda _, given, out, to=kept: to.extend((x, x.clone()) for x in (*given[:1], out)))
+        trunk(image)
+        handle.remove()
+        assert all(torch.equal(a, b) for a, b in kept) and len(kept) == 2, name
     trunk, kept = tiny('eva02_small_patch14_336').eval(), []  # without LayerScale
     handle = register_module_forward_hook(lambda _, __, out: kept.append((out, out.clone()))
                                           if isinstance(out, Tensor) else None)
-    trunk(torch.randn(1, 3, 40, 56).double())
+    trunk(image)
     handle.remove()
     assert all(torch.equal(a, b) for a, b in kept) and len(kept) > 40
 

@@ -85,10 +85,10 @@ def test_memory_by_windows_is_linear() -> None:
 def test_windows_are_compiled_once() -> None:
     torch._dynamo.reset()
     counter = CompileCounter()
-    trunk = tiny(window_size=2, global_blocks=()).eval()
+    trunk = tiny(window_size=2, global_blocks=(), out_indices=(0, 1)).eval()
     trunk.compile(backend=counter, dynamic=True)
     counts = []
-    for size in ((64, 64), (75, 101), (96, 50), (33, 200), (130, 60)):
+    for size in ((64, 64), (75, 101), (33, 200)):
         with torch.no_grad():
             trunk(torch.randn(1, 3, *size).double())
         counts.append(counter.frame_count)
@@ -97,7 +97,7 @@ def test_windows_are_compiled_once() -> None:
 
 @torch.no_grad()
 def test_exported_for_batches_of_any_size() -> None:
-    trunk = tiny(window_size=2, global_blocks=(1, )).eval()
+    trunk = tiny(window_size=2, global_blocks=(1, ), out_indices=(0, 1)).eval()
     images = torch.randn(3, 3, 40, 56).double()
     sizes = ({0: torch.export.Dim('batch', min=1, max=8)}, )
     exported = torch.export.export(trunk, (images[:2], ), dynamic_shapes=sizes).module()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.touched_layers import (LoRA, check_equal, of_trunk, pair, replace_layers, results,
                                     shared)
-from helpers.trunks import ARCHS, every_class_with_kernels, tiny
+from helpers.trunks import ARCHS, WITH_KERNELS, every_class_with_kernels, tiny
 from timm.layers import GluMlp
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
@@ -160,14 +160,13 @@ def test_weights_of_another_kind(cls: type) -> None:
 
 @pytest.mark.skipif(
     torch.backends.quantized.engine == 'none', reason='torch has no quantised layers here')
-@pytest.mark.parametrize('size', [(64, 64), (72, 104)])
 @every_class_with_kernels
 @torch.no_grad()
-def test_dynamic_quantisation(cls: type, size: tuple[int, int]) -> None:
+def test_dynamic_quantisation(cls: type) -> None:
     """Its layers, whose weight is a method, are called; maps are near to those before."""
     trunk = tiny(cls, ARCHS[cls] | dict(depth=2), out_indices=(0, 1)).eval()
     quantised = torch.ao.quantization.quantize_dynamic(trunk, {nn.Linear}, dtype=torch.qint8)
-    image, called = torch.randn(2, 3, *size), set()
+    image, called = torch.randn(2, 3, 72, 104), set()
     kind = torch.ao.nn.quantized.dynamic.Linear
     layers = {name: m for name, m in quantised.named_modules() if type(m) is kind}
     for name, layer in layers.items():
@@ -186,8 +185,8 @@ def test_dynamic_quantisation(cls: type, size: tuple[int, int]) -> None:
         lambda layer: parametrize.register_parametrization(layer, 'weight', nn.Tanh()),
     ],
     ids=['LoRA', 'pruning', 'parametrized'])
-@pytest.mark.parametrize('token_mixing', ['resample', 'window'])
-@pytest.mark.parametrize('size', [(64, 64), (72, 104)])
+@pytest.mark.parametrize('size, token_mixing', [((64, 64), 'resample'), ((72, 104), 'resample'),
+                                                ((72, 104), 'window')])
 @torch.no_grad()
 def test_touched_token_mixing_on_any_grid(size: tuple[int, int], token_mixing: str,
                                           touch: Callable) -> None:
@@ -217,8 +216,11 @@ def test_attention_with_lora_is_bounded() -> None:
     assert max(sizes) < 4 * 1024**2
 
 
-@pytest.mark.parametrize('training', [pytest.param(False, marks=pytest.mark.slow), True])
-@every_class_with_kernels
+@pytest.mark.parametrize('cls, training', [
+    pytest.param(
+        cls, training, marks=[] if training and cls in (XCiT, PlainViT) else pytest.mark.slow)
+    for cls in WITH_KERNELS for training in (False, True)
+])
 def test_touched_trunks_are_compiled(cls: type, training: bool) -> None:
     torch._dynamo.reset()
     trunk, _ = pair(cls)

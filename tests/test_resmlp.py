@@ -14,7 +14,7 @@ from colonnade.backbones.kernels import resampling
 from colonnade.backbones.resmlp.token_mixing import Resampling, mix_resampled, mix_windows
 
 NATIVE = (6, 6)
-GRIDS = [(6, 6), (7, 6), (12, 12), (9, 17), (3, 4), (1, 1), (1, 60), (40, 2), (5, 6)]
+GRIDS = [(6, 6), (12, 12), (9, 17), (3, 4), (1, 40)]
 grids = pytest.mark.parametrize('grid', GRIDS, ids=str)
 
 

@@ -34,6 +34,7 @@ def test_out_indices(cls: type, out_indices: tuple | None, resolved: tuple) -> N
     assert all(torch.equal(m, all_maps[i]) for i, m in zip(resolved, maps, strict=True))
 
 
+@pytest.mark.usefixtures('no_filling')
 @pytest.mark.parametrize('cls, arch, taps', [
     (XCiT, 'nano_12_p16', (3, 5, 7, 11)),
     (XCiT, 'tiny_24_p8', (7, 11, 15, 23)),

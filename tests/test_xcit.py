@@ -109,8 +109,7 @@ every_synchronised = pytest.mark.parametrize(
     'synchronise', ['torch', 'reverted', 'mmcv'], indirect=True)
 
 
-@pytest.mark.parametrize('with_cp', [False, True])
-@pytest.mark.parametrize('momentum', [0.1, None])
+@pytest.mark.parametrize('momentum, with_cp', [(0.1, False), (None, True)])
 @every_synchronised
 def test_synchronised_norms_train_as_plain_ones(synchronise: Callable, momentum: float | None,
                                                 with_cp: bool) -> None:
