@@ -15,27 +15,22 @@ from .results import Instances
 
 
 def kind_of(module: nn.Module) -> str:
-    """What a model answers: ``'masks'``, ``'boxes'`` or ``'labels'``.
+    """Return what a model predicts: ``'masks'``, ``'boxes'`` or ``'labels'``.
 
     Raises:
-        ValueError: If it is a panoptic one.
+        ValueError: If it predicts panoptic segments without instances.
     """
-    if hasattr(module, 'decode_head'):
+    parts = dict(module.named_children())
+    if 'decode_head' in parts:
         return 'labels'
-    fusion = getattr(module, 'panoptic_fusion_head', None)
-    if fusion is not None:
-        if not fusion.test_cfg.get('instance_on', False):
+    if 'panoptic_fusion_head' in parts:
+        if not parts['panoptic_fusion_head'].test_cfg.get('instance_on', False):
             raise UserError('the model answers things and stuff (panoptic), and no instances')
         return 'masks'
-    for holder in (module, getattr(module, 'roi_head', None)):
-        if getattr(holder, 'mask_head', None) is not None:
-            return 'masks'
-    head = getattr(module, 'bbox_head', None)
-    return 'masks' if any('mask_head' in name for name, _ in named_children(head)) else 'boxes'
-
-
-def named_children(module: nn.Module | None) -> list[tuple[str, nn.Module]]:
-    return [] if module is None else list(module.named_children())
+    names = [*parts]
+    for name in ('roi_head', 'bbox_head'):
+        names += [key for key, _ in parts[name].named_children()] if name in parts else []
+    return 'masks' if any('mask_head' in name for name in names) else 'boxes'
 
 
 def to_instances(sample: BaseDataElement, *, with_masks: bool, **shared: Any) -> Instances:

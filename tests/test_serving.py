@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib import import_module
 from logging import FileHandler
 from pathlib import Path
 from threading import Event
@@ -27,7 +28,7 @@ from colonnade.common.errors import UserError
 from colonnade.inference.results import LabelMap
 from colonnade.inference.serving import ServeOptions, serve
 from colonnade.inference.serving.json_api import get_weights_name
-from colonnade.inference.serving.server import check_host, listen, load_models, server_of
+from colonnade.inference.serving.server import Server, check_host, listen, load_models
 from colonnade.inference.serving.service import (ModelError, RequestTimeoutError, ServerBusyError,
                                                  Service, affordable_pixels)
 from colonnade.inference.serving.worker import Worker
@@ -150,7 +151,7 @@ def test_fused_models_take_larger_images_and_are_loaded_for_pictures(tmp_path: P
 def test_logs_of_others_stay_open(stand_in: StandIn, tmp_path: Path) -> None:
     with closing(FileHandler(tmp_path / 'run.log')) as log, \
             closing(Service(stand_in, LIMITS)) as service:
-        server_of(None, service)
+        Server(None, service)
         assert log.stream
 
 
@@ -191,9 +192,11 @@ def test_a_port_in_use_is_named() -> None:
 def test_senseless_numbers_and_no_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match='--max-pixels must be positive and finite, got -1'):
         serve(ServeOptions(config='none', max_pixels=-1), dict)
-    monkeypatch.setattr('colonnade.inference.serving.server.find_spec', lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install '\.\[serve\]'"):
-        serve(ServeOptions(config='none'), dict)
+    for name in [name for name in sys.modules if name.startswith('colonnade.inference.serving')]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    with pytest.raises(ValueError, match=r"needs fastapi: run pip install '\.\[serve\]'"):
+        import_module('colonnade.inference.serving')
 
 
 def test_a_config_alone_is_not_enough() -> None:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
+
+import uvicorn
 
 from colonnade.common.errors import FileError, UserError
 from colonnade.configs import find_config
@@ -25,10 +26,13 @@ from colonnade.models.half_precision import Amp
 
 from .. import Model, load
 from ..loading import CHECKPOINTS
+from .connection_limits import LimitedProtocol
+from .json_api import build_api
+from .middleware import RequestGuard
 from .service import TIMEOUT, Service, affordable_pixels
+from .static_page import add_page
 from .uploads import MEGABYTE, Limits
 
-LIBRARIES = ('fastapi', 'uvicorn', 'python_multipart')
 SECONDS_TO_END = 1  # for open connections, when all is answered
 SECONDS_TO_FINISH = 20  # for requests in work; Kubernetes kills after 30
 
@@ -62,9 +66,8 @@ def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:
 
     Raises:
         OSError: If the address is in use or is none of this machine's, or a file is missing.
-        ValueError: If fastapi is missing, or config, weights and options do not fit each other.
+        ValueError: If config, weights and options do not fit each other.
     """
-    require_libraries()
     check_limits(options)
     allowed_hosts = tuple(map(check_host, options.allowed_host))
     with ExitStack() as stack:
@@ -86,7 +89,7 @@ def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:
             service, load_figures(), loopback=is_loopback(listener), allowed_hosts=allowed_hosts)
         announce(listener)
         with suppress(KeyboardInterrupt):  # which uvicorn raises again at its end
-            server_of(app, service).run(sockets=[listener])
+            Server(app, service).run(sockets=[listener])
 
 
 def load_models(options: ServeOptions) -> tuple[Model, Callable[[], Model] | None]:
@@ -105,14 +108,6 @@ def load_models(options: ServeOptions) -> tuple[Model, Callable[[], Model] | Non
         trust=options.trust)
     model = load_plain(fuse=options.fuse, amp=options.amp)
     return model, load_plain if is_fused(model.module) or options.amp else None
-
-
-def require_libraries() -> None:
-    """Raise a ValueError if a library that only the server needs is missing."""
-    for name in LIBRARIES:
-        if find_spec(name) is None:
-            raise UserError(
-                f"the server needs {name}: run pip install '.[serve]' in Colonnade's source")
 
 
 def require_weights(options: ServeOptions) -> None:
@@ -211,9 +206,6 @@ def build_app(service: Service,
         loopback: Whether only this machine may send requests.
         allowed_hosts: Names of this server behind a proxy.
     """
-    from .json_api import build_api  # fastapi and uvicorn may be missing, see require_libraries
-    from .middleware import RequestGuard
-    from .static_page import add_page
     app = build_api(service, figures)
     add_page(app)
     app.add_middleware(
@@ -221,32 +213,34 @@ def build_app(service: Service,
     return app
 
 
-def server_of(app: Any, service: Service) -> Any:
-    """Return the server of an application, which ends once the requests in progress are done."""
-    import uvicorn
+class Server(uvicorn.Server):
+    """Server that answers the requests in progress before it ends.
 
-    from .connection_limits import LimitedProtocol
+    Args:
+        app: ASGI application.
+        service: Service behind it.
+    """
 
-    class Server(uvicorn.Server):
-        """Server that answers the requests in progress before it ends."""
+    def __init__(self, app: Any, service: Service) -> None:
+        self.service = service
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=LimitedProtocol,
+                log_config=None,  # which would close the files of all loggers of the process
+                log_level='warning',
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=SECONDS_TO_END))
 
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            logging.getLogger('uvicorn.error').setLevel(logging.CRITICAL)
-            service.ending = True
-            for each in self.servers:
-                each.close()  # accept no further connections
-            last = monotonic() + min(service.timeout, SECONDS_TO_FINISH)
-            while service.is_working() and monotonic() < last and not self.force_exit:
-                await asyncio.sleep(0.05)
-            service.close()
-            await super().shutdown(sockets)
-
-    config = uvicorn.Config(
-        app,
-        http=LimitedProtocol,
-        log_config=None,  # which would close the files that all loggers of the process write to
-        log_level='warning',
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=SECONDS_TO_END)
-    return Server(config)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End when nothing is in progress, or after :data:`SECONDS_TO_FINISH`."""
+        logging.getLogger('uvicorn.error').setLevel(logging.CRITICAL)  # of connections cut off
+        self.service.ending = True
+        for each in self.servers:
+            each.close()  # accept no further connections
+        last = monotonic() + min(self.service.timeout, SECONDS_TO_FINISH)
+        while self.service.is_working() and monotonic() < last and not self.force_exit:
+            await asyncio.sleep(0.05)
+        self.service.close()
+        await super().shutdown(sockets)

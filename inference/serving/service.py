@@ -195,7 +195,7 @@ class Service:
             if isinstance(error, UserCodeError):
                 logger.exception('the model failed')
             raise
-        except Exception as error:
+        except Exception as error:  # of somebody's model
             logger.exception('the model failed')
             raise ModelError(f'the model failed: {type(error).__name__}: {error}') from error
 

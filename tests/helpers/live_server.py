@@ -17,7 +17,7 @@ from PIL import Image
 
 from colonnade.configs import find_config
 from colonnade.inference import Model
-from colonnade.inference.serving.server import build_app, listen, server_of
+from colonnade.inference.serving.server import Server, build_app, listen
 from colonnade.inference.serving.service import Service
 from colonnade.inference.serving.uploads import Limits
 from colonnade.settings.reading import read_config
@@ -88,7 +88,7 @@ def live_server(model: CountingModel, **settings: Any) -> Iterator[Live]:
     sys.addaudithook(watch)  # stays for good
     service = Service(model, LIMITS, **settings)
     with closing(service), closing(listen('127.0.0.1', 0)) as socket:
-        server = server_of(build_app(service, figures, loopback=True, allowed_hosts=HOSTS), service)
+        server = Server(build_app(service, figures, loopback=True, allowed_hosts=HOSTS), service)
         thread = Thread(target=server.run, kwargs=dict(sockets=[socket]), daemon=True)
         thread.start()
         try:
