@@ -27,9 +27,9 @@ def main() -> None:
             executable_path=shutil.which('chromium'), args=['--no-sandbox', '--disable-gpu'])
         page = browser.new_page(viewport=dict(width=860, height=700))
         page.goto(args.url)
-        page.set_input_files('#upload input[type=file]', args.image)
-        page.locator('#drawing img').wait_for()
-        page.wait_for_timeout(1000)  # for transitions
+        page.locator('#classes li').first.wait_for()
+        page.set_input_files('#file', args.image)
+        page.locator('#drawing').wait_for()
         shown = Image.open(BytesIO(page.screenshot(full_page=True)))
         browser.close()
     shown.convert('RGB').quantize(128, dither=Image.Dither.NONE).save(args.out, optimize=True)

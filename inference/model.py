@@ -25,7 +25,7 @@ from colonnade.settings.registries import runs_user_code
 
 from .arrays import CHANNELS, Channels, as_rgb, is_array
 from .batches import in_batches
-from .data_samples import instances_of, kind_of
+from .data_samples import kind_of, to_instances
 from .drawing import Colour
 from .results import LabelMap, Result
 from .test_pipeline import pipeline_for_arrays
@@ -154,9 +154,14 @@ class Model:
         self.progress = progress or {}
 
     def __repr__(self) -> str:
-        trunk = type(getattr(self.module, 'backbone', None)).__name__
-        return (f'{type(self.module).__name__} on {trunk}, {len(self.classes)} classes, answers '
+        name = type(self.module).__name__
+        return (f'{name} on {self.backbone_name}, {len(self.classes)} classes, answers '
                 f'{self.kind}, weights from {self.source}, on {self.device}')
+
+    @property
+    def backbone_name(self) -> str:
+        """Name of the backbone's class."""
+        return type(dict(self.module.named_children()).get('backbone')).__name__
 
     @property
     def device(self) -> torch.device:
@@ -319,7 +324,7 @@ class Model:
             labels = sample.pred_sem_seg.data[0].cpu().numpy()
             kind = np.uint8 if len(self.classes) <= 256 else np.uint16
             return LabelMap(size=labels.shape, labels=labels.astype(kind), **shared)
-        return instances_of(sample, with_masks=self.kind == 'masks', **shared)
+        return to_instances(sample, with_masks=self.kind == 'masks', **shared)
 
     def predict_each(self, images: Iterable[Source], **options: Any) -> Iterator[Result]:
         """The results of many images, one after the other.

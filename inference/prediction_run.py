@@ -49,7 +49,7 @@ def complete(args: PredictOptions) -> list[Input]:
         ValueError: If the options do not go together.
     """
     for option in ('batch_size', 'every', 'limit'):
-        if (value := getattr(args, option)) is not None and value < 1:
+        if (value := vars(args)[option]) is not None and value < 1:
             raise UserError(f'--{option.replace("_", "-")} must be at least 1, got {value}')
     if args.tile is None and args.overlap is not None:
         raise UserError('--overlap is of tiles: it needs --tile')
@@ -160,7 +160,7 @@ def settle(args: PredictOptions, model: Model) -> None:
         threshold='a detector', annotations='a detector') if is_segmenter else dict(
             first_label='a segmenter')
     for option, kind in of_others.items():
-        if getattr(args, option) is not None:
+        if vars(args)[option] is not None:
             raise UserError(f'--{option.replace("_", "-")} is of {kind}, and the model is none')
     if not is_segmenter and 'labels' in (args.outputs or ()):
         raise UserError('--outputs labels is of a segmenter, and the model is none')
@@ -193,7 +193,7 @@ def settings_of(args: PredictOptions, model: Model) -> dict[str, Any]:
         hash_of_model=fingerprint(model),
         inputs=[str(absolute(text)) for text in args.inputs],
         annotations=args.annotations and str(absolute(str(args.annotations))),
-        **{option: getattr(args, option)
+        **{option: vars(args)[option]
            for option in chosen})
 
 

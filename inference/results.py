@@ -2,75 +2,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from colonnade.common.errors import UserError
-from colonnade.datasets.rle import decode_rle
+from colonnade.datasets.rle import decode_rle, encode_mask, make_json_rle
 from colonnade.runtime import results
 from colonnade.runtime.images import Source, read_image
-from colonnade.runtime.instances import Boxes
-from colonnade.runtime.results import image_of, legend_of, shares_of
 
 from .arrays import as_rgb, is_array
-from .drawing import Colour, draw_instances, draw_label_map, with_legend
+from .drawing import draw_instances, draw_label_map, with_legend
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Instances(Boxes):
-    """Objects with their masks, if the model finds any.
+class Instances(results.Instances):
+    """Objects with their masks, if the model predicts any.
 
-    See :class:`~colonnade.runtime.instances.Boxes` for the other attributes.
+    See :class:`colonnade.runtime.results.Instances` for the other attributes.
 
     Attributes:
-        masks: In COCO's run-length code, as its JSON files have it; None of a model of boxes.
-        source: The path of the image, if it was given by one.
+        masks: RLEs, as COCO's JSON files have them; None if the model predicts only boxes.
         image: RGB values of the image, ``(H, W, 3)``, if it was not given by a path.
     """
     masks: tuple[dict[str, Any], ...] | None = None
-    source: str | None = None
     image: np.ndarray | None = None
 
-    def changed(self, **attributes: Any) -> Instances:
-        """The same with other values of some attributes."""
-        return replace(self, **attributes)
+    def _take_masks(self, indices: np.ndarray) -> tuple[dict[str, Any], ...]:
+        assert self.masks is not None
+        return tuple(self.masks[index] for index in indices)
 
-    def take(self, indices: Sequence[int] | np.ndarray) -> Instances:
-        """The instances of these indices, or those where an array of bool is true."""
-        chosen = np.asarray(indices)
-        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
-        masks = None if self.masks is None else tuple(self.masks[index] for index in chosen)
-        return self.changed(
-            boxes=self.boxes[chosen],
-            scores=self.scores[chosen],
-            labels=self.labels[chosen],
-            masks=masks)
-
-    def above(self, threshold: float) -> Instances:
-        """Those of at least this score."""
-        return self.take(np.flatnonzero(self.scores >= threshold))
-
-    def mask_arrays(self) -> np.ndarray:
-        """The masks as ``(N, H, W)``, bool.
+    def run_lengths(self) -> tuple[dict[str, Any], ...]:
+        """Return the masks as RLEs.
 
         Raises:
-            ValueError: If the model finds boxes alone.
+            ValueError: If the model predicts only boxes.
         """
         if self.masks is None:
             raise UserError('the model finds boxes, and no masks')
-        if not self.masks:
-            return np.zeros((0, *self.size), dtype=bool)
-        return np.stack([decode_rle(mask) for mask in self.masks])
+        return self.masks
+
+    def mask_arrays(self) -> np.ndarray:
+        """Return the masks as an array ``(N, H, W)``, bool.
+
+        Raises:
+            ValueError: If the model predicts only boxes.
+        """
+        masks = [decode_rle(mask) for mask in self.run_lengths()]
+        return np.stack(masks) if masks else np.zeros((0, *self.size), dtype=bool)
 
     def as_coco(self, image_id: int, category_ids: Sequence[int] | None = None) -> list[dict]:
-        """The instances as entries of COCO's result files, of the same values as mmdet's.
+        """Return the instances as entries of COCO's result files, with the same values as mmdet's.
 
         Args:
-            image_id: Of the image.
-            category_ids: Of each class; indices, counted from 1, if not given.
+            image_id: ID of the image.
+            category_ids: COCO category ID of each class. Defaults to 1, 2, …
         """
         ids = range(1, len(self.classes) + 1) if category_ids is None else category_ids
         entries = []
@@ -85,13 +73,31 @@ class Instances(Boxes):
             entries.append(entry)
         return entries
 
+    def to_json(self, *, masks: bool = False) -> dict[str, Any]:
+        """Return class, score and box of each instance, as the server answers them.
+
+        Args:
+            masks: Whether to add the masks, as RLEs.
+        """
+        entries = []
+        for index, name in enumerate(self.names):
+            entry: dict[str, Any] = {
+                'class': name,
+                'score': round(float(self.scores[index]), 4),
+                'box': [round(float(value), 2) for value in self.boxes[index]],
+            }
+            if masks and self.masks is not None:
+                entry['mask'] = self.masks[index]
+            entries.append(entry)
+        return dict(instances=entries)
+
     def draw(self,
              image: Source | None = None,
              *,
              threshold: float = 0.3,
              opacity: float = 0.5,
              legend: bool = True) -> Image.Image:
-        """The image with boxes, masks, classes and scores.
+        """Return the image with boxes, masks, classes and scores.
 
         Args:
             image: As it was predicted. Defaults to the kept ``image``, or that of ``source``.
@@ -109,7 +115,7 @@ class Instances(Boxes):
         colours = [self.palette[label] for label in shown.labels]
         captions = [f'{n} {s:.2f}' for n, s in zip(shown.names, shown.scores, strict=True)]
         return draw_instances(
-            pixels_of(self, image),
+            read_pixels(self, image),
             shown.boxes,
             shown.masks,
             colours,
@@ -119,39 +125,36 @@ class Instances(Boxes):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelMap(results.LabelMap):
-    """The class of each pixel of an image, which can also be drawn.
+    """Class of each pixel of an image, which can also be drawn.
+
+    See :class:`colonnade.runtime.results.LabelMap` for the other attributes.
 
     Attributes:
         image: RGB values of the image, ``(H, W, 3)``, if it was not given by a path.
     """
     image: np.ndarray | None = None
 
-    def changed(self, **attributes: Any) -> LabelMap:
-        """The same with other values of some attributes."""
-        return replace(self, **attributes)
-
-    def shares(self) -> dict[str, float]:
-        """The classes that occur and their shares of the pixels, the largest first."""
-        return shares_of(self.labels, self.classes)
-
-    def as_image(self, first: int = 0) -> Image.Image:
-        """The labels as an image: with the palette if they fit in 8 bits, else of 16 bits.
+    def to_json(self, *, masks: bool = False) -> dict[str, Any]:
+        """Return the classes that occur with their shares of the pixels, as the server answers.
 
         Args:
-            first: The label of the first class. Where label 0 stands for unlabelled pixels, as in
-                ADE20k's files, it is 1.
-
-        Raises:
-            ValueError: If labels do not fit in 16 bits.
+            masks: Whether to add the mask of each class, as an RLE.
         """
-        return image_of(self.labels, self.palette, first)
+        entries = []
+        for name, share in self.shares().items():
+            entry: dict[str, Any] = {'class': name, 'share': round(share, 6)}
+            if masks:
+                where = self.labels == self.classes.index(name)
+                entry['mask'] = make_json_rle(encode_mask(where))
+            entries.append(entry)
+        return dict(classes=entries)
 
     def draw(self,
              image: Source | None = None,
              *,
              opacity: float = 0.5,
              legend: bool = True) -> Image.Image:
-        """The image with the colours of the classes over it.
+        """Return the image with the colors of the classes over it.
 
         Args:
             image: As it was predicted. Defaults to the kept ``image``, or that of ``source``.
@@ -162,19 +165,15 @@ class LabelMap(results.LabelMap):
             ImageError: If the image cannot be read.
             ValueError: If it is of another size.
         """
-        drawn = draw_label_map(pixels_of(self, image), self.labels, self.palette, opacity=opacity)
+        drawn = draw_label_map(read_pixels(self, image), self.labels, self.palette, opacity=opacity)
         return with_legend(drawn, self.legend()) if legend else drawn
-
-    def legend(self) -> list[tuple[str, Colour]]:
-        """Each class that occurs with its share of the pixels, and its colour."""
-        return legend_of(self.labels, self.classes, self.palette)
 
 
 Result = Instances | LabelMap
 
 
-def pixels_of(result: Result, image: Source | None) -> np.ndarray:
-    """The image that a result is of.
+def read_pixels(result: Result, image: Source | None) -> np.ndarray:
+    """Return the image that a result belongs to: RGB values, ``(H, W, 3)``.
 
     Raises:
         ImageError: If it cannot be read.

@@ -9,10 +9,10 @@ Needs numpy, onnxruntime and Pillow. This package is copied into each exported f
 """
 from .errors import ModelError
 from .images import ImageError, read_image
-from .instances import Instances
 from .model import Model, load
-from .results import LabelMap, Maps
+from .results import Instances, LabelMap, Maps, Result
 
 __all__ = [
-    'ImageError', 'Instances', 'LabelMap', 'Maps', 'Model', 'ModelError', 'load', 'read_image'
+    'ImageError', 'Instances', 'LabelMap', 'Maps', 'Model', 'ModelError', 'Result', 'load',
+    'read_image'
 ]

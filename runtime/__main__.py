@@ -12,6 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from .images import SUFFIXES, ImageError
+from .model import load
+from .printing import one_line, printable
+
 
 def parse_args() -> argparse.Namespace:
     """The command line."""
@@ -43,7 +47,6 @@ def find_images(given: Sequence[Path], out: Path) -> dict[str, Path]:
         OSError: If there is no such file, or results exist already.
         ValueError: If there are no images, or two whose results would have one name.
     """
-    from .images import SUFFIXES
     found: dict[str, Path] = {}
     for place in given:
         if not place.exists():
@@ -67,9 +70,6 @@ def find_images(given: Sequence[Path], out: Path) -> dict[str, Path]:
 def main() -> None:
     """Predict each image; what cannot be read is said at the end."""
     args = parse_args()
-    from .images import ImageError
-    from .model import load
-    from .printing import one_line, printable
     faults = []
     try:
         images = find_images(args.images, args.out)

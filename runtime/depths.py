@@ -1,6 +1,7 @@
 """Images that are not three channels of 8 bits: which can be read so, and why others cannot."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import IO, BinaryIO
 
 from PIL import Image
@@ -37,7 +38,7 @@ def depth_fault(image: Image.Image) -> str | None:
         image: As Pillow opens it, not loaded yet.
     """
     if isinstance(image, TiffImageFile):
-        return _fault_of_tags(image.tag_v2)
+        return _fault_of_tags(lambda: image.tag_v2)
     if not isinstance(image, ImageFile) or not image.tile:
         return None
     settings = image.tile[0][3]
@@ -62,17 +63,14 @@ def _bits_of_jpeg_2000(file: IO[bytes]) -> int:
 
 def tiff_fault(file: BinaryIO) -> str | None:
     """As :func:`depth_fault`, for a file that Pillow may not know; None if it is no TIFF."""
+    return _fault_of_tags(lambda: _tags(file))
+
+
+def _fault_of_tags(read_tags: Callable[[], ImageFileDirectory_v2 | dict]) -> str | None:
     try:
-        tags = _tags(file)
+        tags = read_tags()
+        return _fault_of_values(tags) or _fault_of_colours(tags) if tags else None
     except Exception:  # damaged tags lead Pillow to errors of any kind; its decoder reports them
-        return None
-    return _fault_of_tags(tags) if tags else None
-
-
-def _fault_of_tags(tags: ImageFileDirectory_v2 | dict) -> str | None:
-    try:
-        return _fault_of_values(tags) or _fault_of_colours(tags)
-    except Exception:  # as above
         return None
 
 

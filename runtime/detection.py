@@ -5,7 +5,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .images import ImageError
 from .preprocessing import Prepared
 
 
@@ -22,19 +21,6 @@ class Found(NamedTuple):
     scores: np.ndarray
     labels: np.ndarray
     masks: np.ndarray | None = None
-
-    def sorted(self) -> Found:
-        """The most certain first.
-
-        Raises:
-            ImageError: If there are boxes or scores that are no numbers.
-        """
-        if not (np.isfinite(self.boxes).all() and np.isfinite(self.scores).all()):
-            raise ImageError('the model answers boxes or scores that are not finite')
-        order = np.argsort(-self.scores, kind='stable')
-        masks = None if self.masks is None else self.masks[order]
-        return Found(self.boxes[order], self.scores[order], self.labels[order].astype(np.int64),
-                     masks)
 
 
 class Graphs(Protocol):

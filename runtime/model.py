@@ -12,10 +12,9 @@ from .description import Graph, Section, read_description, read_graphs
 from .detection import Detection
 from .errors import ModelError
 from .images import Source, name_of, read_image
-from .instances import Instances
 from .one_stage import read_box_queries, read_mask_queries, read_points
 from .preprocessing import Prepared, read_preprocess
-from .results import LabelMap, Maps
+from .results import Instances, LabelMap, Maps
 from .segmentation import read_segmentation
 from .sessions import Session, sessions_of
 from .two_stage import read_two_stage
@@ -185,8 +184,8 @@ def detector(model: Model, about: Section) -> Predict:
         graph_named(about, name)
 
     def predict(prepared: Prepared, source: str | None) -> Instances:
-        found = find(prepared, model).sorted()
-        return Instances(prepared.size, model.classes, model.palette, *found, source)
+        found = find(prepared, model)
+        return Instances(prepared.size, model.classes, model.palette, *found, source).sorted()
 
     return predict
 

@@ -1,7 +1,7 @@
 """The server over HTTP: its API, what it accepts, and what it refuses."""
 from __future__ import annotations
 
-import os
+import re
 import socket
 import struct
 import zlib
@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from io import BytesIO
 from itertools import count
-from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
 from types import SimpleNamespace
@@ -30,11 +29,9 @@ from starlette.testclient import TestClient
 
 from colonnade.inference.serving import connection_limits, middleware, server
 from colonnade.inference.serving.json_api import build_api
-from colonnade.inference.serving.middleware import Guard
-from colonnade.inference.serving.server import temporary_folder
+from colonnade.inference.serving.middleware import RequestGuard
 from colonnade.inference.serving.service import Service
 from colonnade.inference.serving.uploads import Limits, UploadError, read_upload
-from colonnade.inference.serving.web_page import Page
 from colonnade.visualization import figures
 
 PICTURE = shapes_image(0)
@@ -112,7 +109,9 @@ def test_the_api_says_what_the_model_is(live: Live) -> None:
     assert (about['model'], about['trunk'], about['arch']) == ('MaskRCNN', 'XCiT', 'nano_12_p16')
     assert about['weights'] == 'weights.pth' and about['max_pixels'] == LIMITS.max_pixels
     described = httpx.get(f'{live.url}/api/openapi.json', timeout=PATIENCE).json()
-    assert set(described['paths']) == {'/health', '/api/model', '/api/predict'}
+    assert set(described['paths']) == {
+        '/health', '/api/model', '/api/predict', '/api/image', '/api/figures/{name}'
+    }
 
 
 def test_the_api_answers_as_the_model(live: Live) -> None:
@@ -159,7 +158,7 @@ def test_parameters_are_checked(query: dict[str, Any], message: str, live: Live)
 
 def test_segmenters_have_no_threshold() -> None:
     with closing(Service(random_model('sem_fpn'), LIMITS)) as service:
-        client = TestClient(build_api(service))
+        client = TestClient(build_api(service, figures))
         answer = client.post('/api/predict?threshold=0.5', content=file_of(PICTURE))
         assert (answer.status_code, answer.json()['detail']) == (
             422, 'this model has no parameter threshold: it has opacity, masks, format')
@@ -202,15 +201,56 @@ def test_many_users_at_once(live: Live, monkeypatch: pytest.MonkeyPatch) -> None
                                    atol=0.1)
 
 
-@pytest.mark.parametrize('path', [
-    '/gradio_api/file=/etc/passwd', '/gradio_api/file=http://127.0.0.1/',
-    '/gradio_api/file=FOLDER/../../etc/passwd', '/gradio_api/file=FOLDER/%2e%2e/%2e%2e/etc/passwd',
-    '/gradio_api/proxy=http://127.0.0.1/', '/gradio_api/runs', '/monitoring', '/docs', '/login',
-    '/static/%2e%2e/%2e%2e/index.html'
-])  # yapf: disable
-def test_routes_that_nobody_needs_are_closed(path: str, live: Live) -> None:
-    answer = httpx.get(live.url + path.replace('FOLDER', str(live.folder)))
-    assert answer.status_code in (403, 404), answer.text[:200]
+@pytest.mark.parametrize('path', ['/docs', '/page', '/page.html', '/../page.py', '/api', '/config'])
+def test_other_routes_do_not_exist(path: str, live: Live) -> None:
+    answer = httpx.get(live.url + path, timeout=PATIENCE)
+    assert (answer.status_code, answer.json()['detail']) == (404, 'Not Found')
+
+
+@pytest.mark.parametrize('path, media_type', [('/', 'text/html'), ('/page.css', 'text/css'),
+                                              ('/page.js', 'text/javascript'),
+                                              ('/icon.svg', 'image/svg+xml')])
+def test_the_page_forbids_what_is_not_its_own(path: str, media_type: str, live: Live) -> None:
+    answer = httpx.get(live.url + path, timeout=PATIENCE)
+    assert answer.headers['content-type'].startswith(media_type)
+    policy = answer.headers['content-security-policy']
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; ")
+    assert 'unsafe' not in policy and 'http' not in policy
+    if path != '/icon.svg':
+        assert 'http' not in answer.text
+    assert not re.search(r'<style|style=|<script>|\son\w+=', answer.text)
+    assert httpx.head(
+        live.url + path, timeout=PATIENCE).headers['content-type'] == (
+            answer.headers['content-type'])
+
+
+def test_images_are_decoded_for_the_page(live: Live) -> None:
+    """For formats that browsers do not know, with the rotation that the answer has."""
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    content = file_of(PICTURE, 'TIFF', exif=exif)
+    decoded = httpx.post(f'{live.url}/api/image', content=content, timeout=PATIENCE)
+    pixels = np.asarray(Image.open(BytesIO(decoded.content)))
+    np.testing.assert_array_equal(pixels, np.rot90(np.asarray(PICTURE), -1))
+    answer = post(live, content).json()
+    assert (answer['height'], answer['width']) == pixels.shape[:2]
+    broken = httpx.post(f'{live.url}/api/image', content=b'x', timeout=PATIENCE)
+    assert broken.status_code == 415 and 'no image that can be read' in broken.json()['detail']
+
+
+def test_figures_of_what_the_model_looks_at(live: Live) -> None:
+    names = httpx.get(f'{live.url}/api/model', timeout=PATIENCE).json()['figures']
+    assert 'features' in names
+    url = f'{live.url}/api/figures'
+    drawn = httpx.post(f'{url}/features', content=file_of(PICTURE), timeout=PATIENCE)
+    assert Image.open(BytesIO(drawn.content)).format == 'PNG'
+    unknown = httpx.post(f'{url}/x', content=file_of(PICTURE), timeout=PATIENCE)
+    assert (unknown.status_code,
+            unknown.json()['detail']) == (404, f"this model has no figure 'x': it has "
+                                          f'{", ".join(names)}')
+    refused = httpx.post(f'{url}/features?size=9', content=file_of(PICTURE), timeout=PATIENCE)
+    assert (refused.status_code,
+            refused.json()['detail']) == (422, '/api/figures/features has no parameters, got size')
 
 
 @pytest.mark.parametrize('headers, status', [({'Host': 'elsewhere.example'}, 421),
@@ -223,16 +263,7 @@ def test_routes_that_nobody_needs_are_closed(path: str, live: Live) -> None:
 def test_other_sites_are_refused(headers: dict[str, str], status: int, live: Live) -> None:
     answer = httpx.get(f'{live.url}/api/model', headers=headers, timeout=PATIENCE)
     assert answer.status_code == status, answer.text
-    assert "default-src 'self'" in answer.headers['content-security-policy']
-
-
-@pytest.mark.parametrize('file', ['http://127.0.0.1:1/a.png', '/etc/passwd', None])
-def test_the_page_takes_uploaded_files_alone(file: str | None, live: Live) -> None:
-    """Gradio would fetch the URL."""
-    event = dict(fn_index=0, session_hash='x', data=[dict(path=file), 0.3, 0.5, None])
-    answer = httpx.post(f'{live.url}/gradio_api/queue/join', json=event, timeout=PATIENCE)
-    assert (answer.status_code,
-            answer.json()['detail']) == (400, 'only files that were uploaded can be used')
+    assert "default-src 'none'" in answer.headers['content-security-policy']
 
 
 def test_large_requests_are_refused_whatever_they_announce(live: Live) -> None:
@@ -244,14 +275,13 @@ def test_large_requests_are_refused_whatever_they_announce(live: Live) -> None:
     answer = httpx.post(f'{live.url}/api/predict', content=endless(), timeout=PATIENCE)
     assert (answer.status_code,
             answer.json()['detail']) == (413, 'the file has more than the 1 MB that are accepted')
-    events = f'{live.url}/gradio_api/queue/join'
-    assert httpx.post(events, content=b'[' * 300_000, timeout=PATIENCE).status_code == 413
-    assert httpx.post(events, content=b'[' * 100_000, timeout=PATIENCE).status_code == 400
+    other = httpx.post(f'{live.url}/health', content=b'[' * 300_000, timeout=PATIENCE)
+    assert other.status_code == 413 and 'sends no file' in other.json()['detail']
 
 
 def test_a_server_for_all_is_not_bound_to_a_name(live: Live) -> None:
     own = dict(host='any.example:80', origin='https://any.example:80')
-    guarded: Any = partial(Guard, None, service=live.service, loopback=False, folder='/folder')
+    guarded: Any = partial(RequestGuard, None, service=live.service, loopback=False)
     guarded().check('/', Headers(own))
     with pytest.raises(HTTPException, match='421|not .any.example'):
         guarded(allowed_hosts=('models.example', )).check('/', Headers(own))
@@ -274,12 +304,6 @@ def test_a_proxy_passes_names_on(headers: dict[str, str], status: int, live: Liv
     assert answer.status_code == status, answer.text
     if status != 200:
         assert '--allowed-host' in answer.json()['detail']
-
-
-def test_the_page_behind_a_proxy_has_the_address_of_the_proxy(live: Live) -> None:
-    headers = {'Host': 'models.example', 'X-Forwarded-Proto': 'https'}
-    about = httpx.get(f'{live.url}/config', headers=headers, timeout=PATIENCE).json()
-    assert about['root'] == 'https://models.example'
 
 
 HEAD = (b'POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n'
@@ -318,12 +342,13 @@ def test_uploads_that_stop_are_given_up(live: Live, monkeypatch: pytest.MonkeyPa
     until(lambda: uploads.num_taken == 0)
 
 
-@pytest.mark.parametrize('path', ['/api/predict', '/gradio_api/upload'])
-def test_a_body_has_a_deadline(path: str, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize('path, media_type', [('/api/predict', 'image/png'),
+                                              ('/api/figures/features', 'image/png'),
+                                              ('/api/image', 'multipart/form-data; boundary=x')])
+def test_a_body_has_a_deadline(path: str, media_type: str, live: Live,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, 'STALL_SECONDS', 0.1)
-    head = HEAD.replace(b'/api/predict', path.encode())
-    if 'upload' in path:
-        head = head.replace(b'image/png', b'multipart/form-data; boundary=x')
+    head = HEAD.replace(b'/api/predict', path.encode()).replace(b'image/png', media_type.encode())
     with sending(live, head, b'--x\r\n') as connection:
         answer = b''.join(iter(partial(connection.recv, 9999), b''))
     assert answer.startswith(b'HTTP/1.1 408') and b'does not arrive' in answer
@@ -427,20 +452,3 @@ def test_what_is_in_work_at_the_end(grace: float, status: int,
         gate.set()
     assert answer.status_code == status, answer.text
     assert status == 200 or 'the server ends' in answer.json()['detail']
-
-
-def test_files_of_the_page_are_removed(live: Live, tmp_path: Path) -> None:
-    before = dict(os.environ)
-    with temporary_folder() as folder:
-        assert os.environ['GRADIO_TEMP_DIR'] == str(folder)
-        with closing(Service(live.model, LIMITS)) as service:
-            page = Page(service, folder, figures)
-            upload = tmp_path / 'a.png'
-            upload.write_bytes(file_of(PICTURE))
-            _, key, drawing, table, _ = page.predict(dict(path=str(upload)), 0.3, 0.5, None)
-            assert Path(drawing).is_file() and 'reach the threshold' in table
-            assert 'role="alert"' in page.redraw(0.3, 0.5, 'forgotten')[2]
-            assert page.redraw(0.9, 'no number', key)[0] != drawing
-            assert page.predict(None, 0.3, 0.5, key)[1:] == (None, None, '', '')
-            assert service.kept.get(key) is None
-    assert not folder.exists() and before == dict(os.environ)

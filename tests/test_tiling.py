@@ -171,22 +171,5 @@ def test_candidates_are_the_pairs_that_meet(rows: list[tuple[int, ...]]) -> None
         top < parts[j].place.bottom and parts[j].place.top < parts[i].place.bottom and
         parts[i].place.left < parts[j].place.right and parts[j].place.left < parts[i].place.right
     }
-    found = list(candidates(parts))
+    found = candidates(parts)
     assert len(found) == len(set(found)) and set(found) == expected
-
-
-def test_few_parts_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many objects far from each other; as many as lie above each other."""
-    compared = []
-    flatnonzero = np.flatnonzero
-
-    def counting(meets: np.ndarray) -> np.ndarray:
-        compared.append(len(meets))
-        return flatnonzero(meets)
-
-    monkeypatch.setattr(np, 'flatnonzero', counting)
-    parts = [
-        Part(i % 2, 0, 1., (0., 0., 0., 0.), View(0, 10 * i, 5, 10 * i + 5), None, False, True)
-        for i in range(1000)
-    ]
-    assert not list(candidates(parts)) and sum(compared) < len(parts)

@@ -22,7 +22,7 @@ from colonnade.common.hashing import sha256_of
 from colonnade.settings.plain_config import PackageError, config_text
 from colonnade.weights.files import DATASET_META
 
-from .metadata import CARD, CONFIG, README, WEIGHTS, Card, write_card
+from .metadata import CARD, CONFIG, README, WEIGHTS, Card, StoredFile, write_card
 from .package import Package, as_config, open_package
 from .portable import portable, preprocessing_of, training_of
 from .readme import readme_text
@@ -124,7 +124,7 @@ def card_of(model: TrainedModel, folder: Path, words: Words,
         preprocessing=preprocessing_of(model.cfg),
         parameters=sum(each.numel() for each in model.module.parameters()),
         files={
-            name: dict(sha256=sha256_of(folder / name), bytes=(folder / name).stat().st_size)
+            name: StoredFile(sha256=sha256_of(folder / name), bytes=(folder / name).stat().st_size)
             for name in (CONFIG, WEIGHTS)
         },
         metrics=dict(metrics),

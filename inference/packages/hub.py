@@ -11,6 +11,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import (EntryNotFoundError, GatedRepoError, HfHubHTTPError,
                                     HFValidationError, LocalEntryNotFoundError,
                                     RepositoryNotFoundError, RevisionNotFoundError)
+from huggingface_hub.hf_api import RepoFile
 
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import FileError, MissingFileError, UserError, file_errors
@@ -66,14 +67,12 @@ def compare(api: HfApi, folder: Path, repository: str, revision: str) -> None:
 
     Large files are compared by the SHA-256 that the hub states, others are downloaded.
     """
-    stored = {
-        each.path: each
-        for each in api.get_paths_info(repository, list(FILES), revision=revision)
-    }
+    stored = api.get_paths_info(repository, list(FILES), revision=revision)
+    digests = {each.path: each.lfs.sha256 for each in stored
+               if isinstance(each, RepoFile) and each.lfs}  # yapf: disable
     with tempfile.TemporaryDirectory() as scratch:
         for name in FILES:
-            large = getattr(stored.get(name), 'lfs', None)
-            found = large.sha256 if large else sha256_of(
+            found = digests.get(name) or sha256_of(
                 Path(api.hf_hub_download(repository, name, revision=revision, local_dir=scratch)))
             if found != sha256_of(folder / name):
                 raise PackageError(f'{repository}@{revision}: {name} arrived with the SHA-256 '

@@ -18,7 +18,7 @@ from colonnade.settings.plain_config import (MissingPackageFileError, PackageErr
                                              parse_config)
 from colonnade.settings.reading import LIBRARIES, prepare_library
 
-from .metadata import CARD, CONFIG, WEIGHTS, Card, read_card
+from .metadata import CARD, CONFIG, WEIGHTS, Card, StoredFile, read_card
 from .safety_checks import check_imports, check_names
 
 
@@ -89,23 +89,23 @@ def verified_card(folder: Path) -> Card:
     return card
 
 
-def check_file(path: Path, expected: Mapping[str, Any]) -> None:
+def check_file(path: Path, expected: StoredFile) -> None:
     """Raise an error if a file is missing, or is not the one that the card means.
 
     Args:
         path: Of the file.
-        expected: Its ``sha256`` and ``bytes``.
+        expected: What the card says of it.
     """
     if not path.is_file():
         raise MissingPackageFileError(f'no {path}: the package is not whole')
     size = path.stat().st_size
-    if size != expected['bytes']:
-        raise PackageError(f'{path} has {size} bytes, and {CARD} says {expected["bytes"]}: it is '
+    if size != expected.bytes:
+        raise PackageError(f'{path} has {size} bytes, and {CARD} says {expected.bytes}: it is '
                            'damaged or another file')
     found = sha256_of(path)
-    if found != expected['sha256']:
+    if found != expected.sha256:
         raise PackageError(f'{path} has the SHA-256 {found}, and {CARD} says '
-                           f'{expected["sha256"]}: it is damaged or another file')
+                           f'{expected.sha256}: it is damaged or another file')
 
 
 def check_tensors(path: Path) -> None:

@@ -124,7 +124,7 @@ def summary(card: Card, folder: Path) -> str:
     return '\n'.join((
         f'{folder}: {card.name}, {len(card.classes)} classes, {card.kind}, '
         f'{card.parameters / 1e6:.1f} million parameters',
-        *(f'{name}: {card.files[name]["bytes"]} bytes, SHA-256 {card.files[name]["sha256"]}'
+        *(f'{name}: {card.files[name].bytes} bytes, SHA-256 {card.files[name].sha256}'
           for name in (CONFIG, WEIGHTS)),
         f'load with: colonnade.load({str(folder)!r})',
     ))

@@ -1,5 +1,15 @@
 """A model behind a web page and a JSON API, for one machine and its users."""
+from importlib.util import find_spec
+
+from colonnade.common.errors import UserError
+
 from ..options import ServeOptions
-from .server import serve
+
+for _name in ('fastapi', 'uvicorn', 'python_multipart'):
+    if find_spec(_name) is None:
+        raise UserError(
+            f"the server needs {_name}: run pip install '.[serve]' in Colonnade's source")
+
+from .server import serve  # noqa: E402
 
 __all__ = ['ServeOptions', 'serve']

@@ -1,23 +1,22 @@
-"""Starts the server: address, model, folder for files of the page."""
+"""Start of the server: address, model, application."""
 from __future__ import annotations
 
 import asyncio
 import errno
 import logging
 import math
-import os
 import socket
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from functools import partial
-from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
+
+import uvicorn
 
 from colonnade.common.errors import FileError, UserError
 from colonnade.configs import find_config
@@ -26,10 +25,14 @@ from colonnade.models.fusion import is_fused
 from .. import Model, load
 from ..loading import CHECKPOINTS
 from ..options import ServeOptions
+from .connection_limits import LimitedProtocol
+from .json_api import build_api
+from .middleware import RequestGuard
 from .service import Service, affordable_pixels
+from .static_page import add_page
 from .uploads import MEGABYTE, Limits
 
-SECONDS_TO_END = 1  # for open pages, when all is answered
+SECONDS_TO_END = 1  # for open connections, when all is answered
 SECONDS_TO_FINISH = 20  # for requests in work; Kubernetes kills after 30
 
 
@@ -38,14 +41,13 @@ def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:
 
     Args:
         options: Options of the server.
-        load_figures: Returns what draws figures, see :class:`~.web_page.Figures`. It is called once
-            all options are checked.
+        load_figures: Returns the module that draws figures, see :class:`~.json_api.Figures`. It is
+            called once all options are checked.
 
     Raises:
         OSError: If the address is in use or is none of this machine's, or a file is missing.
-        ValueError: If gradio is missing, or config, weights and options do not fit each other.
+        ValueError: If config, weights and options do not fit each other.
     """
-    require_gradio()
     check_limits(options)
     allowed_hosts = tuple(map(check_host, options.allowed_host))
     with ExitStack() as stack:
@@ -63,16 +65,11 @@ def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:
                     batch_size=options.batch_size,
                     timeout=options.timeout,
                     load_plain=load_plain)))
-        folder = stack.enter_context(temporary_folder())
         app = build_app(
-            service,
-            folder,
-            load_figures(),
-            loopback=is_loopback(listener),
-            allowed_hosts=allowed_hosts)
+            service, load_figures(), loopback=is_loopback(listener), allowed_hosts=allowed_hosts)
         announce(listener)
         with suppress(KeyboardInterrupt):  # which uvicorn raises again at its end
-            server_of(app, service).run(sockets=[listener])
+            Server(app, service).run(sockets=[listener])
 
 
 def load_models(options: ServeOptions) -> tuple[Model, Callable[[], Model] | None]:
@@ -91,12 +88,6 @@ def load_models(options: ServeOptions) -> tuple[Model, Callable[[], Model] | Non
         trust=options.trust)
     model = load_plain(fuse=options.fuse, amp=options.amp)
     return model, load_plain if is_fused(model.module) or options.amp else None
-
-
-def require_gradio() -> None:
-    """Raise a ValueError if the page cannot be built."""
-    if find_spec('gradio') is None:
-        raise UserError("the page needs gradio: run pip install '.[serve]' in Colonnade's source")
 
 
 def require_weights(options: ServeOptions) -> None:
@@ -182,73 +173,54 @@ def announce(listener: socket.socket) -> None:
     print(f'serving on http://{name}:{port} (Ctrl-C ends)', flush=True)
 
 
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """A folder for the files of the page, removed at the end; Gradio uses it and no other."""
-    names = ('GRADIO_TEMP_DIR', 'GRADIO_EXAMPLES_CACHE', 'GRADIO_ANALYTICS_ENABLED')
-    before = {name: os.environ.get(name) for name in names}
-    with tempfile.TemporaryDirectory(prefix='colonnade-') as name:
-        folder = Path(name).resolve()
-        os.environ.update(zip(names, (str(folder), str(folder / 'examples'), 'False'), strict=True))
-        try:
-            yield folder
-        finally:
-            for key, value in before.items():
-                os.environ.pop(key, None)
-                if value is not None:
-                    os.environ[key] = value
-
-
 def build_app(service: Service,
-              folder: Path,
               figures: Any,
               *,
               loopback: bool,
               allowed_hosts: tuple[str, ...] = ()) -> Any:
-    """Page and API behind the guard; an ASGI application.
+    """Return page and API behind the guard, an ASGI application.
 
     Args:
-        service: That answers.
-        folder: Of :func:`temporary_folder`.
-        figures: See :class:`~.web_page.Figures`.
-        loopback: Whether only this machine may ask.
+        service: Service that answers.
+        figures: Module that draws figures, see :class:`~.json_api.Figures`.
+        loopback: Whether only this machine may send requests.
         allowed_hosts: Names of this server behind a proxy.
     """
-    from .json_api import build_api  # take seconds, and may be missing
-    from .middleware import Guard
-    from .web_page import mount_page
-    app = mount_page(build_api(service), service, folder, figures)
+    app = build_api(service, figures)
+    add_page(app)
     app.add_middleware(
-        Guard, service=service, loopback=loopback, folder=str(folder), allowed_hosts=allowed_hosts)
+        RequestGuard, service=service, loopback=loopback, allowed_hosts=allowed_hosts)
     return app
 
 
-def server_of(app: Any, service: Service) -> Any:
-    """The server of an application; open pages do not delay its end, and requests in work do."""
-    import uvicorn
+class Server(uvicorn.Server):
+    """Server that answers the requests in progress before it ends.
 
-    from .connection_limits import LimitedProtocol
+    Args:
+        app: ASGI application.
+        service: Service behind it.
+    """
 
-    class Server(uvicorn.Server):
-        """Answers what is in work, and ends without reports on the pages that it cuts off."""
+    def __init__(self, app: Any, service: Service) -> None:
+        self.service = service
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=LimitedProtocol,
+                log_config=None,  # which would close the files of all loggers of the process
+                log_level='warning',
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=SECONDS_TO_END))
 
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            logging.getLogger('uvicorn.error').setLevel(logging.CRITICAL)
-            service.ending = True
-            for each in self.servers:
-                each.close()  # accept no further connections
-            last = monotonic() + min(service.timeout, SECONDS_TO_FINISH)
-            while service.is_working() and monotonic() < last and not self.force_exit:
-                await asyncio.sleep(0.05)
-            service.close()
-            await super().shutdown(sockets)
-
-    config = uvicorn.Config(
-        app,
-        http=LimitedProtocol,
-        log_config=None,  # which would close the files that all loggers of the process write to
-        log_level='warning',
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=SECONDS_TO_END)
-    return Server(config)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End when nothing is in progress, or after :data:`SECONDS_TO_FINISH`."""
+        logging.getLogger('uvicorn.error').setLevel(logging.CRITICAL)  # of connections cut off
+        self.service.ending = True
+        for each in self.servers:
+            each.close()  # accept no further connections
+        last = monotonic() + min(self.service.timeout, SECONDS_TO_FINISH)
+        while self.service.is_working() and monotonic() < last and not self.force_exit:
+            await asyncio.sleep(0.05)
+        self.service.close()
+        await super().shutdown(sockets)

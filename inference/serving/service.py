@@ -2,11 +2,9 @@
 from __future__ import annotations
 
 import logging
-import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as Late  # Python 3.10 has another TimeoutError
+from concurrent.futures import TimeoutError as FutureTimeoutError  # not TimeoutError in Python 3.10
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -15,11 +13,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from colonnade.common.errors import UserCodeError
 
 from .. import ImageError, Model
-from ..results import Result
+from ..results import Instances, Result
 from .uploads import Limits, read_upload
 from .worker import Worker, WorkerClosed
 
@@ -27,14 +26,13 @@ CAPACITY = 32  # requests at a time
 IMAGES = 2  # that are decoded or drawn at a time: each takes memory
 TIMEOUT = 120.  # seconds
 RESULT_BYTES = 2 * 10**9  # that an answer may take while it is made
-KEPT_BYTES = 512 * 10**6  # of images that can be drawn again
 
 logger = logging.getLogger(__name__)
 
-ENDING = 'the server ends: try again in a minute'
+SHUTDOWN_MESSAGE = 'the server ends: try again in a minute'
 
 
-class Busy(RuntimeError):
+class ServerBusyError(RuntimeError):
     """As many requests are being answered as can be."""
 
 
@@ -42,26 +40,32 @@ class ModelError(RuntimeError):
     """The model failed on an image that it was expected to take."""
 
 
-class TimedOut(RuntimeError):
+class RequestTimeoutError(RuntimeError):
     """The answer took too long."""
 
 
 @dataclass(frozen=True)
-class Served:
-    """An answer, and how long it took in seconds.
+class Prediction:
+    """What a model found in an image, and how long it took in seconds.
 
     Attributes:
         image: RGB values, ``(H, W, 3)``, uint8.
         result: What the model found in it.
-        decoding: Until the image was prepared.
-        waiting: For other users' images.
-        computing: Of the model, with those of the same batch.
+        decoding: Time until the image was prepared.
+        waiting: Time in the queue, behind images of other users.
+        computing: Time of the model, including the other images of the batch.
     """
     image: np.ndarray
     result: Result
     decoding: float
     waiting: float
     computing: float
+
+    def draw(self, *, threshold: float, opacity: float) -> Image.Image:
+        """Return the image with what was found in it."""
+        if isinstance(self.result, Instances):
+            return self.result.draw(self.image, threshold=threshold, opacity=opacity)
+        return self.result.draw(self.image, opacity=opacity)
 
 
 class Places:
@@ -76,15 +80,15 @@ class Places:
         self._lock = Lock()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def take(self) -> Iterator[None]:
         """Context manager that takes a place.
 
         Raises:
-            Busy: If there is none.
+            ServerBusyError: If there is none.
         """
         with self._lock:
             if self.num_taken >= self.capacity:
-                raise Busy('too many requests at once: try again in a few seconds')
+                raise ServerBusyError('too many requests at once: try again in a few seconds')
             self.num_taken += 1
         try:
             yield
@@ -102,10 +106,9 @@ class Service:
         timeout: Seconds until a request is given up.
         uploads: Places for requests that send a file, taken before the file is read.
         ending: Whether the server takes no further requests; those in work go on.
-        kept: Answers that can be drawn again.
         images: Held while an image is decoded or drawn.
-        plain: Gives the model neither fused nor in half precision, for pictures of what it looks
-            at: by ``load_plain`` at the first call, or else ``model``. Used by the thread alone.
+        load_plain: Returns the model neither fused nor in half precision, for figures of what it
+            looks at. Loaded at the first call, if it is not ``model``. Used by the thread alone.
     """
 
     def __init__(self,
@@ -117,26 +120,25 @@ class Service:
                  timeout: float = TIMEOUT,
                  load_plain: Callable[[], Model] | None = None) -> None:
         self.model, self.limits, self.timeout = model, limits, timeout
-        self.plain = cache(load_plain or (lambda: model))
-        self.kept = Kept(KEPT_BYTES)
+        self.load_plain = cache(load_plain or (lambda: model))
         self._worker = Worker(batch_size or model.default_batch_size)
         self.uploads, self._places = Places(capacity), Places(capacity)
         self.ending = False
         self.images = BoundedSemaphore(IMAGES)
 
-    def predict(self, content: bytes) -> Served:
+    def predict(self, content: bytes) -> Prediction:
         """What the model finds in an image.
 
         Args:
             content: Of an image file.
 
         Raises:
-            Busy: If too many requests wait.
+            ServerBusyError: If too many requests wait.
             ImageError: If it is no image that can be used.
             ModelError: If the model fails.
-            TimedOut: If it takes too long.
+            RequestTimeoutError: If it takes too long.
         """
-        with self._places.one():
+        with self._places.take():
             start = perf_counter()
             with self.images:
                 image = read_upload(content, self.limits)
@@ -145,17 +147,27 @@ class Service:
             result, computing = self._answer_of(self._worker.submit, self._compute, data,
                                                 tuple(data['inputs'].shape))
             waiting = perf_counter() - decoded - computing
-            return Served(image, result, decoded - start, max(0., waiting), computing)
+            return Prediction(image, result, decoded - start, max(0., waiting), computing)
+
+    def read(self, content: bytes) -> np.ndarray:
+        """Return the RGB values of an image file, ``(H, W, 3)``, uint8.
+
+        Raises:
+            ImageError: If it is no image that can be used.
+            ServerBusyError: If too many requests wait.
+        """
+        with self._places.take(), self.images:
+            return read_upload(content, self.limits)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function that uses the model returns.
 
         Raises:
-            Busy: If too many requests wait.
+            ServerBusyError: If too many requests wait.
             ModelError: If the function fails.
-            TimedOut: If it takes too long.
+            RequestTimeoutError: If it takes too long.
         """
-        with self._places.one():
+        with self._places.take():
             return self._answer_of(self._worker.call, function, *arguments)
 
     def is_working(self) -> bool:
@@ -163,7 +175,7 @@ class Service:
         return self.uploads.num_taken + self._places.num_taken > 0
 
     def close(self) -> None:
-        """Give up all requests: those in work raise :class:`Busy`."""
+        """Give up all requests: those in work raise :class:`ServerBusyError`."""
         self.ending = True
         self._worker.close()
 
@@ -171,19 +183,19 @@ class Service:
         try:
             future = submit(*arguments)
         except WorkerClosed:
-            raise Busy(ENDING) from None
+            raise ServerBusyError(SHUTDOWN_MESSAGE) from None
         try:
             return future.result(self.timeout)
-        except Late:
+        except FutureTimeoutError:
             future.cancel()
-            raise TimedOut(f'no answer within {self.timeout:g} seconds') from None
+            raise RequestTimeoutError(f'no answer within {self.timeout:g} seconds') from None
         except CancelledError:
-            raise Busy(ENDING) from None
+            raise ServerBusyError(SHUTDOWN_MESSAGE) from None
         except ImageError as error:
             if isinstance(error, UserCodeError):
                 logger.exception('the model failed')
             raise
-        except Exception as error:
+        except Exception as error:  # of somebody's model
             logger.exception('the model failed')
             raise ModelError(f'the model failed: {type(error).__name__}: {error}') from error
 
@@ -192,40 +204,6 @@ class Service:
         results = [self.model.result(sample) for sample in self.model.run(batch)]
         seconds = perf_counter() - start
         return [(result, seconds) for result in results]
-
-
-class Kept:
-    """The latest answers, as many as fit in memory, by keys that cannot be guessed."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self._served: OrderedDict[str, Served] = OrderedDict()
-        self._lock = Lock()
-
-    def put(self, served: Served) -> str:
-        """Keep an answer; returns its key."""
-        key = secrets.token_hex()
-        with self._lock:
-            self._served[key] = served
-            while len(self._served) > 1 and self._num_bytes() > self.max_bytes:
-                self._served.popitem(last=False)
-        return key
-
-    def get(self, key: str | None) -> Served | None:
-        """An answer; None if it is kept no longer."""
-        with self._lock:
-            if key is None or key not in self._served:
-                return None
-            self._served.move_to_end(key)
-            return self._served[key]
-
-    def drop(self, key: str | None) -> None:
-        """Forget an answer."""
-        with self._lock:
-            self._served.pop(key or '', None)
-
-    def _num_bytes(self) -> int:
-        return sum(served.image.nbytes for served in self._served.values())
 
 
 def affordable_pixels(model: Model) -> int:

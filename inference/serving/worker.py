@@ -95,7 +95,7 @@ class Worker:
             return
         try:
             answers = jobs[0].run([job.item for job in jobs])
-        except Exception as error:
+        except Exception as error:  # of somebody's model: its users are told, the thread goes on
             if len(jobs) > 1:
                 for job in jobs:
                     self._run([job])

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from helpers.fuzzing import TEXTS, changed_bytes, fuzz, limited
@@ -12,9 +11,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from colonnade.inference.serving.json_api import build_api
-from colonnade.inference.serving.middleware import Guard
+from colonnade.inference.serving.server import build_app
 from colonnade.inference.serving.service import Service
+from colonnade.visualization import figures
 
 PICTURE = shapes_image(0)
 FILES = {kind: file_of(PICTURE, kind) for kind in ('PNG', 'JPEG', 'GIF', 'WEBP', 'TIFF')}
@@ -24,12 +23,10 @@ QUERIES = ('', 'threshold=0.5', 'masks=rle', 'format=png', 'opacity=1', 'thresho
 
 
 @pytest.fixture(scope='module')
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def client() -> Iterator[TestClient]:
     """The API behind its guard; what its code raises comes up here."""
     with closing(Service(random_model('sem_fpn'), LIMITS)) as service:
-        app = build_api(service)
-        folder: Path = tmp_path_factory.mktemp('folder')
-        app.add_middleware(Guard, loopback=True, max_bytes=LIMITS.max_bytes, folder=str(folder))
+        app = build_app(service, figures, loopback=True)
         with TestClient(app, base_url='http://localhost') as found:
             yield found
 

@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -18,7 +17,7 @@ from PIL import Image
 
 from colonnade.configs import find_config
 from colonnade.inference import Model
-from colonnade.inference.serving.server import build_app, listen, server_of, temporary_folder
+from colonnade.inference.serving.server import Server, build_app, listen
 from colonnade.inference.serving.service import Service
 from colonnade.inference.serving.uploads import Limits
 from colonnade.settings.reading import read_config
@@ -66,14 +65,12 @@ class Live:
     Attributes:
         url: Where it is, without a slash at the end.
         model: That it serves.
-        folder: Where its page keeps files.
         reached: Addresses that this process connected to meanwhile.
         service: Behind it.
         server: uvicorn's.
     """
     url: str
     model: CountingModel
-    folder: Path
     reached: list[Any]
     service: Service
     server: Any
@@ -90,14 +87,13 @@ def live_server(model: CountingModel, **settings: Any) -> Iterator[Live]:
 
     sys.addaudithook(watch)  # stays for good
     service = Service(model, LIMITS, **settings)
-    with closing(service), temporary_folder() as folder, closing(listen('127.0.0.1', 0)) as socket:
-        server = server_of(
-            build_app(service, folder, figures, loopback=True, allowed_hosts=HOSTS), service)
+    with closing(service), closing(listen('127.0.0.1', 0)) as socket:
+        server = Server(build_app(service, figures, loopback=True, allowed_hosts=HOSTS), service)
         thread = Thread(target=server.run, kwargs=dict(sockets=[socket]), daemon=True)
         thread.start()
         try:
-            yield Live(f'http://127.0.0.1:{socket.getsockname()[1]}', model, folder, reached,
-                       service, server)
+            yield Live(f'http://127.0.0.1:{socket.getsockname()[1]}', model, reached, service,
+                       server)
         finally:
             server.should_exit = True
             thread.join(PATIENCE)
