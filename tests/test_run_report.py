@@ -128,7 +128,9 @@ def test_ap_of_classes_is_that_of_the_metric(kind: str, real_data: dict[str, Pat
 def test_data_without_cocos_metric(real_data: dict[str, Path]) -> None:
     """Annotations then come from the data set, and images go by their indices."""
     dataset = coco_val(real_data['coco'])
-    found = [Detections.from_sample(sample, index, None) for index, sample in enumerate(shaken(dataset))]
+    found = [
+        Detections.from_sample(sample, index, None) for index, sample in enumerate(shaken(dataset))
+    ]
     truth = find_truth([], dataset)
     assert truth is not None and truth.by_index
     assert 0.02 < np.nanmean(compute_average_precision(truth, found, 'segm').ap) < 0.9
@@ -392,7 +394,10 @@ def test_a_long_curve_is_drawn_with_few_points() -> None:
 
 
 def test_legends_stand_above_curves() -> None:
-    drawn = run_plots.draw_curves({'loss': [(1, 2.), (9, 1.)], 'loss_cls': [(1, 1.), (9, 2.)]}, 'loss')
+    drawn = run_plots.draw_curves({
+        'loss': [(1, 2.), (9, 1.)],
+        'loss_cls': [(1, 1.), (9, 2.)]
+    }, 'loss')
     render_figure(drawn)  # which lays it out
     legend, axes = drawn.legends[0].get_window_extent(), drawn.axes[0].get_window_extent()
     assert legend.y0 >= axes.y1

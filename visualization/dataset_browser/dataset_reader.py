@@ -207,8 +207,8 @@ def merge_sets(parts: Sequence[ImageSet]) -> ImageSet:
         starts = np.cumsum([0, *map(len, parts)]).tolist()
         labels = [np.array([names.index(name) for name in part.classes], dtype=np.int64)
                   for part in parts]  # yapf: disable
-        objects = join_objects([part.objects for part in parts if part.objects is not None],
-                               starts, labels)
+        objects = join_objects([part.objects for part in parts if part.objects is not None], starts,
+                               labels)
     elif any(part.classes != names for part in parts):
         raise UserError('the data sets of the config have label maps of different classes')
     left_out = sum((Counter(part.left_out) for part in parts), Counter[str]())

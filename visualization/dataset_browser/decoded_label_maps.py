@@ -65,8 +65,9 @@ def count_labels(data: ImageSet, indices: Sequence[int],
             rows.append(row)
         report(done)
     table = np.array(rows, dtype=np.int64).reshape(-1, 5 + num_classes)
-    return LabelCounts(np.array(images, dtype=np.int64), table[:, :2], table[:, 2], table[:, 3],
-                       table[:, 4:], errors)
+    return LabelCounts(
+        np.array(images, dtype=np.int64), table[:, :2], table[:, 2], table[:, 3], table[:, 4:],
+        errors)
 
 
 def find_islands(labels: np.ndarray, num_classes: int) -> list[tuple[float, float]]:

@@ -53,8 +53,8 @@ class Objects:
         types = (np.int64, np.int64, np.float64, np.float64, bool, np.int64)
         images, labels, boxes, *others = map(np.array, columns, types)
         order = np.argsort(images, kind='stable')
-        sorted_columns = (column[order] for column in (images, labels, boxes.reshape(-1, 4),
-                                                       *others))
+        sorted_columns = (
+            column[order] for column in (images, labels, boxes.reshape(-1, 4), *others))
         return cls(*sorted_columns, [masks[index] for index in order])
 
     def __len__(self) -> int:

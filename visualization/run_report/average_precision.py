@@ -108,8 +108,8 @@ def find_truth(metrics: Iterable[BaseMetric], dataset: Any) -> CocoTruth | None:
         for annotation in api.anns.values():
             annotation.setdefault('iscrowd', 0)
         places = [classes.index(api.cats[each]['name']) for each in metric.cat_ids]
-        return CocoTruth(api, metric.img_ids, metric.cat_ids, places, len(classes),
-                         metric.iou_thrs, limit)
+        return CocoTruth(api, metric.img_ids, metric.cat_ids, places, len(classes), metric.iou_thrs,
+                         limit)
     api = get_coco_library()[0]()
     with redirect_stdout(StringIO()):  # pycocotools prints its progress
         api.dataset = build_coco_content(dataset)

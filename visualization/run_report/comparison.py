@@ -214,8 +214,9 @@ def build_data_sections(runs: Runs) -> list[Section]:
     for split in ('training', 'validation'):
         data = [get_data(run, split) for run in runs.values()]
         rows.append([f'{split}, images', *(images for images, _ in data)])
-        rows.append([f'{split}, hashes',
-                     *(' '.join(map(shorten_hash, hashes)) or None for _, hashes in data)])
+        rows.append([
+            f'{split}, hashes', *(' '.join(map(shorten_hash, hashes)) or None for _, hashes in data)
+        ])
     text = f'Of each hash, the first {NUM_DIGITS} of 64 digits.'
     return [Section('Data', text, tables=[Table(['', *runs], rows)])]
 

@@ -18,8 +18,8 @@ def build_metric_sections(run: Run) -> list[Section]:
     if best is None or last is None:
         return [Section('Metrics', 'No evaluation has measured anything.')]
     rows = [[key, *(get_metric(each, key) for each in (best, last))] for key in last['metrics']]
-    table = Table(
-        ['metric', f'best: iteration {best["iteration"]}', f'last: {last["iteration"]}'], rows)
+    table = Table(['metric', f'best: iteration {best["iteration"]}', f'last: {last["iteration"]}'],
+                  rows)
     key = run.main_metric or ''
     mark = best['iteration'], best['metrics'][key]
     text = (f'The best evaluation is that of the {"lowest" if run.lower_is_better else "highest"} '

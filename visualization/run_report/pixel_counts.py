@@ -34,8 +34,8 @@ class PixelCounts:
     num_classes: int
 
     @classmethod
-    def from_labels(cls, predicted: torch.Tensor, truth: torch.Tensor, index: int,
-                    num_classes: int, ignored: int) -> PixelCounts:
+    def from_labels(cls, predicted: torch.Tensor, truth: torch.Tensor, index: int, num_classes: int,
+                    ignored: int) -> PixelCounts:
         """Count and shrink a label map.
 
         Args:

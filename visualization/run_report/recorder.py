@@ -207,14 +207,15 @@ class RunRecord(Hook):
                 samples = [int(index) for index in chosen if index in images]
                 content['samples'] = [get_file_name(dataset, index) for index in samples]
                 for number, index in enumerate(samples):
-                    self.draw(dataset, images[index], legend, folder.parent /
-                              f'truth_{number}.jpg', folder / f'sample_{number}.jpg')
+                    self.draw(dataset, images[index], legend, folder.parent / f'truth_{number}.jpg',
+                              folder / f'sample_{number}.jpg')
                 if self.is_best(folder.parent, content):
                     for old in folder.parent.glob('iter_*/worst_*.jpg'):
                         old.unlink()
                     for number, each in enumerate(details['worst']):
-                        self.draw(dataset, images[each['index']], legend, folder /
-                                  f'worst_{number}_truth.jpg', folder / f'worst_{number}.jpg')
+                        self.draw(dataset, images[each['index']], legend,
+                                  folder / f'worst_{number}_truth.jpg',
+                                  folder / f'worst_{number}.jpg')
         finally:
             content['seconds'] = round(time.monotonic() - self.evaluation_start, 3)
             write_json(folder / record_folder.EVALUATION, content)

@@ -96,8 +96,7 @@ def draw_precision_recall(lines: Sequence[dict[str, Any]], classes: Sequence[str
         style: dict[str, Any] = dict(color='black', linewidth=2.4, label='mean of classes')
         if line['label'] is not None:
             name = shorten_label(classes[line['label']], MAX_NAME)
-            style = dict(
-                color=next(colors), linewidth=1.2, label=f'{name} {precision.mean():.2f}')
+            style = dict(color=next(colors), linewidth=1.2, label=f'{name} {precision.mean():.2f}')
         axes.plot(np.linspace(0, 1, len(precision)), precision, **style)
     axes.set(xlabel='recall', ylabel='precision at IoU 0.5', xlim=(0, 1), ylim=(0, 1.02))
     axes.legend(frameon=False, fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))

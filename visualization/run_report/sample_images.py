@@ -57,8 +57,9 @@ def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
     """
     if isinstance(result, LabelMap):
         scene = Scene.from_result(result, pixels)
-        return result.changed(size=pixels.shape[:2], labels=scene.label_map).draw(
-            pixels, legend=is_named)
+        return result.changed(
+            size=pixels.shape[:2], labels=scene.label_map).draw(
+                pixels, legend=is_named)
     result = result.above(MIN_SCORE)
     captions = [f'{name} {score:.2f}' if has_scores else name
                 for name, score in zip(result.names, result.scores, strict=True)]  # yapf: disable
