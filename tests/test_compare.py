@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NO_WORKERS, SHORT, config
 
 from colonnade.common.plots import COLORS
 from colonnade.visualization.html_pages import Table
-from colonnade.visualization.run_report.comparison import (compare, metric_plots, read_runs,
-                                                           sample_section)
-from colonnade.visualization.run_report.comparison_text import text_of
-from colonnade.visualization.run_report.record_folder import Run
+from colonnade.visualization.run_report.comparison import (compare, compare_samples, plot_metrics,
+                                                           read_runs)
+from colonnade.visualization.run_report.record_folder import RecordedRun
 
 
 def changed(run: Path, name: str, **values: Any) -> Path:
@@ -24,19 +22,6 @@ def changed(run: Path, name: str, **values: Any) -> Path:
     path = copy / 'record/run.json'
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
     return copy
-
-
-@pytest.fixture(scope='module')
-def detector(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a detector, of one iteration."""
-    from conftest import tool_runner
-    work_dir = tmp_path_factory.mktemp('detector') / 'detector'
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
-        tool_runner(monkeypatch)('train', config('mask_rcnn'), '--data-root', shapes / 'coco',
-                                 '--work-dir', work_dir, *SHORT, 'train_cfg.max_iters=1',
-                                 'train_cfg.val_interval=1', *NO_WORKERS)
-    return work_dir
 
 
 def cells(table: Table) -> dict[Any, list[Any]]:
@@ -84,7 +69,7 @@ def test_only_the_same_images_stand_side_by_side(trained: Path) -> None:
         changed(trained, 'silent', data={}),
         changed(trained, 'colours', palette=palette)
     ])
-    sections = {section.title: section for section in sample_section(runs)}
+    sections = {section.title: section for section in compare_samples(runs)}
     assert list(sections) == [
         'Samples: run, same', 'Samples: images', 'Samples: silent', 'Samples: colours'
     ]
@@ -99,18 +84,24 @@ def test_only_the_same_images_stand_side_by_side(trained: Path) -> None:
 def test_a_run_has_one_colour_in_all_plots(tmp_path: Path) -> None:
     metrics = ('mIoU', 'mAP'), ('mAP', )
     runs = {
-        f'{number}': Run(tmp_path, {}, [dict(iteration=1, metrics=dict.fromkeys(keys, 0.5))])
+        f'{number}': RecordedRun(tmp_path, {},
+                                 [dict(iteration=1, metrics=dict.fromkeys(keys, 0.5))])
         for number, keys in enumerate(metrics)
     }
     found = {
         key: {line.get_label(): line.get_color() for line in drawn.axes[0].lines}
-        for key, drawn in metric_plots(runs)
+        for key, drawn in plot_metrics(runs)
     }  # yapf: disable
     assert found == {'mIoU': {'0': COLORS[0]}, 'mAP': {'0': COLORS[0], '1': COLORS[1]}}
-    assert all(drawn.legends for _, drawn in metric_plots(runs))
+    assert all(drawn.legends for _, drawn in plot_metrics(runs))
 
 
-def test_runs_of_two_kinds(trained: Path, detector: Path, tmp_path: Path) -> None:
+def test_runs_of_two_kinds(trained: Path, tmp_path: Path) -> None:
+    detector = changed(trained, 'detector', kind='masks', main_metric='coco/bbox_mAP')
+    path = detector / 'record/iter_2/evaluation.json'
+    evaluation = json.loads(path.read_text()) | dict(metrics={'coco/bbox_mAP': 0.5})
+    path.write_text(json.dumps(evaluation))
+    (path.parent / 'details.json').write_text('{"classes": {"bbox_ap": [0.5, 0.5, 0.5, 0.5]}}')
     (runs, metrics, _), _ = compare([trained, detector], tmp_path / 'page.html')
     assert cells(runs)['model'] == ['segmenter', 'detector with masks']
     assert cells(metrics)['mIoU'][1] is None and cells(metrics)['coco/bbox_mAP'][0] is None
@@ -163,8 +154,8 @@ def test_the_tool(run_tool: Callable, trained: Path, tmp_path: Path,
 
 def test_a_table_in_a_terminal() -> None:
     table = Table(['name', 'value'], [['a\nb', 1.5], ['c' * 99, None]], 'caption')
-    lines = text_of(table).splitlines()
+    lines = table.format_text().splitlines()
     assert lines[:3] == ['caption', 'name' + ' ' * 38 + 'value', 'a b' + ' ' * 41 + '1.5']
     assert lines[3].startswith('…' + 'c' * 39) and lines[3].endswith('–')
-    assert text_of(Table(['', ''], [['a' * 60 + '.type', 'b' * 60]])).endswith('b…')
-    assert text_of(Table(['n'], [[n] for n in range(50)])).endswith('39\nand 10 more')
+    assert Table(['', ''], [['a' * 60 + '.type', 'b' * 60]]).format_text().endswith('b…')
+    assert Table(['n'], [[n] for n in range(50)]).format_text().endswith('39\nand 10 more')

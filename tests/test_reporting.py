@@ -14,8 +14,12 @@ from PIL import Image
 from colonnade.common.plots import escape_math, new_figure, render_figure
 from colonnade.inference import Instances, LabelMap, Model, load
 from colonnade.inference.ground_truth import truth_of
-from colonnade.visualization.html_pages import Section, Table, sample_section, write_page
-from colonnade.visualization.html_pages.page import address, columns
+from colonnade.visualization import dataset_browser
+from colonnade.visualization.html_pages import (Section, Table, build_sections, sample_section,
+                                                write_page)
+from colonnade.visualization.html_pages.page import count_columns, encode_image
+from colonnade.visualization.run_report import comparison, report_page
+from colonnade.visualization.run_report.record_folder import RecordedRun
 
 
 def root(shapes: Path, head: str) -> dict[str, str]:
@@ -24,8 +28,12 @@ def root(shapes: Path, head: str) -> dict[str, str]:
 
 def test_pictures_are_in_the_page_and_texts_are_text(tmp_path: Path) -> None:
     picture = Image.new('RGB', (3, 2), 'red')
-    section = Section('<b>', [('box mAP', '50.2')], [('a&b', (1, 2, 3))], [('"x"', picture)],
-                      ['colonnade serve <config>'])
+    section = Section(
+        '<b>',
+        tables=[Table((), [('box mAP', '50.2')])],
+        legend=[('a&b', (1, 2, 3))],
+        images=[('"x"', picture)],
+        commands=['colonnade serve <config>'])
     write_page(tmp_path / 'page.html', 'Title', 'about', [section])
     text = (tmp_path / 'page.html').read_text()
     assert '<h2>&lt;b&gt;</h2>' in text and 'a&amp;b' in text and 'rgb(1, 2, 3)' in text
@@ -66,13 +74,38 @@ def test_tiles_have_titles_as_text(tmp_path: Path) -> None:
     text = (tmp_path / 'page.html').read_text()
     assert '<p>&lt;i&gt;</p>' in text and text.count('<img') == 8 and '--columns: 4' in text
     assert '<figcaption>iteration 7</figcaption>' in text
-    assert [columns(number) for number in (1, 2, 5, 6, 7, 13)] == [1, 2, 5, 6, 4, 5]
+    assert [count_columns(number) for number in (1, 2, 5, 6, 7, 13)] == [1, 2, 5, 6, 4, 5]
 
 
 def test_photographs_are_smaller_than_drawings(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (100, 100, 3), dtype=np.uint8)
-    assert address(Image.fromarray(noise)).startswith('data:image/jpeg')
-    assert address(Image.new('RGBA', (9, 9))).startswith('data:image/png')
+    assert encode_image(Image.fromarray(noise)).startswith('data:image/jpeg')
+    assert encode_image(Image.new('RGBA', (9, 9))).startswith('data:image/png')
+
+
+def count_evaluations(run: RecordedRun) -> list[Section]:
+    """A toy section: one function, and one line in a table."""
+    return [Section('Toy', tables=[Table((), [('evaluations', len(run.evaluations))])])]
+
+
+def test_a_section_is_a_function_and_a_line(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(report_page.SECTIONS, 'Toy', count_evaluations)
+    monkeypatch.setitem(report_page.SECTIONS, 'Broken', lambda run: run.nothing)
+    text = report_page.write_report(trained).read_text()
+    assert '<h2>Toy</h2>' in text and '<td>evaluations</td>\n<td class=number>1</td>' in text
+    assert '<h2>Broken</h2>' in text and 'This part cannot be made: AttributeError' in text
+    titles = re.findall('<(?:h2|summary)>(.*)</', text)
+    assert [title for title in report_page.SECTIONS if title in titles] == \
+        [title for title in titles if title in report_page.SECTIONS]
+
+
+@pytest.mark.parametrize('sections', [comparison.SECTIONS, dataset_browser.sections.SECTIONS])
+def test_other_pages_are_tables_as_well(sections: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = Section('Toy')
+    for title in list(sections):
+        monkeypatch.setitem(sections, title, lambda subject: [])
+    monkeypatch.setitem(sections, 'Toy', lambda subject: [toy])
+    assert build_sections(sections, None) == [toy]
 
 
 def test_samples_of_a_trained_model(trained: Path, shapes: Path) -> None:
@@ -83,9 +116,9 @@ def test_samples_of_a_trained_model(trained: Path, shapes: Path) -> None:
         limit=2,
         cfg_options=root(shapes, 'sem_fpn'))
     names = sorted(path.name for path in (shapes / 'ade/images/validation').iterdir())
-    assert [name for name, _ in section.pictures] == names[:2]
+    assert [name for name, _ in section.images] == names[:2]
     assert section.legend[0][0] == 'background'
-    width, height = section.pictures[0][1].size
+    width, height = section.images[0][1].size
     assert height >= 256 and width > 2 * height
 
 

@@ -24,9 +24,9 @@ class CompareOptions:
 @file_errors()
 def main(options: CompareOptions) -> None:
     """Write the page, and print what sums it up."""
-    from colonnade.visualization.run_report import comparison, comparison_text  # takes seconds
-    tables, warnings = comparison.compare(options.runs, options.out)
-    print('\n\n'.join([*warnings, *map(comparison_text.text_of, tables)]))
+    from colonnade.visualization.run_report.comparison import compare  # takes seconds
+    tables, warnings = compare(options.runs, options.out)
+    print('\n\n'.join([*warnings, *(table.format_text() for table in tables)]))
     print(f'\nwritten: {options.out.resolve().as_uri()}')
 
 

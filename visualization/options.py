@@ -57,3 +57,8 @@ class BrowseOptions(ConfigOptions):
         metavar='N')
     seed: int = option('of all that is drawn at random (%(default)s)', 0)
     data_root: Path | str | None = option('where the data set lies')
+
+    @property
+    def splits(self) -> tuple[str, str]:
+        """Splits that are compared."""
+        return 'train', 'test' if self.split == 'test' else 'val'
