@@ -211,7 +211,7 @@ def half_precision(head: SimpleNamespace) -> None:
 
 
 TOOLS = {  # tool -> heads it always runs on, a detector and a segmenter; each head is among them
-    new_config: ('faster_rcnn', 'segmenter'),
+    new_config: ('cascade_mask_rcnn', 'segmenter'),
     new_classes: ('rtmdet_ins', 'linear'),
     layer_decay: ('dino', 'upernet'),
     tta: ('dino', 'mask_rcnn', 'segformer'),
