@@ -62,11 +62,7 @@ def problems_when_built(cfg: Config, *, step: bool) -> Iterator[Finding]:
 
 
 def step_problem(cfg: Config) -> Iterator[Finding]:
-    """Why a model cannot take a step of training, with a single block of its trunk.
-
-    Args:
-        cfg: Of a detector or segmenter on a trunk of ours.
-    """
+    """Why a model cannot take a step of training, with a single block of its trunk."""
     if (fault := trial_fault(with_light_trunk(cfg), gradients=True)) is not None:
         yield Finding(
             'training-step',

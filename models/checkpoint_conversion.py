@@ -67,11 +67,7 @@ def report(plan: Plan, checkpoint: dict[str, Any]) -> str:
 
 
 def write(plan: Plan, meta: dict[str, Any], out: Path) -> None:
-    """Write a converted file atomically.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a converted file atomically."""
     with replacing(out) as scratch:
         try:
             if out.suffix == '.safetensors':

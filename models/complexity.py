@@ -65,12 +65,7 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def build(config: Path) -> tuple[nn.Module, Config]:
-    """The model of a config, without memory.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no config of a detector or segmenter.
-    """
+    """The model of a config, without memory."""
     cfg = read_config(config)
     with build_error():
         model = build_without_memory(cfg.model)
@@ -111,11 +106,7 @@ def parts_of(model: nn.Module, height: int, width: int) -> Iterator[Part]:
 
 
 def count_part(name: str, part: nn.Module, *given: Any, **options: Any) -> tuple[int, Any]:
-    """Its multiply-adds and what it returns.
-
-    Raises:
-        ValueError: If it does not take what it is given.
-    """
+    """Its multiply-adds and what it returns."""
     try:
         return multiply_adds(partial(part, **options), *given)
     except ValueError:
@@ -127,11 +118,7 @@ def count_part(name: str, part: nn.Module, *given: Any, **options: Any) -> tuple
 
 
 def count_head(name: str, head: nn.Module, levels: Any, height: int, width: int) -> int:
-    """Multiply-adds of a head on the levels; some also take the images' sizes, and real tensors.
-
-    Raises:
-        ValueError: If it takes none of these.
-    """
+    """Multiply-adds of a head on the levels; some also take the images' sizes, and real tensors."""
     if 'batch_data_samples' in signature(head.forward).parameters:
         return count_for_real(name, head, levels, height, width)
     return count_part(name, head, levels)[0]

@@ -24,11 +24,7 @@ class Map(NamedTuple):
 
 
 def build(part: dict[str, Any]) -> nn.Module:
-    """A part of a model that takes no memory.
-
-    Raises:
-        ValueError: If it cannot be built.
-    """
+    """A part of a model that takes no memory."""
     with errors_of_others(f'{part.get("type")} cannot be built'):
         return build_without_memory(ConfigDict(part))
 
@@ -51,11 +47,7 @@ def run(part: nn.Module, inputs: Any) -> list[Tensor]:
 
 
 def maps_of(backbone: dict[str, Any], *resampling: dict[str, Any]) -> list[Map]:
-    """The maps that a backbone gives, or those that necks make of them.
-
-    Raises:
-        ValueError: If a part cannot be built or run.
-    """
+    """The maps that a backbone gives, or those that necks make of them."""
     size = backbone.get('img_size') or SIDE  # some take no other
     side = size[0] if isinstance(size, (list, tuple)) else size
     return shapes(
@@ -63,11 +55,7 @@ def maps_of(backbone: dict[str, Any], *resampling: dict[str, Any]) -> list[Map]:
 
 
 def levels_of(neck: dict[str, Any], maps: Sequence[Map]) -> list[Map]:
-    """What a neck makes of maps.
-
-    Raises:
-        ValueError: If it cannot be built or run.
-    """
+    """What a neck makes of maps."""
     return shapes(run_all((neck, ), tuple(as_tensors(maps))), SIDE)
 
 

@@ -144,11 +144,7 @@ def setting(probes: Probes) -> str:
 
 
 def write_tables(out: Path, rows: Sequence[Row], probes: Probes, failures: Sequence[str]) -> None:
-    """Write the table, the same as CSV, and the IoU of each class.
-
-    Raises:
-        OSError: If they cannot be written.
-    """
+    """Write the table, the same as CSV, and the IoU of each class."""
     failed = ''.join(f'\nFailed: {failure}\n' for failure in failures)
     command = shlex.join(['python', *sys.argv])
     write_text(out / 'table.md', f'{markdown(rows)}\n{setting(probes)}\n\n    {command}\n{failed}')
@@ -157,11 +153,7 @@ def write_tables(out: Path, rows: Sequence[Row], probes: Probes, failures: Seque
 
 
 def write_pictures(out: Path, rows: Sequence[Row], probes: Probes, cost: str) -> None:
-    """Draw quality against cost.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Draw quality against cost."""
     title = f'{len(probes.train)} + {len(probes.val)} images, {len(probes.classes)} classes, ' \
             f'{probes.size} pixels'
     for kind in ('png', 'svg'):

@@ -105,16 +105,7 @@ def work_dir_problem(cfg: Config) -> list[Finding]:
 
 
 def write(path: Path, config: str | Path, found: list[Finding]) -> None:
-    """What was found as JSON.
-
-    Args:
-        path: The file to write.
-        config: That was looked at.
-        found: What is wrong with it.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write what was found in a config as JSON."""
     counts = {f'{kind}s': sum(each.severity == kind for each in found) for kind in SEVERITIES}
     content = [each.to_json() for each in found]
     write_json(path, dict(config=str(config), **counts, findings=content))

@@ -23,10 +23,6 @@ def forbid_installing() -> None:
 
 
 def require_package(package: str) -> None:
-    """In place of mmengine's ``install_package``.
-
-    Raises:
-        ModuleNotFoundError: If the package is not installed.
-    """
+    """In place of mmengine's ``install_package``."""
     if not is_installed(package):
         raise ModuleNotFoundError(f'{package} is not installed, please install it yourself')

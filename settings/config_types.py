@@ -46,11 +46,7 @@ OF_DICTS = ('val_evaluator', 'test_evaluator', 'param_scheduler', 'custom_hooks'
 
 
 def kind_problems(cfg: Config) -> list[str]:
-    """Sections that have no settings, such as a model that is text.
-
-    Args:
-        cfg: Of which nothing is built.
-    """
+    """Sections that have no settings, such as a model that is text."""
     found: list[str] = []
     for path, kinds in SECTIONS.items():
         section = cfg.get(path) if path else cfg

@@ -24,12 +24,7 @@ class Source(str):
 
 
 def base_path(base: Path, out: Path) -> str:
-    """How a config names its base: from its own folder on where both may move together.
-
-    Args:
-        base: The config to start from.
-        out: The config that starts from it.
-    """
+    """How a config names its base: from its own folder on where both may move together."""
     base, folder = Path(os.path.realpath(base)), Path(os.path.realpath(out)).parent
     together = Path.cwd(), base.parent.parent  # a project, or the configs
     if any(base.is_relative_to(top) and folder.is_relative_to(top) for top in together):

@@ -59,12 +59,7 @@ def names_read_from(value: Any, path: list[str]) -> Set[str] | None:
 
 
 def names_of_type(kind: Any, *, is_wrapper: bool = False) -> Set[str] | None:
-    """Return the arguments of a class; None if it is not known or takes any.
-
-    Args:
-        kind: A class, or its name in a registry.
-        is_wrapper: Whether it is an optimizer wrapper, of which its constructor reads more.
-    """
+    """Return the arguments of a class; None if it is not known or takes any."""
     found = find_class(kind)
     if not inspect.isclass(found):
         return None

@@ -60,11 +60,7 @@ def apply_options(cfg: Config, options: dict[str, Any]) -> dict[str, str]:
 
 
 def set_option(cfg: Config, key: str, value: Any) -> None:
-    """Set what is at a path; mmengine merges dicts, and sets no other items of lists.
-
-    Raises:
-        ValueError: If mmengine cannot merge it.
-    """
+    """Set what is at a path; mmengine merges dicts, and sets no other items of lists."""
     parent, _, last = key.rpartition('.')
     current = cfg.to_dict()
     items = value_at(current, parent) if exists(current, parent) else None

@@ -34,11 +34,7 @@ class MissingPackageFileError(PackageError, MissingFileError):
 
 @contextmanager
 def package_errors(source: str | Path) -> Iterator[None]:
-    """Context manager that makes a PackageError of whatever an untrusted package leads to.
-
-    Args:
-        source: The package, for the message.
-    """
+    """Context manager that makes a PackageError of whatever an untrusted package leads to."""
     try:
         yield
     except (PackageError, MemoryError, torch.OutOfMemoryError):

@@ -45,11 +45,7 @@ Answer = TypeVar('Answer')
 
 
 def reading_config(function: Callable[[Named], Answer]) -> Callable[[Named], Answer]:
-    """Make a function raise a UserCodeError that names the config where a value is of no use.
-
-    Args:
-        function: Takes options that have a config.
-    """
+    """Make a function raise a UserCodeError that names the config where a value is of no use."""
 
     @wraps(function)
     def wrapped(options: Named) -> Answer:
@@ -160,12 +156,7 @@ def use_faster_coco_eval(cfg: Config) -> None:
 
 
 def check_metrics(cfg: Config, key: str) -> None:
-    """Raise a ValueError for metrics that mmengine's registry would not find, data once loaded.
-
-    Args:
-        cfg: Of a detector or segmenter.
-        key: ``val_evaluator`` or ``test_evaluator``.
-    """
+    """Raise a ValueError for metrics that mmengine's registry would not find, data once loaded."""
     parts = [(METRICS, metric) for metric in evaluators(cfg, (key, ))]
     if isinstance(cfg.get(key), dict) and 'metrics' in cfg[key]:
         parts.append((EVALUATOR, cfg[key]))

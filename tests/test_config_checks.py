@@ -21,7 +21,6 @@ from colonnade.settings.config_types import check_kinds, kind_problems
 from colonnade.settings.dataset_paths import (categories_of, check_data, evaluators, find_datasets,
                                               paths_of, redirect_data_root)
 from colonnade.settings.findings import errors_of
-from colonnade.settings.overrides import value_at
 from colonnade.settings.reading import check_metrics, read_config
 
 RECIPES = [
@@ -157,11 +156,12 @@ def test_trunks_of_other_patches_and_images_fit(kind: str, patch_size: int) -> N
 ])  # yapf: disable
 def test_what_is_not_known_is_left_alone(head: str, key: str, value: Any) -> None:
     cfg = read_config(config(head))
-    part, _, last = key.rpartition('.')
     if not key:
         cfg.merge_from_dict(value)
     else:
-        section = value_at(cfg, part)
+        section, (*parents, last) = cfg, key.split('.')
+        for parent in parents:
+            section = section[parent]
         section[last] = ConfigDict(value) if isinstance(value, dict) else value
     check_config(cfg, ALL)
 

@@ -14,9 +14,6 @@ def fold_batch_norms(model: nn.Module) -> list[str]:
 
     Each gets a convolution of its own: levels of RTMDet's head share theirs, and have norms of
     their own.
-
-    Returns:
-        A line, if there are any.
     """
     count = 0
     for module in model.modules():

@@ -150,9 +150,6 @@ def merge_bottlenecks(model: nn.Module) -> list[str]:
     """Make the heads of UperNet and PSPNet convolve before they upsample, in place.
 
     Heads of other classes, and hooked ones, stay as they are.
-
-    Returns:
-        A line for each.
     """
     replacements: dict[nn.Module, nn.Module] = {}
     for head in model.modules():

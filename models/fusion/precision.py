@@ -24,9 +24,6 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> list[str]:
     Args:
         model: To be evaluated under autocast in ``dtype`` alone; changed in place.
         dtype: A half type.
-
-    Returns:
-        A line on what was cast, if anything was.
     """
     inside = {id(m) for trunk in model.modules() if isinstance(trunk, ColumnarBackbone)
               for m in trunk.modules()}  # yapf: disable

@@ -16,11 +16,7 @@ SEGMENTER = 'mmseg.models.segmentors.encoder_decoder.EncoderDecoder'
 
 
 def fuse_pyramids(model: nn.Module) -> list[str]:
-    """Fuse the pyramids of a model, together with the lateral convolutions behind their levels.
-
-    Returns:
-        A line for each.
-    """
+    """Fuse the pyramids of a model, together with the lateral convolutions behind their levels."""
     lines = []
     for pyramid in [part for part in model.modules() if isinstance(part, Pyramid)]:
         if pyramid.fused:

@@ -84,12 +84,6 @@ def fuse_regions(model: nn.Module) -> list[str]:
 
     What it predicts stays the same to rounding. Layers that were replaced or hooked stay as they
     are.
-
-    Args:
-        model: A built model with weights, changed in place.
-
-    Returns:
-        A line for each kind of change.
     """
     done, replacements = Counter[str](), dict[nn.Module, nn.Module]()
     for module in model.modules():

@@ -17,7 +17,7 @@ def copy_as(kind: type[M], module: nn.Module, **attributes: object) -> M:
         module: The module to copy. Both share their state; only one should be used afterwards.
         attributes: Attributes that the copy has in addition.
     """
-    twin = kind.__new__(kind)
+    twin: M = kind.__new__(kind)  # type: ignore[call-overload]
     twin.__setstate__(vars(module) | attributes)
     return twin
 

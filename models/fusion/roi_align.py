@@ -140,13 +140,7 @@ def cells(low: Tensor, high: Tensor, num_cells: int, size: int, sampling_ratio: 
 
 
 def blocks(rows: Tensor, columns: Tensor, num_cells: int) -> Iterator[Tensor]:
-    """Indices of regions that have as many pixels in each cell, not too many at a time.
-
-    Args:
-        rows: Of pixels in a cell of each region, ``(k,)``.
-        columns: As ``rows``.
-        num_cells: Of a region.
-    """
+    """Indices of regions that have as many pixels in each cell, not too many at a time."""
     sizes, order = (rows << 32 | columns).sort(stable=True)
     _, counts = sizes.unique_consecutive(return_counts=True)
     for group in order.split(counts.tolist()):

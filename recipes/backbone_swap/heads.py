@@ -83,14 +83,7 @@ def fit_heads(model: dict[str, Any], before: Sequence[Map], after: Sequence[Map]
 
 
 def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
-    """Multiply the strides that heads state, or have by default, for patches of another size.
-
-    Args:
-        value: A part of a model, changed in place.
-        ratio: The new strides divided by the old.
-        path: Where the part is.
-        notes: Takes what is not known.
-    """
+    """Multiply the strides that heads state, or have by default, for patches of another size."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             scale_strides(item, ratio, f'{path}[{index}]', notes)

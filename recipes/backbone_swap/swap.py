@@ -114,12 +114,6 @@ def source(base: str, trunk: Trunk, content: dict[str, Any], notes: Notes) -> st
 def check_written(path: Path, expected: dict[str, Any], before: Config, notes: Notes) -> None:
     """Read a config, look whether its parts fit, and let its model take a step.
 
-    Args:
-        path: Of the config.
-        expected: What it must set.
-        before: The config that it starts from.
-        notes: Takes what is not the trunk's fault.
-
     Raises:
         ValueError: If it is not as expected, or does not fit together.
     """

@@ -136,14 +136,7 @@ def strides_of(theirs: Sequence[float], trunk: Trunk) -> list[float]:
 
 def new_neck(necks: list[Model], used: list[int], strides: list[float],
              trunk: Trunk) -> tuple[Any, list[Map]]:
-    """Return the neck, and the maps that leave the first of theirs.
-
-    Args:
-        necks: Theirs.
-        used: Which maps are read, of those that the first one got.
-        strides: Theirs.
-        trunk: What gives the maps.
-    """
+    """Return the neck, and the maps that leave the first of theirs."""
     width, patch = trunk.settings['embed_dim'], trunk.settings['patch_size']
     maps = [Map(width, stride) for stride in strides]
     pyramid = dict(type='ColumnarPyramid', in_channels=width, stride=patch)

@@ -75,11 +75,7 @@ def run_check(check: Check, cfg: Config, dataloaders: tuple[str, ...]) -> list[F
 
 def check_config(cfg: Config, dataloaders: tuple[str, ...],
                  further: Sequence[Check] = ()) -> list[Finding]:
-    """Raise a UserError that lists what does not fit in a config; return warnings.
-
-    Args:
-        cfg, dataloaders, further: See :func:`findings`.
-    """
+    """Raise a UserError that lists what does not fit in a config; return warnings."""
     return without_errors(findings(cfg, dataloaders, further))
 
 

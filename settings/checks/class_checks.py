@@ -20,12 +20,7 @@ OF_OTHER_NUMBERS = ('Panoptic', 'MOTChallenge')
 
 
 def class_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Finding]:
-    """Classes of the data that the heads, or the files, do not have.
-
-    Args:
-        cfg: Of a detector or segmenter, on any trunk.
-        dataloaders: Those that will be read.
-    """
+    """Classes of the data that the heads, or the files, do not have."""
     heads = list(heads_of_all_classes(cfg.model))
     differing: dict[tuple[str, int, str, int], list[str]] = {}
     for name, dataset in find_datasets(cfg, dataloaders):

@@ -50,15 +50,7 @@ class Levels:
 
 
 def differs(name: str, found: Any, expected: Any, reason: str, other: str) -> Iterator[Finding]:
-    """A setting that is not what it should be; none where it is not set.
-
-    Args:
-        name: Its key.
-        found: What it is.
-        expected: What it should be.
-        reason: Who says so.
-        other: The key that says so.
-    """
+    """Yield a finding if a setting is not what another key asks for; none if it is not set."""
     if found is None:
         return
     found, expected = (list(v) if isinstance(v, (list, tuple)) else v for v in (found, expected))
@@ -90,13 +82,7 @@ def head_problems(model: ConfigDict, levels: Levels) -> Iterator[Finding]:
 
 
 def parts_named(section: ConfigDict, name: str, path: str) -> Iterator[tuple[str, ConfigDict]]:
-    """Yield the keys and settings of a part of a model, which may be a list of parts.
-
-    Args:
-        section: The dict that the part is in.
-        name: Key of the part; nothing is yielded if it is not set.
-        path: Key of the section.
-    """
+    """Yield the keys and settings of a part of a model, which may be a list of parts."""
     parts = section.get(name) or []
     if not isinstance(parts, list):
         yield f'{path}.{name}', parts

@@ -109,13 +109,7 @@ def is_looked_up(kind: Any, path: list[str]) -> bool:
 
 
 def number_expected(cls: Any, path: list[str], key: str) -> str | None:
-    """The default of a setting that is a number, for a message; None if it may be something else.
-
-    Args:
-        cls: The class that takes it; None for what mmengine reads.
-        path: Of the dict that the setting stands in.
-        key: Its name.
-    """
+    """Return the default of a setting if it must be a number, for a message; else None."""
     if cls is None and path[-1].endswith('_dataloader'):
         cls = DataLoader
     parameter = parameter_of(cls, key)

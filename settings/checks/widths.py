@@ -63,11 +63,7 @@ def width_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def described(kind: type[ColumnarBackbone], backbone: ConfigDict) -> Trunk:
-    """The maps of a trunk, by its config.
-
-    Raises:
-        ValueError: If there is no such architecture.
-    """
+    """The maps of a trunk, by its config."""
     if 'arch' not in backbone:
         raise UserError(f'{kind.__name__} has no default')
     settings = kind.variants.complete(backbone.arch)
