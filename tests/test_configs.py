@@ -71,10 +71,6 @@ def leaf_id(leaf: Path) -> str:
     return f'{leaf.parent.name}/{leaf.stem}'
 
 
-every_leaf = pytest.mark.parametrize('leaf', LEAVES, ids=leaf_id)
-published_leaf = pytest.mark.parametrize('leaf', PUBLISHED, ids=leaf_id)
-
-
 def name_of(trunk: str, arch: str) -> str:
     return arch if trunk == 'plain_vit' else f'{trunk}_{arch}'
 
@@ -106,8 +102,22 @@ def test_there_are_leaves_for_each_head() -> None:
     assert ('vitdet', 'xcit_nano_12_p16_slim_shapes') in names
 
 
-@every_leaf
-def test_name_says_what_it_is(leaf: Path) -> None:
+@pytest.mark.parametrize('head', sorted({leaf.parent.name for leaf in LEAVES}))
+def test_leaves_are_what_their_names_say(head: str) -> None:
+    """Each is a small difference, no two are alike, and each builds as neck and optimizer expect.
+    """
+    leaves = [leaf for leaf in LEAVES if leaf.parent.name == head]
+    for leaf in leaves:
+        lines = [line for line in leaf.read_text().splitlines() if line.strip()]
+        assert len(lines) <= 8, leaf_id(leaf)
+        check_name(leaf)
+        if leaf in PUBLISHED:
+            check_variant(leaf)
+        check_model(leaf)
+    assert len({str(config_of(leaf).to_dict()) for leaf in leaves}) == len(leaves)
+
+
+def check_name(leaf: Path) -> None:
     cfg, name = config_of(leaf), NAME.fullmatch(leaf.stem)
     model, head = cfg.model, leaf.parent.name
     assert name, f'{leaf.stem} is not TRUNK_ARCH_SCHEDULE_DATA'
@@ -131,8 +141,7 @@ def test_name_says_what_it_is(leaf: Path) -> None:
     assert model.backbone.drop_path_rate == (0. if head == 'linear' else rate)  # frozen there
 
 
-@published_leaf
-def test_variant_says_what_it_is(leaf: Path) -> None:
+def check_variant(leaf: Path) -> None:
     cfg, head, variant = config_of(leaf), leaf.parent.name, NAME.fullmatch(leaf.stem)['variant']
     paramwise_cfg = cfg.optim_wrapper.get('paramwise_cfg') or {}
     of_vitdet = head == 'vitdet' or '_100ep_' in leaf.stem
@@ -149,13 +158,7 @@ def test_variant_says_what_it_is(leaf: Path) -> None:
         assert cfg.model.data_preprocessor.pad_size_divisor == -(-1024 // stride) * stride
 
 
-def test_no_two_leaves_are_alike() -> None:
-    contents = {str(config_of(leaf).to_dict()): leaf for leaf in LEAVES}
-    assert len(contents) == len(LEAVES)
-
-
-@every_leaf
-def test_builds_as_neck_and_optimizer_expect(leaf: Path) -> None:
+def check_model(leaf: Path) -> None:
     cfg, head = config_of(leaf), leaf.parent.name
     model, neck = build(cfg), cfg.model.neck
     assert isinstance(model.backbone, ColumnarBackbone)
@@ -181,12 +184,6 @@ def test_builds_as_neck_and_optimizer_expect(leaf: Path) -> None:
 def test_survives_dump_and_reload(leaf: Path, tmp_path: Path) -> None:
     config_of(leaf).dump(tmp_path / 'dumped.py')
     assert Config.fromfile(tmp_path / 'dumped.py').to_dict() == config_of(leaf).to_dict()
-
-
-@every_leaf
-def test_leaf_is_a_small_difference(leaf: Path) -> None:
-    lines = [line for line in leaf.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 8
 
 
 def test_only_layer_norms_of_the_trunk_do_not_decay() -> None:
