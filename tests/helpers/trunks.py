@@ -48,9 +48,6 @@ every_trunk = pytest.mark.parametrize('make', MAKERS.values(), ids=MAKERS)
 every_class = pytest.mark.parametrize('cls', ARCHS, ids=lambda cls: cls.__name__)
 every_class_with_kernels = pytest.mark.parametrize(
     'cls', WITH_KERNELS, ids=lambda cls: cls.__name__)
-every_arch = pytest.mark.parametrize(
-    'cls, arch', [(cls, arch) for cls in ARCHS for arch in cls.variants.rows],
-    ids=lambda value: value if isinstance(value, str) else value.__name__)
 
 
 def tiny(make: type | partial = XCiT, *args: object, **kwargs: object) -> ColumnarBackbone:
