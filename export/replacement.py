@@ -21,7 +21,7 @@ def with_subclasses(model: nn.Module, kinds: Mapping[type[nn.Module],
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if kind := kinds.get(type(module)):
             if module not in made:
-                made[module] = kind.__new__(kind)
+                made[module] = nn.Module.__new__(kind)
                 vars(made[module]).update(vars(module))
             model.set_submodule(path, made[module])
     return model

@@ -5,33 +5,32 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from helpers.trunks import ARCHS, every_arch, every_class, timm_model, tiny
+from helpers.trunks import ARCHS, every_class, timm_model, tiny
 from mmengine.registry import MODELS, Registry
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.kernels.without_memory import without_memory
 
+TAPS = {  # out_indices of four blocks -> the blocks that are tapped
+    None: (0, 1, 1, 3),
+    (0, 3): (0, 3),
+    (-1, ): (3, ),
+    (-3, -1): (1, 3),
+    (2, 2, 2, 2): (2, 2, 2, 2),
+}
 
-@pytest.mark.parametrize('out_indices, resolved', [
-    (None, (0, 1, 1, 3)),
-    ((0, 3), (0, 3)),
-    ((-1, ), (3, )),
-    ((-3, -1), (1, 3)),
-    ((2, 2, 2, 2), (2, 2, 2, 2)),
-])
+
 @every_class
-def test_out_indices(cls: type, out_indices: tuple | None, resolved: tuple) -> None:
-    backbone = tiny(cls, out_indices=out_indices).eval()
-    every = tiny(cls, out_indices=(0, 1, 2, 3)).eval()
-    weights = every.state_dict()
-    backbone.load_state_dict({name: weights[name] for name in backbone.state_dict()})
-    image = torch.randn(1, 3, 32, 32)
-
-    maps, all_maps = backbone(image), every(image)
-
-    assert backbone.out_indices == resolved
-    assert len(backbone.blocks) == resolved[-1] + 1
-    assert all(torch.equal(m, all_maps[i]) for i, m in zip(resolved, maps, strict=True))
+def test_out_indices(cls: type) -> None:
+    every, image = tiny(cls, out_indices=(0, 1, 2, 3)).eval(), torch.randn(1, 3, 32, 32)
+    weights, all_maps = every.state_dict(), every(image)
+    for out_indices, resolved in TAPS.items():
+        backbone = tiny(cls, out_indices=out_indices).eval()
+        backbone.load_state_dict({name: weights[name] for name in backbone.state_dict()})
+        maps = backbone(image)
+        assert backbone.out_indices == resolved
+        assert len(backbone.blocks) == resolved[-1] + 1
+        assert all(torch.equal(m, all_maps[i]) for i, m in zip(resolved, maps, strict=True))
 
 
 @pytest.mark.usefixtures('no_filling')
@@ -46,7 +45,7 @@ def test_default_taps(cls: type, arch: str, taps: tuple) -> None:
         assert cls(arch).out_indices == taps
 
 
-@pytest.mark.parametrize('kwargs, message', [
+WRONG = [  # arguments, and what is said of them
     (dict(arch='small_12_p14'), r"has no arch 'small_12_p14'; it has"),
     (dict(depth=0), 'depth must be at least 1, got 0'),
     (dict(arch=dict(embed_dim=32, width=1)), r"missing \['depth'.* unknown \['width'\]"),
@@ -56,13 +55,16 @@ def test_default_taps(cls: type, arch: str, taps: tuple) -> None:
     (dict(out_indices=(3, 1)), 'out_indices must go from shallow to deep'),
     (dict(frozen_stages=5), 'frozen_stages must be in -1 ... 4, got 5'),
     (dict(drop_path_rate=1.0), r'drop_path_rate must be in \[0, 1\), got 1.0'),
-])
+]
+
+
 @every_class
-def test_wrong_arguments(cls: type, kwargs: dict, message: str) -> None:
-    columns = {key: value for key, value in kwargs.items() if key == 'depth'}
-    others = {key: value for key, value in kwargs.items() if key != 'depth'}
-    with pytest.raises(ValueError, match=message):
-        cls(**{'arch': ARCHS[cls] | columns, **others})
+def test_wrong_arguments(cls: type) -> None:
+    for kwargs, message in WRONG:
+        columns = {key: value for key, value in kwargs.items() if key == 'depth'}
+        others = {key: value for key, value in kwargs.items() if key != 'depth'}
+        with pytest.raises(ValueError, match=message):
+            cls(**{'arch': ARCHS[cls] | columns, **others})
 
 
 @every_class
@@ -150,8 +152,13 @@ def test_drop_path_is_constant_over_depth(cls: type) -> None:
     assert len(rates) % 4 == 0 < len(rates)
 
 
-@every_arch
-def test_parameters_are_timms(cls: type, arch: str) -> None:
+@every_class
+def test_parameters_are_timms(cls: type) -> None:
+    for arch in cls.variants.rows:
+        check_parameters(cls, arch)
+
+
+def check_parameters(cls: type, arch: str) -> None:
     with without_memory():
         ours, theirs = cls(arch), timm_model(cls, arch)
     expected = {

@@ -48,13 +48,6 @@ every_trunk = pytest.mark.parametrize('make', MAKERS.values(), ids=MAKERS)
 every_class = pytest.mark.parametrize('cls', ARCHS, ids=lambda cls: cls.__name__)
 every_class_with_kernels = pytest.mark.parametrize(
     'cls', WITH_KERNELS, ids=lambda cls: cls.__name__)
-every_arch = pytest.mark.parametrize(  # the first and the last of each class run always
-    'cls, arch', [
-        pytest.param(cls, arch, marks=[] if place in (0, len(rows) - 1) else pytest.mark.slow)
-        for cls, rows in ((cls, cls.variants.rows) for cls in ARCHS)
-        for place, arch in enumerate(rows)
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.__name__)
 
 
 def tiny(make: type | partial = XCiT, *args: object, **kwargs: object) -> ColumnarBackbone:
