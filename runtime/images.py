@@ -196,7 +196,7 @@ def num_frames(path: Path) -> int:
     try:
         with Image.open(path) as image:
             if image.format in FORMATS_OF_PAGES:
-                return image.n_frames
+                return getattr(image, 'n_frames', 1)
     except Exception:  # decoders raise of all kinds
         pass
     return 1

@@ -198,6 +198,20 @@ def test_a_segmenter(browser: Browser, heard: Heard) -> None:
     assert heard.errors == []
 
 
+def test_names_of_classes_are_text(browser: Browser, heard: Heard) -> None:
+    model = random_model('sem_fpn')
+    model.classes = ('<img src=x onerror=alert(1)>', *model.classes[1:])
+    with live_server(model) as live, browser.new_context() as context:
+        page = context.new_page()
+        listen(page, heard)
+        opened(page, live)
+        send(page, file_of(shapes_image(3)))
+        expect(page.locator('#drawing')).to_be_visible()
+        assert page.locator('#classes span').first.inner_text() == model.classes[0]
+        expect(page.locator('#classes img')).to_have_count(0)
+    assert heard.errors == []
+
+
 def test_rotated_photographs_are_drawn_as_the_server_sees_them(page: Page, live: Live) -> None:
     exif = Image.Exif()
     exif[0x0112] = 8

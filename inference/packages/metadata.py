@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (AfterValidator, BaseModel, Field, PositiveInt, StringConstraints,
                       ValidationError)
@@ -36,6 +36,13 @@ class StoredFile(BaseModel, strict=True, frozen=True):
     bytes: int
 
 
+def check_files(files: dict[str, StoredFile]) -> dict[str, StoredFile]:
+    """Return descriptions of the files that a package has, and of no others."""
+    if set(files) != {CONFIG, WEIGHTS}:
+        raise ValueError('other files')
+    return files
+
+
 class Card(BaseModel, strict=True, frozen=True):
     """Description of a model; keys of a file that are not known are ignored.
 
@@ -54,12 +61,12 @@ class Card(BaseModel, strict=True, frozen=True):
         versions: Versions of the packages that made the files.
     """
     name: Name
-    kind: Literal['boxes', 'masks', 'labels']
+    kind: str = Field(pattern='^(boxes|masks|labels)$')
     classes: Classes
     palette: tuple[tuple[Byte, Byte, Byte], ...]
     preprocessing: dict[str, Any]
     parameters: PositiveInt
-    files: dict[Literal['config.py', 'model.safetensors'], StoredFile] = Field(min_length=2)
+    files: Annotated[dict[str, StoredFile], AfterValidator(check_files)]
     metrics: dict[str, float | None]
     data: Name | None
     license: Name | None
