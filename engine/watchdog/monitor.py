@@ -71,25 +71,29 @@ class Watch:
     def start(self) -> None:
         """Start to report and to judge."""
         self.send_report()
+        self.read_reports()
         for thread in self.threads:
             thread.start()
 
     def exchange(self) -> None:
         """Exchange reports each second, until the store is gone with the process that has it."""
-        keys = [ENDED, *map(str, self.others)]
         try:
             while not self.closed.wait(BEAT):
                 self.send_report()
-                ended, *texts = self.store.multi_get(keys)
-                for rank, text in zip(self.others, texts, strict=True):
-                    report = Report(**json.loads(text))
-                    if report.beat != self.others[rank].beat:
-                        self.others[rank], self.heard[rank] = report, time.monotonic()
-                if ended and not self.reason:
-                    self.reason, self.details = json.loads(ended)
+                self.read_reports()
         except RuntimeError:
             if self.own.rank and self.others[0].phase != LEFT and not self.closed.wait(GRACE):
                 self.reason = self.reason or describe_death(self.others[0])
+
+    def read_reports(self) -> None:
+        """Read the reports of other processes, and why the job ends if one says so."""
+        ended, *texts = self.store.multi_get([ENDED, *map(str, self.others)])
+        for rank, text in zip(self.others, texts, strict=True):
+            report = Report(**json.loads(text))
+            if report.beat != self.others[rank].beat:
+                self.others[rank], self.heard[rank] = report, time.monotonic()
+        if ended and not self.reason:
+            self.reason, self.details = json.loads(ended)
 
     def send_report(self) -> None:
         """Report where this process stands."""
@@ -137,17 +141,18 @@ class Watch:
         """End this process, unless it ends by itself soon, and let the others know."""
         self.reason = reason
         self.known.set()
-        writing = Thread(target=self.write_down, daemon=True)
-        writing.start()
+        writing = [Thread(target=work, daemon=True) for work in (self.tell, self.write_down)]
+        for thread in writing:
+            thread.start()
         if not self.closed.wait(GRACE):
             for child in multiprocessing.active_children():
                 child.kill()
             os._exit(1)
-        writing.join(1)
+        for thread in writing:
+            thread.join(1)
 
     def write_down(self) -> None:
-        """Tell and log why the job ends, and keep what this process does unless it ends itself."""
-        self.tell()
+        """Log why the job ends, and keep what this process was doing unless it ends by itself."""
         try:
             with self.stacks.open('w', encoding='utf-8') as stacks:
                 faulthandler.dump_traceback(file=stacks)
@@ -195,15 +200,12 @@ class Watch:
             (isinstance(error, RuntimeError) and bool(LOST.search(str(error))))
         if follows:
             self.find_cause()
+        is_lost = follows and self.known.is_set()
         if failed and not self.known.is_set():
-            self.reason, self.details = f'{self.own} ended: {named(error)}', traceback_of(error)
-            self.tell()
-            if self.own.rank == 0:
-                writing = Thread(
-                    target=log, args=(self.reason + self.details, logging.ERROR), daemon=True)
-                writing.start()
-                writing.join(GRACE)
-                time.sleep(2 * BEAT)  # the store may end with this process: let the others read
+            self.details, self.reason = traceback_of(error), f'{self.own} ended: {named(error)}'
+            self.known.wait(GRACE)
+        if self.reason and self.own.rank == 0:
+            time.sleep(2 * BEAT)  # the store may end with this process: let the others read
         self.own.phase = LEFT
         self.closed.set()
         try:
@@ -212,7 +214,7 @@ class Watch:
             pass
         for thread in self.threads:
             thread.join(GRACE)
-        if follows and self.known.is_set():
+        if is_lost:
             raise ProcessLost(self.reason) from None
 
 
@@ -258,6 +260,7 @@ def connect() -> Store | None:
     """
     name = [secrets.token_hex(4)]
     broadcast_object_list(name)
+    own = Report(get_rank(), socket.gethostname(), os.getpid(), beat=1)
     store: Store | None = None
     try:
         place = os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])
@@ -265,7 +268,7 @@ def connect() -> Store | None:
             *place, is_master=False, timeout=timedelta(seconds=30)))  # yapf: disable
         if get_rank() == 0:
             store.set(ENDED, '')
-        store.set(str(get_rank()), json.dumps(asdict(Report(get_rank(), '?', 0))))
+        store.set(str(get_rank()), json.dumps(asdict(own)))
     except (KeyError, RuntimeError):
         store = None
     return store if all(all_gather_object(store is not None)) else None

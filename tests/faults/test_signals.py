@@ -141,7 +141,7 @@ def test_validation_waits_for_no_other_process(signalled: bool, tmp_path: Path) 
 
 def test_a_signal_when_training_has_ended(capfd: pytest.CaptureFixture) -> None:
     """It is not said that training stops; handlers are given back when all is written."""
-    loop = SimpleNamespace()
+    loop = SimpleNamespace(dataloader=DataLoader([0]))
     runner = SimpleNamespace(
         train_loop=loop, val_loop=None, hooks=[], register_hook=lambda hook: None)
     with interruptible(runner) as hook:
