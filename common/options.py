@@ -31,17 +31,17 @@ class UsageError(UserError):
 def option(help: str, default: Any = None, **settings: Any) -> Any:
     """Declare an option ``--name`` by a field of a dataclass.
 
-    The annotation says what the values are: ``bool`` is a flag (that begins with ``no-`` if it is
-    on by default), ``bool | None`` also has its opposite, ``tuple[int, int]`` takes two values,
-    ``Sequence`` one or more, ``Literal`` one of several, ``dict`` is ``KEY=VALUE ...``.
+    The annotation says what the values are. ``bool`` is a flag, which begins with ``no-`` if it is
+    on by default, and ``bool | None`` also has its opposite. ``tuple[int, int]`` takes two values,
+    ``Sequence`` one or more, and ``Literal`` one of several. ``dict`` is ``KEY=VALUE ...``.
 
     Args:
         help: What it is for. ``%(default)s`` is the default.
         default: ``MISSING`` if the option has to be given.
         **settings: Of :meth:`argparse.ArgumentParser.add_argument`, where the annotation does not
-            say enough. Also ``name``, if it is not that of the field; ``exclusive`` and ``group``,
-            which are equal for options that exclude each other or stand under a title; ``also``,
-            the settings of more options for the same field, by their names.
+            say enough. ``name`` is there if it is not that of the field. Options of equal
+            ``exclusive`` exclude each other, those of equal ``group`` stand under this title.
+            ``also`` has the settings of more options for the same field, by their names.
     """
     return field(default=default, metadata=dict(help=help, **settings), kw_only=True)
 

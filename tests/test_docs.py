@@ -83,6 +83,16 @@ def test_blocks_say_what_they_are() -> None:
         assert languages <= LANGUAGES, page
 
 
+def test_tables_of_options_name_some_that_exist() -> None:
+    tables = [block for page in PAGES for block in blocks_of(page)
+              if block.language.startswith('{options} ')]  # yapf: disable
+    for block in tables:
+        module, _, name = block.language.split()[1].rpartition('.')
+        options = getattr(import_module(module), name)
+        assert set(block.code.split()) <= set(options.__dataclass_fields__), block
+    assert len(tables) >= 6
+
+
 class Parsed(Exception):
     """Carries the parser of a tool out of it."""
 
