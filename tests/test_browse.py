@@ -26,16 +26,16 @@ from torch import Tensor
 
 from colonnade.settings.reading import LaunchOptions, load_config
 from colonnade.visualization.dataset_browser import Browsed, browse
-from colonnade.visualization.dataset_browser.dataset_plots import class_bars
-from colonnade.visualization.dataset_browser.dataset_reader import (build_dataset, chosen_images,
-                                                                    dataset_settings, label_of,
-                                                                    read_set)
-from colonnade.visualization.dataset_browser.duplicates import (hash_of, hashes_of, near_pairs,
-                                                                small_gray)
-from colonnade.visualization.dataset_browser.model_inputs import Feeder
-from colonnade.visualization.dataset_browser.object_issues import pairs_of
-from colonnade.visualization.dataset_browser.objects import as_objects
-from colonnade.visualization.dataset_browser.sections import draw_seed
+from colonnade.visualization.dataset_browser.dataset_plots import plot_classes
+from colonnade.visualization.dataset_browser.dataset_reader import (build_dataset, find_label,
+                                                                    get_dataset_settings, read_set,
+                                                                    select_images)
+from colonnade.visualization.dataset_browser.duplicates import (compute_hash, find_pairs,
+                                                                hash_images, shrink_to_gray)
+from colonnade.visualization.dataset_browser.model_inputs import InputPipeline, ModelInput
+from colonnade.visualization.dataset_browser.object_issues import find_box_pairs
+from colonnade.visualization.dataset_browser.objects import Objects
+from colonnade.visualization.dataset_browser.sections import derive_seed, describe_tensor
 
 COCO_LEAF = ROOT / 'configs/mask_rcnn/xcit_nano_12_p16_slim_coco.py'
 ADE_LEAF = ROOT / 'configs/sem_fpn/xcit_nano_12_p16_slim_ade20k.py'
@@ -48,7 +48,7 @@ def counts_of(found: Browsed) -> dict[str, dict[str, int]]:
             name: number
             for name, number in each.counts.items() if number
         }
-        for each in found.suspicions if each.number
+        for each in found.issues if each.count
     }
 
 
@@ -59,16 +59,16 @@ def read_config_of(head: str, root: Path, **options: Any) -> Any:
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without plots, most of the time of a small page; those of real data have them."""
-    for name in ('of_objects', 'of_labels'):
+    for name in ('plot_objects', 'plot_labels'):
         monkeypatch.setattr(f'colonnade.visualization.dataset_browser.dataset_plots.{name}',
-                            lambda numbers: [])
+                            lambda splits: [])
 
 
 def test_real_instances(real_data: dict[str, Path], tmp_path: Path) -> None:
     """Counts are pycocotools' own, and no two images are taken for one."""
     found = browse(
         COCO_LEAF, out=tmp_path / 'page.html', index=(3, 4), draws=1, data_root=real_data['coco'])
-    for numbers, split in zip(found.numbers, ('train', 'val'), strict=True):
+    for numbers, split in zip(found.statistics, ('train', 'val'), strict=True):
         file = COCO(real_data['coco'] / f'annotations/instances_{split}2017.json')
         assert numbers.num_images == len(file.imgs)
         objects = file.loadAnns(file.getAnnIds(iscrowd=False))
@@ -95,12 +95,12 @@ def test_real_label_maps(real_data: dict[str, Path], tmp_path: Path) -> None:
     found = browse(ADE_LEAF, out=tmp_path / 'page.html', num=1, draws=1, data_root=real_data['ade'])
     folder = real_data['ade'] / 'annotations/training'
     maps = [np.asarray(Image.open(path)) for path in sorted(folder.glob('*.png'))]
-    train = found.numbers[0]
-    _, drawn = class_bars(found.numbers, 'labelled pixels')
+    train = found.statistics[0]
+    _, drawn = plot_classes(found.statistics, 'labelled pixels')
     assert drawn.legends and drawn.axes[0].get_legend() is None  # above the data
     counted = sum(np.bincount(labels.ravel(), minlength=151) for labels in maps)
     assert train.amounts.tolist() == counted[1:].tolist()
-    assert np.allclose(train.unlabelled, [(m == 0).mean() for m in maps])
+    assert np.allclose(train.unlabeled, [(m == 0).mean() for m in maps])
     assert set(counts_of(found)) == {
         'Label maps of 20 islands or more', 'Classes with fewer than 10 images'
     }
@@ -122,10 +122,10 @@ def test_duplicates_among_real_images(real_data: dict[str, Path], tmp_path: Path
     for index, path in list(enumerate(paths))[::10]:
         Image.fromarray(reencoded(path, 0.6, 70)).save(tmp_path / f'{index}.bmp')
     copies = sorted(tmp_path.iterdir())
-    both = hashes_of([(0, i, str(path))
-                      for i, path in enumerate(paths)] + [(1, int(path.stem), str(path))
-                                                          for path in copies], lambda done: None)
-    pairs = near_pairs(both)
+    both = hash_images([(0, i, str(path))
+                        for i, path in enumerate(paths)] + [(1, int(path.stem), str(path))
+                                                            for path in copies], lambda done: None)
+    pairs = find_pairs(both)
     assert len(pairs) == len(copies) == 14
     assert all(pair.first == (0, pair.second[1]) and not pair.same_file for pair in pairs)
 
@@ -134,9 +134,9 @@ def test_the_hash() -> None:
     """A bit for each pixel that is brighter than the one left of it, row by row."""
     gray = np.zeros((8, 9), np.uint8)
     gray[0, 1] = gray[7, 8] = 9
-    assert hash_of(gray) == 1 << 63 | 1
+    assert compute_hash(gray) == 1 << 63 | 1
     ramp = np.tile(np.arange(90, dtype=np.uint8)[None, :, None], (16, 1, 3))
-    assert hash_of(small_gray(ramp)) == 2**64 - 1
+    assert compute_hash(shrink_to_gray(ramp)) == 2**64 - 1
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_made_up_faults(faulty: Path, tmp_path: Path, no_plots: None) -> None:
         'Two boxes of one class at nearly one place': {'train': 1},
         'Images without annotations': {'train': 1},
     }  # yapf: disable
-    across = next(each for each in found.suspicions if each.title.endswith('two splits have'))
+    across = next(each for each in found.issues if each.title.endswith('two splits have'))
     assert [case.message.rpartition(': ')[2] for case in across.cases][0] == 'the same file'
     text = found.page.read_text()
     assert '<b>' not in text and '&lt;b&gt;' in text
@@ -235,7 +235,7 @@ def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path, no_plots: No
     assert '000004.png is no image that can be read' in text
     assert '000005.png is no label map: it has 3 channels' in text
     assert 'values are of 16 bits, but below 4096' in text and 'or sees wrong values' in text
-    amounts = f'{found.numbers[0].amounts.sum():,} labelled pixels in 10 label maps'
+    amounts = f'{found.statistics[0].amounts.sum():,} labelled pixels in 10 label maps'
     assert str(found).startswith(f'train: 12 images, {amounts}, 4 of 4 classes\n')
     assert counts == {
         'Files that cannot be read': {'train': 3},
@@ -250,10 +250,10 @@ def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path, no_plots: No
 def test_the_model_gets_what_is_shown(shapes: Path, head: str, layout: str) -> None:
     """Tensors and annotations are those of a dataloader with the same seed."""
     cfg = read_config_of(head, shapes / layout)
-    feeder = Feeder.of(cfg, 'train')
-    seeds = [draw_seed(3, 0, draw) for draw in range(3)]
-    fed = [feeder.feed(0, seed) for seed in seeds]
-    dataset = build_dataset(cfg, dataset_settings(cfg, 'train'))
+    pipeline = InputPipeline.from_config(cfg, 'train')
+    seeds = [derive_seed(3, 0, draw) for draw in range(3)]
+    fed = [pipeline.load(0, seed) for seed in seeds]
+    dataset = build_dataset(cfg, get_dataset_settings(cfg, 'train'))
     loader = Runner.build_dataloader(
         dict(
             dataset=dataset,
@@ -263,9 +263,10 @@ def test_the_model_gets_what_is_shown(shapes: Path, head: str, layout: str) -> N
     for seed, shown in zip(seeds, fed, strict=True):
         batches = iter(loader)
         set_random_seed(seed)
-        ready = feeder.preprocessor(next(batches), True)
+        ready = pipeline.preprocessor(next(batches), True)
         assert torch.equal(ready['inputs'][0], shown.inputs)
-        assert shown.per_channel('mean') == ready['inputs'][0].mean((1, 2)).tolist()
+        means = ', '.join(f'{value:.2f}' for value in ready['inputs'][0].mean((1, 2)).tolist())
+        assert describe_tensor(shown)[3] == means
         expected, sample = ready['data_samples'][0], shown.sample
         if layout == 'ade':
             assert torch.equal(expected.gt_sem_seg.data, sample.gt_sem_seg.data)
@@ -277,7 +278,7 @@ def test_the_model_gets_what_is_shown(shapes: Path, head: str, layout: str) -> N
 def test_pictures_are_the_images(shapes: Path) -> None:
     """Where the pipeline only resizes, mean and std are undone to the image's own colours."""
     cfg = read_config_of('mask_rcnn', shapes / 'coco')
-    fed = Feeder.of(cfg, 'val').feed(0, 0)
+    fed = InputPipeline.from_config(cfg, 'val').load(0, 0)
     height, width = fed.image_size
     image = cv2.imread(fed.sample.img_path)[..., ::-1]
     expected = cv2.resize(image, (width, height)).astype(int)
@@ -296,9 +297,9 @@ def test_annotations_of_validation(shapes: Path, head: str, layout: str) -> None
     samples = []
     for middle in ([*change, load], [load, *change]):
         cfg.val_dataloader.dataset.pipeline = [steps[0], *middle, steps[-1]]
-        feeder = Feeder.of(cfg, 'val')
-        samples.append(feeder.feed(1, 0).sample)
-        assert feeder.late == (load is middle[-1])
+        pipeline = InputPipeline.from_config(cfg, 'val')
+        samples.append(pipeline.load(1, 0).sample)
+        assert pipeline.late == (load is middle[-1])
     late, early = samples
     if layout == 'ade':
         assert early.gt_sem_seg.shape == (90, 100)
@@ -310,15 +311,15 @@ def test_annotations_of_validation(shapes: Path, head: str, layout: str) -> None
 
 
 def test_suspected_inputs(shapes: Path) -> None:
-    feeder = Feeder.of(read_config_of('mask_rcnn', shapes / 'coco'), 'val')
+    pipeline = InputPipeline.from_config(read_config_of('mask_rcnn', shapes / 'coco'), 'val')
 
     def suspected(**changes: Any) -> list[str]:
-        settings = {**feeder.settings, **changes}
+        settings = {**pipeline.settings, **changes}
         with DefaultScope.overwrite_default_scope('mmdet'):
             changed = replace(
-                feeder, settings=settings, preprocessor=MODELS.build(settings), seen=[])
-        changed.feed(0, 0)
-        return list(map(str, changed.suspicions()))
+                pipeline, settings=settings, preprocessor=MODELS.build(settings), inputs=[])
+        changed.load(0, 0)
+        return list(map(str, changed.find_issues()))
 
     assert suspected() == []
     assert suspected(std=[1., 1., 1.]) == []
@@ -352,11 +353,11 @@ def test_wrapped_sets(shapes: Path, tmp_path: Path) -> None:
     data = read_set(cfg, 'train')
     assert data is not None and len(data) == 16 and len(data.objects) > 16
     assert [Path(path).parent.name for path in data.paths] == ['train2017'] * 12 + ['val2017'] * 4
-    feeder = Feeder.of(cfg, 'train')
-    place = feeder.positions([data.paths[13]])[data.paths[13]]
-    fed = feeder.feed(place, 0)
-    assert place == 13 and feeder.mixes and fed.sample.img_path == data.paths[13]
-    assert fed.image_size == (128, 128) and fed.scene(3, 270).masks is None
+    pipeline = InputPipeline.from_config(cfg, 'train')
+    place = pipeline.find_indices([data.paths[13]])[data.paths[13]]
+    fed = pipeline.load(place, 0)
+    assert place == 13 and pipeline.mixes and fed.sample.img_path == data.paths[13]
+    assert fed.image_size == (128, 128) and fed.build_scene(3, 270).masks is None
 
 
 def test_other_forms_of_annotations(shapes: Path) -> None:
@@ -384,7 +385,7 @@ def test_images_are_chosen(shapes: Path, tmp_path: Path, run_tool: Callable, no_
     data = read_set(read_config_of('mask_rcnn', shapes / 'coco'), 'train')
     for wrong in (dict(indices=[12]), dict(names=['none.jpg'])):
         with pytest.raises(ValueError, match='^--index is from 0|^--image none.jpg: '):
-            chosen_images(data, num=1, holds=lambda index, label: True, **wrong)
+            select_images(data, num=1, **wrong)
     run_tool(*tool, '--image', '000003', '000001.jpg', '--draws', '1', '--split', 'val')
     text = out.read_text()
     assert text.index('3: 000003.jpg') < text.index('1: 000001.jpg')
@@ -414,15 +415,15 @@ def test_malformed_masks(shapes: Path, tmp_path: Path, no_plots: None) -> None:
 def test_many_boxes_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pairs are the same, however many boxes are compared at a time."""
     lefts = np.random.default_rng(0).integers(0, 4, 40).tolist()
-    objects = as_objects([(i % 2, 0, (left, 0, left + 90, 90), 1., i > 37, i)
-                          for i, left in enumerate(lefts)], [None] * 40)
+    objects = Objects.from_rows([(i % 2, 0, (left, 0, left + 90, 90), 1., i > 37, i)
+                                 for i, left in enumerate(lefts)], [None] * 40)
     found = {(i, j)
              for i in range(38)
              for j in range(i + 1, 38) if (i - j) % 2 == 0 and abs(lefts[i] - lefts[j]) <= 4}
     for compared in (128, 7, 1):
         monkeypatch.setattr('colonnade.visualization.dataset_browser.object_issues.COMPARED',
                             compared)
-        pairs = np.concatenate(list(pairs_of(objects)))
+        pairs = np.concatenate(list(find_box_pairs(objects)))
         assert {(objects.ids[int(i)], objects.ids[int(j)]) for i, j, _ in pairs} == found
         assert len(pairs) == len(found)
 
@@ -431,9 +432,9 @@ def test_names_of_classes(shapes: Path) -> None:
     """mmseg's ADE20k has a class with a blank behind its name."""
     data = read_set(read_config_of('sem_fpn', shapes / 'ade'), 'train')
     data.classes = ('wall', 'bed ', 'sky')
-    assert label_of(data, 'bed') == label_of(data, 'bed ') == 1
+    assert find_label(data, 'bed') == find_label(data, 'bed ') == 1
     with pytest.raises(ValueError, match='--class wal: .*; did you mean wall?'):
-        label_of(data, 'wal')
+        find_label(data, 'wal')
 
 
 def test_other_files(shapes: Path, tmp_path: Path) -> None:
@@ -454,11 +455,10 @@ def test_other_files(shapes: Path, tmp_path: Path) -> None:
 
 def test_padding_is_seen(shapes: Path) -> None:
     cfg = read_config_of('mask_rcnn', shapes / 'coco')
-    fed = Feeder.of(cfg, 'val').feed(0, 0)
+    fed = InputPipeline.from_config(cfg, 'val').load(0, 0)
     assert isinstance(fed.inputs, Tensor)
     sample = fed.sample.clone()
     sample.set_metainfo(dict(img_shape=(fed.pixels.shape[0] - 8, fed.pixels.shape[1] - 8)))
-    picture = np.asarray(
-        type(fed)(fed.inputs, sample, fed.pixels, fed.before).draw(('a', 'b', 'c'), [(0, 0, 0)] * 3,
-                                                                   256))
+    drawing = ModelInput(fed.inputs, sample, fed.pixels, fed.bounds).draw([(0, 0, 0)] * 3, 256)
+    picture = np.asarray(drawing)
     assert (picture == (255, 0, 255)).all(axis=2).sum() > 100

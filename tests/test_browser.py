@@ -264,7 +264,7 @@ def test_tables_of_reports_fit_a_phone(browser: Browser, tmp_path: Path) -> None
     state = 'killed, or training on another machine; recorded up to iteration 60 of 500'
     wide = Table(['class', *(f'precision {number}' for number in range(9))],
                  [['a_name_without_any_blank_in_it', *([0.12345] * 9)]])
-    section = Section('Run', rows=[('state', state), ('file', 'a' * 99)], tables=[wide])
+    section = Section('Run', tables=[Table((), [('state', state), ('file', 'a' * 99)]), wide])
     write_page(tmp_path / 'page.html', 'Title', 'about', [section])
     with browser.new_context(viewport=ViewportSize(width=360, height=700)) as context:
         page = context.new_page()

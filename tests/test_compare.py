@@ -12,9 +12,8 @@ from conftest import NO_WORKERS, SHORT, config
 
 from colonnade.common.plots import COLORS
 from colonnade.visualization.html_pages import Table
-from colonnade.visualization.run_report.comparison import (compare, metric_plots, read_runs,
-                                                           sample_section)
-from colonnade.visualization.run_report.comparison_text import text_of
+from colonnade.visualization.run_report.comparison import (build_sample_sections, compare,
+                                                           plot_metrics, read_runs)
 from colonnade.visualization.run_report.record_folder import Run
 
 
@@ -84,7 +83,7 @@ def test_only_the_same_images_stand_side_by_side(trained: Path) -> None:
         changed(trained, 'silent', data={}),
         changed(trained, 'colours', palette=palette)
     ])
-    sections = {section.title: section for section in sample_section(runs)}
+    sections = {section.title: section for section in build_sample_sections(runs)}
     assert list(sections) == [
         'Samples: run, same', 'Samples: images', 'Samples: silent', 'Samples: colours'
     ]
@@ -104,10 +103,10 @@ def test_a_run_has_one_colour_in_all_plots(tmp_path: Path) -> None:
     }
     found = {
         key: {line.get_label(): line.get_color() for line in drawn.axes[0].lines}
-        for key, drawn in metric_plots(runs)
+        for key, drawn in plot_metrics(runs)
     }  # yapf: disable
     assert found == {'mIoU': {'0': COLORS[0]}, 'mAP': {'0': COLORS[0], '1': COLORS[1]}}
-    assert all(drawn.legends for _, drawn in metric_plots(runs))
+    assert all(drawn.legends for _, drawn in plot_metrics(runs))
 
 
 def test_runs_of_two_kinds(trained: Path, detector: Path, tmp_path: Path) -> None:
@@ -163,8 +162,8 @@ def test_the_tool(run_tool: Callable, trained: Path, tmp_path: Path,
 
 def test_a_table_in_a_terminal() -> None:
     table = Table(['name', 'value'], [['a\nb', 1.5], ['c' * 99, None]], 'caption')
-    lines = text_of(table).splitlines()
+    lines = table.format_text().splitlines()
     assert lines[:3] == ['caption', 'name' + ' ' * 38 + 'value', 'a b' + ' ' * 41 + '1.5']
     assert lines[3].startswith('…' + 'c' * 39) and lines[3].endswith('–')
-    assert text_of(Table(['', ''], [['a' * 60 + '.type', 'b' * 60]])).endswith('b…')
-    assert text_of(Table(['n'], [[n] for n in range(50)])).endswith('39\nand 10 more')
+    assert Table(['', ''], [['a' * 60 + '.type', 'b' * 60]]).format_text().endswith('b…')
+    assert Table(['n'], [[n] for n in range(50)]).format_text().endswith('39\nand 10 more')

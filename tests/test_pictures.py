@@ -168,13 +168,13 @@ def test_principal_components_are_numpys() -> None:
     image = torch.from_numpy(vectors.T.reshape(6, 7, 10))
     scaled = left[:, :3] * signs[:3] * 70**0.5  # of variance 1
     expected = np.clip(0.5 + scaled / 4, 0, 1).reshape(7, 10, 3)
-    np.testing.assert_allclose(found.colours(image), expected, atol=1e-6)
+    np.testing.assert_allclose(found.colors(image), expected, atol=1e-6)
 
 
 def test_maps_without_variance_are_gray() -> None:
     principal = PrincipalComponents()
     principal.add(torch.ones(1, 2))
-    assert (principal.fit().colours(torch.ones(2, 1, 1)) == 0.5).all()
+    assert (principal.fit().colors(torch.ones(2, 1, 1)) == 0.5).all()
 
 
 def test_features_of_a_call_share_their_colours() -> None:

@@ -15,7 +15,7 @@ from colonnade.common.plots import escape_math, new_figure, render_figure
 from colonnade.inference import Instances, LabelMap, Model, load
 from colonnade.inference.ground_truth import truth_of
 from colonnade.visualization.html_pages import Section, Table, sample_section, write_page
-from colonnade.visualization.html_pages.page import address, columns
+from colonnade.visualization.html_pages.page import count_columns, encode_image
 
 
 def root(shapes: Path, head: str) -> dict[str, str]:
@@ -24,8 +24,12 @@ def root(shapes: Path, head: str) -> dict[str, str]:
 
 def test_pictures_are_in_the_page_and_texts_are_text(tmp_path: Path) -> None:
     picture = Image.new('RGB', (3, 2), 'red')
-    section = Section('<b>', [('box mAP', '50.2')], [('a&b', (1, 2, 3))], [('"x"', picture)],
-                      ['colonnade serve <config>'])
+    section = Section(
+        '<b>',
+        tables=[Table((), [('box mAP', '50.2')])],
+        legend=[('a&b', (1, 2, 3))],
+        images=[('"x"', picture)],
+        commands=['colonnade serve <config>'])
     write_page(tmp_path / 'page.html', 'Title', 'about', [section])
     text = (tmp_path / 'page.html').read_text()
     assert '<h2>&lt;b&gt;</h2>' in text and 'a&amp;b' in text and 'rgb(1, 2, 3)' in text
@@ -66,13 +70,13 @@ def test_tiles_have_titles_as_text(tmp_path: Path) -> None:
     text = (tmp_path / 'page.html').read_text()
     assert '<p>&lt;i&gt;</p>' in text and text.count('<img') == 8 and '--columns: 4' in text
     assert '<figcaption>iteration 7</figcaption>' in text
-    assert [columns(number) for number in (1, 2, 5, 6, 7, 13)] == [1, 2, 5, 6, 4, 5]
+    assert [count_columns(number) for number in (1, 2, 5, 6, 7, 13)] == [1, 2, 5, 6, 4, 5]
 
 
 def test_photographs_are_smaller_than_drawings(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (100, 100, 3), dtype=np.uint8)
-    assert address(Image.fromarray(noise)).startswith('data:image/jpeg')
-    assert address(Image.new('RGBA', (9, 9))).startswith('data:image/png')
+    assert encode_image(Image.fromarray(noise)).startswith('data:image/jpeg')
+    assert encode_image(Image.new('RGBA', (9, 9))).startswith('data:image/png')
 
 
 def test_samples_of_a_trained_model(trained: Path, shapes: Path) -> None:
@@ -83,9 +87,9 @@ def test_samples_of_a_trained_model(trained: Path, shapes: Path) -> None:
         limit=2,
         cfg_options=root(shapes, 'sem_fpn'))
     names = sorted(path.name for path in (shapes / 'ade/images/validation').iterdir())
-    assert [name for name, _ in section.pictures] == names[:2]
+    assert [name for name, _ in section.images] == names[:2]
     assert section.legend[0][0] == 'background'
-    width, height = section.pictures[0][1].size
+    width, height = section.images[0][1].size
     assert height >= 256 and width > 2 * height
 
 

@@ -18,12 +18,12 @@ from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.findings import Finding
 from colonnade.settings.rules import RULES
 from colonnade.visualization.dataset_browser.decoded_label_maps import ISLAND
-from colonnade.visualization.dataset_browser.duplicates import MOST_BITS
+from colonnade.visualization.dataset_browser.duplicates import MAX_BITS
+from colonnade.visualization.dataset_browser.image_issues import MANY, UNLABELLED
 from colonnade.visualization.dataset_browser.issues import HUGE
-from colonnade.visualization.dataset_browser.label_issues import MANY, UNLABELLED
 from colonnade.visualization.dataset_browser.statistics import FEW
 
-MAKERS = ('Finding', 'Case', 'Suspicion')  # the first argument of each is a rule
+MAKERS = ('Finding', 'Case', 'Issue')  # the first argument of each is a rule
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
@@ -66,8 +66,8 @@ def test_each_rule_is_explained(name: str) -> None:
 def test_texts_of_rules_have_the_limits_of_their_code() -> None:
     for name, limit in (('rare-class', FEW), ('rare-label', FEW), ('islands', MANY),
                         ('huge-image', HUGE // 10**6), ('unlabelled-map', f'{UNLABELLED:.0%}'),
-                        ('islands', ISLAND), ('similar-images', MOST_BITS),
-                        ('split-images', MOST_BITS)):  # yapf: disable
+                        ('islands', ISLAND), ('similar-images', MAX_BITS),
+                        ('split-images', MAX_BITS)):  # yapf: disable
         assert re.search(rf'\b{limit}(?!\w)', f'{RULES[name].title} {RULES[name].meaning}'), name
 
 

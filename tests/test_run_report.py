@@ -20,20 +20,21 @@ from colonnade.common.locking import locked
 from colonnade.common.plots import render_figure
 from colonnade.engine.distributed.fingerprints import data_of, sha256_of_listing
 from colonnade.settings.reading import import_quietly
-from colonnade.visualization.run_report import detections, label_counts, run_plots
-from colonnade.visualization.run_report.average_precision import (IOUS, CocoTruth,
-                                                                  average_precision, coco_library,
-                                                                  truth_of)
-from colonnade.visualization.run_report.class_metrics import evidence_of
-from colonnade.visualization.run_report.class_sections import class_sections
-from colonnade.visualization.run_report.detections import Found, found_in, match
-from colonnade.visualization.run_report.image_sections import thinned
-from colonnade.visualization.run_report.label_counts import labelled
-from colonnade.visualization.run_report.record_folder import read_columns, read_run
+from colonnade.visualization.html_pages import build_sections
+from colonnade.visualization.run_report import detections, pixel_counts, run_plots
+from colonnade.visualization.run_report.average_precision import (CocoTruth,
+                                                                  compute_average_precision,
+                                                                  find_truth, get_coco_library)
+from colonnade.visualization.run_report.class_metrics import compute_details
+from colonnade.visualization.run_report.class_sections import build_class_sections
+from colonnade.visualization.run_report.detections import Detections, match_objects
+from colonnade.visualization.run_report.image_sections import thin_evaluations
+from colonnade.visualization.run_report.pixel_counts import PixelCounts
+from colonnade.visualization.run_report.record_folder import Run, read_columns, read_run
 from colonnade.visualization.run_report.recorder import RunRecord
-from colonnade.visualization.run_report.report_page import (clock, command_section, sections_of,
-                                                            write_report)
-from colonnade.visualization.run_report.run_metadata import changed_data
+from colonnade.visualization.run_report.report_page import (SECTIONS, build_command_sections,
+                                                            format_duration, write_report)
+from colonnade.visualization.run_report.run_metadata import find_changed_data
 
 ANY_SCORE = ['model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10']
 
@@ -48,8 +49,12 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
+def report_of(run: Run) -> list[Any]:
+    return build_sections(SECTIONS, run)
+
+
 def titles(work_dir: Path) -> list[str]:
-    return [section.title for section in sections_of(read_run(work_dir))]
+    return [section.title for section in report_of(read_run(work_dir))]
 
 
 def coco_val(folder: Path) -> Any:
@@ -103,15 +108,15 @@ def test_ap_of_classes_is_that_of_the_metric(kind: str, real_data: dict[str, Pat
     metric.dataset_meta = dataset.metainfo
     metric.process({}, [sample.to_dict() for sample in answers])
     expected = metric.evaluate(len(dataset))
-    found = [found_in(sample, index, None) for index, sample in enumerate(answers)]
-    truth = truth_of([metric], dataset)
+    found = [Detections.from_sample(sample, index, None) for index, sample in enumerate(answers)]
+    truth = find_truth([metric], dataset)
     for part in ('bbox', 'segm'):
-        measured = average_precision(truth, found, part)
+        measured = compute_average_precision(truth, found, part)
         assert 0.02 < np.nanmean(measured.ap) < 0.9
         assert round(np.nanmean(measured.ap), 3) == expected[f'coco/{part}_mAP']
         assert round(np.nanmean(measured.ap50), 3) == expected[f'coco/{part}_mAP_50']
     dataset._metainfo['classes'] += ('sky', )  # panoptic data have classes that have no boxes
-    evidence = evidence_of(found, dataset, [metric])
+    evidence = compute_details(found, dataset, [metric])
     assert evidence['classes']['bbox_ap'][80] is None
     assert np.isclose(
         np.mean([ap for ap in evidence['classes']['bbox_ap'] if ap is not None]),
@@ -123,37 +128,39 @@ def test_ap_of_classes_is_that_of_the_metric(kind: str, real_data: dict[str, Pat
 def test_data_without_cocos_metric(real_data: dict[str, Path]) -> None:
     """Annotations then come from the data set, and images go by their indices."""
     dataset = coco_val(real_data['coco'])
-    found = [found_in(sample, index, None) for index, sample in enumerate(shaken(dataset))]
-    truth = truth_of([], dataset)
+    found = [
+        Detections.from_sample(sample, index, None) for index, sample in enumerate(shaken(dataset))
+    ]
+    truth = find_truth([], dataset)
     assert truth is not None and truth.by_index
-    assert 0.02 < np.nanmean(average_precision(truth, found, 'segm').ap) < 0.9
-    nothing = [Found(0, 0, (9, 9), np.zeros((0, 4)), np.zeros(0), np.zeros(0, dtype=int))]
-    assert np.nanmax(average_precision(truth, nothing, 'bbox').ap) == 0
-    assert truth_of([type('LVISMetric', (), {})()], dataset) is None
-    evidence = evidence_of(found, dataset, [type('LVISMetric', (), {})()])
+    assert 0.02 < np.nanmean(compute_average_precision(truth, found, 'segm').ap) < 0.9
+    nothing = [Detections(0, 0, (9, 9), np.zeros((0, 4)), np.zeros(0), np.zeros(0, dtype=int))]
+    assert np.nanmax(compute_average_precision(truth, nothing, 'bbox').ap) == 0
+    assert find_truth([type('LVISMetric', (), {})()], dataset) is None
+    evidence = compute_details(found, dataset, [type('LVISMetric', (), {})()])
     assert 'bbox_ap' not in evidence['classes'] and evidence['confusion']
 
 
 def test_classes_without_categories_and_objects_without_masks() -> None:
-    api = coco_library()[0]()
+    api = get_coco_library()[0]()
     api.dataset = dict(
         images=[dict(id=0, height=100, width=100)],
         categories=[dict(id=7, name='b'), dict(id=3, name='d')],
         annotations=[dict(id=1, image_id=0, category_id=3, bbox=[0, 0, 10, 10], area=100,
                           iscrowd=0)])  # yapf: disable
     api.createIndex()
-    truth = CocoTruth(api, [0], [7, 3], [1, 3], 4, IOUS, 100, False)
+    truth = CocoTruth(api, [0], [7, 3], [1, 3], 4)
     assert not truth.has_masks
     for found, expected in ((found_boxes((0, 0, 10, 10, 1, 90)), 1), (found_boxes(), 0)):
-        measured = average_precision(truth, [found], 'bbox')
+        measured = compute_average_precision(truth, [found], 'bbox')
         np.testing.assert_array_equal(measured.ap, [np.nan, np.nan, np.nan, expected])
         assert measured.at_50.shape == (101, 4)
 
 
-def found_boxes(*boxes: tuple[int, ...]) -> Found:
+def found_boxes(*boxes: tuple[int, ...]) -> Detections:
     """Detections ``(left, top, right, bottom, label, percent)``."""
     rows = np.array(boxes, dtype=np.float32).reshape(-1, 6)
-    return Found(0, 0, (100, 100), rows[:, :4], rows[:, 5] / 100, rows[:, 4].astype(int))
+    return Detections(0, 0, (100, 100), rows[:, :4], rows[:, 5] / 100, rows[:, 4].astype(int))
 
 
 def test_detections_and_objects_are_paired() -> None:
@@ -169,15 +176,15 @@ def test_detections_and_objects_are_paired() -> None:
         (20, 20, 30, 30, 2, 70),  # another class
         (72, 72, 80, 80, 1, 60),  # in a crowd
         (50, 50, 60, 60, 2, 29))  # not sure
-    matches = match(found, objects, 3)
+    matches = match_objects(found, objects, 3)
     assert sorted(matches.pairs) == [(0, 0), (1, 2), (2, 3), (3, 0)]
     assert (matches.right, matches.missed, matches.wrong) == (1, 2, 2)
     assert matches.f1 == pytest.approx(2 / 6)
-    assert detections.confusion([matches]) == [[0, 0, 1], [1, 2, 1], [2, 3, 1], [3, 0, 1]]
-    assert detections.worst([matches], 8) == [matches]
-    empty = match(found_boxes(), [], 3)
-    assert empty.f1 is None and detections.worst([empty], 8) == []
-    assert match(found_boxes((0, 0, 9, 9, 0, 50)), [], 3).pairs == ((3, 0), )
+    assert detections.count_pairs([matches]) == [[0, 0, 1], [1, 2, 1], [2, 3, 1], [3, 0, 1]]
+    assert detections.find_worst_matches([matches], 8) == [matches]
+    empty = match_objects(found_boxes(), [], 3)
+    assert empty.f1 is None and detections.find_worst_matches([empty], 8) == []
+    assert match_objects(found_boxes((0, 0, 9, 9, 0, 50)), [], 3).pairs == ((3, 0), )
 
 
 def test_iou_of_classes_is_that_of_the_metric() -> None:
@@ -191,20 +198,20 @@ def test_iou_of_classes_is_that_of_the_metric() -> None:
         truth[:3], truth[3] = 255, 7  # which is of no class
         data = [PixelData(data=each[None]).to_dict() for each in (answer, truth)]
         metric.process({}, [dict(pred_sem_seg=data[0], gt_sem_seg=data[1])])
-        found.append(labelled(answer, truth, index, 4, 255))
+        found.append(PixelCounts.from_labels(answer, truth, index, 4, 255))
     expected = metric.evaluate(3)
-    scores = label_counts.scores_of(label_counts.confusion(found))
+    scores = pixel_counts.compute_scores(pixel_counts.count_confusion(found))
     assert round(100 * np.nanmean(scores['iou']), 2) == pytest.approx(expected['mIoU'], abs=0.011)
     assert round(100 * np.nanmean(scores['acc']), 2) == pytest.approx(expected['mAcc'], abs=0.011)
     assert np.isnan(scores['iou'][3])
     assert found[0].small.shape == (40, 30)
-    big = labelled(torch.ones(1000, 500), torch.ones(1000, 500), 0, 4, 255)
+    big = PixelCounts.from_labels(torch.ones(1000, 500), torch.ones(1000, 500), 0, 4, 255)
     assert big.small.shape == (334, 167) and big.miou == 1
-    assert label_counts.worst([big], 8) == []
+    assert pixel_counts.find_worst_maps([big], 8) == []
 
 
 def test_a_run_of_a_segmenter(trained: Path) -> None:
-    evaluation = read_run(trained).whole(read(trained / 'record/iter_2/evaluation.json'))
+    evaluation = read_run(trained).read_details(read(trained / 'record/iter_2/evaluation.json'))
     iou = [value for value in evaluation['classes']['iou'] if value is not None]
     assert 100 * np.mean(iou) == pytest.approx(evaluation['metrics']['mIoU'], abs=0.006)
     assert evaluation['images'] == evaluation['recorded'] == len(evaluation['samples']) == 4
@@ -218,7 +225,7 @@ def test_a_run_of_a_segmenter(trained: Path) -> None:
     assert text.count('<img') >= 4 + 1 + len(evaluation['worst'])
     assert 'epoch' not in evaluation and 'epoch' not in about
     assert 'the first 16 of 64 digits of SHA-256' in text and 'at least 0.3 are drawn' not in text
-    worst = next(each for each in sections_of(read_run(trained)) if each.title == 'Worst images')
+    worst = next(each for each in report_of(read_run(trained)) if each.title == 'Worst images')
     assert [title for title, _ in worst.tiles[0][1]] == ['truth', 'prediction']
     assert titles(trained)[0] == 'Run' and {'Samples', 'Classes', 'Confusion'} < {*titles(trained)}
 
@@ -230,14 +237,14 @@ def test_a_run_of_a_detector(run_tool: Callable, shapes: Path, tmp_path: Path) -
              tmp_path / 'run', *options)
     run = read_run(tmp_path / 'run')
     assert [each['iteration'] for each in run.evaluations] == [1, 2]
-    for each in map(run.whole, run.evaluations):
+    for each in map(run.read_details, run.evaluations):
         for part in ('bbox', 'segm'):
             ap = np.mean([ap for ap in each['classes'][f'{part}_ap'] if ap is not None])
             assert ap == pytest.approx(each['metrics'][f'coco/{part}_mAP'], abs=6e-4)
     pictures = [path.parent.name for path in (tmp_path / 'run/record').glob('*/worst_0.jpg')]
     assert pictures == [f'iter_{run.best["iteration"]}']
     assert run.about['kind'] == 'masks' and run.main_metric == 'coco/segm_mAP'
-    shown = {section.title: section for section in sections_of(run)}
+    shown = {section.title: section for section in report_of(run)}
     for title in ('Samples', 'Worst images'):
         assert 'Detections of a score of at least 0.3 are drawn.' in shown[title].text
 
@@ -269,7 +276,7 @@ def test_a_run_that_goes_on_with_other_data(trained: Path) -> None:
     assert 'Left out: 1 of other images' in write_report(trained).read_text()
     (later / 'evaluation.json').write_text(json.dumps(evaluation))
     now = dict(data=dict(training=about['data']['training'], validation=dict(images=9, files={})))
-    assert changed_data(about, now) == ['validation'] and changed_data({}, now) == []
+    assert find_changed_data(about, now) == ['validation'] and find_changed_data({}, now) == []
     about['starts'].append(dict(time='now', iteration=2, other_data=['validation']))
     (trained / 'record/run.json').write_text(json.dumps(about))
     assert [each['iteration'] for each in read_run(trained).drawn] == [4]
@@ -290,10 +297,10 @@ def test_a_part_that_cannot_be_made_costs_no_other(trained: Path) -> None:
 def test_commands_of_a_moved_run(trained: Path) -> None:
     moved = trained.rename(trained.parent / 'it is moved')
     name = next(moved.glob('best_*.pth')).name
-    command = command_section(read_run(moved))[0].commands[0]
+    command = build_command_sections(read_run(moved))[0].commands[0]
     assert shlex.split(command)[-1] == f'$(cat {shlex.quote(str(moved / "best_checkpoint"))})'
     (moved / 'best_checkpoint').write_text(f'/gone/{name}')
-    command = command_section(read_run(moved))[0].commands[0]
+    command = build_command_sections(read_run(moved))[0].commands[0]
     assert shlex.split(command)[2:] == [str(next(moved.glob('*.py'))), str(moved / name)]
 
 
@@ -337,7 +344,7 @@ def test_a_run_that_was_killed(trained: Path) -> None:
     assert 'killed' in text and '--resume' in text
     iteration, seconds = read_run(trained).reached
     assert iteration == 2 and seconds > 0 and '<td>2 of 2</td>' in text
-    assert f'<td>{clock(seconds)}</td>' in text and 'an iteration of training' in text
+    assert f'<td>{format_duration(seconds)}</td>' in text and 'an iteration of training' in text
 
 
 def test_texts_of_strangers_are_text(trained: Path) -> None:
@@ -366,7 +373,8 @@ def test_many_classes(tmp_path: Path) -> None:
         classes=dict(objects=list(range(number)), bbox_ap=scores, precision=scores, recall=scores),
         curves={},
         confusion=confusion)
-    sections = class_sections(evaluation, names)
+    run = Run(tmp_path, dict(classes=names), [dict(iteration=1, metrics=dict(AP=1.), **evaluation)])
+    sections = build_class_sections(run)
     table = next(section.tables[0] for section in sections if section.folded)
     assert len(table.rows) == number and table.rows[0][0] == names[1]
     assert table.rows[-1][2] is None
@@ -377,7 +385,7 @@ def test_many_classes(tmp_path: Path) -> None:
 
 def test_a_long_curve_is_drawn_with_few_points() -> None:
     curve = [(i, 1 / i + i % 2) for i in range(1, 20_001)]
-    drawn = run_plots.curves({'loss': curve, 'lr': curve[:3]}, 'loss', smooth=True)
+    drawn = run_plots.draw_curves({'loss': curve, 'lr': curve[:3]}, 'loss', smooth=True)
     raw, smooth, short = drawn.axes[0].lines
     assert len(raw.get_xdata()) == len(smooth.get_xdata()) == 500 and len(short.get_xdata()) == 3
     assert smooth.get_xdata()[-1] == 20_000
@@ -386,18 +394,21 @@ def test_a_long_curve_is_drawn_with_few_points() -> None:
 
 
 def test_legends_stand_above_curves() -> None:
-    drawn = run_plots.curves({'loss': [(1, 2.), (9, 1.)], 'loss_cls': [(1, 1.), (9, 2.)]}, 'loss')
+    drawn = run_plots.draw_curves({
+        'loss': [(1, 2.), (9, 1.)],
+        'loss_cls': [(1, 1.), (9, 2.)]
+    }, 'loss')
     render_figure(drawn)  # which lays it out
     legend, axes = drawn.legends[0].get_window_extent(), drawn.axes[0].get_window_extent()
     assert legend.y0 >= axes.y1
 
 
-def test_evaluations_are_thinned() -> None:
+def test_evaluations_are_thin_evaluations() -> None:
     evaluations = [dict(iteration=i) for i in range(50)]
-    shown = thinned(evaluations, evaluations[13], 7)
+    shown = thin_evaluations(evaluations, evaluations[13], 7)
     assert len(shown) == 7 and evaluations[13] in shown
     assert shown[0] is evaluations[0] and shown[-1] is evaluations[-1]
-    assert thinned(evaluations[:3], None, 7) == evaluations[:3]
+    assert thin_evaluations(evaluations[:3], None, 7) == evaluations[:3]
 
 
 def test_hash_of_a_folder(tmp_path: Path) -> None:
@@ -475,7 +486,7 @@ def test_two_processes(head: str, layout: str, measure: str, metric: str, unit: 
         out=tmp_path)
     assert 'the report lacks' not in latest_log(tmp_path / 'run')
     run = read_run(tmp_path / 'run')
-    found = run.whole(run.last)
+    found = run.read_details(run.last)
     assert found['recorded'] == found['images'] == 3
     values = [value for value in found['classes'][measure] if value is not None]
     assert unit * np.mean(values) == pytest.approx(found['metrics'][metric], abs=0.006)

@@ -27,9 +27,9 @@ def main() -> None:
     print_any_name()
     args = parse_args()
     with user_errors('compare'), file_errors():
-        from colonnade.visualization.run_report import comparison, comparison_text  # takes seconds
-        tables, warnings = comparison.compare(args.runs, args.out)
-    print('\n\n'.join([*warnings, *map(comparison_text.text_of, tables)]))
+        from colonnade.visualization.run_report.comparison import compare  # takes seconds
+        tables, warnings = compare(args.runs, args.out)
+    print('\n\n'.join([*warnings, *(table.format_text() for table in tables)]))
     print(f'\nwritten: {args.out.resolve().as_uri()}')
 
 

@@ -11,90 +11,78 @@ from colonnade.common.prefetching import prefetched
 
 from .dataset_reader import ImageSet
 
-ISLAND = 10  # pixels: a connected part of a class with fewer is an island
+ISLAND = 10  # pixels: a connected component of a class with fewer is an island
 WORKERS = 2  # threads that decode
 
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """What is in label maps.
+    """Counts of label maps.
 
     Attributes:
-        images: The indices of the images that were decoded, ``(I,)``.
+        images: Indices of the images that were decoded, ``(I,)``.
         sizes: Width and height, ``(I, 2)``.
-        pixels: Of each class, and unlabelled in the last column, ``(I, K + 1)``.
         foreign: Pixels whose label no class has, ``(I,)``.
-        islands: Connected parts of fewer than ``ISLAND`` pixels, ``(I,)``.
-        errors: What could not be read: index and reason.
+        islands: Connected components of fewer than ``ISLAND`` pixels, ``(I,)``.
+        pixels: Pixels of each class, and unlabeled in the last column, ``(I, K + 1)``.
+        errors: Index and reason of what could not be read.
     """
     images: np.ndarray
     sizes: np.ndarray
-    pixels: np.ndarray
     foreign: np.ndarray
     islands: np.ndarray
+    pixels: np.ndarray
     errors: list[tuple[int, str]]
 
 
-def count_labels(data: ImageSet, indices: Sequence[int], report: Callable[[int],
-                                                                          None]) -> LabelCounts:
+def count_labels(data: ImageSet, indices: Sequence[int],
+                 report: Callable[[int], None]) -> LabelCounts:  # yapf: disable
     """Decode the label maps of some images and count.
 
     Args:
-        data: Their set.
-        indices: Of the images.
+        data: Set of the images.
+        indices: Indices of the images.
         report: Called with the number of images that are done.
     """
-    rows, errors = [], []
+    num_classes, images, rows, errors = len(data.classes), [], [], []
 
-    def count(index: int) -> tuple[int, np.ndarray | None, str]:
+    def count(index: int) -> list[int] | str:
         try:
-            return index, row_of(data.maps[index].read(), len(data.classes)), ''
+            labels = data.maps[index].read()
         except (OSError, ValueError) as error:
-            return index, None, str(error)
+            return str(error)
+        pixels = np.bincount(labels.ravel(), minlength=num_classes + 1)
+        foreign = pixels[num_classes + 1:].sum()
+        islands = len(find_islands(labels, num_classes))
+        return [*labels.shape[::-1], foreign, islands, *pixels[:num_classes + 1]]
 
     counted = prefetched(count, indices, workers=WORKERS, ahead=2 * WORKERS)
-    for done, (index, row, error) in enumerate(counted, 1):
-        if row is None:
-            errors.append((index, error))
+    for done, (index, row) in enumerate(zip(indices, counted, strict=True), 1):
+        if isinstance(row, str):
+            errors.append((index, row))
         else:
-            rows.append((index, row))
+            images.append(index)
+            rows.append(row)
         report(done)
-    width = 5 + len(data.classes)
-    table = np.array([row for _, row in rows], dtype=np.int64).reshape(-1, width)
+    table = np.array(rows, dtype=np.int64).reshape(-1, 5 + num_classes)
     return LabelCounts(
-        np.array([index for index, _ in rows], dtype=np.int64), table[:, :2], table[:, 4:],
-        table[:, 2], table[:, 3], errors)
+        np.array(images, dtype=np.int64), table[:, :2], table[:, 2], table[:, 3], table[:, 4:],
+        errors)
 
 
-def row_of(labels: np.ndarray, num_classes: int) -> np.ndarray:
-    """Width, height, foreign pixels, islands, and pixels of each class of a label map."""
-    height, width = labels.shape
-    counts = np.bincount(labels.ravel(), minlength=num_classes + 1)
-    foreign = counts[num_classes + 1:].sum()
-    return np.array([
-        width, height, foreign,
-        sum(1 for _ in islands_of(labels, num_classes)), *counts[:num_classes + 1]
-    ])
-
-
-def islands_of(labels: np.ndarray, num_classes: int) -> list[tuple[int, int, int]]:
-    """The islands in a label map.
+def find_islands(labels: np.ndarray, num_classes: int) -> list[tuple[float, float]]:
+    """Return the islands in a label map: column and row of each.
 
     Args:
-        labels: ``(H, W)``.
-        num_classes: Labels from there on are no classes.
-
-    Returns:
-        Label, and column and row of each; pixels that touch at a corner are connected.
+        labels: Label map, ``(H, W)``; pixels that touch at a corner are connected.
+        num_classes: Labels from there on are not classes.
     """
-    found = []
-    for label in np.unique(labels):
-        if label >= num_classes:
-            continue
-        number, _, stats, centres = cv2.connectedComponentsWithStats(
+    islands = []
+    for label in np.unique(labels[labels < num_classes]):
+        num_parts, _, stats, centers = cv2.connectedComponentsWithStats(
             (labels == label).astype(np.uint8), connectivity=8)
-        for part in range(1, number):
+        for part in range(1, num_parts):
             if stats[part, cv2.CC_STAT_AREA] < ISLAND:
-                x, y = centres[part]
-                found.append((int(label), round(x), round(y)))
-    return found
+                x, y = centers[part]
+                islands.append((float(round(x)), float(round(y))))
+    return islands

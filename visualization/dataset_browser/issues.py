@@ -1,4 +1,4 @@
-"""What looks wrong about a data set. It need not be wrong: somebody has to look."""
+"""What looks wrong about a dataset. It need not be wrong: somebody has to look."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,11 @@ from colonnade.settings.findings import Finding
 from colonnade.settings.rules import RULES
 
 from .dataset_reader import ImageSet
-from .statistics import FEW, Numbers
+from .statistics import FEW, Statistics
 
-WORST = 8  # cases of a kind that are shown
+MAX_CASES = 8  # cases of an issue that are shown
 HUGE = 40_000_000  # pixels
-MOST_NAMES = 20  # classes that are listed
+MAX_NAMES = 20  # classes that are listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,23 +27,23 @@ class Case(Finding):
         image: Index of the image in the split.
         objects: Indices of the objects that it is about.
         points: ``(x, y)`` in pixels of the image, to be marked.
-        beside: Split and index of an image to be shown next to it.
+        other: Split and index of an image to be shown next to it.
         shows_image: Whether there is an image that can be shown.
     """
     data: ImageSet
     image: int
     objects: tuple[int, ...] = ()
     points: tuple[tuple[float, float], ...] = ()
-    beside: tuple[ImageSet, int] | None = None
+    other: tuple[ImageSet, int] | None = None
     shows_image: bool = True
 
 
 @dataclass
-class Suspicion:
+class Issue:
     """All breaches of a rule in the splits.
 
     Attributes:
-        rule: A key of :data:`~colonnade.settings.rules.RULES`.
+        rule: Key of :data:`~colonnade.settings.rules.RULES`.
         counts: Number of breaches of each split.
         cases: The worst breaches.
         note: Names of the breaches, where there is nothing to show.
@@ -60,68 +60,56 @@ class Suspicion:
         return title[:1].upper() + title[1:]
 
     @property
-    def number(self) -> int:
+    def count(self) -> int:
         """Number of breaches in all splits."""
         return sum(self.counts.values())
 
-    def add(self, name: str, number: int, cases: Sequence[Case]) -> None:
+    def format_counts(self) -> str:
+        """Return the number of breaches of each split that has any."""
+        return ', '.join(f'{name}: {count:,}' for name, count in self.counts.items() if count)
+
+    def add(self, name: str, count: int, cases: Sequence[Case]) -> None:
         """Add breaches of a split, the worst first."""
-        self.counts[name] = self.counts.get(name, 0) + number
-        self.cases = [*self.cases, *cases[:max(0, WORST - len(self.cases))]]
+        self.counts[name] = self.counts.get(name, 0) + count
+        self.cases = [*self.cases, *cases[:max(0, MAX_CASES - len(self.cases))]]
 
     def add_images(self, data: ImageSet, breaches: Iterable[tuple[int, str]]) -> None:
         """Add images of a split, the worst first.
 
         Args:
-            data: The split.
+            data: Split.
             breaches: Index of each image, and what is odd about it beyond its name.
         """
         breaches = list(breaches)
         self.add(data.name, len(breaches), [
-            Case(self.rule, f'{data.name}: {data.file(i)}{text}', (data.paths[i], ),
-                 data=data, image=i) for i, text in breaches[:WORST]
+            Case(self.rule, f'{data.name}: {data.get_file_name(i)}{text}', (data.paths[i], ),
+                 data=data, image=i) for i, text in breaches[:MAX_CASES]
         ])  # yapf: disable
 
 
-def empty_images(sets: Sequence[ImageSet]) -> Suspicion:
-    """Images without objects."""
-    suspicion = Suspicion('image-without-annotations')
+def find_empty_images(sets: Sequence[ImageSet]) -> Issue:
+    """Return images without objects."""
+    issue = Issue('image-without-annotations')
     for data in sets:
         assert data.objects is not None
-        empty = np.flatnonzero(data.objects.counts(len(data)) == 0)
-        suspicion.add_images(data, [(i, '') for i in empty.tolist()])
-    return suspicion
+        empty = np.flatnonzero(data.objects.count_per_image(len(data)) == 0)
+        issue.add_images(data, [(i, '') for i in empty.tolist()])
+    return issue
 
 
-def huge_images(sets: Sequence[ImageSet], sizes: Sequence[np.ndarray]) -> Suspicion:
-    """Images of very many pixels.
-
-    Args:
-        sets: The splits.
-        sizes: Index, width and height of the images of each whose size is known, ``(I, 3)``.
-    """
-    suspicion = Suspicion('huge-image')
-    for data, known in zip(sets, sizes, strict=True):
-        order = known[np.argsort(-known[:, 1] * known[:, 2], kind='stable')]
-        order = order[order[:, 1] * order[:, 2] > HUGE]
-        suspicion.add_images(data,
-                             [(i, f', {width} x {height}') for i, width, height in order.tolist()])
-    return suspicion
-
-
-def rare_classes(numbers: Sequence[Numbers], what: str) -> Suspicion:
-    """Classes that are nearly missing.
+def find_rare_classes(statistics: Sequence[Statistics], unit: str) -> Issue:
+    """Return classes that are nearly missing.
 
     Args:
-        numbers: Of each split.
-        what: ``'objects'`` or ``'images'``, of which few are suspected.
+        statistics: Statistics of each split.
+        unit: ``'objects'`` or ``'images'``, of which few are suspected.
     """
-    suspicion = Suspicion('rare-class' if what == 'objects' else 'rare-label')
-    for found in numbers:
-        counts = found.amounts if what == 'objects' else found.images
+    issue = Issue('rare-class' if unit == 'objects' else 'rare-label')
+    for split in statistics:
+        counts = split.amounts if unit == 'objects' else split.images
         few = [i for i in np.argsort(counts, kind='stable').tolist() if counts[i] < FEW]
-        suspicion.counts[found.name] = len(few)
-        named = [f'{found.classes[i]} {counts[i]}' for i in few]
+        issue.counts[split.name] = len(few)
+        named = [f'{split.classes[i]} {counts[i]}' for i in few]
         if named:
-            suspicion.note += f' In {found.name}: {format_names(named, MOST_NAMES)}.'
-    return suspicion
+            issue.note += f' In {split.name}: {format_names(named, MAX_NAMES)}.'
+    return issue

@@ -1,124 +1,121 @@
-"""What a model gets to see: images behind the pipeline and the data preprocessor.
+"""Model inputs: images after the pipeline and the data preprocessor.
 
 Shapes: ``C, H, W`` channels, height and width of the tensor; ``N`` objects.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from mmdet.structures.bbox import BaseBoxes, HorizontalBoxes
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import set_random_seed
+from mmengine.structures import PixelData
 from PIL import Image, ImageDraw
 from torch import Tensor
 
 from colonnade.common.errors import UserCodeError
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.inference.drawing import Colour
+from colonnade.settings.dataset_paths import find_datasets
 from colonnade.settings.findings import Finding
+from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
 
-from .dataset_reader import build_dataset, dataset_settings
-from .input_issues import order_fault, range_fault
-from .late_annotations import bring_onto_inputs, loads_late
-from .thumbnails import Scene, resized, shown_size, within
+from ..html_pages.scenes import Scene, clip_boxes, fit_size, resize
+from .dataset_reader import build_dataset, get_dataset_settings
 
-FRAME: Colour = (255, 0, 255)  # the edge between an image and its padding
-MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # in names of steps that put images together
+FRAME: Colour = (255, 0, 255)  # color of the edge between an image and its padding
+MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # in names of steps that combine images
+PREPROCESSOR = ('model.data_preprocessor', )  # place of findings
+RGB_MEAN = (123.675, 116.28, 103.53)  # of ImageNet, from red to blue
+DEVIATION = 0.23  # standard deviation of ImageNet's values, of their range
+FAR = 2.5  # such standard deviations of the mean of all inputs from 0
 
 
 @dataclass(frozen=True)
-class Fed:
-    """An image as a model gets it once.
+class ModelInput:
+    """An image as a model gets it.
 
     Attributes:
-        inputs: ``(C, H, W)``, as they enter the model.
+        inputs: Tensor that enters the model, ``(C, H, W)``.
         sample: mmdet's or mmseg's data sample; its annotations are in pixels of the inputs.
-        pixels: The inputs as RGB values of uint8, ``(H, W, 3)``.
-        before: The least and the largest value before the preprocessor.
+        pixels: Inputs as RGB values of uint8, ``(H, W, 3)``.
+        bounds: Minimum and maximum before the preprocessor.
     """
     inputs: Tensor
     sample: Any
     pixels: np.ndarray
-    before: tuple[float, float]
+    bounds: tuple[float, float]
 
     @property
     def image_size(self) -> tuple[int, int]:
         """Height and width without padding."""
         return tuple(self.sample.metainfo.get('img_shape', self.pixels.shape)[:2])
 
-    def per_channel(self, name: str) -> list[float]:
-        """``'amin'``, ``'mean'`` or ``'amax'`` of each channel."""
-        return getattr(torch, name)(self.inputs.float(), dim=(1, 2)).tolist()
-
-    def scene(self, num_classes: int, most: int) -> Scene:
-        """The picture of it, with its annotations as they arrive."""
-        full = self.pixels.shape[:2]
-        size = shown_size(full, most)
-        small = resized(self.pixels, size, smooth=True)
-        labels = label_map_of(self.sample)
-        if labels is not None:
-            labels = np.where(labels < num_classes, labels, num_classes)
-            labels = resized(padded(labels, full, num_classes), size)
-            return Scene(small, np.zeros((0, 4)), np.zeros(0, int), label_map=labels)
-        boxes, classes, masks = objects_of(self.sample)
+    def build_scene(self, num_classes: int, max_side: int) -> Scene:
+        """Return the inputs with their annotations."""
+        full: tuple[int, int] = self.pixels.shape[:2]
+        size = fit_size(full, max_side)
+        small = resize(self.pixels, size, smooth=True)
+        if 'gt_sem_seg' in self.sample and 'gt_instances' not in self.sample:
+            labels = self.sample.gt_sem_seg.data[0].cpu().numpy().astype(np.int64)
+            is_class = (labels < num_classes) & (labels != IGNORED)
+            labels = np.where(is_class, labels, num_classes)
+            return Scene(small, label_map=resize(pad(labels, full, num_classes), size))
+        objects = self.sample.get('gt_instances')
+        if objects is None or 'bboxes' not in objects:
+            return Scene(small)
         factor = np.tile([size[1] / full[1], size[0] / full[0]], 2)
-        shown = None if masks is None else [resized(padded(m, full), size) for m in masks]
-        return Scene(small, within(boxes * factor, size), classes, shown)
+        boxes = get_box_tensor(objects.bboxes).cpu().numpy().reshape(-1, 4) * factor
+        masks = None
+        if 'masks' in objects:
+            arrays = objects.masks.to_ndarray().astype(bool)
+            masks = [resize(pad(mask, full), size) for mask in arrays]
+        return Scene(small, clip_boxes(boxes, size), objects.labels.cpu().numpy(), masks)
 
-    def draw(self, classes: Sequence[str], palette: Sequence[Colour], most: int) -> Image.Image:
-        """The picture; a line shows where padding begins."""
-        picture = self.scene(len(classes), most).draw(classes, palette)
+    def draw(self, palette: Sequence[Colour], max_side: int) -> Image.Image:
+        """Return the drawing; a line shows where padding begins."""
+        image = self.build_scene(len(palette), max_side).draw(palette)
         full, (height, width) = self.pixels.shape[:2], self.image_size
         if (height, width) != full:
-            x, y = width * picture.width / full[1], height * picture.height / full[0]
-            ImageDraw.Draw(picture).line([(x, 0), (x, y), (0, y)], fill=FRAME, width=2)
-        return picture
+            x, y = width * image.width / full[1], height * image.height / full[0]
+            ImageDraw.Draw(image).line([(x, 0), (x, y), (0, y)], fill=FRAME, width=2)
+        return image
 
 
-def label_map_of(sample: Any) -> np.ndarray | None:
-    """The label map of a sample of mmseg's, ``(H, W)``; None of mmdet's."""
-    if 'gt_sem_seg' not in sample or 'gt_instances' in sample:
-        return None
-    labels = sample.gt_sem_seg.data[0].cpu().numpy().astype(np.int64)
-    return np.where(labels == IGNORED, np.iinfo(np.int64).max, labels)
+def get_box_tensor(boxes: Tensor | BaseBoxes) -> Tensor:
+    """Return boxes as a tensor; mmdet has them in its own type in some configs."""
+    return boxes.tensor if isinstance(boxes, BaseBoxes) else boxes
 
 
-def objects_of(sample: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Boxes ``(N, 4)``, classes ``(N,)`` and masks ``(N, h, w)`` of a sample of mmdet's."""
-    found = sample.get('gt_instances')
-    if found is None or 'bboxes' not in found:
-        return np.zeros((0, 4)), np.zeros(0, np.int64), None
-    boxes = getattr(found.bboxes, 'tensor', found.bboxes)
-    masks = found.masks.to_ndarray().astype(bool) if 'masks' in found else None
-    return boxes.cpu().numpy().reshape(-1, 4), found.labels.cpu().numpy(), masks
-
-
-def padded(values: np.ndarray, size: tuple[int, int], rest: int = 0) -> np.ndarray:
-    """A mask or label map of the image at the size of the tensor, with ``rest`` in the padding."""
-    whole = np.full(size, rest, values.dtype)
+def pad(values: np.ndarray, size: tuple[int, int], fill: int = 0) -> np.ndarray:
+    """Return a mask or label map of the image at the size of the tensor."""
+    padded = np.full(size, fill, values.dtype)
     height, width = min(size[0], values.shape[0]), min(size[1], values.shape[1])
-    whole[:height, :width] = values[:height, :width]
-    return whole
+    padded[:height, :width] = values[:height, :width]
+    return padded
 
 
 @dataclass
-class Feeder:
-    """A data set with its pipeline, and the preprocessor of a model.
+class InputPipeline:
+    """A dataset with its pipeline, and the preprocessor of a model.
 
     Attributes:
-        dataset: Of mmdet or mmseg, wrapped or not.
-        preprocessor: Of the model.
-        settings: Of the preprocessor in the config.
-        training: Whether it feeds training.
-        mixes: Whether steps put several images into one.
+        dataset: Dataset of mmdet or mmseg, wrapped or not.
+        preprocessor: Data preprocessor of the model.
+        settings: Settings of the preprocessor in the config.
+        training: Whether these are inputs of training.
+        mixes: Whether steps combine several images.
         late: Whether annotations come in pixels of the original image, as in validation.
-        seen: Everything that it fed.
+        inputs: All inputs that were loaded.
     """
     dataset: Any
     preprocessor: Any
@@ -126,67 +123,67 @@ class Feeder:
     training: bool
     mixes: bool
     late: bool = False
-    seen: list[Fed] = field(default_factory=list)
+    inputs: list[ModelInput] = field(default_factory=list)
 
     @classmethod
-    def of(cls, cfg: Config, split: str) -> Feeder:
-        """The one of a config.
+    def from_config(cls, cfg: Config, split: str) -> InputPipeline:
+        """Build dataset and preprocessor of a config.
 
         Raises:
-            ValueError: If data set or preprocessor cannot be built, at which training would stop.
+            ValueError: If one cannot be built, at which training would stop.
         """
         settings = dict(cfg.model.get('data_preprocessor') or dict(type='BaseDataPreprocessor'))
-        mixes = any(name in str(dataset_settings(cfg, split)) for name in MIXING)
+        dataset_settings = get_dataset_settings(cfg, split)
         hub = MessageHub.get_current_instance()
-        if hub.get_info('iter') is None:  # which mmdet's resizing of batches asks for
+        if hub.get_info('iter') is None:  # mmdet's resizing of batches asks for it
             hub.update_info('iter', 0)
         try:
-            dataset = build_dataset(cfg, dataset_settings(cfg, split))
+            dataset = build_dataset(cfg, dataset_settings)
             with DefaultScope.overwrite_default_scope(cfg.default_scope):
-                built = MODELS.build(settings)
-        except Exception as error:  # data sets raise of all kinds
+                preprocessor = MODELS.build(settings)
+        except Exception as error:  # datasets raise errors of all kinds
             raise UserCodeError(f'{type(error).__name__}: {error}') from error
-        training = split == 'train'
+        mixes, training = any(name in str(dataset_settings) for name in MIXING), split == 'train'
         late = not training and loads_late(cfg, split)
-        return cls(dataset, built, settings, training, mixes, late)
+        return cls(dataset, preprocessor, settings, training, mixes, late)
 
-    def positions(self, paths: Sequence[str]) -> dict[str, int]:
-        """Where the data set has these images first; those that it leaves out are missing."""
-        wanted, found = set(paths), dict[str, int]()
+    def find_indices(self, paths: Sequence[str]) -> dict[str, int]:
+        """Return the first index of each image in the dataset; those that it leaves out miss."""
+        wanted, indices = set(paths), dict[str, int]()
         for index in range(len(self.dataset) if wanted else 0):
             path = self.dataset.get_data_info(index)['img_path']
             if path in wanted:
-                found.setdefault(path, index)
-                if len(found) == len(wanted):
+                indices.setdefault(path, index)
+                if len(indices) == len(wanted):
                     break
-        return found
+        return indices
 
-    def feed(self, position: int, seed: int) -> Fed:
-        """An image as the model gets it, which is the same for the same seed.
+    def load(self, index: int, seed: int) -> ModelInput:
+        """Return an image as the model gets it, which is the same for the same seed.
 
         Args:
-            position: Of the image in the data set.
-            seed: Of Python's, NumPy's and torch's random numbers.
+            index: Index of the image in the dataset.
+            seed: Seed of Python's, NumPy's and torch's random numbers.
 
         Raises:
-            ValueError: If pipeline or preprocessor cannot take it.
+            ValueError: If pipeline or preprocessor fails.
         """
         set_random_seed(seed)
         try:
-            batch = pseudo_collate([self.dataset[position]])
-            given = batch['inputs'][0]
-            before = float(given.min()), float(given.max())
+            batch = pseudo_collate([self.dataset[index]])
+            raw = batch['inputs'][0]
+            bounds = float(raw.min()), float(raw.max())
             ready = self.preprocessor(batch, self.training)
+            inputs, sample = ready['inputs'][0], ready['data_samples'][0]
             if self.late:
-                bring_onto_inputs(ready['data_samples'][0])
-        except Exception as error:  # steps of pipelines raise of all kinds
+                move_annotations(sample)
+        except Exception as error:  # steps of pipelines raise errors of all kinds
             raise UserCodeError(f'{type(error).__name__}: {error}') from error
-        inputs = ready['inputs'][0]
-        self.seen.append(Fed(inputs, ready['data_samples'][0], self.as_pixels(inputs), before))
-        return self.seen[-1]
+        self.inputs.append(ModelInput(inputs, sample, self.restore_pixels(inputs), bounds))
+        return self.inputs[-1]
 
-    def as_pixels(self, inputs: Tensor) -> np.ndarray:
-        """Inputs ``(C, H, W)`` before mean and std were applied, as RGB values ``(H, W, 3)``.
+    def restore_pixels(self, inputs: Tensor) -> np.ndarray:
+        """Return inputs ``(C, H, W)`` without mean and std, as RGB values ``(H, W, 3)``.
 
         One channel becomes gray; of more than three, the first three are red, green and blue.
         """
@@ -195,20 +192,96 @@ class Feeder:
         if 'mean' in buffers:
             values = values * buffers['std'] + buffers['mean']
         values = values[:1].expand(3, -1, -1) if len(values) < 3 else values[:3]
-        if not self.converts and len(inputs) == 3:  # pipelines load blue first
+        if not self.swaps_channels and len(inputs) == 3:  # pipelines load blue first
             values = values.flip(0)
         return values.permute(1, 2, 0).round().clamp(0, 255).byte().numpy()
 
     @property
-    def converts(self) -> bool:
+    def swaps_channels(self) -> bool:
         """Whether the preprocessor swaps red and blue."""
         return bool(self.settings.get('bgr_to_rgb') or self.settings.get('rgb_to_bgr'))
 
-    def suspicions(self) -> list[Finding]:
-        """Return what looks wrong about inputs; only what can be told from the numbers."""
-        suspected = [order_fault(self.settings, self.converts)]
-        if self.seen:
-            largest = max(fed.before[1] for fed in self.seen)
-            means = torch.stack([fed.inputs.float().mean() for fed in self.seen])
-            suspected.append(range_fault(self.settings, largest, float(means.mean())))
-        return [each for each in suspected if each]
+    def find_issues(self) -> list[Finding]:
+        """Return what looks wrong about inputs; only what the numbers show."""
+        messages = [check_channel_order(self.settings, self.swaps_channels)]
+        if self.inputs:
+            high = max(each.bounds[1] for each in self.inputs)
+            means = torch.stack([each.inputs.float().mean() for each in self.inputs])
+            messages.append(check_value_range(self.settings, high, float(means.mean())))
+        return [Finding('channel-mean', text, PREPROCESSOR) for text in messages if text]
+
+
+def check_channel_order(settings: dict[str, Any], swaps_channels: bool) -> str:
+    """Return a message if the mean is ImageNet's in the other order of channels."""
+    mean = settings.get('mean')
+    if mean is None or len(mean) != 3:
+        return ''
+    as_rgb = tuple(mean) if swaps_channels else tuple(mean)[::-1]
+    if not np.allclose(as_rgb, RGB_MEAN[::-1], atol=0.5):
+        return ''
+    return f"The preprocessor's mean {list(mean)} is ImageNet's in the other order of channels: " \
+           'look at bgr_to_rgb, and at the order of mean and std.'
+
+
+def check_value_range(settings: dict[str, Any], high: float, average: float) -> str:
+    """Return a message if values have another range than mean and std.
+
+    Args:
+        settings: Settings of the preprocessor.
+        high: Maximum of the values before it.
+        average: Mean of the values after it.
+    """
+    mean, std = settings.get('mean'), settings.get('std')
+    if not math.isfinite(average):
+        return 'Some inputs are not finite.'
+    if mean is None or std is None or (not any(mean) and set(std) == {1}):
+        return '' if high <= 2 else (
+            'Inputs are not normalised: the preprocessor has no mean and std, or 0 and 1, and '
+            f'values reach {high:.0f}.')
+    if max(mean) > 2 and high <= 1:
+        return ('Values before normalisation are at most 1, and the mean is for values from 0 to '
+                f'255: {list(mean)}.')
+    if 0 < max(mean) <= 1 and high > 2:
+        return (f'Values before normalisation reach {high:.0f}, and the mean is for values from 0 '
+                f'to 1: {list(mean)}.')
+    deviation = DEVIATION * (255 if high > 1 else 1) / float(np.mean(std))
+    if abs(average) > FAR * max(1, deviation):
+        return f'The mean of all inputs is {average:.1f}, far from 0.'
+    return ''
+
+
+def loads_late(cfg: Config, split: str) -> bool:
+    """Return True if the pipeline of a split changes images before it loads annotations.
+
+    Pipelines of validation do so: predictions are brought back to the original image, and compared
+    there. To draw the inputs, the annotations are brought onto the resized image.
+    """
+    datasets = [settings for _, settings in find_datasets(cfg, (f'{split}_dataloader', ))]
+    steps = list(datasets[0].get('pipeline') or ()) if datasets else []
+    place = next((i for i, step in enumerate(steps) if loads_annotations(step)), 0)
+    return any(not kind_of_step(step).startswith('Load') for step in steps[:place])
+
+
+def move_annotations(sample: Any) -> None:
+    """Resize and flip the annotations of a data sample as its image was, in place."""
+    meta = sample.metainfo
+    height, width = meta['ori_shape'][:2]
+    factor = meta.get('scale_factor') or (1, 1)  # of width and height
+    size = round(height * factor[1]), round(width * factor[0])
+    flip = meta.get('flip_direction') if meta.get('flip') else None
+    if 'gt_instances' in sample:
+        objects = sample.gt_instances
+        if 'bboxes' in objects:
+            boxes = HorizontalBoxes(get_box_tensor(objects.bboxes))  # a copy
+            boxes.rescale_(factor)
+            if flip:
+                boxes.flip_(size, flip)
+            objects.bboxes = boxes.tensor
+        if 'masks' in objects:
+            masks = objects.masks.resize(size)
+            objects.masks = masks.flip(flip) if flip else masks
+    elif 'gt_sem_seg' in sample:
+        labels = sample.gt_sem_seg.data  # (1, H, W)
+        resized = F.interpolate(labels[None].float(), size)[0].to(labels.dtype)
+        axes = dict(horizontal=[2], vertical=[1], diagonal=[1, 2]).get(flip or '', [])
+        sample.gt_sem_seg = PixelData(data=resized.flip(axes))

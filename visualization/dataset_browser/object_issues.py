@@ -11,167 +11,166 @@ import shapely
 from pycocotools import mask as coco_masks
 
 from .dataset_reader import ImageSet
-from .issues import WORST, Case, Suspicion
-from .objects import Objects, extent_of
+from .issues import MAX_CASES, Case, Issue
+from .objects import Objects, find_extent
 
 TINY = 1.  # pixels
-BEYOND = 1.  # pixels that a box may reach out of its image
-WHOLE = 0.99  # share of the image's sides
-SAME = 0.9  # intersection over union of two boxes of a class
-LONG = 20.  # times as long as wide
-OUT_OF_BOX = 2., 0.05  # pixels, and share of the box's side, that a mask may reach out of it
-CHUNK = 20_000  # objects whose polygons are looked at together
+BEYOND = 1.  # pixels that a box may extend beyond its image
+WHOLE = 0.99  # fraction of the image's sides
+SAME = 0.9  # IoU of two boxes of a class
+LONG = 20.  # ratio of the sides
+OUT_OF_BOX = 2., 0.05  # pixels, and fraction of the box's side, that a mask may leave it
+CHUNK = 20_000  # objects whose polygons are checked together
 COMPARED = 128  # boxes that are compared with all others at a time
 
 
-def sides_text(data: ImageSet, objects: Objects, index: int) -> str:
-    """The sides of a box."""
+def describe_sides(data: ImageSet, objects: Objects, index: int) -> str:
+    """Return the sides of a box."""
     width, height = objects.sides[index]
     return f'box of {width:g} x {height:g} pixels'
 
 
-def box_text(data: ImageSet, objects: Objects, index: int) -> str:
-    """A box and the size of its image."""
+def describe_box(data: ImageSet, objects: Objects, index: int) -> str:
+    """Return a box and the size of its image."""
     box = ', '.join(f'{side:g}' for side in objects.boxes[index].round(1))
     width, height = data.sizes[objects.images[index]]
     return f'box from left, top to right, bottom: {box}; image {width} x {height}'
 
 
-def tiny(data: ImageSet, objects: Objects) -> np.ndarray:
-    """More where the shorter side of a box is shorter."""
-    least = objects.sides.min(axis=1, initial=np.inf)
-    return np.where(least <= TINY, 2 * TINY - least, 0)
+def rate_tiny(data: ImageSet, objects: Objects) -> np.ndarray:
+    """Return more where the shorter side of a box is shorter."""
+    side = objects.sides.min(axis=1, initial=np.inf)
+    return np.where(side <= TINY, 2 * TINY - side, 0)
 
 
-def outside(data: ImageSet, objects: Objects) -> np.ndarray:
-    """Pixels that a box reaches out of its image."""
-    over = np.maximum(-objects.boxes[:, :2], objects.boxes[:, 2:] - data.sizes[objects.images])
-    most = over.max(axis=1, initial=-np.inf)
-    return np.where((most > BEYOND) & (data.sizes[objects.images] > 0).all(axis=1), most, 0)
+def rate_beyond(data: ImageSet, objects: Objects) -> np.ndarray:
+    """Return the pixels that a box extends beyond its image."""
+    size = data.sizes[objects.images]
+    over = np.maximum(-objects.boxes[:, :2], objects.boxes[:, 2:] - size)
+    reach = over.max(axis=1, initial=-np.inf)
+    return np.where((reach > BEYOND) & (size > 0).all(axis=1), reach, 0)
 
 
-def whole(data: ImageSet, objects: Objects) -> np.ndarray:
-    """The share of the image that a box covers, if it is all of it."""
+def rate_whole(data: ImageSet, objects: Objects) -> np.ndarray:
+    """Return the fraction of the image that a box covers, if it is all of it."""
     size = data.sizes[objects.images]
     low, high = np.maximum(objects.boxes[:, :2], 0), np.minimum(objects.boxes[:, 2:], size)
-    shares = ((high - low) / np.maximum(size, 1)).min(axis=1, initial=np.inf)
-    return np.where(shares >= WHOLE, shares, 0)
+    fraction = ((high - low) / np.maximum(size, 1)).min(axis=1, initial=np.inf)
+    return np.where(fraction >= WHOLE, fraction, 0)
 
 
-def long(data: ImageSet, objects: Objects) -> np.ndarray:
-    """How many times longer than wide a box is, or wider than long."""
+def rate_long(data: ImageSet, objects: Objects) -> np.ndarray:
+    """Return the ratio of the longer to the shorter side of a box."""
     sides = np.maximum(objects.sides, 0)
-    ratio = sides.max(axis=1, initial=0) / np.maximum(sides.min(axis=1, initial=np.inf), TINY)
-    return np.where((ratio > LONG) & (sides.min(axis=1, initial=np.inf) > TINY), ratio, 0)
+    shorter = sides.min(axis=1, initial=np.inf)
+    ratio = sides.max(axis=1, initial=0) / np.maximum(shorter, TINY)
+    return np.where((ratio > LONG) & (shorter > TINY), ratio, 0)
 
 
-def beyond_box(data: ImageSet, objects: Objects) -> np.ndarray:
-    """Pixels that a mask reaches out of its box."""
-    found = np.zeros(len(objects))
+def rate_mask_beyond(data: ImageSet, objects: Objects) -> np.ndarray:
+    """Return the pixels that a mask extends beyond its box."""
+    rating = np.zeros(len(objects))
     for index, (mask, box) in enumerate(zip(objects.masks, objects.boxes, strict=True)):
-        extent = extent_of(mask)
-        if extent is None:
-            continue
-        reach = max(0, (box[:2] - extent[:2]).max(), (extent[2:] - box[2:]).max())
-        free = max(OUT_OF_BOX[0], OUT_OF_BOX[1] * (box[2:] - box[:2]).max())
-        found[index] = reach if reach > free else 0
-    return found
+        extent = find_extent(mask)
+        if extent is not None:
+            reach = max(0, (box[:2] - extent[:2]).max(), (extent[2:] - box[2:]).max())
+            allowed = max(OUT_OF_BOX[0], OUT_OF_BOX[1] * (box[2:] - box[:2]).max())
+            rating[index] = reach if reach > allowed else 0
+    return rating
 
 
-def crossing(data: ImageSet, objects: Objects) -> np.ndarray:
-    """The area of objects with a polygon whose outline crosses itself."""
-    found = np.zeros(len(objects))
+def rate_crossing(data: ImageSet, objects: Objects) -> np.ndarray:
+    """Return the area of objects with a polygon whose outline crosses itself."""
+    rating = np.zeros(len(objects))
     for start in range(0, len(objects), CHUNK):
-        masks = list(enumerate(objects.masks[start:start + CHUNK], start))
-        owners = [i for i, mask in masks if isinstance(mask, list) for _ in mask]
-        rings = [polygon for _, mask in masks if isinstance(mask, list) for polygon in mask]
-        owner = np.array(owners, dtype=np.int64)[crossed(rings)]
-        found[owner] = np.maximum(objects.areas[owner], 1)
-    return found
+        polygons = [(index, polygon)
+                    for index, mask in enumerate(objects.masks[start:start + CHUNK], start)
+                    if isinstance(mask, list) for polygon in mask]  # yapf: disable
+        owners = np.array([index for index, _ in polygons], dtype=np.int64)
+        owners = owners[find_crossing([polygon for _, polygon in polygons])]
+        rating[owners] = np.maximum(objects.areas[owners], 1)
+    return rating
 
 
-def crossed(rings: Sequence[np.ndarray]) -> np.ndarray:
-    """Which of some polygons ``(P, 2)`` cross themselves; those that touch themselves do not."""
+def find_crossing(rings: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the indices of polygons ``(P, 2)`` that cross, not only touch, themselves."""
     if not rings:
         return np.zeros(0, np.int64)
-    numbers = np.repeat(np.arange(len(rings)), [len(ring) for ring in rings])
+    indices = np.repeat(np.arange(len(rings)), [len(ring) for ring in rings])
     points = np.concatenate(rings).astype(np.float64)
-    shapes = shapely.polygons(shapely.linearrings(points, indices=numbers))
+    shapes = shapely.polygons(shapely.linearrings(points, indices=indices))
     invalid = np.flatnonzero(~shapely.is_valid(shapes))
     reasons = shapely.is_valid_reason(shapes[invalid])
     return invalid[[reason.startswith('Self-intersection') for reason in reasons]]
 
 
-#: how odd each object is by each rule, ``(N,)``, 0 or less if it is not; and what is odd about it
-RULES_OF_OBJECTS: dict[str, tuple[Callable[[ImageSet, Objects], np.ndarray],
-                                  Callable[[ImageSet, Objects, int], str]]] = {
-    'tiny-box': (tiny, sides_text),
-    'box-beyond': (outside, box_text),
-    'whole-image-box': (whole, box_text),
-    'long-box': (long, sides_text),
-    'mask-beyond-box': (beyond_box, sides_text),
-    'cross-polygon': (crossing, sides_text),
+#: rule -> how odd each object is, ``(N,)``, 0 or less if it is not; and what is odd about it
+OBJECT_RULES: dict[str, tuple[Callable[[ImageSet, Objects], np.ndarray],
+                              Callable[[ImageSet, Objects, int], str]]] = {
+    'tiny-box': (rate_tiny, describe_sides),
+    'box-beyond': (rate_beyond, describe_box),
+    'whole-image-box': (rate_whole, describe_box),
+    'long-box': (rate_long, describe_sides),
+    'mask-beyond-box': (rate_mask_beyond, describe_sides),
+    'cross-polygon': (rate_crossing, describe_sides),
 }  # yapf: disable
 
 
-def suspicions_of_objects(sets: Sequence[ImageSet]) -> Iterator[Suspicion]:
-    """Boxes and masks that look wrong, crowds left out."""
-    for rule, (measure, describe) in RULES_OF_OBJECTS.items():
-        found = Suspicion(rule)
+def find_object_issues(sets: Sequence[ImageSet]) -> Iterator[Issue]:
+    """Yield boxes and masks that look wrong, without crowds."""
+    for rule, (rate, describe) in OBJECT_RULES.items():
+        issue = Issue(rule)
         for data in sets:
             objects = data.objects
             assert objects is not None
-            badness = np.where(objects.crowds, 0, measure(data, objects))
-            worst = np.argsort(-badness, kind='stable')[:WORST].tolist()
-            found.add(data.name, int((badness > 0).sum()), [
-                case_of(rule, data, describe(data, objects, i), i) for i in worst if badness[i] > 0
-            ])
-        yield found
-    yield same_boxes(sets)
+            rating = np.where(objects.crowds, 0, rate(data, objects))
+            worst = np.argsort(-rating, kind='stable')[:MAX_CASES].tolist()
+            issue.add(data.name, int((rating > 0).sum()), [
+                build_case(rule, data, describe(data, objects, i), i) for i in worst
+                if rating[i] > 0
+            ])  # yapf: disable
+        yield issue
+    yield find_double_boxes(sets)
 
 
-def case_of(rule: str, data: ImageSet, text: str, *objects: int) -> Case:
-    """Return what is odd about objects of an image, with its split and file, classes and ids."""
-    found = data.objects
-    assert found is not None
-    names = dict.fromkeys(data.classes[found.labels[i]] for i in objects)
-    ids = ' and '.join(str(found.ids[i]) for i in objects)
-    image = int(found.images[objects[0]])
-    message = (f'{data.name}: {data.file(image)}, {", ".join(names)}, '
+def build_case(rule: str, data: ImageSet, text: str, *objects: int) -> Case:
+    """Return a case of objects in an image, with its split and file, classes and IDs."""
+    columns = data.objects
+    assert columns is not None
+    names = dict.fromkeys(data.classes[columns.labels[i]] for i in objects)
+    ids = ' and '.join(str(columns.ids[i]) for i in objects)
+    image = int(columns.images[objects[0]])
+    message = (f'{data.name}: {data.get_file_name(image)}, {", ".join(names)}, '
                f'annotation{"s" if len(objects) > 1 else ""} {ids}: {text}')
     return Case(rule, message, (data.paths[image], ), id=ids, data=data, image=image,
                 objects=objects)  # yapf: disable
 
 
-def same_boxes(sets: Sequence[ImageSet]) -> Suspicion:
-    """Two boxes of one class and nearly one place."""
-    suspicion = Suspicion('double-box')
+def find_double_boxes(sets: Sequence[ImageSet]) -> Issue:
+    """Return pairs of boxes of one class at nearly one place."""
+    issue = Issue('double-box')
     for data in sets:
-        objects = data.objects
-        assert objects is not None
-        number, worst = 0, np.zeros((0, 3))
-        for found in pairs_of(objects):
-            number += len(found)
-            found = np.concatenate([worst, found])
-            worst = found[np.argsort(-found[:, 2], kind='stable')[:WORST]]
+        assert data.objects is not None
+        count, worst = 0, np.zeros((0, 3))
+        for pairs in find_box_pairs(data.objects):
+            count += len(pairs)
+            pairs = np.concatenate([worst, pairs])
+            worst = pairs[np.argsort(-pairs[:, 2], kind='stable')[:MAX_CASES]]
         cases = []
         for *pair, iou in worst.tolist():
-            i, j = sorted(map(int, pair))
             text = f'intersection over union {iou:.3f}'
-            cases.append(case_of('double-box', data, text, i, j))
-        suspicion.add(data.name, number, cases)
-    return suspicion
+            cases.append(build_case('double-box', data, text, *sorted(map(int, pair))))
+        issue.add(data.name, count, cases)
+    return issue
 
 
-def pairs_of(objects: Objects) -> Iterator[np.ndarray]:
-    """Objects of one image and class whose boxes are nearly the same, and their IoU, ``(P, 3)``."""
+def find_box_pairs(objects: Objects) -> Iterator[np.ndarray]:
+    """Yield objects of one image and class with nearly the same box, and their IoU, ``(P, 3)``."""
     chosen, sides = objects.singles, objects.sides
     keys = np.stack([objects.images[chosen], objects.labels[chosen]])
-    order = chosen[np.lexsort(keys[::-1])]
-    changes = np.flatnonzero(np.any(np.diff(keys[:, np.lexsort(keys[::-1])]), axis=0)) + 1
-    for group in np.split(order, changes):
-        if len(group) < 2:
-            continue
+    order = np.lexsort(keys[::-1])
+    changes = np.flatnonzero(np.any(np.diff(keys[:, order]), axis=0)) + 1
+    for group in np.split(chosen[order], changes):
         boxes = np.concatenate([objects.boxes[group, :2], sides[group]], axis=1)
         for start in range(0, len(group) - 1, COMPARED):
             some, others = group[start:start + COMPARED], group[start:]

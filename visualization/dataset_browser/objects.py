@@ -1,4 +1,4 @@
-"""The annotated objects of a data set as columns, which takes little memory.
+"""The annotated objects of a dataset as columns, which take little memory.
 
 Shapes: ``N`` objects.
 """
@@ -19,9 +19,9 @@ from colonnade.common.errors import UserError
 from colonnade.datasets.rle import decode_rle, encode_segmentation, get_box
 from colonnade.datasets.validation.segmentations import is_number, is_polygon, segmentation_fault
 
-#: what a segmentation is kept as: polygons ``(P, 2)`` of x and y, a run-length code, or None
+#: a segmentation: polygons ``(P, 2)`` of x and y, an RLE, or None
 Mask = list[np.ndarray] | dict[str, Any] | None
-#: image, label, box, area, whether it is a crowd, and id
+#: image, label, box, area, whether it is a crowd, and ID
 Row = tuple[int, int, tuple[float, float, float, float], float, bool, int]
 
 
@@ -30,13 +30,13 @@ class Objects:
     """Annotated objects, sorted by their images.
 
     Attributes:
-        images: The index of each object's image, ``(N,)``.
-        labels: The index of its class, ``(N,)``.
+        images: Index of each object's image, ``(N,)``.
+        labels: Index of its class, ``(N,)``.
         boxes: Left, top, right and bottom in pixels of the image, ``(N, 4)``, float64.
-        areas: In pixels, as the file says them or else of the boxes, ``(N,)``.
+        areas: Pixels, as the file says them or else of the boxes, ``(N,)``.
         crowds: Whether it is a crowd or to be ignored, ``(N,)``, bool.
-        ids: Of the annotations, ``(N,)``; counted from 0 where files have none.
-        masks: ``N``.
+        ids: IDs of the annotations, ``(N,)``; counted from 0 where files have none.
+        masks: ``N`` segmentations.
     """
     images: np.ndarray
     labels: np.ndarray
@@ -46,6 +46,17 @@ class Objects:
     ids: np.ndarray
     masks: list[Mask]
 
+    @classmethod
+    def from_rows(cls, rows: Sequence[Row], masks: Sequence[Mask]) -> Objects:
+        """Return the columns of rows."""
+        columns = list(zip(*rows, strict=True)) or [()] * 6
+        types = (np.int64, np.int64, np.float64, np.float64, bool, np.int64)
+        images, labels, boxes, *others = map(np.array, columns, types)
+        order = np.argsort(images, kind='stable')
+        sorted_columns = (
+            column[order] for column in (images, labels, boxes.reshape(-1, 4), *others))
+        return cls(*sorted_columns, [masks[index] for index in order])
+
     def __len__(self) -> int:
         return len(self.images)
 
@@ -54,46 +65,33 @@ class Objects:
         """Width and height of each box, ``(N, 2)``."""
         return self.boxes[:, 2:] - self.boxes[:, :2]
 
-    def of_image(self, index: int) -> np.ndarray:
-        """The indices of an image's objects."""
+    def find_in_image(self, index: int) -> np.ndarray:
+        """Return the indices of an image's objects."""
         first, last = np.searchsorted(self.images, [index, index + 1])
         return np.arange(first, last)
 
     @cached_property
     def singles(self) -> np.ndarray:
-        """The indices of all objects that are no crowds."""
+        """Indices of all objects that are not crowds."""
         return np.flatnonzero(~self.crowds)
 
-    def counts(self, num_images: int) -> np.ndarray:
-        """How many objects each image has, crowds left out."""
+    def count_per_image(self, num_images: int) -> np.ndarray:
+        """Return the number of objects of each image, without crowds."""
         return np.bincount(self.images[self.singles], minlength=num_images)
 
 
-def as_objects(rows: Sequence[Row], masks: Sequence[Mask]) -> Objects:
-    """Columns of rows."""
-    columns = list(zip(*rows, strict=True)) or [()] * 6
-    images = np.array(columns[0], dtype=np.int64)
-    order = np.argsort(images, kind='stable')
-    return Objects(images[order],
-                   np.array(columns[1], dtype=np.int64)[order],
-                   np.array(columns[2], dtype=np.float64).reshape(-1, 4)[order],
-                   np.array(columns[3], dtype=np.float64)[order],
-                   np.array(columns[4], dtype=bool)[order],
-                   np.array(columns[5], dtype=np.int64)[order], [masks[index] for index in order])
-
-
-def joined(parts: Sequence[Objects], starts: Sequence[int],
-           labels: Sequence[np.ndarray]) -> Objects:
-    """Objects of several sets as those of one.
+def join_objects(parts: Sequence[Objects], starts: Sequence[int],
+                 labels: Sequence[np.ndarray]) -> Objects:
+    """Return the objects of several sets as those of one.
 
     Args:
-        parts: In order.
-        starts: What each part's first image counts as.
-        labels: What each part's classes count as.
+        parts: Objects of each set.
+        starts: Index of each set's first image.
+        labels: Indices of each set's classes.
     """
     moved = [
-        replace(part, images=part.images + start, labels=numbers[part.labels])
-        for part, start, numbers in zip(parts, starts, labels, strict=False)
+        replace(part, images=part.images + start, labels=indices[part.labels])
+        for part, start, indices in zip(parts, starts, labels, strict=False)
     ]
     columns = {
         column.name: np.concatenate([vars(part)[column.name] for part in moved])
@@ -102,27 +100,27 @@ def joined(parts: Sequence[Objects], starts: Sequence[int],
     return Objects(**columns, masks=[mask for part in moved for mask in part.masks])
 
 
-def compact(segmentation: Any) -> Mask:
-    """A segmentation as it is kept; None for what is none."""
+def compact_segmentation(segmentation: Any) -> Mask:
+    """Return a segmentation in little memory; None for what is not a segmentation."""
     if isinstance(segmentation, dict) and {'size', 'counts'} <= segmentation.keys():
         counts = segmentation['counts']
         return {**segmentation, 'counts': counts.decode() if isinstance(counts, bytes) else counts}
     if not isinstance(segmentation, list):
         return None
-    found = []
+    polygons = []
     for polygon in segmentation:
         if isinstance(polygon, list) and is_polygon(polygon):
             try:
                 points = np.array(polygon, dtype=np.float32).reshape(-1, 2)
-            except (TypeError, ValueError):  # no numbers
+            except (TypeError, ValueError):  # not numbers
                 continue
             if np.isfinite(points).all():
-                found.append(points)
-    return found or None
+                polygons.append(points)
+    return polygons or None
 
 
-def extent_of(mask: Mask) -> np.ndarray | None:
-    """Left, top, right and bottom of a mask; None without one, or of an uncompressed code."""
+def find_extent(mask: Mask) -> np.ndarray | None:
+    """Return left, top, right and bottom; None without a mask, or for an uncompressed RLE."""
     if isinstance(mask, list):
         points = np.concatenate(mask)
         return np.concatenate([points.min(axis=0), points.max(axis=0)])
@@ -132,70 +130,81 @@ def extent_of(mask: Mask) -> np.ndarray | None:
     return np.array([left, top, left + width, top + height])
 
 
-def as_pixels(mask: Mask, size: tuple[int, int]) -> np.ndarray:
-    """A mask as pixels ``(H, W)``, bool.
+def decode_mask(mask: list[np.ndarray] | dict[str, Any], size: tuple[int, int]) -> np.ndarray:
+    """Return a mask as pixels ``(H, W)``, bool.
 
     Args:
-        mask: Not None.
+        mask: Segmentation.
         size: Height and width of its image, for polygons.
 
     Raises:
-        ValueError: If a run-length code is malformed, or a polygon reaches far out of all images:
-            pycocotools does not find the one, and takes all memory for the other.
+        ValueError: If an RLE is malformed, or a polygon is far outside of all images: pycocotools
+            does not notice the one, and takes all memory for the other.
     """
+    segmentation: Any = mask
     if isinstance(mask, list):
-        polygons = [polygon.ravel().tolist() for polygon in mask]
-        fault = segmentation_fault(polygons, None, False)
-        segmentation: Any = polygons
-    else:
-        assert mask is not None
-        fault = segmentation_fault(mask, list(mask['size']), False)
-        segmentation = mask
-    if fault:
+        segmentation = [polygon.ravel().tolist() for polygon in mask]
+    rle_size = list(mask['size']) if isinstance(mask, dict) else None
+    if fault := segmentation_fault(segmentation, rle_size, False):
         raise UserError(fault)
     return decode_rle(encode_segmentation(segmentation, size))
 
 
-def objects_of_coco(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
-    """The annotations in the file of mmdet's CocoDataset, also those that it would leave out.
+def read_coco_objects(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
+    """Return the annotations of mmdet's CocoDataset, also those that it would leave out.
 
     Args:
-        dataset: Not loaded yet.
-        classes: Whose objects are taken.
+        dataset: Dataset that is not loaded yet.
+        classes: Classes whose objects count.
 
     Returns:
         ``paths``, ``sizes``, ``objects`` and ``left_out`` of the set.
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it is not of COCO's form.
+        ValueError: If it is not in COCO's form.
     """
-    content = read_json(dataset.ann_file)
+    content = read_coco_file(dataset.ann_file)
     folder, names = dataset.data_prefix['img'], {name: i for i, name in enumerate(classes)}
     try:
-        numbers = {image['id']: index for index, image in enumerate(content['images'])}
+        images = {image['id']: index for index, image in enumerate(content['images'])}
         paths = [os.path.join(folder, image['file_name']) for image in content['images']]
         sizes = [(image['width'], image['height']) for image in content['images']]
         labels = {each['id']: names.get(each['name']) for each in content['categories']}
     except (KeyError, TypeError) as error:
         raise UserError(f'{dataset.ann_file}: images need id, file_name, width and height, '
                         f'categories id and name: {error} is missing') from error
-    objects, left_out = counted(content.get('annotations') or (), numbers, labels)
-    return dict(
-        paths=paths,
-        sizes=np.array(sizes, dtype=np.int64).reshape(-1, 2),
-        objects=objects,
-        left_out=left_out)
+    objects, left_out = select_objects(content.get('annotations') or (), images, labels)
+    sizes_array = np.array(sizes, dtype=np.int64).reshape(-1, 2)
+    return dict(paths=paths, sizes=sizes_array, objects=objects, left_out=left_out)
 
 
-def counted(annotations: Sequence[dict[str, Any]], images: dict[Any, int],
-            labels: dict[Any, int | None]) -> tuple[Objects, dict[str, int]]:
-    """The annotations that are objects of the set's classes.
+def read_coco_file(path: str) -> dict[str, Any]:
+    """Return the content of a file in COCO's form.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is not in COCO's form.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f'{path} is no JSON: {error}') from error
+    if not isinstance(content, dict) or not all(
+            isinstance(content.get(key), list) for key in ('images', 'categories')):
+        raise UserError(f"{path} is not in COCO's form: it needs the lists images, annotations "
+                        'and categories')
+    return content
+
+
+def select_objects(annotations: Sequence[dict[str, Any]], images: dict[Any, int],
+                   labels: dict[Any, int | None]) -> tuple[Objects, dict[str, int]]:
+    """Return the annotations that are objects of the set's classes.
 
     Args:
-        annotations: Of a COCO file; their segmentations are taken out of them.
-        images: The index of each image id.
-        labels: The class of each category id; None of those that are not trained.
+        annotations: Annotations of a COCO file; their segmentations are removed from them.
+        images: Index of each image ID.
+        labels: Class of each category ID; None for those that are not trained.
 
     Returns:
         The objects; and why others are left out, and how many.
@@ -214,42 +223,20 @@ def counted(annotations: Sequence[dict[str, Any]], images: dict[Any, int],
         else:
             left, top, width, height = box
             area: Any = annotation.get('area')
-            is_crowd = annotation.get('iscrowd')
-            rows.append(
-                (images[annotation['image_id']], label, (left, top, left + width, top + height),
-                 area if is_number(area) else width * height,
-                 bool(is_crowd
-                      or annotation.get('ignore')), number_of(annotation.get('id'), len(rows))))
-            masks.append(compact(annotation.pop('segmentation', None)))  # frees the lists
-    return as_objects(rows, masks), dict(left_out)
+            if not is_number(area):
+                area = width * height
+            annotation_id = annotation.get('id')
+            if type(annotation_id) is not int:
+                annotation_id = len(rows)
+            is_crowd = bool(annotation.get('iscrowd') or annotation.get('ignore'))
+            rows.append((images[annotation['image_id']], label,
+                         (left, top, left + width, top + height), area, is_crowd, annotation_id))
+            masks.append(compact_segmentation(annotation.pop('segmentation', None)))
+    return Objects.from_rows(rows, masks), dict(left_out)
 
 
-def number_of(annotation_id: Any, otherwise: int) -> int:
-    """The id of an annotation where it is a whole number."""
-    return annotation_id if type(annotation_id) is int else otherwise
-
-
-def read_json(path: str) -> dict[str, Any]:
-    """A file in COCO's form.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is none.
-    """
-    try:
-        content = json.loads(Path(path).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'{path} is no JSON: {error}') from error
-    lists = ('images', 'categories')
-    if not isinstance(content, dict) or not all(
-            isinstance(content.get(key), list) for key in lists):
-        raise UserError(f"{path} is not in COCO's form: it needs the lists images, annotations "
-                        'and categories')
-    return content
-
-
-def objects_of_infos(infos: Sequence[dict[str, Any]]) -> Objects:
-    """The objects in what a data set of mmdet's says of its images, in any other form."""
+def build_objects(infos: Sequence[dict[str, Any]]) -> Objects:
+    """Return the objects of a dataset of mmdet in any other format, from what it says of images."""
     rows: list[Row] = []
     masks: list[Mask] = []
     for image, info in enumerate(infos):
@@ -257,5 +244,5 @@ def objects_of_infos(infos: Sequence[dict[str, Any]]) -> Objects:
             left, top, right, bottom = map(float, each['bbox'])
             rows.append((image, each['bbox_label'], (left, top, right, bottom),
                          (right - left) * (bottom - top), bool(each.get('ignore_flag')), len(rows)))
-            masks.append(compact(each.get('mask')))
-    return as_objects(rows, masks)
+            masks.append(compact_segmentation(each.get('mask')))
+    return Objects.from_rows(rows, masks)

@@ -1,6 +1,6 @@
-"""Numbers of a data set: how many objects, of which sizes, of which classes, beside which others.
+"""Statistics of a dataset: number, size, class and place of objects, and which occur together.
 
-Shapes: ``I`` images, ``K`` classes, ``N`` objects that are no crowds.
+Shapes: ``I`` images, ``K`` classes, ``N`` objects that are not crowds.
 """
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .objects import Objects
 
 SMALL, LARGE = 32**2, 96**2  # pixels: COCO's limits of medium objects
 FEW = 10  # objects of a class, images of a class in label maps
-GRID = 24  # cells of the map of centres, each side
+GRID = 24  # cells of the map of centers, each side
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """What plots and tables of a split show.
+class Statistics:
+    """Statistics of a split.
 
     Attributes:
-        name: Of the split.
-        classes: Their names.
+        name: Name of the split.
+        classes: Names of the classes.
         sizes: Width and height of images, ``(I, 2)``, those that are known.
         amounts: Objects of each class, or pixels in label maps, ``(K,)``.
         images: Images of each class, ``(K,)``.
-        num_images: All of the split.
+        num_images: Number of images of the split.
         together: Images that have both classes, ``(K, K)``.
     """
     name: str
@@ -38,106 +38,112 @@ class Numbers:
     num_images: int
     together: np.ndarray
 
-    def frequent(self, most: int) -> np.ndarray:
-        """The classes that occur, the most frequent first."""
-        order = np.argsort(-self.amounts, kind='stable')[:most]
+    def rank_classes(self, limit: int | None = None) -> np.ndarray:
+        """Return the classes that occur, the most frequent first."""
+        order = np.argsort(-self.amounts, kind='stable')[:limit]
         return order[self.amounts[order] > 0]
 
 
 @dataclass(frozen=True)
-class ObjectNumbers(Numbers):
-    """The same of objects, with their boxes.
+class ObjectStatistics(Statistics):
+    """Statistics of objects.
 
     Attributes:
         per_image: Objects of each image, ``(I,)``.
-        crowds: How many crowds there are, and objects to be ignored.
+        crowds: Number of crowds, and objects to be ignored.
         sides: Width and height of boxes, ``(N, 2)``.
-        areas: Of objects, ``(N,)``.
+        areas: Areas of objects, ``(N,)``.
         relative: Side of the square of a box's area, over that of the image's, ``(N,)``.
-        centres: How many centres of boxes lie in each part of the image, ``(GRID, GRID)``.
+        centers: Number of centers of boxes in each part of the image, ``(GRID, GRID)``.
     """
     per_image: np.ndarray
     crowds: int
     sides: np.ndarray
     areas: np.ndarray
     relative: np.ndarray
-    centres: np.ndarray
+    centers: np.ndarray
+
+    def count_by_size(self) -> tuple[int, int, int]:
+        """Return how many objects are small, medium and large, as COCO counts them."""
+        small, large = int((self.areas < SMALL).sum()), int((self.areas >= LARGE).sum())
+        return small, len(self.areas) - small - large, large
 
 
 @dataclass(frozen=True)
-class LabelNumbers(Numbers):
-    """The same of label maps.
+class LabelStatistics(Statistics):
+    """Statistics of label maps.
 
     Attributes:
-        num_maps: Those that could be read, of the images that were decoded.
-        unlabelled: Share of unlabelled pixels in each of them, ``(num_maps,)``.
-        total: All pixels.
+        num_maps: Number of those that could be read, of the images that were decoded.
+        unlabeled: Fraction of unlabeled pixels in each of them, ``(num_maps,)``.
+        total: Number of all pixels.
     """
     num_maps: int
-    unlabelled: np.ndarray
+    unlabeled: np.ndarray
     total: int
 
 
-def numbers_of(data: ImageSet, counts: LabelCounts | None) -> Numbers:
-    """The numbers of a split.
+def compute_statistics(data: ImageSet, counts: LabelCounts | None) -> Statistics:
+    """Return the statistics of a split.
 
     Args:
-        data: The split.
-        counts: Of its label maps; None of a set of objects.
+        data: Split.
+        counts: Counts of its label maps; None for a set of objects.
     """
     if data.objects is not None:
-        return numbers_of_objects(data, data.objects)
-    assert counts is not None  # of label maps
+        return compute_object_statistics(data, data.objects)
+    assert counts is not None
     pixels = counts.pixels
-    has = pixels[:, :-1] > 0
+    has = (pixels[:, :-1] > 0).astype(np.int64)
     total = pixels.sum(axis=1)
-    return LabelNumbers(data.name, data.classes, counts.sizes, pixels[:, :-1].sum(axis=0),
-                        has.sum(axis=0), len(data), together(has), len(pixels),
-                        pixels[:, -1] / np.maximum(total, 1), int(total.sum()))
+    return LabelStatistics(
+        name=data.name,
+        classes=data.classes,
+        sizes=counts.sizes,
+        amounts=pixels[:, :-1].sum(axis=0),
+        images=has.sum(axis=0),
+        num_images=len(data),
+        together=has.T @ has,
+        num_maps=len(pixels),
+        unlabeled=pixels[:, -1] / np.maximum(total, 1),
+        total=int(total.sum()))
 
 
-def numbers_of_objects(data: ImageSet, objects: Objects) -> ObjectNumbers:
-    """The numbers of a set of objects."""
+def compute_object_statistics(data: ImageSet, objects: Objects) -> ObjectStatistics:
+    """Return the statistics of a set of objects."""
     chosen, num_classes = objects.singles, len(data.classes)
     labels, images = objects.labels[chosen], objects.images[chosen]
     pairs = np.unique(images * num_classes + labels)  # image and class, each once
     sizes = np.maximum(data.sizes[images], 1)
     sides = np.maximum(objects.sides[chosen], 0)
-    centres = (objects.boxes[chosen, :2] + objects.boxes[chosen, 2:]) / 2 / sizes
-    cells, *_ = np.histogram2d(centres[:, 1], centres[:, 0], bins=GRID, range=[[0, 1], [0, 1]])
-    return ObjectNumbers(
-        data.name,
-        data.classes,
-        data.sizes[(data.sizes > 0).all(axis=1)],
-        np.bincount(labels, minlength=num_classes),
-        np.bincount(pairs % max(num_classes, 1), minlength=num_classes),
-        len(data),
-        together_of_pairs(pairs, num_classes),
-        per_image=objects.counts(len(data)),
+    centers = (objects.boxes[chosen, :2] + objects.boxes[chosen, 2:]) / 2 / sizes
+    cells, *_ = np.histogram2d(centers[:, 1], centers[:, 0], bins=GRID, range=[[0, 1], [0, 1]])
+    return ObjectStatistics(
+        name=data.name,
+        classes=data.classes,
+        sizes=data.sizes[(data.sizes > 0).all(axis=1)],
+        amounts=np.bincount(labels, minlength=num_classes),
+        images=np.bincount(pairs % max(num_classes, 1), minlength=num_classes),
+        num_images=len(data),
+        together=count_together(pairs, num_classes),
+        per_image=objects.count_per_image(len(data)),
         crowds=len(objects) - len(chosen),
         sides=sides,
         areas=objects.areas[chosen],
         relative=np.sqrt(sides.prod(axis=1) / sizes.prod(axis=1)),
-        centres=cells)
+        centers=cells)
 
 
-def together(has: np.ndarray) -> np.ndarray:
-    """Images that have both classes, ``(K, K)``, of which image has which, ``(I, K)``."""
-    whole = has.astype(np.int64)
-    return whole.T @ whole
+def count_together(pairs: np.ndarray, num_classes: int) -> np.ndarray:
+    """Return the images that have both classes, ``(K, K)``; memory is that of one class's images.
 
-
-def together_of_pairs(pairs: np.ndarray, num_classes: int) -> np.ndarray:
-    """The same of pairs ``image * K + class``, sorted; memory is that of one class's images."""
+    Args:
+        pairs: ``image * K + class``, sorted, each once.
+        num_classes: ``K``.
+    """
     images, labels = np.divmod(pairs, max(num_classes, 1))
-    found = np.zeros((num_classes, num_classes), np.int64)
+    counts = np.zeros((num_classes, num_classes), np.int64)
     for label in range(num_classes):
         has = np.isin(images, images[labels == label])
-        found[label] = np.bincount(labels[has], minlength=num_classes)
-    return found
-
-
-def by_size(areas: np.ndarray) -> tuple[int, int, int]:
-    """How many objects are small, medium and large, as COCO counts them."""
-    small, large = int((areas < SMALL).sum()), int((areas >= LARGE).sum())
-    return small, len(areas) - small - large, large
+        counts[label] = np.bincount(labels[has], minlength=num_classes)
+    return counts

@@ -1,10 +1,10 @@
-"""Maps of trunk and pyramid as colours: their three principal components.
+"""Feature maps of backbone and pyramid as colors: their three principal components.
 
 Shapes: ``C`` channels, ``h, w`` a map's height and width.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,10 +13,11 @@ from torch import Tensor
 from colonnade.inference.model import Model
 
 from .activations import Seen, maps_of, named_maps
+from .attention import Draw, Images
 from .figure_options import Options
 from .layout import Drawing, Panel, Row
 
-DEVIATIONS = 2.  # standard deviations to either side of the mean that colours span
+DEVIATIONS = 2.  # standard deviations to either side of the mean that colors span
 LEAST = 1e-12  # share of the first component's variance below which one is rounding
 
 
@@ -32,14 +33,14 @@ class PrincipalComponents:
         self.products: Tensor | float = 0.
 
     def add(self, vectors: Tensor) -> None:
-        """Take account of ``(N, C)``."""
+        """Add vectors ``(N, C)``."""
         vectors = vectors.double().cpu()
         self.count += len(vectors)
         self.total = self.total + vectors.sum(0)
         self.products = self.products + vectors.mT @ vectors
 
     def fit(self) -> Components:
-        """The components of all vectors so far."""
+        """Return the components of all vectors so far."""
         mean = torch.as_tensor(self.total) / self.count
         covariance = torch.as_tensor(self.products) / self.count - mean[:, None] * mean
         variances, vectors = torch.linalg.eigh(covariance)  # from the least to the greatest
@@ -50,44 +51,40 @@ class PrincipalComponents:
         return Components(mean, vectors[:, :3], variances[:3], float(share))
 
 
+@dataclass(frozen=True)
 class Components:
-    """Principal components, and how they become colours.
+    """Principal components, and how they become colors.
 
-    Args:
+    Attributes:
         mean: ``(C,)``.
         vectors: A component in each column, ``(C, 3)``, fewer for fewer channels.
         variances: ``(3,)``.
-        share: Of the whole variance, from 0 to 1.
+        share: Fraction of the whole variance, from 0 to 1.
     """
+    mean: Tensor
+    vectors: Tensor
+    variances: Tensor
+    share: float
 
-    def __init__(self, mean: Tensor, vectors: Tensor, variances: Tensor, share: float) -> None:
-        self.mean, self.vectors, self.variances, self.share = mean, vectors, variances, share
+    def colors(self, values: Tensor) -> np.ndarray:
+        """Return red, green and blue ``(h, w, 3)`` of a map ``(C, h, w)``, from 0 to 1.
 
-    def colours(self, values: Tensor) -> np.ndarray:
-        """Red, green and blue ``(h, w, 3)`` of a map ``(C, h, w)``, from 0 to 1.
-
-        Gray is the mean, and colours end two standard deviations from it.
+        Gray is the mean, and colors end two standard deviations from it.
         """
         centred = values.double().cpu().permute(1, 2, 0) - self.mean
         spread = self.variances.sqrt()
         known = self.variances > LEAST * self.variances[:1]
         scaled = torch.where(known, centred @ self.vectors / spread.where(known, 1.), 0.)
-        colours = torch.full((*values.shape[1:], 3), 0.5, dtype=torch.double)
-        colours[..., :scaled.shape[-1]] += scaled / (2 * DEVIATIONS)
-        return colours.clamp(0, 1).float().numpy()
+        colors = torch.full((*values.shape[1:], 3), 0.5, dtype=torch.double)
+        colors[..., :scaled.shape[-1]] += scaled / (2 * DEVIATIONS)
+        return colors.clamp(0, 1).float().numpy()
 
 
-def feature_panels(model: Model, options: Options,
-                   images: Callable[[], Iterable[Seen]]) -> Callable[[Seen], Drawing]:
-    """What draws the principal components of each tap and each level of the pyramid.
+def feature_panels(model: Model, options: Options, images: Images) -> Draw:
+    """Principal components of each feature map and each level of the pyramid.
 
-    Components, their signs and colours are those of all images together, each map its own. Equal
-    colours of two images are therefore equal features.
-
-    Args:
-        model: Whose maps are drawn.
-        options: How.
-        images: All images of the call.
+    Components, their signs and colors are those of all images together, each map its own. Equal
+    colors of two images are therefore equal features.
     """
     principal: list[PrincipalComponents] = []
     for seen in images():
@@ -98,13 +95,10 @@ def feature_panels(model: Model, options: Options,
     components = [each.fit() for each in principal]
 
     def draw(seen: Seen) -> Drawing:
-        maps = maps_of(model, seen)
-        panels = [
-            Panel(
-                fitted.colours(part.on_image(seen)), f'{part.name}: {fitted.share:.0%}',
-                part.stride)
-            for fitted, part in zip(components, named_maps(model, maps, seen), strict=True)
-        ]
+        maps, panels = maps_of(model, seen), []
+        for fitted, part in zip(components, named_maps(model, maps, seen), strict=True):
+            colors = fitted.colors(part.on_image(seen))
+            panels.append(Panel(colors, f'{part.name}: {fitted.share:.0%}', part.stride))
         taps = len(maps.taps)
         rows = [Row('trunk', panels[:taps]), Row('pyramid', panels[taps:])]
         title = 'Features: 3 principal components and their share of variance'

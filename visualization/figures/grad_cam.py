@@ -19,6 +19,7 @@ from colonnade.common.name_lists import format_names
 from colonnade.inference.model import Model
 
 from .activations import Maps, NamedMap, Seen, named_maps, recorded
+from .attention import Draw, Images
 from .figure_options import Options
 from .layout import Drawing, Panel, Row
 from .scales import Scale
@@ -167,8 +168,7 @@ def maps_and_scores(model: Model, seen: Seen) -> tuple[Maps, list[Score]]:
         return maps, scores_of(model, seen)
 
 
-def grad_cam_panels(model: Model, options: Options, images: Callable[[], Iterable[Seen]]) -> \
-        Callable[[Seen], Drawing]:
+def grad_cam_panels(model: Model, options: Options, images: Images) -> Draw:
     """Grad-CAM of detections or classes, at each tap and level that the score depends on.
 
     Raises:

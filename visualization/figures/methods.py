@@ -1,7 +1,7 @@
-"""The kinds of pictures, and which of them a model has."""
+"""The methods that draw figures, and which of them a model has."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,117 +15,115 @@ from colonnade.inference.model import Model
 from colonnade.runtime.images import Source, name_of, read_image
 
 from .activations import Seen, see
-from .attention import (attention_panels, channel_panels, class_attention_panels, magnitude_panels,
-                        mixing_panels)
+from .attention import (Draw, Images, attention_panels, channel_panels, class_attention_panels,
+                        magnitude_panels, mixing_panels)
 from .feature_figures import feature_panels
 from .figure_options import Options
 from .grad_cam import grad_cam_panels
-from .layout import Drawing, figure_of
+from .layout import figure_of
 
-ALWAYS = {'size', 'trust'}  # options that concern all pictures
+Trunks = tuple[type[nn.Module], ...]
+ALL_METHODS = frozenset({'size', 'trust'})  # options that concern all methods
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of pictures.
+    """A method.
 
     Attributes:
-        panels: From a model, options and the images of a call to what draws one of them.
-        suits: Whether a trunk has what is shown.
-        options: Those that it follows.
+        panels: Returns what draws an image, from a model, options and all images of a call.
+        suits: Backbones that have what is shown, or a function that tells.
+        settings: Names of the options that it follows, separated by blanks.
     """
-    panels: Callable[[Model, Options, Callable[[], Iterable[Seen]]], Callable[[Seen], Drawing]]
-    suits: Callable[[nn.Module], bool]
-    options: frozenset[str]
+    panels: Callable[[Model, Options, Images], Draw]
+    suits: Trunks | Callable[[nn.Module], bool]
+    settings: str
 
+    @property
+    def options(self) -> frozenset[str]:
+        """Names of all options that it follows."""
+        return ALL_METHODS | set(self.settings.split())
 
-def kind(panels: Callable, suits: Callable[[nn.Module], bool], options: str) -> Kind:
-    return Kind(panels, suits, frozenset(options.split()) | ALWAYS)
-
-
-def is_trunk(*classes: type[nn.Module]) -> Callable[[nn.Module], bool]:
-    return lambda trunk: isinstance(trunk, classes)
+    def fits(self, trunk: nn.Module) -> bool:
+        """Return True if a backbone has what is shown."""
+        if isinstance(self.suits, tuple):
+            return isinstance(trunk, self.suits)
+        return self.suits(trunk)
 
 
 KINDS = {
     'class-attention':
-    kind(class_attention_panels, is_trunk(XCiT, CaiT), 'classifier blocks heads nearest'),
-    'attention':
-    kind(attention_panels, has_token_attention, 'blocks heads point nearest'),
-    'query-key':
-    kind(magnitude_panels, is_trunk(XCiT), 'blocks heads nearest'),
-    'channel-attention':
-    kind(channel_panels, is_trunk(XCiT), 'blocks heads'),
-    'mixing':
-    kind(mixing_panels, is_trunk(ResMLP), 'blocks point'),
-    'features':
-    kind(feature_panels, lambda _: True, 'nearest'),
-    'grad-cam':
-    kind(grad_cam_panels, lambda _: True, 'target nearest'),
-}
+    Kind(class_attention_panels, (XCiT, CaiT), 'classifier blocks heads nearest'),
+    'attention': Kind(attention_panels, has_token_attention, 'blocks heads point nearest'),
+    'query-key': Kind(magnitude_panels, (XCiT, ), 'blocks heads nearest'),
+    'channel-attention': Kind(channel_panels, (XCiT, ), 'blocks heads'),
+    'mixing': Kind(mixing_panels, (ResMLP, ), 'blocks point'),
+    'features': Kind(feature_panels, (nn.Module, ), 'nearest'),
+    'grad-cam': Kind(grad_cam_panels, (nn.Module, ), 'target nearest'),
+}  # yapf: disable
 
 
 def pictures_of(model: Model, *, classifier: Any = None) -> tuple[str, ...]:
-    """The kinds of pictures that a model has, in the order in which they are listed in the page.
+    """Return the names of the figures that a model has, in the order of the documentation.
 
     Args:
-        model: Of :func:`colonnade.load`.
+        model: Model of :func:`colonnade.load`.
         classifier: Weights of a classifier, if there are any; ``class-attention`` needs them.
     """
     trunk = model.module.backbone
-    return tuple(name for name, each in KINDS.items()
-                 if each.suits(trunk) and (name != 'class-attention' or classifier is not None))
+    return tuple(name for name, kind in KINDS.items()
+                 if kind.fits(trunk) and (name != 'class-attention' or classifier is not None))
 
 
 def picture(model: Model, image: Source, name: str, **options: Any) -> Figure:
-    """A picture of what a model looks at on an image.
+    """Return a figure of what a model looks at on an image.
 
     The model is as before afterwards, but must not be used by other threads meanwhile.
 
     Args:
-        model: Of :func:`colonnade.load`.
-        image: A path, an image of Pillow's, RGB values ``(H, W, 3)`` or a file's content.
+        model: Model of :func:`colonnade.load`.
+        image: Path, Pillow image, RGB values ``(H, W, 3)`` or a file's content.
         name: One of :func:`pictures_of`.
         **options: See :class:`.Options`.
 
     Returns:
-        A figure of matplotlib's; :func:`.as_bytes` makes a PNG or PDF of it.
+        A figure of matplotlib; :func:`.as_bytes` makes a PNG or PDF of it.
 
     Raises:
         ImageError: If the image cannot be read.
-        ValueError: If the model has no such picture, or an option does not fit.
+        ValueError: If the model has no such figure, or an option does not fit.
     """
     return next(pictures(model, [image], name, **options))
 
 
 def pictures(model: Model, images: Sequence[Source], name: str, **options: Any) -> Iterator[Figure]:
-    """As :func:`picture`, of several images; ``features`` have the same colours in all of them.
+    """As :func:`picture`, of several images; ``features`` have the same colors in all of them.
 
     Raises:
         ImageError: If an image cannot be read.
-        ValueError: If the model has no such picture, or an option does not fit.
+        ValueError: If the model has no such figure, or an option does not fit.
     """
-    made = Options.of(options)
-    check(model, [name], made)
+    checked = Options.of(options)
+    check(model, [name], checked)
 
-    def each_seen() -> Iterator[Seen]:
-        return (see(model, read_image(image), made.size, name_of(image)) for image in images)
+    def see_all() -> Iterator[Seen]:
+        return (see(model, read_image(image), checked.size, name_of(image)) for image in images)
 
-    draw = KINDS[name].panels(model, made, each_seen)
-    return (figure_of(draw(seen)) for seen in each_seen())
+    draw = KINDS[name].panels(model, checked, see_all)
+    return (figure_of(draw(seen)) for seen in see_all())
 
 
 def check(model: Model, names: Sequence[str], options: Options) -> None:
-    """Whether a model has these pictures, and whether they follow all options that are set.
+    """Check that a model has these figures, and that they follow all options that are set.
 
     Raises:
         ValueError: If not.
     """
+    trunk = model.module.backbone
     for name in names:
-        if name not in KINDS or not KINDS[name].suits(model.module.backbone):
-            there = ', '.join(pictures_of(model, classifier=options.classifier or True))
-            raise UserError(f'{type(model.module.backbone).__name__} has no picture {name}; it '
-                            f'has {there}')
+        if name not in KINDS or not KINDS[name].fits(trunk):
+            known = ', '.join(pictures_of(model, classifier=options.classifier or True))
+            raise UserError(f'{type(trunk).__name__} has no picture {name}; it has {known}')
     used = frozenset().union(*(KINDS[name].options for name in names))
     if unused := sorted(options.set_names() - used):
         raise UserError(f'no effect on {", ".join(names)}: leave out the option '

@@ -9,55 +9,63 @@ from typing import Any
 
 import numpy as np
 from mmengine.evaluator import BaseMetric
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 from colonnade.datasets.rle import encode_segmentation, make_json_rle
 
-from .detections import Found
+from .detections import Detections
+
+try:
+    import faster_coco_eval
+except ImportError:
+    faster_coco_eval = None
 
 COCO_METRICS = ('CocoMetric', 'FasterCocoMetric')
-OTHER_PROTOCOLS = ('LVISMetric', )  # whose annotations say less of an image than COCO's
-IOUS = np.linspace(0.5, 0.95, 10)
-MOST = 100  # detections of an image that count, where no metric says
+OTHER_PROTOCOLS = ('LVISMetric', )  # their annotations say less of an image than COCO's
+IOUS = tuple(np.linspace(0.5, 0.95, 10))
+MAX_DETECTIONS = 100  # of an image, where no metric says
 
 
 @dataclass(frozen=True)
 class CocoTruth:
-    """Annotations with what says how detections are compared with them.
+    """Annotations, and how detections are compared with them.
 
     Attributes:
-        api: The COCO object of faster_coco_eval or pycocotools.
-        img_ids: Those that are evaluated.
-        cat_ids: The category of each label.
-        places: The class of each category among those of the data set, which may be more.
-        num_classes: ``K``, of the data set.
+        api: COCO object of faster_coco_eval or pycocotools.
+        img_ids: IDs of the images that are evaluated.
+        cat_ids: Category ID of each label.
+        places: Class of each category among those of the dataset, which may be more.
+        num_classes: ``K``, of the dataset.
         iou_thrs: IoU from which a detection is right.
-        most: Detections of an image that count.
-        by_index: Whether images are called by their index in the data set.
+        max_detections: Detections of an image that count.
+        by_index: Whether images are identified by their index in the dataset.
     """
     api: Any
     img_ids: Sequence[Any]
     cat_ids: Sequence[int]
     places: Sequence[int]
     num_classes: int
-    iou_thrs: np.ndarray
-    most: int
-    by_index: bool
+    iou_thrs: Sequence[float] = IOUS
+    max_detections: int = MAX_DETECTIONS
+    by_index: bool = False
 
     @property
     def has_masks(self) -> bool:
         """Whether every object is annotated with a mask."""
         return all('segmentation' in item for item in self.api.anns.values())
 
-    def of_classes(self, values: np.ndarray) -> np.ndarray:
-        """Values ``(..., C)`` of categories as those of classes, ``(..., K)``, NaN elsewhere."""
+    def spread_classes(self, values: np.ndarray, cat_ids: Sequence[int]) -> np.ndarray:
+        """Return values ``(..., C)`` of categories as ``(..., K)`` of classes, NaN elsewhere."""
+        place_of = dict(zip(self.cat_ids, self.places, strict=True))
         spread = np.full((*values.shape[:-1], self.num_classes), np.nan)
-        spread[..., list(self.places)] = values
+        spread[..., [place_of[cat_id] for cat_id in cat_ids]] = values
         return spread
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What an evaluation says of each class.
+    """Average precision of each class.
 
     Attributes:
         ap: Mean over all IoU thresholds, ``(K,)``; NaN for classes without objects.
@@ -69,50 +77,49 @@ class Precision:
     at_50: np.ndarray
 
 
-def coco_library() -> tuple[type, type]:
-    """COCO and its evaluation, of faster_coco_eval where it is installed."""
-    try:
-        from faster_coco_eval import COCO, COCOeval_faster
-    except ImportError:
-        from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval
+def get_coco_library() -> tuple[type, type]:
+    """Return COCO and its evaluation, of faster_coco_eval where it is installed."""
+    if faster_coco_eval is None:
         return COCO, COCOeval
-    return COCO, COCOeval_faster
+    return faster_coco_eval.COCO, faster_coco_eval.COCOeval_faster
 
 
-def truth_of(metrics: Iterable[BaseMetric], dataset: Any) -> CocoTruth | None:
-    """The annotations as COCO's metric of the run has them, or else those of the data set.
+def find_truth(metrics: Iterable[BaseMetric], dataset: Any) -> CocoTruth | None:
+    """Return the annotations that COCO's metric of a run has, or else those of the dataset.
 
     Args:
-        metrics: Of the run, which have computed their values.
-        dataset: The validation set.
+        metrics: Metrics of the run, which have computed their values.
+        dataset: Validation set.
 
     Returns:
-        None for metrics of another protocol, LVIS's, which boxes alone do not suffice for.
+        None for metrics of another protocol, LVIS's, for which boxes do not suffice.
     """
     classes = list(dataset.metainfo['classes'])
-    kinds = {type(metric).__name__: metric for metric in metrics}
-    if any(name in kinds for name in OTHER_PROTOCOLS):
+    named = {type(metric).__name__: metric for metric in metrics}
+    if any(name in named for name in OTHER_PROTOCOLS):
         return None
-    metric = next((kinds[name] for name in COCO_METRICS if name in kinds), None)
+    metric = next((named[name] for name in COCO_METRICS if name in named), None)
     if metric is not None and metric._coco_api is not None and metric.cat_ids is not None:
-        # pycocotools averages over 100 detections, faster_coco_eval over the most there are
-        most = MOST if type(metric).__name__ == 'CocoMetric' else max(metric.proposal_nums)
-        for annotation in metric._coco_api.anns.values():
+        api = metric._coco_api
+        # pycocotools averages over 100 detections, faster_coco_eval over the largest number
+        limit = MAX_DETECTIONS
+        if type(metric).__name__ == 'FasterCocoMetric':
+            limit = max(metric.proposal_nums)
+        for annotation in api.anns.values():
             annotation.setdefault('iscrowd', 0)
-        places = [classes.index(metric._coco_api.cats[each]['name']) for each in metric.cat_ids]
-        return CocoTruth(metric._coco_api, metric.img_ids, metric.cat_ids, places, len(classes),
-                         np.asarray(metric.iou_thrs), most, False)
-    api = coco_library()[0]()
+        places = [classes.index(api.cats[each]['name']) for each in metric.cat_ids]
+        return CocoTruth(api, metric.img_ids, metric.cat_ids, places, len(classes), metric.iou_thrs,
+                         limit)
+    api = get_coco_library()[0]()
     with redirect_stdout(StringIO()):  # pycocotools prints its progress
-        api.dataset = coco_dataset(dataset)
+        api.dataset = build_coco_content(dataset)
         api.createIndex()
-    images, labels = list(range(len(dataset))), list(range(len(classes)))
-    return CocoTruth(api, images, labels, labels, len(labels), IOUS, MOST, True)
+    labels = list(range(len(classes)))
+    return CocoTruth(api, list(range(len(dataset))), labels, labels, len(labels), by_index=True)
 
 
-def coco_dataset(dataset: Any) -> dict[str, Any]:
-    """The annotations of a data set in COCO's form, with indices for ids."""
+def build_coco_content(dataset: Any) -> dict[str, Any]:
+    """Return the annotations of a dataset as the content of a COCO file, with indices as IDs."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for index in range(len(dataset)):
@@ -121,7 +128,7 @@ def coco_dataset(dataset: Any) -> dict[str, Any]:
         images.append(dict(id=index, height=size[0], width=size[1]))
         for item in info['instances']:
             left, top, right, bottom = map(float, item['bbox'])
-            entry = dict(
+            annotation = dict(
                 id=len(annotations) + 1,
                 image_id=index,
                 category_id=int(item['bbox_label']),
@@ -129,58 +136,39 @@ def coco_dataset(dataset: Any) -> dict[str, Any]:
                 area=(right - left) * (bottom - top),
                 iscrowd=int(item.get('ignore_flag', 0)))
             if 'mask' in item:
-                entry['segmentation'] = make_json_rle(encode_segmentation(item['mask'], size))
-            annotations.append(entry)
+                annotation['segmentation'] = make_json_rle(encode_segmentation(item['mask'], size))
+            annotations.append(annotation)
     categories = [dict(id=i, name=name) for i, name in enumerate(dataset.metainfo['classes'])]
     return dict(images=images, annotations=annotations, categories=categories)
 
 
-def average_precision(truth: CocoTruth, found: Sequence[Found], kind: str) -> Precision:
-    """Evaluate detections.
+def compute_average_precision(truth: CocoTruth, images: Sequence[Detections],
+                              kind: str) -> Precision:
+    """Return the average precision of detections.
 
     Args:
-        truth: The annotations.
-        found: The detections of all images.
+        truth: Annotations.
+        images: Detections of all images.
         kind: ``'bbox'`` or ``'segm'``.
     """
-    from pycocotools.cocoeval import COCOeval
-    entries = [entry for each in found for entry in entries_of(each, truth, kind)]
-    if not entries:  # which pycocotools cannot evaluate
+    entries = [entry for image in images
+               for entry in image.as_coco(truth.cat_ids, kind, truth.by_index)]  # yapf: disable
+    if not entries:  # pycocotools cannot evaluate this
         present = {item['category_id'] for item in truth.api.anns.values()}
-        ap = np.array([0. if each in present else np.nan for each in truth.cat_ids])
-        ap = truth.of_classes(ap)
+        zeros = np.array([0. if each in present else np.nan for each in truth.cat_ids])
+        ap = truth.spread_classes(zeros, truth.cat_ids)
         return Precision(ap, ap, np.broadcast_to(ap, (101, len(ap))))
-    faster_coco, faster = coco_library()
+    library = get_coco_library()
+    evaluation_class = library[1] if isinstance(truth.api, library[0]) else COCOeval
     with redirect_stdout(StringIO()):
-        evaluation = (faster if isinstance(truth.api, faster_coco) else COCOeval)(
-            truth.api, truth.api.loadRes(entries), kind)
-        settings = evaluation.params
-        settings.catIds, settings.imgIds = list(truth.cat_ids), list(truth.img_ids)
-        settings.maxDets, settings.iouThrs = [truth.most], truth.iou_thrs
-        settings.areaRng, settings.areaRngLbl = settings.areaRng[:1], settings.areaRngLbl[:1]
+        evaluation = evaluation_class(truth.api, truth.api.loadRes(entries), kind)
+        params = evaluation.params
+        params.catIds, params.imgIds = sorted(truth.cat_ids), list(truth.img_ids)
+        params.maxDets, params.iouThrs = [truth.max_detections], np.asarray(truth.iou_thrs)
+        params.areaRng, params.areaRngLbl = params.areaRng[:1], params.areaRngLbl[:1]
         evaluation.evaluate()
         evaluation.accumulate()
     values = np.array(evaluation.eval['precision'])[..., 0, 0]  # (thresholds, 101, classes)
-    values = values[..., np.argsort(np.argsort(truth.cat_ids))]  # which were sorted by their ids
-    values = truth.of_classes(np.where(values < 0, np.nan, values))
-    half = int(np.argmin(np.abs(truth.iou_thrs - 0.5)))
+    values = truth.spread_classes(np.where(values < 0, np.nan, values), sorted(truth.cat_ids))
+    half = int(np.argmin(np.abs(np.asarray(truth.iou_thrs) - 0.5)))
     return Precision(values.mean(axis=(0, 1)), values[half].mean(axis=0), values[half])
-
-
-def entries_of(found: Found, truth: CocoTruth, kind: str) -> list[dict[str, Any]]:
-    """The detections of an image in the form of COCO's result files."""
-    entries: list[dict[str, Any]] = []
-    scores = found.scores
-    if kind == 'segm' and found.mask_scores is not None:
-        scores = found.mask_scores
-    for index, (left, top, right, bottom) in enumerate(found.boxes.tolist()):
-        entry = dict(
-            image_id=found.index if truth.by_index else found.img_id,
-            category_id=truth.cat_ids[found.labels[index]],
-            score=float(scores[index]))
-        if kind == 'segm':
-            entry['segmentation'] = make_json_rle((found.masks or ())[index])
-        else:
-            entry['bbox'] = [left, top, right - left, bottom - top]
-        entries.append(entry)
-    return entries

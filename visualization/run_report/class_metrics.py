@@ -1,4 +1,4 @@
-"""From the answers of an evaluation to numbers of JSON."""
+"""Metrics of classes and worst images of an evaluation, as JSON has them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,69 +7,72 @@ from typing import Any
 import numpy as np
 from mmengine.evaluator import BaseMetric
 
-from . import detections, label_counts
-from .average_precision import average_precision, truth_of
-from .detections import Found, Matches
-from .label_counts import Labelled
+from .average_precision import compute_average_precision, find_truth
+from .detections import Detections, Matches, count_pairs, find_worst_matches, match_objects
+from .pixel_counts import PixelCounts, compute_scores, count_confusion, find_worst_maps
 
-WORST = 8  # images
-CURVES = 3  # classes of highest and of lowest AP50 whose curves are kept
-
-
-def evidence_of(found: Sequence[Found | Labelled], dataset: Any,
-                metrics: Sequence[BaseMetric]) -> dict[str, Any]:
-    """What :func:`evidence_of_boxes` or :func:`evidence_of_pixels` says of all images."""
-    boxes = [each for each in found if isinstance(each, Found)]
-    pixels = [each for each in found if isinstance(each, Labelled)]
-    return evidence_of_boxes(boxes, dataset, metrics) if boxes else evidence_of_pixels(pixels)
+NUM_WORST = 8  # images
+NUM_CURVES = 3  # classes of highest and of lowest AP50 whose curves are kept
 
 
-def evidence_of_boxes(found: Sequence[Found], dataset: Any,
-                      metrics: Sequence[BaseMetric]) -> dict[str, Any]:
-    """AP of each class, curves, confusion and the worst images of a detector.
+def compute_details(images: Sequence[Detections | PixelCounts], dataset: Any,
+                    metrics: Sequence[BaseMetric]) -> dict[str, Any]:
+    """Return metrics of classes, confusion and the worst images of an evaluation.
 
     Args:
-        found: The detections of all images.
-        dataset: The validation set.
-        metrics: Of the run.
+        images: Predictions of all images.
+        dataset: Validation set.
+        metrics: Metrics of the run.
     """
-    number = len(dataset.metainfo['classes'])
+    boxes = [image for image in images if isinstance(image, Detections)]
+    maps = [image for image in images if isinstance(image, PixelCounts)]
+    return compute_box_details(boxes, dataset, metrics) if boxes else compute_map_details(maps)
+
+
+def compute_box_details(images: Sequence[Detections], dataset: Any,
+                        metrics: Sequence[BaseMetric]) -> dict[str, Any]:
+    """Return the same of a detector, with curves of precision over recall."""
+    num_classes = len(dataset.metainfo['classes'])
     matches = [
-        detections.match(each,
-                         dataset.get_data_info(each.index)['instances'], number) for each in found
+        match_objects(image,
+                      dataset.get_data_info(image.index)['instances'], num_classes)
+        for image in images
     ]
-    classes: dict[str, list] = counts_of(matches, number)
+    classes: dict[str, list] = count_objects(matches, num_classes)
     curves: dict[str, Any] = {}
-    truth = truth_of(metrics, dataset)
+    truth = find_truth(metrics, dataset)
     if truth is not None:
-        masked = truth.has_masks and found[0].masks is not None
-        for kind in ('bbox', 'segm') if masked else ('bbox', ):
-            measured = average_precision(truth, found, kind)
-            classes |= {f'{kind}_ap': numbers(measured.ap), f'{kind}_ap50': numbers(measured.ap50)}
-            curves[kind] = chosen_curves(measured.at_50)
+        has_masks = truth.has_masks and images[0].masks is not None
+        for kind in ('bbox', 'segm') if has_masks else ('bbox', ):
+            precision = compute_average_precision(truth, images, kind)
+            classes |= {
+                f'{kind}_ap': to_json(precision.ap),
+                f'{kind}_ap50': to_json(precision.ap50)
+            }
+            curves[kind] = select_curves(precision.at_50)
     return dict(
         classes=classes,
         curves=curves,
-        confusion=detections.confusion(matches),
+        confusion=count_pairs(matches),
         worst=[
             dict(index=each.index, f1=each.f1, right=each.right, missed=each.missed,
-                 wrong=each.wrong) for each in detections.worst(matches, WORST)
+                 wrong=each.wrong) for each in find_worst_matches(matches, NUM_WORST)
         ])  # yapf: disable
 
 
-def counts_of(matches: Sequence[Matches], number: int) -> dict[str, list]:
-    """Objects, precision and recall of each class at the threshold of :mod:`.detections`."""
-    table = np.zeros((number + 1, number + 1), dtype=np.int64)
-    for truth, found, count in detections.confusion(matches):
+def count_objects(matches: Sequence[Matches], num_classes: int) -> dict[str, list]:
+    """Return objects, precision and recall of each class at the threshold of detections."""
+    table = np.zeros((num_classes + 1, num_classes + 1), dtype=np.int64)
+    for truth, found, count in count_pairs(matches):
         table[truth, found] = count
-    right, objects, answers = np.diag(table)[:-1], table.sum(1)[:-1], table.sum(0)[:-1]
+    right, objects, detected = np.diag(table)[:-1], table.sum(1)[:-1], table.sum(0)[:-1]
     with np.errstate(invalid='ignore', divide='ignore'):
-        precision, recall = right / answers, right / objects
-    return dict(objects=objects.tolist(), precision=numbers(precision), recall=numbers(recall))
+        precision, recall = right / detected, right / objects
+    return dict(objects=objects.tolist(), precision=to_json(precision), recall=to_json(recall))
 
 
-def chosen_curves(precision: np.ndarray) -> list[dict[str, Any]]:
-    """Precision over recall: the mean of the classes, and those that are easiest and hardest.
+def select_curves(precision: np.ndarray) -> list[dict[str, Any]]:
+    """Return precision over recall: the mean, and the easiest and hardest classes.
 
     Args:
         precision: ``(101, K)``.
@@ -78,25 +81,23 @@ def chosen_curves(precision: np.ndarray) -> list[dict[str, Any]]:
     order = [int(each) for each in np.argsort(-ap, kind='stable') if np.isfinite(ap[each])]
     if not order:
         return []
-    chosen = order if len(order) <= 2 * CURVES else [*order[:CURVES], *order[-CURVES:]]
-    mean = dict(label=None, precision=numbers(precision[:, order].mean(axis=1)))
-    return [mean, *(dict(label=k, precision=numbers(precision[:, k])) for k in chosen)]
+    chosen = order
+    if len(order) > 2 * NUM_CURVES:
+        chosen = [*order[:NUM_CURVES], *order[-NUM_CURVES:]]
+    mean = dict(label=None, precision=to_json(precision[:, order].mean(axis=1)))
+    return [mean, *(dict(label=k, precision=to_json(precision[:, k])) for k in chosen)]
 
 
-def evidence_of_pixels(images: Sequence[Labelled]) -> dict[str, Any]:
-    """IoU of each class, confusion and the worst images of a segmenter."""
-    counts = label_counts.confusion(images)
-    scores = label_counts.scores_of(counts)
-    pairs = np.argwhere(counts[:-1])
+def compute_map_details(images: Sequence[PixelCounts]) -> dict[str, Any]:
+    """Return IoU of each class, confusion and the worst images of a segmenter."""
+    counts = count_confusion(images)
+    classes = {name: to_json(values) for name, values in compute_scores(counts).items()}
     return dict(
-        classes=dict(
-            pixels=counts[:-1].sum(axis=1).tolist(),
-            iou=numbers(scores['iou']),
-            acc=numbers(scores['acc'])),
-        confusion=[[int(t), int(p), int(counts[t, p])] for t, p in pairs],
-        worst=[dict(index=e.index, miou=m) for e, m in label_counts.worst(images, WORST)])
+        classes=dict(pixels=counts[:-1].sum(axis=1).tolist(), **classes),
+        confusion=[[int(t), int(p), int(counts[t, p])] for t, p in np.argwhere(counts[:-1])],
+        worst=[dict(index=e.index, miou=m) for e, m in find_worst_maps(images, NUM_WORST)])
 
 
-def numbers(values: np.ndarray) -> list[float | None]:
-    """Values of JSON, which has no NaN; five digits."""
+def to_json(values: np.ndarray) -> list[float | None]:
+    """Return values of JSON, which has no NaN, with five digits."""
     return [round(float(value), 5) if np.isfinite(value) else None for value in values]

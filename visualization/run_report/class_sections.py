@@ -1,4 +1,4 @@
-"""The parts of a page about classes: tables, curves, confusion."""
+"""Sections about classes: tables, curves, confusion."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,129 +8,121 @@ import numpy as np
 
 from ..html_pages import Section, Table
 from . import run_plots
-from .detections import IOU, SCORE
+from .detections import MIN_IOU, MIN_SCORE
+from .record_folder import Run
 
 BACKGROUND = 'background'
-MOST_ROWS = 40  # of a table that is seen at once
-MOST_PAIRS = 15  # of classes that were confused
-COLUMNS = {  # of the table of classes, by their keys
+MAX_ROWS = 40  # of a table that is not folded
+MAX_PAIRS = 15  # of classes that were confused
+COLUMNS = {  # key of class metrics -> heading
     'objects': 'objects', 'pixels': 'pixels',
     'bbox_ap': 'box AP', 'bbox_ap50': 'box AP50', 'segm_ap': 'mask AP', 'segm_ap50': 'mask AP50',
     'precision': 'precision', 'recall': 'recall', 'iou': 'IoU', 'acc': 'Acc',
 }  # yapf: disable
-MAIN = ('segm_ap', 'bbox_ap', 'iou', 'recall')  # by which classes are sorted
-ABOUT = {
-    'detector': f'AP is the mean over IoU 0.5 to 0.95, as COCO defines it. Precision and recall '
-                f'count detections of a score of at least {SCORE}, paired with objects from a box '
-                f'IoU of {IOU} on. All are from 0 to 1.',
-    'segmenter': 'IoU: pixels where truth and prediction agree, as a share of those of either. '
-                 'Acc: as a share of those of the truth. Both are from 0 to 1.',
-}  # yapf: disable
+SORT_KEYS = ('segm_ap', 'bbox_ap', 'iou', 'recall')  # the first one that there is sorts classes
+ABOUT_DETECTOR = (
+    'AP is the mean over IoU 0.5 to 0.95, as COCO defines it. Precision and recall count '
+    f'detections of a score of at least {MIN_SCORE}, paired with objects from a box IoU of '
+    f'{MIN_IOU} on. All are from 0 to 1.')
+ABOUT_SEGMENTER = ('IoU: pixels where truth and prediction agree, as a share of those of either. '
+                   'Acc: as a share of those of the truth. Both are from 0 to 1.')
+ABOUT_CONFUSION = (
+    f'Detections of a score of at least {MIN_SCORE} are paired with objects from a box IoU of '
+    f'{MIN_IOU} on, whatever their classes, the most certain first. What was missed stands in the '
+    f'column {BACKGROUND!r}, what is not there in its row.')
 
 
-def main_key(values: dict[str, list]) -> str:
-    """The measure that classes are sorted by."""
-    return next(key for key in MAIN if key in values)
-
-
-def class_sections(evaluation: dict[str, Any], classes: Sequence[str]) -> list[Section]:
-    """What one evaluation says of classes; empty if it says nothing."""
-    values = evaluation.get('classes')
+def build_class_sections(run: Run) -> list[Section]:
+    """Return class metrics of the best evaluation; nothing if it has none."""
+    classes, values = run.about.get('classes', ()), run.details.get('classes')
     if not values or not classes:
         return []
-    detector = 'objects' in values
-    found = class_tables(values, classes, ABOUT['detector' if detector else 'segmenter'])
-    curves = [(f'{"boxes" if kind == "bbox" else "masks"}; behind each class its AP50',
-               run_plots.precision_recall(lines, classes))
-              for kind, lines in evaluation.get('curves', {}).items() if lines]
-    if curves:
-        found.append(
-            Section(
-                'Precision and recall',
-                text='At IoU 0.5, of the classes that are easiest and hardest for the model.',
-                plots=curves))
-    return [*found, *confusion_section(evaluation, classes, detector)]
+    is_detector = 'objects' in values
+    sections = list_classes(values, classes, ABOUT_DETECTOR if is_detector else ABOUT_SEGMENTER)
+    plots = [(f'{"boxes" if kind == "bbox" else "masks"}; behind each class its AP50',
+              run_plots.draw_precision_recall(lines, classes))
+             for kind, lines in run.details.get('curves', {}).items() if lines]
+    if plots:
+        text = 'At IoU 0.5, of the classes that are easiest and hardest for the model.'
+        sections.append(Section('Precision and recall', text, plots))
+    return [*sections, *build_confusion_sections(run.details, classes, is_detector)]
 
 
-def class_tables(values: dict[str, list], classes: Sequence[str], about: str) -> list[Section]:
-    """A table of all classes, the worst first; with plots of the extremes if there are many."""
-    key = main_key(values)
+def get_sort_key(values: dict[str, list]) -> str:
+    """Return the metric by which classes are sorted."""
+    return next(key for key in SORT_KEYS if key in values)
+
+
+def list_classes(values: dict[str, list], classes: Sequence[str], about: str) -> list[Section]:
+    """Return a table of all classes, the worst first; with plots of the extremes of many."""
+    key = get_sort_key(values)
     measured = [each for each in range(len(classes)) if values[key][each] is not None]
     absent = [each for each in range(len(classes)) if values[key][each] is None]
     order = sorted(measured, key=lambda each: values[key][each])
     columns = [each for each in COLUMNS if each in values]
     rows = [[classes[k], *(values[column][k] for column in columns)] for k in order + absent]
     table = Table(['class', *(COLUMNS[each] for each in columns)], rows)
-    if len(absent):
+    if absent:
         about += f' {len(absent)} classes have no {columns[0]} and stand last.'
-    if len(rows) <= MOST_ROWS:
-        return [Section('Classes', text=f'The worst first. {about}', tables=[table])]
-    charts = [(f'the {len(part)} {which} of {len(measured)} classes',
-               run_plots.bars([classes[k] for k in part], [values[key][k]
-                                                           for k in part], COLUMNS[key]))
-              for which, part in (('worst', order[:run_plots.BARS]),
-                                  ('best', order[::-1][:run_plots.BARS]))]
-    return [
-        Section('Classes', text=about, plots=charts if order else ()),
-        Section(f'All {len(rows)} classes, the worst first', tables=[table], folded=True)
-    ]
+    if len(rows) <= MAX_ROWS:
+        return [Section('Classes', f'The worst first. {about}', tables=[table])]
+    plots = []
+    for which, ordered in (('worst', order), ('best', order[::-1])) if order else ():
+        part = ordered[:run_plots.MAX_BARS]
+        names, shown = [classes[k] for k in part], [values[key][k] for k in part]
+        plots.append((f'the {len(part)} {which} of {len(measured)} classes',
+                      run_plots.draw_bars(names, shown, COLUMNS[key])))
+    title = f'All {len(rows)} classes, the worst first'
+    return [Section('Classes', about, plots), Section(title, tables=[table], folded=True)]
 
 
-def confusion_section(evaluation: dict[str, Any], classes: Sequence[str],
-                      detector: bool) -> list[Section]:
-    """Which classes were taken for which."""
-    names = [*classes, BACKGROUND if detector else 'no class']
+def build_confusion_sections(details: dict[str, Any], classes: Sequence[str],
+                             is_detector: bool) -> list[Section]:
+    """Return which classes were taken for which."""
+    names = [*classes, BACKGROUND if is_detector else 'no class']
     table = np.zeros((len(names), len(names)), dtype=np.int64)
-    for truth, found, count in evaluation.get('confusion', ()):
+    for truth, found, count in details.get('confusion', ()):
         table[truth, found] = count
     if not table.any():
         return []
-    unit = 'objects' if detector else 'pixels'
-    chosen = most_confused(table)
-    rows = [*chosen, len(classes)] if detector else chosen
+    unit = 'objects' if is_detector else 'pixels'
     totals = table.sum(axis=1, keepdims=True)
     shares = np.divide(table, totals, out=np.full(table.shape, np.nan), where=totals > 0)
-    labels = [names[k] for k in rows]
+    chosen = find_confused_classes(table)
     left_out = len(classes) - len(chosen)
     caption = f'percent of the {unit} of each row'
     if left_out:
         caption += f'; the {left_out} classes that are confused least are left out'
+    if is_detector:
+        chosen.append(len(classes))
+    plot = run_plots.draw_confusion(shares[np.ix_(chosen, chosen)], [names[k] for k in chosen])
     text = 'Rows are the truth, columns the prediction. '
-    if detector:
-        text += (f'Detections of a score of at least {SCORE} are paired with objects from a box '
-                 f'IoU of {IOU} on, whatever their classes, the most certain first. What was '
-                 f'missed stands in the column {BACKGROUND!r}, what is not there in its row.')
-    pairs = confused_pairs(table, shares, names, detector)
+    pairs = list_confused_pairs(table, shares, names, is_detector)
     listed = Table(['truth', 'taken for', unit, 'share of the truth'], pairs)
-    return [
-        Section(
-            'Confusion',
-            text=text,
-            plots=[(caption, run_plots.confusion(shares[np.ix_(rows, rows)], labels, labels))],
-            tables=[listed] if pairs else ())
-    ]
+    return [Section('Confusion', text + (ABOUT_CONFUSION if is_detector else ''),
+                    [(caption, plot)], [listed] if pairs else ())]  # yapf: disable
 
 
-def most_confused(table: np.ndarray) -> list[int]:
-    """The classes with most errors of either kind, as many as a picture holds, in their order.
+def find_confused_classes(table: np.ndarray) -> list[int]:
+    """Return the classes with most errors of either kind, in their order.
 
     Args:
         table: Counts, ``(K + 1, K + 1)``; the last class is the background.
     """
     errors = table.sum(axis=0) + table.sum(axis=1) - 2 * np.diag(table)
-    order = np.argsort(-errors[:-1], kind='stable')[:run_plots.CELLS]
+    order = np.argsort(-errors[:-1], kind='stable')[:run_plots.MAX_CELLS]
     return sorted(order.tolist())
 
 
-def confused_pairs(table: np.ndarray, shares: np.ndarray, names: Sequence[str],
-                   detector: bool) -> list[list]:
-    """The pairs of classes with most errors: names, number, share of the first."""
+def list_confused_pairs(table: np.ndarray, shares: np.ndarray, names: Sequence[str],
+                        is_detector: bool) -> list[list]:
+    """Return the pairs of classes with most errors: names, count, share of the first."""
     wrong = table.copy()
     np.fill_diagonal(wrong, 0)
-    if not detector:
+    if not is_detector:
         wrong[-1] = 0
-    order = np.argsort(-wrong, axis=None, kind='stable')[:MOST_PAIRS]
+    order = np.argsort(-wrong, axis=None, kind='stable')[:MAX_PAIRS]
     cells = [np.unravel_index(place, wrong.shape) for place in order]
     return [[names[t], names[p], int(wrong[t, p]),
-             '–' if detector and t == len(names) - 1 else f'{shares[t, p]:.1%}']
+             '–' if is_detector and t == len(names) - 1 else f'{shares[t, p]:.1%}']
             for t, p in cells if wrong[t, p]]  # yapf: disable

@@ -1,4 +1,4 @@
-"""What a detector found in images, compared with the truth at one threshold.
+"""Detections in images, compared with the ground truth at one threshold.
 
 ``N`` detections and ``M`` annotated objects are in an image, ``K`` is the number of classes.
 """
@@ -14,25 +14,25 @@ import torch
 from mmengine.structures import BaseDataElement
 from pycocotools import mask as coco_masks
 
-from colonnade.datasets.rle import encode_masks
+from colonnade.datasets.rle import encode_masks, make_json_rle
 
-IOU = 0.5  # at least that of a box and the object that it is matched with
-SCORE = 0.3  # at least that of detections that are matched
+MIN_IOU = 0.5  # of a box and the object that it is paired with
+MIN_SCORE = 0.3  # of detections that are paired
 
 
 @dataclass(frozen=True)
-class Found:
+class Detections:
     """The detections in an image, of a size that processes can exchange.
 
     Attributes:
-        index: Of the image in the data set.
-        img_id: What the annotations call it.
-        size: Its height and width.
+        index: Index of the image in the dataset.
+        img_id: ID of the image in the annotations.
+        size: Height and width of the image.
         boxes: Left, top, right, bottom, ``(N, 4)``.
         scores: ``(N,)``.
         labels: ``(N,)``.
-        masks: In COCO's run-length code; None of a model of boxes.
-        mask_scores: Where a model scores masks by themselves.
+        masks: RLEs; None for a model of boxes.
+        mask_scores: ``(N,)``, if the model scores masks separately.
     """
     index: int
     img_id: Any
@@ -43,37 +43,63 @@ class Found:
     masks: tuple[dict[str, Any], ...] | None = None
     mask_scores: np.ndarray | None = None
 
+    @classmethod
+    def from_sample(cls, sample: BaseDataElement, index: int,
+                    masks: Sequence[dict] | None) -> Detections:
+        """Return the detections of mmdet's prediction.
 
-def found_in(sample: BaseDataElement, index: int, masks: Sequence[dict] | None) -> Found:
-    """The detections of mmdet's answer.
+        Args:
+            sample: Prediction.
+            index: Index of the image in the dataset.
+            masks: RLEs, if the evaluator has made them already.
+        """
+        prediction = sample.pred_instances
+        if masks is None and 'masks' in prediction:
+            masks = prediction.masks
+            if isinstance(masks, torch.Tensor):
+                masks = encode_masks(masks.cpu().numpy())
+        return cls(
+            index=index,
+            img_id=sample.get('img_id', index),
+            size=tuple(sample.ori_shape[:2]),
+            boxes=prediction.bboxes.float().cpu().numpy().reshape(-1, 4),
+            scores=prediction.scores.float().cpu().numpy(),
+            labels=prediction.labels.cpu().numpy().astype(np.int64),
+            masks=None if masks is None else tuple(masks),
+            mask_scores=(prediction.mask_scores.cpu().numpy()
+                         if 'mask_scores' in prediction else None))
 
-    Args:
-        sample: The answer.
-        index: Of the image in the data set.
-        masks: In run-length code, if the evaluator has made it already.
-    """
-    answer = sample.pred_instances
-    if masks is None and 'masks' in answer:
-        masks = answer.masks
-        if isinstance(masks, torch.Tensor):
-            masks = encode_masks(masks.cpu().numpy())
-    return Found(
-        index=index,
-        img_id=sample.get('img_id', index),
-        size=tuple(sample.ori_shape[:2]),
-        boxes=answer.bboxes.float().cpu().numpy().reshape(-1, 4),
-        scores=answer.scores.float().cpu().numpy(),
-        labels=answer.labels.cpu().numpy().astype(np.int64),
-        masks=None if masks is None else tuple(masks),
-        mask_scores=answer.mask_scores.cpu().numpy() if 'mask_scores' in answer else None)
+    def as_coco(self, cat_ids: Sequence[int], kind: str, by_index: bool) -> list[dict[str, Any]]:
+        """Return the detections as entries of COCO's result files.
+
+        Args:
+            cat_ids: Category ID of each label.
+            kind: ``'bbox'`` or ``'segm'``.
+            by_index: Whether the index of the image is its ID.
+        """
+        scores = self.scores
+        if kind == 'segm' and self.mask_scores is not None:
+            scores = self.mask_scores
+        entries: list[dict[str, Any]] = []
+        for index, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
+            shape: dict[str, Any] = dict(bbox=[left, top, right - left, bottom - top])
+            if kind == 'segm':
+                shape = dict(segmentation=make_json_rle((self.masks or ())[index]))
+            entries.append(
+                dict(
+                    image_id=self.index if by_index else self.img_id,
+                    category_id=cat_ids[self.labels[index]],
+                    score=float(scores[index]),
+                    **shape))
+        return entries
 
 
 @dataclass(frozen=True)
 class Matches:
-    """Detections of an image above the threshold, and its objects, in pairs.
+    """Detections of an image above the threshold and its objects, in pairs.
 
     Attributes:
-        index: Of the image in the data set.
+        index: Index of the image in the dataset.
         pairs: Class of the object and class of the detection; ``K`` where there is none.
         none: ``K``.
     """
@@ -83,64 +109,66 @@ class Matches:
 
     @property
     def right(self) -> int:
-        """Objects that were found, with their class."""
+        """Number of objects that were found, with their class."""
         return sum(truth == found for truth, found in self.pairs)
 
     @property
     def missed(self) -> int:
-        """Objects that were not found, or not with their class."""
+        """Number of objects that were not found, or not with their class."""
         return sum(self.none != truth != found for truth, found in self.pairs)
 
     @property
     def wrong(self) -> int:
-        """Detections of nothing, or of another class."""
+        """Number of detections of nothing, or of another class."""
         return sum(self.none != found != truth for truth, found in self.pairs)
 
     @property
     def f1(self) -> float | None:
-        """The harmonic mean of precision and recall; None if there is nothing to find or found."""
+        """Harmonic mean of precision and recall; None without objects and detections."""
         number = 2 * self.right + self.missed + self.wrong
         return 2 * self.right / number if number else None
 
 
-def match(found: Found, objects: Sequence[dict[str, Any]], num_classes: int) -> Matches:
-    """Pair detections and objects whatever their classes, the most certain detection first.
+def match_objects(detections: Detections, objects: Sequence[dict[str, Any]],
+                  num_classes: int) -> Matches:
+    """Pair detections and objects regardless of their classes, the highest score first.
 
-    Each detection of at least ``SCORE`` takes the free object that its box covers best, from an
-    IoU of ``IOU`` on. Detections on objects to ignore, such as crowds, count for nothing.
+    Each detection of at least ``MIN_SCORE`` takes the free object of the highest IoU, from
+    ``MIN_IOU`` on. Detections on objects to ignore, such as crowds, count for nothing.
 
     Args:
-        found: The detections.
-        objects: ``instances`` of the data set's ``get_data_info``.
+        detections: Detections of an image.
+        objects: ``instances`` of the dataset's ``get_data_info``.
         num_classes: ``K``.
     """
-    sure = np.flatnonzero(found.scores >= SCORE)
-    sure = sure[np.argsort(-found.scores[sure], kind='stable')]
+    chosen = np.flatnonzero(detections.scores >= MIN_SCORE)
+    chosen = chosen[np.argsort(-detections.scores[chosen], kind='stable')]
     truth = np.array([item['bbox_label'] for item in objects], dtype=np.int64)
     ignored = np.array([bool(item.get('ignore_flag')) for item in objects], dtype=bool)
     boxes = np.array([item['bbox'] for item in objects], dtype=np.float64).reshape(-1, 4)
+    ious = compute_ious(detections.boxes[chosen], boxes, ignored)
     free, pairs = ~ignored, []
-    for row, label in zip(ious(found.boxes[sure], boxes, ignored), found.labels[sure], strict=True):
+    for row, label in zip(ious, detections.labels[chosen], strict=True):
         best = int(np.where(free, row, 0).argmax()) if free.any() else -1
-        if best >= 0 and free[best] and row[best] >= IOU:
+        if best >= 0 and free[best] and row[best] >= MIN_IOU:
             free[best] = False
             pairs.append((int(truth[best]), int(label)))
-        elif not (row[ignored] >= IOU).any():
+        elif not (row[ignored] >= MIN_IOU).any():
             pairs.append((num_classes, int(label)))
     pairs += [(int(label), num_classes) for label in truth[free]]
-    return Matches(found.index, tuple(pairs), num_classes)
+    return Matches(detections.index, tuple(pairs), num_classes)
 
 
-def ious(found: np.ndarray, boxes: np.ndarray, crowds: np.ndarray) -> np.ndarray:
-    """IoU of boxes, ``(N, M)``, with crowds as COCO has it: the share of a box that is inside."""
-    if not len(found) or not len(boxes):
-        return np.zeros((len(found), len(boxes)))
-    sides = [np.concatenate([b[:, :2], b[:, 2:] - b[:, :2]], axis=1) for b in (found, boxes)]
+def compute_ious(detected: np.ndarray, boxes: np.ndarray, crowds: np.ndarray) -> np.ndarray:
+    """Return the IoU of boxes, ``(N, M)``; of crowds, the fraction of a box that is inside."""
+    if not len(detected) or not len(boxes):
+        return np.zeros((len(detected), len(boxes)))
+    sides = [np.concatenate([b[:, :2], b[:, 2:] - b[:, :2]], axis=1) for b in (detected, boxes)]
     return coco_masks.iou(*(b.astype(np.float64) for b in sides), crowds.tolist())
 
 
-def confusion(matches: Sequence[Matches]) -> list[list[int]]:
-    """Class of objects, class of detections, and how often they were paired, as far as they were.
+def count_pairs(matches: Sequence[Matches]) -> list[list[int]]:
+    """Return class of objects, class of detections, and how often they were paired, if at all.
 
     ``K`` stands for the background: nothing was found, or nothing was there.
     """
@@ -148,7 +176,7 @@ def confusion(matches: Sequence[Matches]) -> list[list[int]]:
     return [[*pair, count] for pair, count in sorted(counts.items())]
 
 
-def worst(matches: Sequence[Matches], limit: int) -> list[Matches]:
-    """The images of lowest F1, those of more errors first; none without errors."""
+def find_worst_matches(matches: Sequence[Matches], limit: int) -> list[Matches]:
+    """Return the images of lowest F1, those of more errors first; none without errors."""
     faulty = [each for each in matches if each.wrong or each.missed]
     return sorted(faulty, key=lambda m: (m.f1, -m.wrong - m.missed, m.index))[:limit]

@@ -1,76 +1,48 @@
-"""The parts of a page with images: samples over time, and the worst."""
+"""Sections with images: samples over time, and the worst."""
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
 from ..html_pages import Section
-from .detections import SCORE
-from .record_folder import Run, evaluation_folder, record_of
-from .sample_images import opened
+from .detections import MIN_SCORE
+from .record_folder import Evaluation, Run, get_evaluation_folder, get_record_folder
+from .sample_images import read_tiles
 
-MOST_EVALUATIONS = 7  # whose samples are shown, beside the truth
-MOST_NAMES = 30  # of classes in a legend
+MAX_EVALUATIONS = 7  # whose samples are shown, next to the ground truth
+MAX_NAMES = 30  # of classes in a legend
 
 
-def sample_section(run: Run) -> list[Section]:
-    """The fixed images at several evaluations."""
+def build_sample_sections(run: Run) -> list[Section]:
+    """Return the fixed images at several evaluations."""
     drawn = run.drawn
     if not drawn:
         return []
-    shown, best = thinned(drawn, run.best), run.best
-    images = []
+    shown, best, images = thin_evaluations(drawn, run.best), run.best, []
     for number, name in enumerate(drawn[-1]['samples']):
-        tiles = [('truth', record_of(run.folder) / f'truth_{number}.jpg')]
+        paths = [('truth', get_record_folder(run.folder) / f'truth_{number}.jpg')]
         for each in shown:
             title = f'iteration {each["iteration"]}' + (' (best)' if each is best else '')
-            folder = evaluation_folder(run.folder, each['iteration'])
-            tiles.append((title, folder / f'sample_{number}.jpg'))
-        if found := opened(tiles):
-            images.append((name, found))
+            folder = get_evaluation_folder(run.folder, each['iteration'])
+            paths.append((title, folder / f'sample_{number}.jpg'))
+        if tiles := read_tiles(paths):
+            images.append((name, tiles))
     text = 'Images of the validation set: its annotations, and what the model answered.'
     if len(shown) < len(drawn):
         text += f' {len(shown)} of {len(drawn)} evaluations are shown.'
     if others := sum(bool(each.get('samples')) for each in run.evaluations) - len(drawn):
         text += f' Left out: {others} of other images, before the validation data changed.'
-    return [Section('Samples', text=text + drawn_text(run), tiles=images, legend=legend_of(run))]
+    return [Section('Samples', text + describe_threshold(run), tiles=images,
+                    legend=build_legend(run))]  # yapf: disable
 
 
-def legend_of(run: Run) -> list[tuple[str, tuple[int, int, int]]]:
-    """Classes and their colours, as far as a legend is of use."""
-    colours = [tuple(each) for each in run.about.get('palette', ())]
-    pairs = list(zip(run.about.get('classes', ()), colours, strict=False))
-    return pairs if len(pairs) <= MOST_NAMES else []
-
-
-def drawn_text(run: Run) -> str:
-    """Which of a detector's answers are drawn."""
-    kind = run.about.get('kind', 'labels')
-    return '' if kind == 'labels' else f' Detections of a score of at least {SCORE} are drawn.'
-
-
-def thinned(evaluations: Sequence[dict[str, Any]],
-            best: dict[str, Any] | None,
-            most: int = MOST_EVALUATIONS) -> list[dict[str, Any]]:
-    """The first, the last, the best and some between, in their order."""
-    if len(evaluations) <= most:
-        return list(evaluations)
-    last = len(evaluations) - 1
-    chosen = {round(step * last / (most - 1)) for step in range(most)}
-    places = [place for place, each in enumerate(evaluations) if each is best]
-    if places and places[0] not in chosen:
-        nearest = min(chosen - {0, last}, key=lambda place: abs(place - places[0]))
-        chosen = chosen - {nearest} | {places[0]}
-    return [evaluations[place] for place in sorted(chosen)]
-
-
-def worst_section(run: Run, evaluation: dict[str, Any]) -> list[Section]:
-    """The images that the model was worst at."""
-    images = []
-    for number, each in enumerate(evaluation.get('worst', ())):
-        folder = evaluation_folder(run.folder, evaluation['iteration'])
-        tiles = opened([('truth', folder / f'worst_{number}_truth.jpg'),
-                        ('prediction', folder / f'worst_{number}.jpg')])
+def build_worst_sections(run: Run) -> list[Section]:
+    """Return the images with the worst predictions."""
+    images, worst = [], run.details.get('worst', ())
+    for number, each in enumerate(worst):
+        folder = get_evaluation_folder(run.folder, run.details['iteration'])
+        tiles = read_tiles([('truth', folder / f'worst_{number}_truth.jpg'),
+                            ('prediction', folder / f'worst_{number}.jpg')])
         if tiles:
             measure = f'mean IoU {each["miou"]:.2f}' if 'miou' in each else (
                 f'F1 {each["f1"]:.2f}: {each["right"]} right, {each["missed"]} missed, '
@@ -78,9 +50,38 @@ def worst_section(run: Run, evaluation: dict[str, Any]) -> list[Section]:
             images.append((f'{each["name"]}: {measure}', tiles))
     if not images:
         return []
-    detector = 'f1' in evaluation['worst'][0]
-    text = ('Those of lowest F1: twice the right detections, over objects plus detections. An '
-            'object with a wrong class counts as missed, its detection as wrong.' if detector else
-            'Those of lowest IoU, in the mean of the classes that are annotated in them.')
-    return [Section('Worst images', text=text + drawn_text(run), tiles=images,
-                    legend=legend_of(run))]  # yapf: disable
+    text = 'Those of lowest IoU, in the mean of the classes that are annotated in them.'
+    if 'f1' in worst[0]:
+        text = ('Those of lowest F1: twice the right detections, over objects plus detections. An '
+                'object with a wrong class counts as missed, its detection as wrong.')
+    return [Section('Worst images', text + describe_threshold(run), tiles=images,
+                    legend=build_legend(run))]  # yapf: disable
+
+
+def build_legend(run: Run) -> list[tuple[str, Any]]:
+    """Return classes and their colors, or nothing if they are too many."""
+    colors = [tuple(each) for each in run.about.get('palette', ())]
+    pairs = list(zip(run.about.get('classes', ()), colors, strict=False))
+    return pairs if len(pairs) <= MAX_NAMES else []
+
+
+def describe_threshold(run: Run) -> str:
+    """Return which detections are drawn, or nothing for a segmenter."""
+    if run.about.get('kind', 'labels') == 'labels':
+        return ''
+    return f' Detections of a score of at least {MIN_SCORE} are drawn.'
+
+
+def thin_evaluations(evaluations: Sequence[Evaluation],
+                     best: Evaluation | None,
+                     limit: int = MAX_EVALUATIONS) -> list[Evaluation]:
+    """Return the first, the last, the best and some between, in their order."""
+    if len(evaluations) <= limit:
+        return list(evaluations)
+    last = len(evaluations) - 1
+    chosen = {round(step * last / (limit - 1)) for step in range(limit)}
+    places = [place for place, each in enumerate(evaluations) if each is best]
+    if places and places[0] not in chosen:
+        nearest = min(chosen - {0, last}, key=lambda place: abs(place - places[0]))
+        chosen = chosen - {nearest} | {places[0]}
+    return [evaluations[place] for place in sorted(chosen)]

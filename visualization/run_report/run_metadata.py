@@ -1,4 +1,4 @@
-"""What a run says of itself: how it was started, with which settings, and what it uses."""
+"""What ``run.json`` says of a run: how it was started, its settings, and what it uses."""
 from __future__ import annotations
 
 import resource
@@ -20,12 +20,17 @@ from colonnade.settings.config_values import flat, plain
 SPLITS = dict(training='train_dataloader', validation='val_dataloader')
 
 
-def about_run(runner: Runner, before: dict[str, Any]) -> dict[str, Any]:
-    """What ``run.json`` says at the start of a run, or of the rest of one."""
+def describe_start(runner: Runner, before: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of ``run.json`` at the start of a run.
+
+    Args:
+        runner: Runner of the training.
+        before: Content that an earlier start wrote; empty if there was none.
+    """
     cfg = runner.cfg
     model = runner.model.module if is_model_wrapper(runner.model) else runner.model
     batch = (cfg.train_dataloader or {}).get('batch_size')
-    start = dict(time=utc(), iteration=runner.iter, processes=get_world_size())
+    start = dict(time=format_utc(), iteration=runner.iter, processes=get_world_size())
     known = {key: before[key] for key in ('kind', 'classes', 'palette') if key in before}
     return known | dict(
         state='running',
@@ -36,15 +41,15 @@ def about_run(runner: Runner, before: dict[str, Any]) -> dict[str, Any]:
         batch=batch * get_world_size() if batch else None,
         seed=runner.seed,
         parameters=sum(each.numel() for each in model.parameters()),
-        **main_metric(runner),
+        **find_main_metric(runner),
         config_file=Path(cfg.filename or f'{runner.timestamp}.py').name,
         config=flat(plain(cfg.to_dict())),
         peak_memory=before.get('peak_memory', 0.),
         peak_gpu_memory=before.get('peak_gpu_memory', 0.))
 
 
-def main_metric(runner: Runner) -> dict[str, str]:
-    """The metric that the best checkpoint is chosen by, and its rule; empty if none is named."""
+def find_main_metric(runner: Runner) -> dict[str, str]:
+    """Return the metric by which the best checkpoint is chosen, and its rule; empty without."""
     for hook in runner.hooks:
         if isinstance(hook, CheckpointHook) and hook.save_best:
             name, rule = hook.key_indicators[0], hook.rules[0]
@@ -52,7 +57,7 @@ def main_metric(runner: Runner) -> dict[str, str]:
     return {}
 
 
-def data_of_run(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def describe_data(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the number of images and the hashes of each split.
 
     Args:
@@ -68,14 +73,14 @@ def data_of_run(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[str,
     }
 
 
-def changed_data(before: dict[str, Any], about: dict[str, Any]) -> list[str]:
-    """The parts of the data that are not those of an earlier start."""
+def find_changed_data(before: dict[str, Any], about: dict[str, Any]) -> list[str]:
+    """Return the splits that differ from those of an earlier start."""
     then, now = before.get('data', {}), about['data']
     return [split for split in then if split in now and then[split] != now[split]]
 
 
-def memory(about: dict[str, Any]) -> dict[str, float]:
-    """The most memory that this process has used, in GiB, of the host and of its GPU."""
+def measure_memory(about: dict[str, Any]) -> dict[str, float]:
+    """Return the peak memory of this process in GiB, of the host and of its GPU."""
     unit = 1 if sys.platform == 'darwin' else 1024
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
     gpu = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.
@@ -84,6 +89,6 @@ def memory(about: dict[str, Any]) -> dict[str, float]:
         peak_gpu_memory=max(gpu, about['peak_gpu_memory']))
 
 
-def utc() -> str:
-    """The time, to the second."""
+def format_utc() -> str:
+    """Return the time, to the second."""
     return f'{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC'
