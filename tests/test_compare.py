@@ -14,7 +14,7 @@ from colonnade.common.plots import COLORS
 from colonnade.visualization.html_pages import Table
 from colonnade.visualization.run_report.comparison import (build_sample_sections, compare,
                                                            plot_metrics, read_runs)
-from colonnade.visualization.run_report.record_folder import Run
+from colonnade.visualization.run_report.record_folder import RecordedRun
 
 
 def changed(run: Path, name: str, **values: Any) -> Path:
@@ -98,7 +98,7 @@ def test_only_the_same_images_stand_side_by_side(trained: Path) -> None:
 def test_a_run_has_one_colour_in_all_plots(tmp_path: Path) -> None:
     metrics = ('mIoU', 'mAP'), ('mAP', )
     runs = {
-        f'{number}': Run(tmp_path, {}, [dict(iteration=1, metrics=dict.fromkeys(keys, 0.5))])
+        f'{number}': RecordedRun(tmp_path, {}, [dict(iteration=1, metrics=dict.fromkeys(keys, 0.5))])
         for number, keys in enumerate(metrics)
     }
     found = {

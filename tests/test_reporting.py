@@ -14,8 +14,12 @@ from PIL import Image
 from colonnade.common.plots import escape_math, new_figure, render_figure
 from colonnade.inference import Instances, LabelMap, Model, load
 from colonnade.inference.ground_truth import truth_of
-from colonnade.visualization.html_pages import Section, Table, sample_section, write_page
+from colonnade.visualization import dataset_browser
+from colonnade.visualization.html_pages import (Section, Table, build_sections, sample_section,
+                                                write_page)
 from colonnade.visualization.html_pages.page import count_columns, encode_image
+from colonnade.visualization.run_report import comparison, report_page
+from colonnade.visualization.run_report.record_folder import RecordedRun
 
 
 def root(shapes: Path, head: str) -> dict[str, str]:
@@ -77,6 +81,31 @@ def test_photographs_are_smaller_than_drawings(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (100, 100, 3), dtype=np.uint8)
     assert encode_image(Image.fromarray(noise)).startswith('data:image/jpeg')
     assert encode_image(Image.new('RGBA', (9, 9))).startswith('data:image/png')
+
+
+def count_evaluations(run: RecordedRun) -> list[Section]:
+    """A toy section: one function, and one line in a table."""
+    return [Section('Toy', tables=[Table((), [('evaluations', len(run.evaluations))])])]
+
+
+def test_a_section_is_a_function_and_a_line(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(report_page.SECTIONS, 'Toy', count_evaluations)
+    monkeypatch.setitem(report_page.SECTIONS, 'Broken', lambda run: run.nothing)
+    text = report_page.write_report(trained).read_text()
+    assert '<h2>Toy</h2>' in text and '<td>evaluations</td>\n<td class=number>1</td>' in text
+    assert '<h2>Broken</h2>' in text and 'This part cannot be made: AttributeError' in text
+    titles = re.findall('<(?:h2|summary)>(.*)</', text)
+    assert [title for title in report_page.SECTIONS if title in titles] == \
+        [title for title in titles if title in report_page.SECTIONS]
+
+
+@pytest.mark.parametrize('sections', [comparison.SECTIONS, dataset_browser.sections.SECTIONS])
+def test_other_pages_are_tables_as_well(sections: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = Section('Toy')
+    for title in list(sections):
+        monkeypatch.setitem(sections, title, lambda subject: [])
+    monkeypatch.setitem(sections, 'Toy', lambda subject: [toy])
+    assert build_sections(sections, None) == [toy]
 
 
 def test_samples_of_a_trained_model(trained: Path, shapes: Path) -> None:

@@ -30,7 +30,7 @@ from colonnade.visualization.run_report.class_sections import build_class_sectio
 from colonnade.visualization.run_report.detections import Detections, match_objects
 from colonnade.visualization.run_report.image_sections import thin_evaluations
 from colonnade.visualization.run_report.pixel_counts import PixelCounts
-from colonnade.visualization.run_report.record_folder import Run, read_columns, read_run
+from colonnade.visualization.run_report.record_folder import RecordedRun, read_columns, read_run
 from colonnade.visualization.run_report.recorder import RunRecord
 from colonnade.visualization.run_report.report_page import (SECTIONS, build_command_sections,
                                                             format_duration, write_report)
@@ -49,7 +49,7 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def report_of(run: Run) -> list[Any]:
+def report_of(run: RecordedRun) -> list[Any]:
     return build_sections(SECTIONS, run)
 
 
@@ -373,7 +373,7 @@ def test_many_classes(tmp_path: Path) -> None:
         classes=dict(objects=list(range(number)), bbox_ap=scores, precision=scores, recall=scores),
         curves={},
         confusion=confusion)
-    run = Run(tmp_path, dict(classes=names), [dict(iteration=1, metrics=dict(AP=1.), **evaluation)])
+    run = RecordedRun(tmp_path, dict(classes=names), [dict(iteration=1, metrics=dict(AP=1.), **evaluation)])
     sections = build_class_sections(run)
     table = next(section.tables[0] for section in sections if section.folded)
     assert len(table.rows) == number and table.rows[0][0] == names[1]

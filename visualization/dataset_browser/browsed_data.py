@@ -151,9 +151,9 @@ class BrowsedData:
     @cached_property
     def hashes(self) -> Hashes:
         """Hashes of the images of all splits."""
-        images = [(number, index, data.paths[index])
-                  for number, (data, indices) in enumerate(zip(self.sets, self.decoded, strict=True))
-                  for index in indices]  # yapf: disable
+        images = []
+        for number, (data, indices) in enumerate(zip(self.sets, self.decoded, strict=True)):
+            images += [(number, index, data.paths[index]) for index in indices]
         with Progress('images', len(images)) as progress:
             return hash_images(images, progress)
 
@@ -170,8 +170,9 @@ class BrowsedData:
     @cached_property
     def statistics(self) -> list[Statistics]:
         """Statistics of each split."""
-        counts = self.counts or [None] * len(self.sets)
-        return list(map(compute_statistics, self.sets, counts))
+        if not self.counts:
+            return [compute_statistics(data, None) for data in self.sets]
+        return list(map(compute_statistics, self.sets, self.counts))
 
     @cached_property
     def issues(self) -> list[Issue]:

@@ -29,6 +29,7 @@ from colonnade.settings.dataset_paths import find_datasets
 from colonnade.settings.pipeline_steps import loads_annotations
 from colonnade.settings.reading import build_error
 
+from ..upstream import is_subset
 from .objects import Objects, build_objects, join_objects, read_coco_objects
 
 
@@ -191,7 +192,7 @@ def build_map_loader(cfg: Config, settings: ConfigDict) -> Callable[[dict], dict
 
 def is_coco_dataset(dataset: Any) -> bool:
     """Return True if a dataset reads a file in COCO's form as mmdet's CocoDataset does, in full."""
-    return (isinstance(dataset, CocoDataset) and dataset._indices is None
+    return (isinstance(dataset, CocoDataset) and not is_subset(dataset)
             and type(dataset).load_data_list is CocoDataset.load_data_list
             and type(dataset).parse_data_info is CocoDataset.parse_data_info)
 

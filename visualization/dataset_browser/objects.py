@@ -49,13 +49,13 @@ class Objects:
     @classmethod
     def from_rows(cls, rows: Sequence[Row], masks: Sequence[Mask]) -> Objects:
         """Return the columns of rows."""
-        columns = list(zip(*rows, strict=True)) or [()] * 6
         types = (np.int64, np.int64, np.float64, np.float64, bool, np.int64)
-        images, labels, boxes, *others = map(np.array, columns, types)
-        order = np.argsort(images, kind='stable')
-        sorted_columns = (
-            column[order] for column in (images, labels, boxes.reshape(-1, 4), *others))
-        return cls(*sorted_columns, [masks[index] for index in order])
+        columns = list(map(np.array, list(zip(*rows, strict=True)) or [()] * 6, types))
+        columns[2] = columns[2].reshape(-1, 4)
+        order = np.argsort(columns[0], kind='stable')
+        images, labels, boxes, areas, crowds, ids = (column[order] for column in columns)
+        masks = [masks[index] for index in order]
+        return cls(images, labels, boxes, areas, crowds, ids, masks)
 
     def __len__(self) -> int:
         return len(self.images)

@@ -1,4 +1,4 @@
-"""An image as the network sees it, and the maps that it makes of it.
+"""An image as the network sees it, and its feature maps.
 
 Shapes: ``B = 1`` image, ``H, W`` its height and width before the network, padding included.
 """
@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +28,12 @@ class Seen:
     """An image that is ready for the network.
 
     Attributes:
-        image: RGB values as the test pipeline leaves them, before normalisation and padding,
-            ``(h, w, 3)``, uint8. Figures show this one.
+        image: RGB values after the test pipeline, before normalization and padding, ``(h, w, 3)``,
+            uint8. Figures show this one.
         original: Height and width of the image that was given.
-        inputs: ``(1, 3, H, W)``, normalised and padded.
-        samples: mmdet's or mmseg's data sample, in a list.
-        name: What messages call it.
+        inputs: Normalized and padded, ``(1, 3, H, W)``.
+        samples: Data sample of mmdet or mmseg, in a list.
+        name: Name in messages.
     """
     image: np.ndarray
     original: Size
@@ -41,7 +42,7 @@ class Seen:
     name: str = 'the image'
 
     def to_seen(self, point: tuple[float, float]) -> tuple[float, float]:
-        """A point ``(x, y)`` in pixels of the original in those of :attr:`image`.
+        """Return a point ``(x, y)`` of the original in pixels of :attr:`image`.
 
         Raises:
             ValueError: If it is not on the image.
@@ -54,14 +55,14 @@ class Seen:
 
 
 def see(model: Model, array: np.ndarray, size: Size | None = None, name: str = 'the image') -> Seen:
-    """An image behind the test pipeline and the model's preprocessing.
+    """Return an image after the test pipeline and the model's preprocessing.
 
     Args:
-        model: For which.
+        model: Model.
         array: RGB values, ``(h, w, 3)``, uint8.
-        size: Height and width to resize it to, instead of what the test pipeline makes of it;
-            bilinear, antialiased.
-        name: What messages call it.
+        size: Height and width to resize it to, instead of what the test pipeline does; bilinear,
+            antialiased.
+        name: Name in messages.
 
     Raises:
         ImageError: If the pipeline cannot take it.
@@ -82,11 +83,11 @@ def see(model: Model, array: np.ndarray, size: Size | None = None, name: str = '
 
 @dataclass
 class Maps:
-    """What a run of the model leaves.
+    """Feature maps of a forward pass.
 
     Attributes:
-        taps: Maps ``(1, C, h, w)`` of the trunk.
-        levels: Those of the pyramid; none without a neck.
+        taps: Maps ``(1, C, h, w)`` of the backbone.
+        levels: Maps of the pyramid; none without a neck.
     """
     taps: list[Tensor] = field(default_factory=list)
     levels: list[Tensor] = field(default_factory=list)
@@ -94,12 +95,12 @@ class Maps:
 
 @contextmanager
 def recorded(module: nn.Module, *, as_leaves: bool = False) -> Iterator[Maps]:
-    """What trunk and neck give in the latest run within.
+    """Context manager that records the feature maps of the latest forward pass.
 
     Args:
-        module: A detector or segmenter.
-        as_leaves: Let the graph of gradients begin at the trunk's maps. The trunk then stores
-            nothing for gradients; within, they must be enabled.
+        module: Detector or segmenter.
+        as_leaves: Make the graph of gradients begin at the backbone's maps. The backbone then
+            stores nothing for gradients, which must be enabled outside of it.
     """
     maps = Maps()
 
@@ -116,10 +117,9 @@ def recorded(module: nn.Module, *, as_leaves: bool = False) -> Iterator[Maps]:
 
     handles = [module.backbone.register_forward_hook(tap)]
     if as_leaves:
-        handles += [
-            module.backbone.register_forward_pre_hook(lambda *_: set_gradients(False)),
-            module.backbone.register_forward_hook(lambda *_: set_gradients(True))
-        ]
+        disable, enable = (partial(set_gradients, wanted) for wanted in (False, True))
+        handles.append(module.backbone.register_forward_pre_hook(disable))
+        handles.append(module.backbone.register_forward_hook(enable))
     if module.with_neck:
         handles.append(module.neck.register_forward_hook(level))
     try:
@@ -129,51 +129,45 @@ def recorded(module: nn.Module, *, as_leaves: bool = False) -> Iterator[Maps]:
             handle.remove()
 
 
-def set_gradients(wanted: bool) -> None:
-    """Let the part that runs next store what gradients need, or not."""
+def set_gradients(wanted: bool, *_: Any) -> None:
+    """Set whether the module that runs next stores what gradients need, as a hook."""
     torch.set_grad_enabled(wanted)
 
 
 def tensors_of(out: Any) -> list[Tensor]:
-    """The maps among what a trunk or a neck gives."""
+    """Return the feature maps among the outputs of a backbone or a neck."""
     given = [out] if isinstance(out, Tensor) else list(out)
     maps = [each[0] if isinstance(each, (tuple, list)) else each for each in given]
     return [each for each in maps if isinstance(each, Tensor) and each.ndim == 4]
 
 
 def maps_of(model: Model, seen: Seen) -> Maps:
-    """Maps of trunk and pyramid of an image, without gradients."""
+    """Return the feature maps of an image, without gradients."""
     with torch.no_grad(), recorded(model.module) as maps:
         model.module.extract_feat(seen.inputs)
     return maps
 
 
 def stride_of(values: Tensor, seen: Seen, unit: int = 1) -> float:
-    """Pixels that each value of a map ``(1, C, h, w)`` covers: ``unit`` times a power of 2."""
+    """Return the stride of a map ``(1, C, h, w)`` in pixels: ``unit`` times a power of 2."""
     ratio = max(seen.inputs.shape[-2:]) / max(values.shape[-2:])
     return unit * 2.**round(math.log2(ratio / unit))
 
 
 class NamedMap(NamedTuple):
-    """A map of the trunk or the pyramid.
-
-    Attributes:
-        name: What figures call it.
-        values: ``(1, C, h, w)``.
-        stride: Pixels that each value covers.
-    """
+    """A feature map of the backbone or the pyramid, ``(1, C, h, w)``, and its stride in pixels."""
     name: str
     values: Tensor
     stride: float
 
     def on_image(self, seen: Seen) -> Tensor:
-        """The part ``(C, h, w)`` that is no padding."""
+        """Return the part ``(C, h, w)`` that is not padding."""
         height, width = (max(1, math.ceil(side / self.stride)) for side in seen.image.shape[:2])
         return self.values[0, :, :height, :width]
 
 
 def named_maps(model: Model, maps: Maps, seen: Seen) -> list[NamedMap]:
-    """What each map is called and covers, taps before levels."""
+    """Return each map with its name in figures, those of the backbone first."""
     trunk, found = model.module.backbone, []
     columnar = isinstance(trunk, ColumnarBackbone)
     for index, values in enumerate(maps.taps):

@@ -1,4 +1,4 @@
-"""What ``tools/visualize.py`` does: pictures of several images as files."""
+"""Figures of several images as files."""
 from __future__ import annotations
 
 import argparse
@@ -23,18 +23,15 @@ LEAST_DPI, MOST_DPI = 10, 1200
 
 
 def visualize(args: argparse.Namespace) -> Iterator[Path]:
-    """Write all pictures that the command line asks for, and give the path of each.
+    """Write all figures that the command line asks for, and yield the path of each.
 
-    All that can be wrong is looked at before anything is computed, as far as it can be known.
-
-    Args:
-        args: Of ``tools/visualize.py``.
+    All that can be wrong is checked before anything is computed, as far as it can be known.
 
     Raises:
         OSError: If a file is missing, exists already or cannot be written.
         ValueError: If the model, the options and the images do not fit each other.
     """
-    given = {name: getattr(args, name) for name in OPTIONS}
+    given = {name: vars(args)[name] for name in OPTIONS}
     options = Options.of({key: value for key, value in given.items() if value is not None})
     if not LEAST_DPI <= args.dpi <= MOST_DPI:
         raise UserError(f'--dpi is from {LEAST_DPI} to {MOST_DPI}, got {args.dpi}')
@@ -47,11 +44,11 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
     names = args.what or pictures_of(model, classifier=options.classifier)
     check(model, names, options)
     require_new(args.out, stems, names, args.format)
-    each = {name: pictures(model, images, name, **options_of(name, options)) for name in names}
+    each = {name: pictures(model, images, name, **select_options(name, options)) for name in names}
     for name, figures in each.items():
         for stem, figure in zip(stems, figures, strict=True):
             for kind in dict.fromkeys(args.format):
-                path = file_of(args.out, stem, name, kind)
+                path = args.out / f'{stem}.{name}.{kind}'
                 with file_errors(), replacing(path) as scratch:
                     scratch.write_bytes(as_bytes(figure, kind, args.dpi))
                 yield path
@@ -59,7 +56,7 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
 
 @file_errors()
 def files_of(args: argparse.Namespace) -> tuple[str | None, list[Input]]:
-    """The checkpoint, None where the config has weights of its own, and the images.
+    """Return the checkpoint, None if the config has weights of its own, and the images.
 
     Raises:
         FileNotFoundError: If an image is not there.
@@ -79,34 +76,26 @@ def files_of(args: argparse.Namespace) -> tuple[str | None, list[Input]]:
 
 
 def check_images(images: Sequence[Path]) -> None:
-    """Raise an ImageError if one cannot be read; say which have frames that are not shown."""
+    """Raise an ImageError if one cannot be read; print which have frames that are not shown."""
     for image in images:
         read_image(image)
         if (number := num_frames(image)) > 1:
             print(f'{image}: the first of {number} frames', file=sys.stderr, flush=True)
 
 
-def options_of(name: str, options: Options) -> dict[str, Any]:
-    """Those that are set and that a kind of pictures follows."""
-    return {key: getattr(options, key) for key in options.set_names() & KINDS[name].options}
-
-
-def file_of(out: Path, stem: str, name: str, kind: str) -> Path:
-    return out / f'{stem}.{name}.{kind}'
+def select_options(name: str, options: Options) -> dict[str, Any]:
+    """Return the options that are set and that a method follows."""
+    return {key: vars(options)[key] for key in options.set_names() & KINDS[name].options}
 
 
 @file_errors()
 def require_new(out: Path, stems: Sequence[str], names: Sequence[str],
                 kinds: Sequence[str]) -> None:
-    """Raise a UserError if a picture would take the place of a file.
-
-    Raises:
-        UserError: If ``out`` is a file.
-    """
+    """Raise a UserError if a figure would replace a file, or ``out`` is a file."""
     if out.exists() and not out.is_dir():
         raise UserError(f'{out} is a file: --out must be a folder')
     for stem in stems:
         for name in names:
             for kind in kinds:
-                if (path := file_of(out, stem, name, kind)).exists():
+                if (path := out / f'{stem}.{name}.{kind}').exists():
                     raise UserError(f'{path} exists: name another --out, or remove it')

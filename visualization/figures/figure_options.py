@@ -1,4 +1,4 @@
-"""What can be chosen of pictures."""
+"""Options of figures."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from colonnade.runtime.images import MAX_PIXELS
 
 @dataclass(frozen=True)
 class Options:
-    """How pictures are drawn. What is None is chosen by the picture.
+    """How figures are drawn. An option that is None is chosen by the method.
 
     Attributes:
-        blocks: Blocks of the trunk, counted from 0, negative ones from the last; the last if None.
-            For ``class-attention``: blocks of that stage, all if None.
+        blocks: Blocks of the backbone, counted from 0, negative ones from the last; the last if
+            None. For ``class-attention``: blocks of that stage, all if None.
         heads: Heads of attention, counted from 0; all if None.
         point: The token at ``(x, y)``, in pixels of the given image. If None, the class token where
             a trunk has one, else the one in the middle.
@@ -38,7 +38,7 @@ class Options:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Options:
-        """From keyword arguments.
+        """Return checked options.
 
         Raises:
             ValueError: If there is no such option, or it cannot have this value.
@@ -60,5 +60,5 @@ class Options:
         return made
 
     def set_names(self) -> set[str]:
-        """The options that differ from their defaults."""
-        return {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+        """Return the options that differ from their defaults."""
+        return {field.name for field in fields(self) if vars(self)[field.name] != field.default}

@@ -25,7 +25,7 @@ from .layout import Drawing, Panel, Row
 from .scales import Scale
 
 logger = logging.getLogger(__name__)
-MOST = 3  # targets of a figure, if none is chosen
+MAX_TARGETS = 3  # of a figure, if none is chosen
 
 
 class Score(NamedTuple):
@@ -36,7 +36,7 @@ class Score(NamedTuple):
         label: The class and how certain or frequent it is.
         value: A scalar with a graph.
         present: Whether it was predicted.
-        box: Of the detection, in pixels of the image as it is seen.
+        box: Box of the detection, in pixels of the image as it is seen.
     """
     name: str
     label: str
@@ -46,7 +46,7 @@ class Score(NamedTuple):
 
 
 class WithoutDetach(TorchFunctionMode):
-    """Lets gradients through ``detach()``: mmdet's one-stage heads detach what they predict."""
+    """Keeps ``detach()`` from stopping gradients: mmdet's one-stage heads detach predictions."""
 
     def __torch_function__(self,
                            func: Callable,
@@ -59,25 +59,21 @@ class WithoutDetach(TorchFunctionMode):
 
 
 def grad_cam(values: Tensor, gradients: Tensor) -> Tensor:
-    """``ReLU(sum_k a_k A_k)``, where ``a_k`` is the mean gradient of channel k (Eqs. 1 and 2).
+    """Return ``ReLU(sum_k a_k A_k)``, ``(h, w)``, not normalized (Eqs. 1 and 2).
 
     Args:
-        values: A map A, ``(1, C, h, w)``.
-        gradients: Of the score, by each of its values.
-
-    Returns:
-        ``(h, w)``, not normalised.
+        values: Feature map A, ``(1, C, h, w)``.
+        gradients: Gradients of the score; ``a_k`` is their mean in channel k.
     """
     weights = gradients.mean(dim=(2, 3), keepdim=True)
     return (weights * values).sum(dim=1)[0].relu()
 
 
 def detection_scores(model: Model, seen: Seen) -> list[Score]:
-    """The score of each detection, the most certain first.
+    """Return the score of each detection, the highest first.
 
-    It is the probability that the detector reports. It is differentiated by maps through pyramid
-    and heads: not through the coordinates of proposals, which mmdet detaches, nor through the
-    choice of what is kept.
+    Gradients pass through pyramid and heads: not through the coordinates of proposals, which mmdet
+    detaches, nor through the choice of what is kept.
     """
     sample, = model.module.predict(seen.inputs, seen.samples, rescale=False)
     lacks_graph = torch.is_grad_enabled() and not sample.pred_instances.scores.requires_grad
@@ -94,7 +90,7 @@ def detection_scores(model: Model, seen: Seen) -> list[Score]:
 
 
 def class_scores(model: Model, seen: Seen) -> list[Score]:
-    """The mean logit over the image's pixels of each class, the most frequent first.
+    """Return the mean logit over the image's pixels of each class, the most frequent first.
 
     Logits are those of the whole image, also where the config tests by sliding windows. Those of
     Mask2Former are its sums of probabilities (class times mask).
@@ -114,19 +110,19 @@ def class_scores(model: Model, seen: Seen) -> list[Score]:
 
 
 def chosen_scores(scores: list[Score], target: str | int | None) -> list[Score]:
-    """Those of the target, none if it is not there; without a target the first few."""
+    """Return the scores of the target, if it exists; without a target the first few."""
     if target is None:
-        return [score for score in scores if score.present][:MOST]
+        return [score for score in scores if score.present][:MAX_TARGETS]
     if isinstance(target, int):
         return scores[target:target + 1]
     return [score for score in scores if score.name == target][:1]
 
 
 def check_target(model: Model, target: str | int | None) -> str | int | None:
-    """The target, a number where a detection is meant.
+    """Return the target, an integer where a detection is meant.
 
     Raises:
-        ValueError: If it is no class, and no detection.
+        ValueError: If it is neither a class nor a detection.
     """
     if target is None or target in model.classes:
         return target
@@ -153,7 +149,7 @@ def require_target(model: Model, target: str | int, images: Iterable[Seen]) -> N
 
 
 def absence(target: str | int | None) -> str:
-    """That a detection, or any, is not there."""
+    """Return the message that a detection, or any, does not exist."""
     if target is None:
         return 'there is no detection'
     if isinstance(target, int):
@@ -162,7 +158,7 @@ def absence(target: str | int | None) -> str:
 
 
 def maps_and_scores(model: Model, seen: Seen) -> tuple[Maps, list[Score]]:
-    """Maps of trunk and pyramid, and what can be differentiated by them."""
+    """Return the feature maps, and what can be differentiated by them."""
     scores_of = class_scores if model.kind == 'labels' else detection_scores
     with torch.enable_grad(), recorded(model.module, as_leaves=True) as maps:
         return maps, scores_of(model, seen)
@@ -196,7 +192,7 @@ def grad_cam_panels(model: Model, options: Options, images: Images) -> Draw:
 
 
 def panels_of(maps: list[NamedMap], score: Score) -> list[Panel]:
-    """A panel for each map that the score depends on, divided by its maximum."""
+    """Return a panel for each map that the score depends on, divided by its maximum."""
     gradients = torch.autograd.grad(
         score.value, [each.values for each in maps], retain_graph=True, allow_unused=True)
     panels = []

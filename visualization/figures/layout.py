@@ -1,4 +1,4 @@
-"""A figure of panels: an image, and beside it what was computed of it. No state of pyplot."""
+"""A figure of panels: an image, and next to it what was computed from it."""
 from __future__ import annotations
 
 import math
@@ -34,10 +34,10 @@ class Panel:
     """One picture of a figure.
 
     Attributes:
-        values: ``(h, w)``, or colours ``(h, w, 3)`` from 0 to 1 or of uint8.
-        title: What stands above it.
-        stride: Pixels of the image that a value covers, for maps of it; None for other matrices.
-        over_image: Whether the image, in gray, shines through.
+        values: ``(h, w)``, or colors ``(h, w, 3)`` from 0 to 1 or of uint8.
+        title: Title.
+        stride: Pixels of the image that a value covers; None for matrices that are not maps of it.
+        over_image: Whether the image is visible below it, in gray.
         marks: Points ``(x, y)`` in pixels of the image.
         box: ``(x1, y1, x2, y2)`` in pixels of the image.
     """
@@ -51,21 +51,21 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """Panels side by side, in as many lines as they need, and what stands left of them."""
+    """Panels side by side, in as many lines as they need, and their label."""
     label: str
     panels: list[Panel]
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """All that a figure shows.
+    """The content of a figure.
 
     Attributes:
-        title: What stands above it.
+        title: Title.
         image: ``(H, W, 3)``, uint8, the first panel.
         rows: The other panels.
-        scale: Of all values that are no colours.
-        marks: Points in the image's own panel.
+        scale: Scale of all values that are not colors.
+        marks: Points in the panel of the image.
         nearest: Show each value as a square; otherwise maps are interpolated bilinearly.
     """
     title: str
@@ -77,15 +77,12 @@ class Drawing:
 
 
 class Grid:
-    """Where panels lie: the image at the top left, rows of panels right of it, all of one size.
-
-    Args:
-        drawing: What is to be placed.
+    """Places of panels: the image at the top left, rows of panels right of it, all of one size.
 
     Attributes:
         lines: Label and panels of each line.
         size: Width and height of the figure in inches.
-        end: Where the panels end at the right, in inches.
+        end: Right edge of the panels in inches.
     """
 
     def __init__(self, drawing: Drawing) -> None:
@@ -99,20 +96,20 @@ class Grid:
         self.size = max(self.end + bar, LEAST_WIDTH), height
 
     def axes(self, figure: Figure, column: int, line: int) -> Axes:
-        """Those of a panel; column 0 is that of the image."""
+        """Add the axes of a panel; column 0 is that of the image."""
         x = EDGE + column * (self.width + GAP) + (LABEL if column else 0)
         y = HEAD + TITLE + line * (self.height + TITLE)
         return axes_at(figure, x, y, self.width, self.height)
 
 
 def axes_at(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
-    """Axes at a place in inches from the figure's top left."""
+    """Add axes at a place in inches from the figure's top left."""
     across, up = figure.get_size_inches()
     return figure.add_axes((x / across, 1 - (y + height) / up, width / across, height / up))
 
 
 def figure_of(drawing: Drawing) -> Figure:
-    """The figure; its size in inches follows from the number and shape of panels."""
+    """Return the figure; its size follows from the number and shape of panels."""
     grid = Grid(drawing)
     figure = Figure(grid.size, dpi=DPI, facecolor='white')
     FigureCanvasAgg(figure)
@@ -136,7 +133,7 @@ def figure_of(drawing: Drawing) -> Figure:
 
 
 def panel_size(drawing: Drawing) -> tuple[float, float]:
-    """Inches of each panel: of the image's shape if it has maps, else square."""
+    """Return the inches of each panel: of the image's shape if it has maps, otherwise square."""
     panels = [panel for row in drawing.rows for panel in row.panels]
     ratio = 1.
     if not panels or any(panel.stride for panel in panels):
@@ -146,7 +143,7 @@ def panel_size(drawing: Drawing) -> tuple[float, float]:
 
 
 def lines_of(rows: list[Row], columns: int) -> Iterator[tuple[str, list[Panel]]]:
-    """Rows broken into lines of equal length, of at most so many panels."""
+    """Yield rows as lines of equal length, of at most this many panels."""
     for row in rows:
         count = len(row.panels)
         length = math.ceil(count / math.ceil(count / columns)) if count else 1
@@ -155,7 +152,7 @@ def lines_of(rows: list[Row], columns: int) -> Iterator[tuple[str, list[Panel]]]
 
 
 def draw_panel(axes: Axes, panel: Panel, drawing: Drawing) -> None:
-    """One panel; a map's values lie where they are of the image, and padding is cut off."""
+    """Draw a panel; a map's values are where they are in the image, without padding."""
     axes.set_axis_off()
     axes.set_title(panel.title, fontsize=7, pad=2.5)
     height, width = drawing.image.shape[:2]
@@ -169,8 +166,8 @@ def draw_panel(axes: Axes, panel: Panel, drawing: Drawing) -> None:
         if not drawing.nearest:
             style['interpolation'] = 'bilinear'
     if panel.values.ndim == 2 and drawing.scale:
-        colours = drawing.scale.mappable()
-        style |= dict(cmap=colours.cmap, norm=colours.norm)
+        colors = drawing.scale.mappable()
+        style |= dict(cmap=colors.cmap, norm=colors.norm)
     axes.imshow(panel.values, **style)
     if panel.stride is not None:
         axes.set(xlim=(0, width), ylim=(height, 0))
@@ -185,7 +182,7 @@ def draw_panel(axes: Axes, panel: Panel, drawing: Drawing) -> None:
 
 
 def draw_bar(axes: Axes, scale: Scale) -> None:
-    """The colours and their values."""
+    """Draw the colors and their values."""
     bar = axes.figure.colorbar(scale.mappable(), cax=axes)
     bar.set_label(scale.label, fontsize=7)
     axes.tick_params(labelsize=6, length=2, pad=1.5)
@@ -193,12 +190,12 @@ def draw_bar(axes: Axes, scale: Scale) -> None:
 
 
 def as_bytes(figure: Figure, kind: str = 'png', dpi: int = DPI) -> bytes:
-    """A figure as a file's content.
+    """Return the content of a figure's file.
 
     Args:
-        figure: Of :func:`figure_of`.
+        figure: Figure of :func:`figure_of`.
         kind: ``'png'``, or ``'pdf'`` with text as text.
-        dpi: Pixels of an inch.
+        dpi: Pixels per inch.
 
     Raises:
         ValueError: If a PNG would have more than :data:`.MAX_PIXELS` pixels.

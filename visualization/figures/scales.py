@@ -1,4 +1,4 @@
-"""How values become colours."""
+"""How values become colors."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -14,19 +14,20 @@ OPACITY = 0.85  # of the greatest values that lie over an image; 0 is transparen
 
 @dataclass(frozen=True)
 class Scale:
-    """How values become colours.
+    """How values become colors.
 
     Attributes:
         label: What the values are.
-        low, high: Those of the first and the last colour.
-        colours: A colour map of matplotlib's.
-        power: Of the share of the range that a colour stands for; 0.5 shows small values better.
-        transparent: Let low values be transparent, for maps over an image.
+        low: Value of the first color.
+        high: Value of the last color.
+        colors: Name of a colormap.
+        power: Exponent of the normalized values; 0.5 shows small values better.
+        transparent: Whether low values are transparent, for maps over an image.
     """
     label: str
     low: float
     high: float
-    colours: str = 'magma'
+    colors: str = 'magma'
     power: float = 1.
     transparent: bool = False
 
@@ -36,28 +37,28 @@ class Scale:
                   arrays: Iterable[np.ndarray],
                   share: float = 1.,
                   power: float = 1.) -> Scale:
-        """From 0 to the value that this ``share`` of all values does not exceed."""
+        """Return a scale from 0 to the quantile ``share`` of all values."""
         high = float(np.quantile(np.concatenate([a.ravel() for a in arrays]), share))
         return cls(label, 0., high or 1., power=power)
 
     @classmethod
     def between(cls, label: str, arrays: Iterable[np.ndarray], share: float) -> Scale:
-        """Without the least and the greatest values, a share ``1 - share`` of all each."""
+        """Return a scale between the quantiles ``1 - share`` and ``share`` of all values."""
         values = np.concatenate([a.ravel() for a in arrays])
         low, high = (float(x) for x in np.quantile(values, (1 - share, share)))
         return cls(label, low, high if high > low else low + 1)
 
     @classmethod
     def around_zero(cls, label: str, arrays: Iterable[np.ndarray], share: float = 1.) -> Scale:
-        """The same distance below and above 0, of two hues."""
+        """Return a scale of two hues that extends as far below 0 as above."""
         high = cls.from_zero(label, (np.abs(a) for a in arrays), share).high
         return cls(label, -high, high, 'coolwarm')
 
     def mappable(self) -> ScalarMappable:
-        """Values to colours, as matplotlib wants them."""
-        colours: Colormap = colormaps[self.colours]
+        """Return matplotlib's object that maps values to colors."""
+        colors: Colormap = colormaps[self.colors]
         if self.transparent:
-            table = colours(np.linspace(0, 1, 256))
+            table = colors(np.linspace(0, 1, 256))
             table[:, 3] = np.linspace(0, 1, 256)**0.5 * OPACITY
-            colours = ListedColormap(table)
-        return ScalarMappable(PowerNorm(self.power, self.low, self.high), colours)
+            colors = ListedColormap(table)
+        return ScalarMappable(PowerNorm(self.power, self.low, self.high), colors)

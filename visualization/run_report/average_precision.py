@@ -14,6 +14,7 @@ from pycocotools.cocoeval import COCOeval
 
 from colonnade.datasets.rle import encode_segmentation, make_json_rle
 
+from ..upstream import get_coco_api
 from .detections import Detections
 
 try:
@@ -99,8 +100,8 @@ def find_truth(metrics: Iterable[BaseMetric], dataset: Any) -> CocoTruth | None:
     if any(name in named for name in OTHER_PROTOCOLS):
         return None
     metric = next((named[name] for name in COCO_METRICS if name in named), None)
-    if metric is not None and metric._coco_api is not None and metric.cat_ids is not None:
-        api = metric._coco_api
+    if metric is not None and get_coco_api(metric) is not None and metric.cat_ids is not None:
+        api = get_coco_api(metric)
         # pycocotools averages over 100 detections, faster_coco_eval over the largest number
         limit = MAX_DETECTIONS
         if type(metric).__name__ == 'FasterCocoMetric':

@@ -9,7 +9,7 @@ import numpy as np
 from ..html_pages import Section, Table
 from . import run_plots
 from .detections import MIN_IOU, MIN_SCORE
-from .record_folder import Run
+from .record_folder import RecordedRun
 
 BACKGROUND = 'background'
 MAX_ROWS = 40  # of a table that is not folded
@@ -32,7 +32,7 @@ ABOUT_CONFUSION = (
     f'column {BACKGROUND!r}, what is not there in its row.')
 
 
-def build_class_sections(run: Run) -> list[Section]:
+def build_class_sections(run: RecordedRun) -> list[Section]:
     """Return class metrics of the best evaluation; nothing if it has none."""
     classes, values = run.about.get('classes', ()), run.details.get('classes')
     if not values or not classes:

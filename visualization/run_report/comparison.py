@@ -17,7 +17,7 @@ from ..html_pages.page import Cell, SectionTable
 from .class_sections import COLUMNS, get_sort_key
 from .image_sections import build_legend, describe_threshold
 from .metric_sections import get_metric, is_plotted
-from .record_folder import Run, get_evaluation_folder, get_record_folder, read_run
+from .record_folder import RecordedRun, get_evaluation_folder, get_record_folder, read_run
 from .report_page import (KINDS, NUM_DIGITS, compute_pace, describe_state, format_duration,
                           get_gpu_memory, shorten_hash)
 from .run_plots import draw_curves
@@ -32,7 +32,7 @@ READ = {*inspect.signature(Runner).parameters, 'sync_bn', 'find_unused_parameter
         'model_wrapper_cfg', 'activation_checkpointing', 'efficient_conv_bn_eval', 'compile',
         'strategy', 'runner_type', 'custom_imports', 'tta_model', 'tta_pipeline'}  # yapf: disable
 NOT_COMPARED = ('work_dir', )  # differs in every run
-Runs: TypeAlias = dict[str, Run]  # by name
+Runs: TypeAlias = dict[str, RecordedRun]  # by name
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
@@ -88,7 +88,7 @@ def tabulate_facts(runs: Runs) -> Table:
     return Table(['', *runs], [[key, *(each[key] for each in columns)] for key in columns[0]])
 
 
-def collect_facts(run: Run) -> dict[str, Cell]:
+def collect_facts(run: RecordedRun) -> dict[str, Cell]:
     """Return what a run is and what it cost; None for what it has not recorded."""
     about, pace, (iteration, seconds) = run.about, compute_pace(run), run.reached
     batch, parameters = about.get('batch'), about.get('parameters')
@@ -202,7 +202,7 @@ def shorten_setting(text: str | None) -> str | None:
     return f'{text[:MAX_SETTING]}… ({len(text)} letters)'
 
 
-def get_data(run: Run, split: str) -> tuple[int | None, list[str]]:
+def get_data(run: RecordedRun, split: str) -> tuple[int | None, list[str]]:
     """Return the number of images and the hashes of a split of a run's data."""
     about = run.about.get('data', {}).get(split, {})
     return about.get('images'), sorted(about.get('files', {}).values())
@@ -263,7 +263,7 @@ def build_sample_sections(runs: Runs) -> list[Section]:
     return sections
 
 
-def identify_samples(name: str, run: Run) -> str:
+def identify_samples(name: str, run: RecordedRun) -> str:
     """Return what runs with comparable samples share; its name for a run that recorded no data."""
     data = get_data(run, 'validation')
     if data[0] is None:

@@ -6,14 +6,14 @@ from typing import Any
 
 from ..html_pages import Section
 from .detections import MIN_SCORE
-from .record_folder import Evaluation, Run, get_evaluation_folder, get_record_folder
+from .record_folder import Evaluation, RecordedRun, get_evaluation_folder, get_record_folder
 from .sample_images import read_tiles
 
 MAX_EVALUATIONS = 7  # whose samples are shown, next to the ground truth
 MAX_NAMES = 30  # of classes in a legend
 
 
-def build_sample_sections(run: Run) -> list[Section]:
+def build_sample_sections(run: RecordedRun) -> list[Section]:
     """Return the fixed images at several evaluations."""
     drawn = run.drawn
     if not drawn:
@@ -36,7 +36,7 @@ def build_sample_sections(run: Run) -> list[Section]:
                     legend=build_legend(run))]  # yapf: disable
 
 
-def build_worst_sections(run: Run) -> list[Section]:
+def build_worst_sections(run: RecordedRun) -> list[Section]:
     """Return the images with the worst predictions."""
     images, worst = [], run.details.get('worst', ())
     for number, each in enumerate(worst):
@@ -58,14 +58,14 @@ def build_worst_sections(run: Run) -> list[Section]:
                     legend=build_legend(run))]  # yapf: disable
 
 
-def build_legend(run: Run) -> list[tuple[str, Any]]:
+def build_legend(run: RecordedRun) -> list[tuple[str, Any]]:
     """Return classes and their colors, or nothing if they are too many."""
     colors = [tuple(each) for each in run.about.get('palette', ())]
     pairs = list(zip(run.about.get('classes', ()), colors, strict=False))
     return pairs if len(pairs) <= MAX_NAMES else []
 
 
-def describe_threshold(run: Run) -> str:
+def describe_threshold(run: RecordedRun) -> str:
     """Return which detections are drawn, or nothing for a segmenter."""
     if run.about.get('kind', 'labels') == 'labels':
         return ''

@@ -4,7 +4,7 @@ from __future__ import annotations
 from colonnade.engine.work_dir.metric_values import is_lowest
 
 from ..html_pages import Section, Table
-from .record_folder import Run
+from .record_folder import RecordedRun
 from .run_plots import draw_curves
 
 MAX_CURVES = 8  # in a plot
@@ -12,7 +12,7 @@ PLOTTED = ('PQ', 'bbox_mAP', 'bbox_mAP_50', 'segm_mAP', 'segm_mAP_50', 'mIoU', '
            'mAP', 'AP50')
 
 
-def build_metric_sections(run: Run) -> list[Section]:
+def build_metric_sections(run: RecordedRun) -> list[Section]:
     """Return metrics at the best and at the last evaluation, and over iterations."""
     best, last = run.best, run.last
     if best is None or last is None:
@@ -47,7 +47,7 @@ def is_plotted(key: str) -> bool:
     return key.rpartition('/')[2] in PLOTTED
 
 
-def build_loss_sections(run: Run) -> list[Section]:
+def build_loss_sections(run: RecordedRun) -> list[Section]:
     """Return losses, learning rate and norm of the gradient."""
     losses = {key: curve for key, curve in run.curves.items() if is_loss(key)}
     plots = []

@@ -31,7 +31,7 @@ Evaluation: TypeAlias = dict[str, Any]  # content of EVALUATION
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """A run as it was recorded.
 
     Attributes:
@@ -148,7 +148,7 @@ def is_training(work_dir: Path) -> bool:
         return True
 
 
-def read_run(work_dir: Path, *, is_live: bool | None = None) -> Run:
+def read_run(work_dir: Path, *, is_live: bool | None = None) -> RecordedRun:
     """Return the record of a run.
 
     Args:
@@ -169,7 +169,7 @@ def read_run(work_dir: Path, *, is_live: bool | None = None) -> Run:
     columns = read_columns(values) if values.is_file() else {}
     evaluations = read_evaluations(get_record_folder(work_dir)) or find_evaluations(columns)
     live = is_training(work_dir) if is_live is None else is_live
-    return Run(work_dir, about, evaluations, select_curves(columns), live)
+    return RecordedRun(work_dir, about, evaluations, select_curves(columns), live)
 
 
 def read_evaluations(record: Path) -> list[Evaluation]:

@@ -33,7 +33,7 @@ from .average_precision import COCO_METRICS
 from .class_metrics import compute_details
 from .detections import Detections
 from .pixel_counts import PixelCounts
-from .record_folder import Run, get_evaluation_folder, get_record_folder
+from .record_folder import RecordedRun, get_evaluation_folder, get_record_folder
 from .report_page import write_report
 from .run_metadata import (describe_data, describe_start, find_changed_data, format_utc,
                            measure_memory)
@@ -233,7 +233,7 @@ class RunRecord(Hook):
             each for each in record_folder.read_evaluations(record)
             if each['iteration'] != content['iteration']
         ]
-        best = Run(record, self.about, [*others, content]).best
+        best = RecordedRun(record, self.about, [*others, content]).best
         return best is None or best is content
 
     @master_only

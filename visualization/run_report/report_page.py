@@ -12,7 +12,7 @@ from ..html_pages.page import SectionTable
 from .class_sections import build_class_sections
 from .image_sections import build_sample_sections, build_worst_sections
 from .metric_sections import build_loss_sections, build_metric_sections
-from .record_folder import PAGE, Run, read_run
+from .record_folder import PAGE, RecordedRun, read_run
 
 MAX_CONFIG = 200_000  # letters of a config
 NUM_DIGITS = 16  # of a hash that are shown
@@ -36,7 +36,7 @@ def write_report(work_dir: Path, *, is_live: bool | None = None) -> Path:
     return work_dir / PAGE
 
 
-def build_run_sections(run: Run) -> list[Section]:
+def build_run_sections(run: RecordedRun) -> list[Section]:
     """Return what a run is and how far it is."""
     starts = run.about.get('starts', ())
     texts = [f'Started {starts[0]["time"]}.'] if starts else []
@@ -49,7 +49,7 @@ def build_run_sections(run: Run) -> list[Section]:
     return [Section('Run', ' '.join(texts), tables=[Table((), describe_run(run))])]
 
 
-def describe_state(run: Run) -> str:
+def describe_state(run: RecordedRun) -> str:
     """Return whether a run is training, has ended, or was killed."""
     state = run.about.get('state', 'not recorded')
     if state != 'running':
@@ -58,7 +58,7 @@ def describe_state(run: Run) -> str:
     return f'{state}; recorded up to iteration {run.reached[0]:,} of {run.about["max_iters"]:,}'
 
 
-def describe_run(run: Run) -> list[tuple[str, str]]:
+def describe_run(run: RecordedRun) -> list[tuple[str, str]]:
     """Return names and values of a run's facts."""
     about, best, (iteration, seconds) = run.about, run.best, run.reached
     rows = [('state', describe_state(run))]
@@ -94,13 +94,13 @@ def describe_run(run: Run) -> list[tuple[str, str]]:
     return rows
 
 
-def get_gpu_memory(run: Run) -> float:
+def get_gpu_memory(run: RecordedRun) -> float:
     """Return the peak memory of a GPU in GiB; mmengine logs it in MiB, of each start."""
     logged = run.curves['memory'][:, 1].max() if 'memory' in run.curves else 0.
     return max(logged / 1024, run.about.get('peak_gpu_memory', 0.))
 
 
-def compute_pace(run: Run) -> float | None:
+def compute_pace(run: RecordedRun) -> float | None:
     """Return the seconds of an iteration, without evaluations; None before the first."""
     iteration, seconds = run.reached
     is_recorded = seconds == run.about.get('seconds')  # a table ends before the last evaluation
@@ -119,7 +119,7 @@ def shorten_hash(digest: str) -> str:
     return digest.removeprefix('files ')[:NUM_DIGITS]
 
 
-def build_data_sections(run: Run) -> list[Section]:
+def build_data_sections(run: RecordedRun) -> list[Section]:
     """Return the number of images, and the hashes that identify the files of a run."""
     rows = []
     for split, about in run.about.get('data', {}).items():
@@ -132,7 +132,7 @@ def build_data_sections(run: Run) -> list[Section]:
     return [Section('Data', text, tables=[table])] if rows else []
 
 
-def build_command_sections(run: Run) -> list[Section]:
+def build_command_sections(run: RecordedRun) -> list[Section]:
     """Return what to type next."""
     config = shlex.quote(str(run.folder / run.about.get('config_file', 'CONFIG.py')))
     checkpoint = quote_checkpoint(run)
@@ -147,7 +147,7 @@ def build_command_sections(run: Run) -> list[Section]:
     return [Section('Go on', commands=commands)]
 
 
-def quote_checkpoint(run: Run) -> str:
+def quote_checkpoint(run: RecordedRun) -> str:
     """Return the best or last checkpoint for a shell: by the file that names it, if possible."""
     best = run.folder / 'best_checkpoint'
     named = best if best.is_file() else run.folder / 'last_checkpoint'
@@ -159,14 +159,14 @@ def quote_checkpoint(run: Run) -> str:
     return f'"$(cat {shlex.quote(str(named))})"'
 
 
-def build_environment_sections(run: Run) -> list[Section]:
+def build_environment_sections(run: RecordedRun) -> list[Section]:
     """Return versions and the machine."""
     facts = {**run.about.get('versions', {}), **run.about.get('machine', {})}
     table = Table((), [[key, str(value)] for key, value in facts.items()])
     return [Section('Versions and machine', tables=[table], folded=True)] if facts else []
 
 
-def build_config_sections(run: Run) -> list[Section]:
+def build_config_sections(run: RecordedRun) -> list[Section]:
     """Return the config that the run wrote."""
     path = run.folder / run.about.get('config_file', '')
     if not path.is_file():
@@ -178,7 +178,7 @@ def build_config_sections(run: Run) -> list[Section]:
 
 
 #: the page from top to bottom
-SECTIONS: SectionTable[Run] = {
+SECTIONS: SectionTable[RecordedRun] = {
     'Run': build_run_sections,
     'Metrics': build_metric_sections,
     'Losses and learning rate': build_loss_sections,
