@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NO_WORKERS, SHORT, config
 
 from colonnade.common.plots import COLORS
 from colonnade.visualization.html_pages import Table
@@ -23,19 +22,6 @@ def changed(run: Path, name: str, **values: Any) -> Path:
     path = copy / 'record/run.json'
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
     return copy
-
-
-@pytest.fixture(scope='module')
-def detector(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a detector, of one iteration."""
-    from conftest import tool_runner
-    work_dir = tmp_path_factory.mktemp('detector') / 'detector'
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
-        tool_runner(monkeypatch)('train', config('mask_rcnn'), '--data-root', shapes / 'coco',
-                                 '--work-dir', work_dir, *SHORT, 'train_cfg.max_iters=1',
-                                 'train_cfg.val_interval=1', *NO_WORKERS)
-    return work_dir
 
 
 def cells(table: Table) -> dict[Any, list[Any]]:
@@ -98,7 +84,8 @@ def test_only_the_same_images_stand_side_by_side(trained: Path) -> None:
 def test_a_run_has_one_colour_in_all_plots(tmp_path: Path) -> None:
     metrics = ('mIoU', 'mAP'), ('mAP', )
     runs = {
-        f'{number}': RecordedRun(tmp_path, {}, [dict(iteration=1, metrics=dict.fromkeys(keys, 0.5))])
+        f'{number}': RecordedRun(tmp_path, {},
+                                 [dict(iteration=1, metrics=dict.fromkeys(keys, 0.5))])
         for number, keys in enumerate(metrics)
     }
     found = {
@@ -109,7 +96,12 @@ def test_a_run_has_one_colour_in_all_plots(tmp_path: Path) -> None:
     assert all(drawn.legends for _, drawn in plot_metrics(runs))
 
 
-def test_runs_of_two_kinds(trained: Path, detector: Path, tmp_path: Path) -> None:
+def test_runs_of_two_kinds(trained: Path, tmp_path: Path) -> None:
+    detector = changed(trained, 'detector', kind='masks', main_metric='coco/bbox_mAP')
+    path = detector / 'record/iter_2/evaluation.json'
+    evaluation = json.loads(path.read_text()) | dict(metrics={'coco/bbox_mAP': 0.5})
+    path.write_text(json.dumps(evaluation))
+    (path.parent / 'details.json').write_text('{"classes": {"bbox_ap": [0.5, 0.5, 0.5, 0.5]}}')
     (runs, metrics, _), _ = compare([trained, detector], tmp_path / 'page.html')
     assert cells(runs)['model'] == ['segmenter', 'detector with masks']
     assert cells(metrics)['mIoU'][1] is None and cells(metrics)['coco/bbox_mAP'][0] is None

@@ -15,13 +15,12 @@ from colonnade.common.plots import COLORS
 from ..html_pages import Section, Table, build_sections, write_page
 from ..html_pages.page import Cell, SectionTable
 from .class_sections import COLUMNS, get_sort_key
-from .image_sections import build_legend, describe_threshold
+from .image_sections import build_legend, describe_threshold, read_samples
 from .metric_sections import get_metric, is_plotted
-from .record_folder import RecordedRun, get_evaluation_folder, get_record_folder, read_run
+from .record_folder import RecordedRun, read_run
 from .report_page import (KINDS, NUM_DIGITS, compute_pace, describe_state, format_duration,
                           get_gpu_memory, shorten_hash)
 from .run_plots import draw_curves
-from .sample_images import read_tiles
 
 ABOUT = 'Metrics, curves, settings and data of several trainings.'
 MAX_SETTING = 120  # letters of a setting
@@ -249,16 +248,10 @@ def build_sample_sections(runs: Runs) -> list[Section]:
         text = 'At the best evaluation.'
         if len(group) > 1:
             text = 'The same images, at the best evaluation of each run.'
-        tiles = []
-        for number, image in enumerate((first.best or {})['samples']):
-            paths = [('truth', get_record_folder(first.folder) / f'truth_{number}.jpg')]
-            for name, run in group.items():
-                folder = get_evaluation_folder(run.folder, (run.best or {})['iteration'])
-                paths.append((name, folder / f'sample_{number}.jpg'))
-            tiles.append((image, read_tiles(paths)))
+        samples = read_samples([(name, run, run.best or {}) for name, run in group.items()])
         title = 'Samples' if len(groups) == 1 else f'Samples: {", ".join(group)}'
         sections.append(
-            Section(title, text + describe_threshold(first), tiles=tiles,
+            Section(title, text + describe_threshold(first), tiles=samples,
                     legend=build_legend(first)))  # yapf: disable
     return sections
 

@@ -18,22 +18,35 @@ def build_sample_sections(run: RecordedRun) -> list[Section]:
     drawn = run.drawn
     if not drawn:
         return []
-    shown, best, images = thin_evaluations(drawn, run.best), run.best, []
-    for number, name in enumerate(drawn[-1]['samples']):
-        paths = [('truth', get_record_folder(run.folder) / f'truth_{number}.jpg')]
-        for each in shown:
-            title = f'iteration {each["iteration"]}' + (' (best)' if each is best else '')
-            folder = get_evaluation_folder(run.folder, each['iteration'])
-            paths.append((title, folder / f'sample_{number}.jpg'))
-        if tiles := read_tiles(paths):
-            images.append((name, tiles))
+    shown = thin_evaluations(drawn, run.best)
+    titles = [f'iteration {each["iteration"]}' + (' (best)' if each is run.best else '')
+              for each in shown]  # yapf: disable
+    samples = read_samples([(title, run, each)
+                            for title, each in zip(titles, shown, strict=True)])  # yapf: disable
     text = 'Images of the validation set: its annotations, and what the model answered.'
     if len(shown) < len(drawn):
         text += f' {len(shown)} of {len(drawn)} evaluations are shown.'
     if others := sum(bool(each.get('samples')) for each in run.evaluations) - len(drawn):
         text += f' Left out: {others} of other images, before the validation data changed.'
-    return [Section('Samples', text + describe_threshold(run), tiles=images,
+    return [Section('Samples', text + describe_threshold(run), tiles=samples,
                     legend=build_legend(run))]  # yapf: disable
+
+
+def read_samples(drawn: Sequence[tuple[str, RecordedRun, Evaluation]]) -> list[tuple[str, list]]:
+    """Return each sample with its titled images: the ground truth, and predictions.
+
+    Args:
+        drawn: Title, run and evaluation of each prediction; all drew the same images.
+    """
+    samples = []
+    for number, name in enumerate(drawn[-1][2]['samples']):
+        paths = [('truth', get_record_folder(drawn[0][1].folder) / f'truth_{number}.jpg')]
+        for title, run, evaluation in drawn:
+            folder = get_evaluation_folder(run.folder, evaluation['iteration'])
+            paths.append((title, folder / f'sample_{number}.jpg'))
+        if tiles := read_tiles(paths):
+            samples.append((name, tiles))
+    return samples
 
 
 def build_worst_sections(run: RecordedRun) -> list[Section]:
