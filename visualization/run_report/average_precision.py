@@ -88,10 +88,6 @@ def get_coco_library() -> tuple[type, type]:
 def find_truth(metrics: Iterable[BaseMetric], dataset: Any) -> CocoTruth | None:
     """Return the annotations that COCO's metric of a run has, or else those of the dataset.
 
-    Args:
-        metrics: Metrics of the run, which have computed their values.
-        dataset: Validation set.
-
     Returns:
         None for metrics of another protocol, LVIS's, for which boxes do not suffice.
     """

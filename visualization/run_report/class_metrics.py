@@ -17,13 +17,7 @@ NUM_CURVES = 3  # classes of highest and of lowest AP50 whose curves are kept
 
 def compute_details(images: Sequence[Detections | PixelCounts], dataset: Any,
                     metrics: Sequence[BaseMetric]) -> dict[str, Any]:
-    """Return metrics of classes, confusion and the worst images of an evaluation.
-
-    Args:
-        images: Predictions of all images.
-        dataset: Validation set.
-        metrics: Metrics of the run.
-    """
+    """Return metrics of classes, confusion and the worst images of an evaluation."""
     boxes = [image for image in images if isinstance(image, Detections)]
     maps = [image for image in images if isinstance(image, PixelCounts)]
     return compute_box_details(boxes, dataset, metrics) if boxes else compute_map_details(maps)

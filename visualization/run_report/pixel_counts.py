@@ -77,11 +77,7 @@ def count_confusion(images: Sequence[PixelCounts]) -> np.ndarray:
 
 
 def compute_scores(counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Return IoU and accuracy of each class, as fractions; NaN for classes that do not occur.
-
-    Args:
-        counts: See :func:`count_confusion`.
-    """
+    """Return IoU and accuracy of each class, as fractions; NaN for classes that do not occur."""
     right, truth, found = np.diag(counts), counts[:-1].sum(axis=1), counts.sum(axis=0)
     with np.errstate(invalid='ignore', divide='ignore'):
         return dict(iou=right / (truth + found - right), acc=right / truth)

@@ -58,12 +58,7 @@ def find_main_metric(runner: Runner) -> dict[str, str]:
 
 
 def describe_data(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the number of images and the hashes of each split.
-
-    Args:
-        runner: Runner of a training.
-        known: Hashes that were computed before, by path.
-    """
+    """Return the number of images and the hashes of each split."""
     sets = dict(training=runner.train_dataloader.dataset)
     if runner.val_loop is not None:
         sets['validation'] = runner.val_loop.dataloader.dataset
