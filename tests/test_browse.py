@@ -30,7 +30,7 @@ from colonnade.visualization.dataset_browser.dataset_plots import plot_classes
 from colonnade.visualization.dataset_browser.dataset_reader import (build_dataset, find_label,
                                                                     get_dataset_settings, read_set,
                                                                     select_images)
-from colonnade.visualization.dataset_browser.duplicates import (compute_hash, find_pairs,
+from colonnade.visualization.dataset_browser.duplicates import (compute_hash, find_similar_pairs,
                                                                 hash_images, shrink_to_gray)
 from colonnade.visualization.dataset_browser.model_inputs import InputPipeline, ModelInput
 from colonnade.visualization.dataset_browser.object_issues import find_box_pairs
@@ -125,7 +125,7 @@ def test_duplicates_among_real_images(real_data: dict[str, Path], tmp_path: Path
     both = hash_images([(0, i, str(path))
                         for i, path in enumerate(paths)] + [(1, int(path.stem), str(path))
                                                             for path in copies], lambda done: None)
-    pairs = find_pairs(both)
+    pairs = find_similar_pairs(both)
     assert len(pairs) == len(copies) == 14
     assert all(pair.first == (0, pair.second[1]) and not pair.same_file for pair in pairs)
 

@@ -11,8 +11,8 @@ import pytest
 
 from colonnade.common.plots import COLORS
 from colonnade.visualization.html_pages import Table
-from colonnade.visualization.run_report.comparison import (build_sample_sections, compare,
-                                                           plot_metrics, read_runs)
+from colonnade.visualization.run_report.comparison import (compare, compare_samples, plot_metrics,
+                                                           read_runs)
 from colonnade.visualization.run_report.record_folder import RecordedRun
 
 
@@ -69,7 +69,7 @@ def test_only_the_same_images_stand_side_by_side(trained: Path) -> None:
         changed(trained, 'silent', data={}),
         changed(trained, 'colours', palette=palette)
     ])
-    sections = {section.title: section for section in build_sample_sections(runs)}
+    sections = {section.title: section for section in compare_samples(runs)}
     assert list(sections) == [
         'Samples: run, same', 'Samples: images', 'Samples: silent', 'Samples: colours'
     ]

@@ -24,7 +24,7 @@ from colonnade.visualization.figures.feature_figures import PrincipalComponents
 from colonnade.visualization.figures.figure_options import Options
 from colonnade.visualization.figures.grad_cam import (chosen_scores, detection_scores, grad_cam,
                                                       maps_and_scores)
-from colonnade.visualization.figures.layout import Drawing, Panel, Row, figure_of
+from colonnade.visualization.figures.layout import Drawing, Panel, PanelRow, figure_of
 from colonnade.visualization.figures.methods import KINDS
 from colonnade.visualization.figures.scales import Scale
 
@@ -318,7 +318,7 @@ def test_padding_is_not_shown() -> None:
 def test_figures_of_every_shape(shape: tuple[int, int]) -> None:
     """All panels lie in the figure and apart from each other."""
     image, values = np.zeros((*shape, 3), np.uint8), np.zeros((2, 3))
-    rows = [Row('a', [Panel(values, str(i), 1.) for i in range(count)]) for count in (1, 7)]
+    rows = [PanelRow('a', [Panel(values, str(i), 1.) for i in range(count)]) for count in (1, 7)]
     figure = figure_of(Drawing('title', image, rows, Scale('value', 0, 1)))
     boxes = [axes.get_position(original=True) for axes in figure.axes]
     assert len(boxes) == 1 + 8 + 1
@@ -342,7 +342,7 @@ def test_scales_leave_out_what_is_rare() -> None:
 
 
 def test_text_of_a_pdf_is_text() -> None:
-    figure = figure_of(Drawing('title', IMAGE, [Row('row', [Panel(IMAGE, 'panel', 1.)])]))
+    figure = figure_of(Drawing('title', IMAGE, [PanelRow('row', [Panel(IMAGE, 'panel', 1.)])]))
     assert as_bytes(figure, 'pdf').startswith(b'%PDF') and b'/FontFile2' in as_bytes(figure, 'pdf')
     assert as_bytes(figure).startswith(b'\x89PNG')
 

@@ -373,7 +373,8 @@ def test_many_classes(tmp_path: Path) -> None:
         classes=dict(objects=list(range(number)), bbox_ap=scores, precision=scores, recall=scores),
         curves={},
         confusion=confusion)
-    run = RecordedRun(tmp_path, dict(classes=names), [dict(iteration=1, metrics=dict(AP=1.), **evaluation)])
+    run = RecordedRun(tmp_path, dict(classes=names),
+                      [dict(iteration=1, metrics=dict(AP=1.), **evaluation)])
     sections = build_class_sections(run)
     table = next(section.tables[0] for section in sections if section.folded)
     assert len(table.rows) == number and table.rows[0][0] == names[1]

@@ -5,7 +5,7 @@ import numpy as np
 
 from colonnade.runtime.images import read_image
 
-from ..html_pages.scenes import Scene, clip_boxes, fit_size, resize
+from ..html_pages.scenes import Scene, clip_boxes, fit_size, resize_values
 from .dataset_reader import ImageSet
 from .objects import Mask, decode_mask
 
@@ -26,10 +26,10 @@ def read_scene(data: ImageSet, index: int, max_side: int) -> Scene:
     pixels = read_image(data.paths[index])
     full: tuple[int, int] = pixels.shape[:2]
     size = fit_size(full, max_side)
-    small = resize(pixels, size, smooth=True)
+    small = resize_values(pixels, size, smooth=True)
     if data.objects is None:
         labels = np.minimum(data.maps[index].read(), len(data.classes))
-        return Scene(small, label_map=resize(labels, size))
+        return Scene(small, label_map=resize_values(labels, size))
     chosen = data.objects.find_in_image(index)
     factor = np.tile([size[1] / full[1], size[0] / full[0]], 2)
     masks = [resize_mask(data.objects.masks[i], full, size) for i in chosen]
@@ -44,4 +44,4 @@ def resize_mask(mask: Mask, full: tuple[int, int], size: tuple[int, int]) -> np.
     if isinstance(mask, list):
         factor = np.array([size[1] / full[1], size[0] / full[0]])
         return decode_mask([polygon * factor for polygon in mask], size)
-    return resize(decode_mask(mask, full), size)
+    return resize_values(decode_mask(mask, full), size)

@@ -243,7 +243,7 @@ def select_images(data: ImageSet,
     wrong = [index for index in indices if not 0 <= index < len(data)]
     if wrong:
         raise UserError(f'--index is from 0 to {len(data) - 1} in {data.name}, got {wrong[0]}')
-    named = [*indices, *(index for name in names for index in find_images(data, name))]
+    named = [*indices, *(index for name in names for index in find_named_images(data, name))]
     order = named or np.random.default_rng(seed).permutation(len(data)).tolist()
     chosen: list[int] = []
     for index in dict.fromkeys(order):
@@ -270,7 +270,7 @@ def find_label(data: ImageSet, class_name: str) -> int:
     raise UserError(f'--class {class_name}: the data set has no such class; {hint}')
 
 
-def find_images(data: ImageSet, name: str) -> list[int]:
+def find_named_images(data: ImageSet, name: str) -> list[int]:
     """Return the indices of the images of a name or a path.
 
     Raises:

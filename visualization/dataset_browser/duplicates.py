@@ -105,7 +105,7 @@ def hash_images(images: Sequence[tuple[int, int, str]], report: Callable[[int], 
         errors=errors)
 
 
-def find_pairs(hashes: Hashes) -> list[Pair]:
+def find_similar_pairs(hashes: Hashes) -> list[Pair]:
     """Return for each image the first before it that it looks like.
 
     Pairs of two sets come first, then those of the same content, then the most alike.

@@ -9,7 +9,7 @@ import numpy as np
 
 from .dataset_reader import ImageSet
 from .decoded_label_maps import LabelCounts, find_islands
-from .duplicates import Hashes, Pair, find_pairs
+from .duplicates import Hashes, Pair, find_similar_pairs
 from .issues import HUGE, MAX_CASES, Case, Issue
 
 MANY = 20  # islands of a label map
@@ -69,7 +69,7 @@ def find_file_issues(sets: Sequence[ImageSet], hashes: Hashes,
                      f'{declared[index][0]} x {declared[index][1]}'))
         other_size.add_images(data, breaches)
     yield from (unreadable, other_size)
-    yield from find_similar_images(sets, find_pairs(hashes))
+    yield from find_similar_images(sets, find_similar_pairs(hashes))
 
 
 def list_sizes(hashes: Hashes, number: int) -> list[list[int]]:

@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw
 from colonnade.inference.drawing import Colour, blend
 from colonnade.runtime.images import read_image
 
-from ..html_pages.scenes import fit_size, join_images, resize
+from ..html_pages.scenes import fit_size, join_images, resize_values
 from .annotated_images import TILE, read_scene, resize_mask
 from .dataset_reader import ImageSet
 from .issues import Case
@@ -36,7 +36,7 @@ def draw_case(case: Case) -> Image.Image:
 def draw_plain(data: ImageSet, index: int) -> Image.Image:
     """Return an image without annotations."""
     pixels = read_image(data.paths[index])
-    return Image.fromarray(resize(pixels, fit_size(pixels.shape, TILE), smooth=True))
+    return Image.fromarray(resize_values(pixels, fit_size(pixels.shape, TILE), smooth=True))
 
 
 def mark_points(image: Image.Image, case: Case) -> Image.Image:
@@ -61,11 +61,11 @@ def draw_objects(case: Case) -> Image.Image:
     canvas = crop(pixels, window, OUTSIDE)
     size = fit_size(canvas.shape, TILE, exact=True)
     start, factor = np.array(window[:2]), np.divide(size[::-1], canvas.shape[1::-1])
-    small = resize(canvas, size, smooth=True)
+    small = resize_values(canvas, size, smooth=True)
     for mask, color in zip(masks, MARKS, strict=False):
         decoded = resize_mask(mask, full, full)
         if decoded is not None:
-            blend(small, resize(crop(decoded, window, 0), size), color, OPACITY)
+            blend(small, resize_values(crop(decoded, window, 0), size), color, OPACITY)
     image = Image.fromarray(small)
     for mask, box, color in zip(masks, objects.boxes[chosen], MARKS, strict=False):
         for polygon in mask if isinstance(mask, list) else ():

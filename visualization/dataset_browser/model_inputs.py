@@ -29,7 +29,7 @@ from colonnade.settings.dataset_paths import find_datasets
 from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
 
-from ..html_pages.scenes import Scene, clip_boxes, fit_size, resize
+from ..html_pages.scenes import Scene, clip_boxes, fit_size, resize_values
 from .dataset_reader import build_dataset, get_dataset_settings
 
 FRAME: Colour = (255, 0, 255)  # color of the edge between an image and its padding
@@ -64,12 +64,12 @@ class ModelInput:
         """Return the inputs with their annotations."""
         full: tuple[int, int] = self.pixels.shape[:2]
         size = fit_size(full, max_side)
-        small = resize(self.pixels, size, smooth=True)
+        small = resize_values(self.pixels, size, smooth=True)
         if 'gt_sem_seg' in self.sample and 'gt_instances' not in self.sample:
             labels = self.sample.gt_sem_seg.data[0].cpu().numpy().astype(np.int64)
             is_class = (labels < num_classes) & (labels != IGNORED)
             labels = np.where(is_class, labels, num_classes)
-            return Scene(small, label_map=resize(pad(labels, full, num_classes), size))
+            return Scene(small, label_map=resize_values(pad(labels, full, num_classes), size))
         objects = self.sample.get('gt_instances')
         if objects is None or 'bboxes' not in objects:
             return Scene(small)
@@ -78,7 +78,7 @@ class ModelInput:
         masks = None
         if 'masks' in objects:
             arrays = objects.masks.to_ndarray().astype(bool)
-            masks = [resize(pad(mask, full), size) for mask in arrays]
+            masks = [resize_values(pad(mask, full), size) for mask in arrays]
         return Scene(small, clip_boxes(boxes, size), objects.labels.cpu().numpy(), masks)
 
     def draw(self, palette: Sequence[Colour], max_side: int) -> Image.Image:

@@ -104,10 +104,10 @@ def build_annotation_sections(browsed: BrowsedData) -> list[Section]:
     text = (f'{len(images)} of the {len(data):,} images of {data.name}, as the files have '
             f'them{crowds}. The number before a name is for --index.')
     return [Section('Annotations as they are', text, tables=list_errors(errors),
-                    legend=build_legend(data, labels), images=images)]  # yapf: disable
+                    legend=build_class_legend(data, labels), images=images)]  # yapf: disable
 
 
-def build_legend(data: ImageSet, labels: set[int]) -> list[tuple[str, Colour]]:
+def build_class_legend(data: ImageSet, labels: set[int]) -> list[tuple[str, Colour]]:
     """Return names and colors of classes; a label map's unlabeled pixels are black."""
     classes = list(zip(data.classes, data.palette, strict=True))
     legend = [classes[label] for label in sorted(labels) if label < len(classes)]
@@ -212,7 +212,7 @@ def build_statistics_sections(browsed: BrowsedData) -> list[Section]:
     return [Section('Statistics', browsed.limit_note, dataset_plots.plot_labels(labels))]
 
 
-def build_class_sections(browsed: BrowsedData) -> list[Section]:
+def build_class_table(browsed: BrowsedData) -> list[Section]:
     """Return a table of all classes, the most frequent first."""
     splits = browsed.statistics
     unit = 'objects' if isinstance(splits[0], ObjectStatistics) else 'pixels'
@@ -256,6 +256,6 @@ SECTIONS: SectionTable[BrowsedData] = {
     'Annotations as they are': build_annotation_sections,
     'What the model is fed': build_input_sections,
     'Statistics': build_statistics_sections,
-    'All classes': build_class_sections,
+    'All classes': build_class_table,
     'Suspected': build_issue_sections,
 }

@@ -82,7 +82,7 @@ def see(model: Model, array: np.ndarray, size: Size | None = None, name: str = '
 
 
 @dataclass
-class Maps:
+class FeatureMaps:
     """Feature maps of a forward pass.
 
     Attributes:
@@ -94,7 +94,7 @@ class Maps:
 
 
 @contextmanager
-def recorded(module: nn.Module, *, as_leaves: bool = False) -> Iterator[Maps]:
+def record_maps(module: nn.Module, *, as_leaves: bool = False) -> Iterator[FeatureMaps]:
     """Context manager that records the feature maps of the latest forward pass.
 
     Args:
@@ -102,10 +102,10 @@ def recorded(module: nn.Module, *, as_leaves: bool = False) -> Iterator[Maps]:
         as_leaves: Make the graph of gradients begin at the backbone's maps. The backbone then
             stores nothing for gradients, which must be enabled outside of it.
     """
-    maps = Maps()
+    maps = FeatureMaps()
 
     def tap(_: nn.Module, __: tuple, out: Any) -> tuple[Tensor, ...]:
-        found = tensors_of(out)
+        found = find_maps(out)
         if as_leaves:
             found = [x.detach().requires_grad_() for x in found]
             out = tuple(found)
@@ -113,7 +113,7 @@ def recorded(module: nn.Module, *, as_leaves: bool = False) -> Iterator[Maps]:
         return out
 
     def level(_: nn.Module, __: tuple, out: Any) -> None:
-        maps.levels = tensors_of(out)
+        maps.levels = find_maps(out)
 
     handles = [module.backbone.register_forward_hook(tap)]
     if as_leaves:
@@ -134,16 +134,16 @@ def set_gradients(wanted: bool, *_: Any) -> None:
     torch.set_grad_enabled(wanted)
 
 
-def tensors_of(out: Any) -> list[Tensor]:
+def find_maps(out: Any) -> list[Tensor]:
     """Return the feature maps among the outputs of a backbone or a neck."""
     given = [out] if isinstance(out, Tensor) else list(out)
     maps = [each[0] if isinstance(each, (tuple, list)) else each for each in given]
     return [each for each in maps if isinstance(each, Tensor) and each.ndim == 4]
 
 
-def maps_of(model: Model, seen: Seen) -> Maps:
+def compute_maps(model: Model, seen: Seen) -> FeatureMaps:
     """Return the feature maps of an image, without gradients."""
-    with torch.no_grad(), recorded(model.module) as maps:
+    with torch.no_grad(), record_maps(model.module) as maps:
         model.module.extract_feat(seen.inputs)
     return maps
 
@@ -166,7 +166,7 @@ class NamedMap(NamedTuple):
         return self.values[0, :, :height, :width]
 
 
-def named_maps(model: Model, maps: Maps, seen: Seen) -> list[NamedMap]:
+def named_maps(model: Model, maps: FeatureMaps, seen: Seen) -> list[NamedMap]:
     """Return each map with its name in figures, those of the backbone first."""
     trunk, found = model.module.backbone, []
     columnar = isinstance(trunk, ColumnarBackbone)

@@ -19,7 +19,7 @@ from colonnade.inference.model import Model
 
 from .activations import Seen
 from .figure_options import Options
-from .layout import Drawing, Panel, Row
+from .layout import Drawing, Panel, PanelRow
 from .scales import Scale
 
 Draw = Callable[[Seen], Drawing]
@@ -46,8 +46,10 @@ def class_attention_panels(model: Model, options: Options, _: Images) -> Draw:
 
     def draw(seen: Seen) -> Drawing:
         attention = class_attention(trunk, stage, seen.inputs)
-        rows = [Row(f'layer {layer}', attention_panels_of(attention[layer].maps, options, trunk))
-                for layer in layers]  # yapf: disable
+        rows = []
+        for layer in layers:
+            panels = attention_panels_of(attention[layer].maps, options, trunk)
+            rows.append(PanelRow(f'layer {layer}', panels))
         return draw_attention('Class attention', seen, rows, options)
 
     return draw
@@ -67,7 +69,7 @@ def attention_panels(model: Model, options: Options, _: Images) -> Draw:
         if point is None and not attention[0].to_prefix.shape[-1]:  # there is no class token
             height, width = attention[0].maps.shape[-2:]
             point = (width // 2 + 0.5) * side, (height // 2 + 0.5) * side
-        rows = [Row(f'block {block}', attention_panels_of(each.maps, options, trunk))
+        rows = [PanelRow(f'block {block}', attention_panels_of(each.maps, options, trunk))
                 for block, each in zip(blocks, attention, strict=True)]  # yapf: disable
         title = 'Attention of the class token' if point is None else 'Attention of the marked token'
         return draw_attention(title, seen, rows, options, point)
@@ -90,7 +92,7 @@ def attention_panels_of(maps: Tensor, options: Options, trunk: ColumnarBackbone)
 
 def draw_attention(title: str,
                    seen: Seen,
-                   rows: list[Row],
+                   rows: list[PanelRow],
                    options: Options,
                    mark: tuple[float, float] | None = None) -> Drawing:
     """Return the figure of attention, of the token at ``mark``."""
@@ -108,7 +110,7 @@ def magnitude_panels(model: Model, options: Options, _: Images) -> Draw:
         for block in blocks:
             queries, keys = map(to_array, query_key_magnitude(trunk, seen.inputs, block))
             rows.append(
-                Row(f'block {block}', [
+                PanelRow(f'block {block}', [
                     *head_panels(queries, options, trunk.patch_size, 'queries, head'),
                     *head_panels(keys, options, trunk.patch_size, 'keys, head')
                 ]))
@@ -125,7 +127,7 @@ def channel_panels(model: Model, options: Options, _: Images) -> Draw:
 
     def draw(seen: Seen) -> Drawing:
         maps = [to_array(channel_attention(trunk, seen.inputs, block)) for block in blocks]
-        rows = [Row(f'block {block}', head_panels(values, options))
+        rows = [PanelRow(f'block {block}', head_panels(values, options))
                 for block, values in zip(blocks, maps, strict=True)]  # yapf: disable
         scale = Scale.from_zero('weight of a column', values_in(rows), SHOWN)
         return Drawing('Attention between channels', seen.image, rows, scale)
@@ -151,7 +153,7 @@ def mixing_panels(model: Model, options: Options, _: Images) -> Draw:
             places = [(y / height, x / width)]
         tokens = [(int(down * side), int(along * side)) for down, along in places]
         rows = [
-            Row(label, [
+            PanelRow(label, [
                 Panel(matrix[row, column], f'row {row}, column {column}', marks=((column, row), ))
                 for row, column in tokens
             ]) for label, matrix in matrices.items()
@@ -178,7 +180,7 @@ def to_array(values: Tensor) -> np.ndarray:
     return values[0].float().cpu().numpy()
 
 
-def values_in(rows: Iterable[Row]) -> list[np.ndarray]:
+def values_in(rows: Iterable[PanelRow]) -> list[np.ndarray]:
     """Return the values of all panels."""
     return [panel.values for row in rows for panel in row.panels]
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from colonnade.inference.model import Model
 
-from .activations import Seen, maps_of, named_maps
+from .activations import Seen, compute_maps, named_maps
 from .attention import Draw, Images
 from .figure_options import Options
-from .layout import Drawing, Panel, Row
+from .layout import Drawing, Panel, PanelRow
 
 DEVIATIONS = 2.  # standard deviations to either side of the mean that colors span
 LEAST = 1e-12  # share of the first component's variance below which one is rounding
@@ -88,19 +88,19 @@ def feature_panels(model: Model, options: Options, images: Images) -> Draw:
     """
     principal: list[PrincipalComponents] = []
     for seen in images():
-        parts = named_maps(model, maps_of(model, seen), seen)
+        parts = named_maps(model, compute_maps(model, seen), seen)
         principal = principal or [PrincipalComponents() for _ in parts]
         for each, part in zip(principal, parts, strict=True):
             each.add(part.on_image(seen).flatten(1).mT)
     components = [each.fit() for each in principal]
 
     def draw(seen: Seen) -> Drawing:
-        maps, panels = maps_of(model, seen), []
+        maps, panels = compute_maps(model, seen), []
         for fitted, part in zip(components, named_maps(model, maps, seen), strict=True):
             colors = fitted.colors(part.on_image(seen))
             panels.append(Panel(colors, f'{part.name}: {fitted.share:.0%}', part.stride))
         taps = len(maps.taps)
-        rows = [Row('trunk', panels[:taps]), Row('pyramid', panels[taps:])]
+        rows = [PanelRow('trunk', panels[:taps]), PanelRow('pyramid', panels[taps:])]
         title = 'Features: 3 principal components and their share of variance'
         return Drawing(
             title, seen.image, [row for row in rows if row.panels], nearest=options.nearest)

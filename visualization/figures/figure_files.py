@@ -16,7 +16,7 @@ from colonnade.runtime.images import num_frames
 
 from .figure_options import Options
 from .layout import as_bytes
-from .methods import KINDS, check, pictures, pictures_of
+from .methods import KINDS, check_methods, pictures, pictures_of
 
 OPTIONS = ('blocks', 'heads', 'point', 'classifier', 'target', 'size', 'nearest', 'trust')
 LEAST_DPI, MOST_DPI = 10, 1200
@@ -35,14 +35,14 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
     options = Options.of({key: value for key, value in given.items() if value is not None})
     if not LEAST_DPI <= args.dpi <= MOST_DPI:
         raise UserError(f'--dpi is from {LEAST_DPI} to {MOST_DPI}, got {args.dpi}')
-    checkpoint, inputs = files_of(args)
+    checkpoint, inputs = find_files(args)
     images, stems = [item.path for item in inputs], [item.stem for item in inputs]
     require_new(args.out, stems, args.what or (), args.format)
     check_images(images)
     model = load(
         args.config, checkpoint, device=args.device, cfg_options=args.cfg_options, trust=args.trust)
     names = args.what or pictures_of(model, classifier=options.classifier)
-    check(model, names, options)
+    check_methods(model, names, options)
     require_new(args.out, stems, names, args.format)
     each = {name: pictures(model, images, name, **select_options(name, options)) for name in names}
     for name, figures in each.items():
@@ -55,7 +55,7 @@ def visualize(args: argparse.Namespace) -> Iterator[Path]:
 
 
 @file_errors()
-def files_of(args: argparse.Namespace) -> tuple[str | None, list[Input]]:
+def find_files(args: argparse.Namespace) -> tuple[str | None, list[Input]]:
     """Return the checkpoint, None if the config has weights of its own, and the images.
 
     Raises:

@@ -18,10 +18,10 @@ from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.inference.model import Model
 
-from .activations import Maps, NamedMap, Seen, named_maps, recorded
+from .activations import FeatureMaps, NamedMap, Seen, named_maps, record_maps
 from .attention import Draw, Images
 from .figure_options import Options
-from .layout import Drawing, Panel, Row
+from .layout import Drawing, Panel, PanelRow
 from .scales import Scale
 
 logger = logging.getLogger(__name__)
@@ -145,10 +145,10 @@ def require_target(model: Model, target: str | int, images: Iterable[Seen]) -> N
         if chosen_scores(scores, target):
             return
         found.append(f'{len(scores)} in {seen.name}')
-    raise UserError(f'{absence(target)}; there are {format_names(found)}')
+    raise UserError(f'{describe_absence(target)}; there are {format_names(found)}')
 
 
-def absence(target: str | int | None) -> str:
+def describe_absence(target: str | int | None) -> str:
     """Return the message that a detection, or any, does not exist."""
     if target is None:
         return 'there is no detection'
@@ -157,10 +157,10 @@ def absence(target: str | int | None) -> str:
     return f'there is no detection of {target}'
 
 
-def maps_and_scores(model: Model, seen: Seen) -> tuple[Maps, list[Score]]:
+def maps_and_scores(model: Model, seen: Seen) -> tuple[FeatureMaps, list[Score]]:
     """Return the feature maps, and what can be differentiated by them."""
     scores_of = class_scores if model.kind == 'labels' else detection_scores
-    with torch.enable_grad(), recorded(model.module, as_leaves=True) as maps:
+    with torch.enable_grad(), record_maps(model.module, as_leaves=True) as maps:
         return maps, scores_of(model, seen)
 
 
@@ -177,12 +177,12 @@ def grad_cam_panels(model: Model, options: Options, images: Images) -> Draw:
     def draw(seen: Seen) -> Drawing:
         maps, scores = maps_and_scores(model, seen)
         rows = [
-            Row(score.label, panels_of(named_maps(model, maps, seen), score))
+            PanelRow(score.label, panels_of(named_maps(model, maps, seen), score))
             for score in chosen_scores(scores, target)
         ]
         what = 'score of a detection' if model.kind != 'labels' else 'mean logit of a class'
         if not rows:
-            what = absence(target)
+            what = describe_absence(target)
             if target is not None:
                 logger.warning('%s: %s; there are %d', seen.name, what, len(scores))
         scale = Scale('share of the maximum', 0., 1., 'YlOrRd', transparent=True)

@@ -50,7 +50,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Row:
+class PanelRow:
     """Panels side by side, in as many lines as they need, and their label."""
     label: str
     panels: list[Panel]
@@ -70,7 +70,7 @@ class Drawing:
     """
     title: str
     image: np.ndarray
-    rows: list[Row]
+    rows: list[PanelRow]
     scale: Scale | None = None
     marks: tuple[tuple[float, float], ...] = ()
     nearest: bool = False
@@ -88,7 +88,7 @@ class Grid:
     def __init__(self, drawing: Drawing) -> None:
         self.width, self.height = panel_size(drawing)
         columns = max(2, int(WIDTH / (self.width + GAP)))
-        self.lines = list(lines_of(drawing.rows, columns - 1))
+        self.lines = list(break_rows(drawing.rows, columns - 1))
         used = 1 + max((len(panels) for _, panels in self.lines), default=0)
         self.end = EDGE + LABEL + used * (self.width + GAP)
         bar = BAR if drawing.scale and self.lines else 0.
@@ -142,7 +142,7 @@ def panel_size(drawing: Drawing) -> tuple[float, float]:
     return width, min(max(width / ratio, LEAST), MOST)
 
 
-def lines_of(rows: list[Row], columns: int) -> Iterator[tuple[str, list[Panel]]]:
+def break_rows(rows: list[PanelRow], columns: int) -> Iterator[tuple[str, list[Panel]]]:
     """Yield rows as lines of equal length, of at most this many panels."""
     for row in rows:
         count = len(row.panels)

@@ -104,7 +104,7 @@ def pictures(model: Model, images: Sequence[Source], name: str, **options: Any) 
         ValueError: If the model has no such figure, or an option does not fit.
     """
     checked = Options.of(options)
-    check(model, [name], checked)
+    check_methods(model, [name], checked)
 
     def see_all() -> Iterator[Seen]:
         return (see(model, read_image(image), checked.size, name_of(image)) for image in images)
@@ -113,7 +113,7 @@ def pictures(model: Model, images: Sequence[Source], name: str, **options: Any) 
     return (figure_of(draw(seen)) for seen in see_all())
 
 
-def check(model: Model, names: Sequence[str], options: Options) -> None:
+def check_methods(model: Model, names: Sequence[str], options: Options) -> None:
     """Check that a model has these figures, and that they follow all options that are set.
 
     Raises:

@@ -41,9 +41,9 @@ class Scene:
         """Return the scene of a result of the image that ``pixels`` are a smaller version of."""
         size: tuple[int, int] = pixels.shape[:2]
         if isinstance(result, LabelMap):
-            return cls(pixels, label_map=resize(result.labels, size))
+            return cls(pixels, label_map=resize_values(result.labels, size))
         masks = None if result.masks is None else [
-            resize(decode_rle(mask), size) for mask in result.masks
+            resize_values(decode_rle(mask), size) for mask in result.masks
         ]
         factor = np.tile([size[1] / result.size[1], size[0] / result.size[0]], 2)
         return cls(pixels, result.boxes * factor.astype(np.float32), result.labels, masks)
@@ -84,7 +84,7 @@ def fit_size(size: Sequence[int], max_side: int, *, exact: bool = False) -> tupl
     return max(1, round(height * factor)), max(1, round(width * factor))
 
 
-def resize(values: np.ndarray, size: tuple[int, int], *, smooth: bool = False) -> np.ndarray:
+def resize_values(values: np.ndarray, size: tuple[int, int], *, smooth: bool = False) -> np.ndarray:
     """Return values ``(H, W)`` or ``(H, W, 3)`` at another size ``(h, w)``.
 
     Args:

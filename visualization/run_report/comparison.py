@@ -76,7 +76,7 @@ def compare(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[str]]
     return tables, find_data_warnings(runs)
 
 
-def build_run_sections(runs: Runs) -> list[Section]:
+def compare_facts(runs: Runs) -> list[Section]:
     """Return what the runs are, and what to beware of."""
     return [Section('Runs', ' '.join(find_data_warnings(runs)), tables=[tabulate_facts(runs)])]
 
@@ -111,7 +111,7 @@ def collect_facts(run: RecordedRun) -> dict[str, Cell]:
     }
 
 
-def build_metric_sections(runs: Runs) -> list[Section]:
+def compare_metrics(runs: Runs) -> list[Section]:
     """Return the metrics of all runs, and plots of the main ones."""
     text = 'Each at the best evaluation of its run, then at the last.'
     return [Section('Metrics', text, plot_metrics(runs), [tabulate_metrics(runs)])]
@@ -143,7 +143,7 @@ def assign_colors(runs: Iterable[str]) -> dict[str, str]:
     return dict(zip(runs, COLORS, strict=False))
 
 
-def build_loss_sections(runs: Runs) -> list[Section]:
+def compare_losses(runs: Runs) -> list[Section]:
     """Return loss and learning rate of all runs."""
     plots = []
     for key, label in (('loss', 'loss'), ('lr', 'learning rate')):
@@ -154,7 +154,7 @@ def build_loss_sections(runs: Runs) -> list[Section]:
     return [Section('Loss and learning rate', plots=plots)] if plots else []
 
 
-def build_class_sections(runs: Runs) -> list[Section]:
+def compare_classes(runs: Runs) -> list[Section]:
     """Return by how much classes differ between the first run and the last."""
     (first, one), *_, (second, other) = runs.items()
     metrics = [run.details.get('classes') or {} if run.best else {} for run in (one, other)]
@@ -177,7 +177,7 @@ def build_class_sections(runs: Runs) -> list[Section]:
     ]
 
 
-def build_setting_sections(runs: Runs) -> list[Section]:
+def compare_settings(runs: Runs) -> list[Section]:
     """Return the settings in which the configs differ."""
     text = 'Names of a config that training does not read are left out.'
     return [Section('Settings that differ', text, tables=[tabulate_settings(runs)])]
@@ -207,7 +207,7 @@ def get_data(run: RecordedRun, split: str) -> tuple[int | None, list[str]]:
     return about.get('images'), sorted(about.get('files', {}).values())
 
 
-def build_data_sections(runs: Runs) -> list[Section]:
+def compare_data(runs: Runs) -> list[Section]:
     """Return the number of images and the hashes of each split."""
     rows: list[list[Cell]] = []
     for split in ('training', 'validation'):
@@ -236,7 +236,7 @@ def find_data_warnings(runs: Runs) -> list[str]:
     return warnings
 
 
-def build_sample_sections(runs: Runs) -> list[Section]:
+def compare_samples(runs: Runs) -> list[Section]:
     """Return samples at the best evaluation; side by side if runs drew the same images."""
     groups: dict[str, Runs] = {}
     for name, run in runs.items():
@@ -267,11 +267,11 @@ def identify_samples(name: str, run: RecordedRun) -> str:
 
 #: the page from top to bottom
 SECTIONS: SectionTable[Runs] = {
-    'Runs': build_run_sections,
-    'Metrics': build_metric_sections,
-    'Loss and learning rate': build_loss_sections,
-    'Classes': build_class_sections,
-    'Settings that differ': build_setting_sections,
-    'Data': build_data_sections,
-    'Samples': build_sample_sections,
+    'Runs': compare_facts,
+    'Metrics': compare_metrics,
+    'Loss and learning rate': compare_losses,
+    'Classes': compare_classes,
+    'Settings that differ': compare_settings,
+    'Data': compare_data,
+    'Samples': compare_samples,
 }

@@ -126,7 +126,7 @@ class RecordedRun:
             ValueError: If the file is damaged.
         """
         path = get_evaluation_folder(self.folder, evaluation['iteration']) / DETAILS
-        return evaluation | (read_json(path) if path.is_file() else {})
+        return evaluation | (read_record_file(path) if path.is_file() else {})
 
 
 def get_record_folder(work_dir: Path) -> Path:
@@ -165,11 +165,11 @@ def read_run(work_dir: Path, *, is_live: bool | None = None) -> RecordedRun:
     if not about_path.is_file() and not values.is_file():
         raise UserError(f'{work_dir} is no work dir of a run: it has neither {RECORD}/run.json '
                         f'nor {VALUES}, which colonnade train writes')
-    about = read_json(about_path) if about_path.is_file() else {}
+    about = read_record_file(about_path) if about_path.is_file() else {}
     columns = read_columns(values) if values.is_file() else {}
     evaluations = read_evaluations(get_record_folder(work_dir)) or find_evaluations(columns)
     live = is_training(work_dir) if is_live is None else is_live
-    return RecordedRun(work_dir, about, evaluations, select_curves(columns), live)
+    return RecordedRun(work_dir, about, evaluations, split_curves(columns), live)
 
 
 def read_evaluations(record: Path) -> list[Evaluation]:
@@ -180,7 +180,7 @@ def read_evaluations(record: Path) -> list[Evaluation]:
     """
     evaluations = []
     for path in record.glob(f'iter_*/{EVALUATION}'):
-        content = read_json(path)
+        content = read_record_file(path)
         metrics = content.get('metrics')
         if type(content.get('iteration')) is not int or not isinstance(metrics, dict) or not all(
                 value is None or isinstance(value, (int, float)) for value in metrics.values()):
@@ -189,7 +189,7 @@ def read_evaluations(record: Path) -> list[Evaluation]:
     return sorted(evaluations, key=lambda each: each['iteration'])
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_record_file(path: Path) -> dict[str, Any]:
     """Return the content of a file of a record.
 
     Raises:
@@ -234,7 +234,7 @@ def parse_number(text: str | None) -> float:
         return float('nan')
 
 
-def select_curves(columns: dict[str, np.ndarray]) -> dict[str, Curve]:
+def split_curves(columns: dict[str, np.ndarray]) -> dict[str, Curve]:
     """Return each column that has numbers, over iterations."""
     curves: dict[str, Curve] = {}
     for key, values in columns.items():

@@ -37,7 +37,7 @@ from .record_folder import RecordedRun, get_evaluation_folder, get_record_folder
 from .report_page import write_report
 from .run_metadata import (describe_data, describe_start, find_changed_data, format_utc,
                            measure_memory)
-from .sample_images import Legend, draw_truth_and_prediction, write_image
+from .sample_images import Legend, draw_truth_and_prediction, write_jpeg
 
 NUM_SAMPLES = 4  # images that are drawn at each evaluation
 IGNORED = 255  # label of pixels that do not count, where no metric says
@@ -95,7 +95,8 @@ class RunRecord(Hook):
         with self.guard('what came before this start'):
             record_folder.remove_later_evaluations(Path(runner.work_dir), runner.iter)
             earlier = get_record_folder(Path(runner.work_dir)) / 'run.json'
-            before = record_folder.read_json(earlier) if runner.iter and earlier.is_file() else {}
+            before = record_folder.read_record_file(
+                earlier) if runner.iter and earlier.is_file() else {}
         with self.guard('what the run is made with'):
             self.about = describe_start(runner, before)
         with self.guard('versions and machine'):
@@ -224,8 +225,8 @@ class RunRecord(Hook):
              prediction_path: Path) -> None:
         """Write drawings of an image: its annotations, and its prediction."""
         truth, prediction = draw_truth_and_prediction(dataset, image, legend)
-        write_image(truth, truth_path)
-        write_image(prediction, prediction_path)
+        write_jpeg(truth, truth_path)
+        write_jpeg(prediction, prediction_path)
 
     def is_best(self, record: Path, content: dict[str, Any]) -> bool:
         """Return True unless an earlier evaluation was better."""

@@ -89,7 +89,7 @@ def draw_truth_and_prediction(dataset: Any, image: Detections | PixelCounts,
             draw_result(prediction, pixels, is_named=is_named, has_scores=True))
 
 
-def write_image(image: Image.Image, path: Path) -> None:
+def write_jpeg(image: Image.Image, path: Path) -> None:
     """Write an image as JPEG."""
     image.convert('RGB').save(path, 'JPEG', quality=JPEG_QUALITY, optimize=True)
 
