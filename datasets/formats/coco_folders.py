@@ -8,11 +8,12 @@ from typing import Any
 
 from colonnade.common.name_lists import format_names
 
-from ..validation.coco_files import (CONVERTED_FROM, FIELDS, SINGULAR, Usage, check_instances,
-                                     headers_in, load_coco, whole_entries)
+from ..data_index import DataIndex, name_sources
+from ..validation.coco_files import (CONVERTED_FROM, FIELDS, Usage, check_instances, headers_in,
+                                     load_coco, whole_entries)
 from ..validation.validation_report import Report
 from .coco_repairs import Repairer, fill_masks
-from .instance_records import ALL, SPLITS, Part, Reading, any_case, split_folders
+from .instance_records import ALL, SPLITS, Reading, any_case, split_folders
 
 PROBE = 2**16  # bytes at the beginning of a file that are looked at to recognise it
 PROBES = 10  # images that are looked for: some may be missing
@@ -43,7 +44,7 @@ def _keys_of(file: Path) -> set[bytes]:
     return set(re.findall(rb'"(images|categories|annotations|shapes)"\s*:\s*[\[{]', start))
 
 
-def read_coco(path: Path, reading: Reading) -> dict[str, Part]:
+def read_coco(path: Path, reading: Reading) -> dict[str, DataIndex]:
     """Return the parts of a dataset in COCO's format; they keep their files if nothing changes."""
     parts, found = {}, _annotation_files(path)
     if {'train', 'val'} <= found.keys():
@@ -88,7 +89,10 @@ def _split_of(stem: str) -> str:
     return next((split for split, names in SPLITS.items() if set(names) & set(words)), ALL)
 
 
-def read_file(file: Path, images: Path | None, reading: Reading, masks: bool = True) -> Part | None:
+def read_file(file: Path,
+              images: Path | None,
+              reading: Reading,
+              masks: bool = True) -> DataIndex | None:
     """Read one COCO file and find its folder of images; repair what can be repaired.
 
     Args:
@@ -118,7 +122,7 @@ def read_file(file: Path, images: Path | None, reading: Reading, masks: bool = T
     if reading.skips_bad_data:
         repairer.remove_bad_samples(folder, masks)
     if not _is_whole(file, content):
-        fill_masks([Part(folder, content)], lambda part: None, Reading(reading.root, Report()))
+        fill_masks([DataIndex(folder, content)], Reading(reading.root, Report()))
         for entry in (*content['images'], *content['annotations']):
             if isinstance(entry, dict) and CONVERTED_FROM in entry:  # and has a new ID
                 entry[CONVERTED_FROM] = str(reading.root / entry[CONVERTED_FROM])
@@ -136,8 +140,8 @@ def read_file(file: Path, images: Path | None, reading: Reading, masks: bool = T
             'annotations and is left out', reading.source(file))
         content['categories'] = [c for c in content['categories'] if c not in unused]
     if not unused and not has_slashes and not repairer.has_changed:
-        return Part(folder, content, file)
-    return Part(folder, named_by_source(content, reading.source(file)))
+        return DataIndex(folder, content, file=file)
+    return DataIndex(folder, name_sources(content, reading.source(file)))
 
 
 def starts_with_bom(file: Path) -> bool:
@@ -152,18 +156,6 @@ def _is_whole(file: Path, content: dict[str, list]) -> bool:
     for kind, fields in FIELDS.items():
         whole_entries(content[kind], kind, fields, file, report)
     return not report.num_faults
-
-
-def named_by_source(content: dict[str, list], source: str) -> dict[str, list]:
-    """A COCO file whose entries say which place they were converted from."""
-    named = {
-        kind: [{
-            CONVERTED_FROM: f'{source}: {SINGULAR[kind]} {entry["id"]}',
-            **entry
-        } for entry in content[kind]]
-        for kind in ('images', 'annotations')
-    }
-    return content | named
 
 
 def _located(file: Path, images: Path | None, entries: list[dict],

@@ -5,7 +5,7 @@ Entries are changed in place. Each repair is counted, and named after the entry 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from typing import Any
 import cv2
 import numpy as np
 
+from ..data_index import DataIndex
 from ..rle import encode_segmentation, get_area, get_box
 from ..validation.coco_files import (BOX, CONVERTED_FROM, FIELDS, FLAG, NUMBER, SIDE, SINGULAR,
                                      WHOLE, headers_in)
 from ..validation.image_files import image_size, reading_fault
 from ..validation.segmentations import are_numbers, is_polygon, is_size, segmentation_fault
 from ..validation.validation_report import repeated
-from .instance_records import Part, Reading, box_around
+from .instance_records import Reading, box_around
 
 Entry = dict[str, Any]
 
@@ -35,10 +36,7 @@ class Repairer:
 
     def __init__(self, file: Path, content: dict[str, list], reading: Reading) -> None:
         self.file, self.content, self.reading = file, content, reading
-        self.entries: dict[str, list[Entry]] = {
-            kind: [entry for entry in content[kind] if isinstance(entry, dict)]
-            for kind in FIELDS
-        }
+        self.entries: dict[str, list[Entry]] = {kind: _dicts(content[kind]) for kind in FIELDS}
         self.source = reading.source(file)
         self.original = dict(content)  # lists that are not changed: others take their place
         self.has_changed = False
@@ -244,60 +242,45 @@ class Repairer:
             self.entries[kind] = [each for each in self.entries[kind] if id(each) not in gone]
 
 
-def fill_masks(parts: Iterable[Part], change: Callable[[Part], None], reading: Reading) -> None:
-    """Give boxes the mask of their four corners if other objects have masks.
-
-    Args:
-        parts: Training and validation, or one part.
-        change: Function that is called before the content of a part is changed.
-        reading: Counts the repairs.
-    """
-    parts = list(parts)
-    annotations = [a for part in parts for a in part.content['annotations'] if isinstance(a, dict)]
-    if not any(a.get('segmentation') for a in annotations):
+def fill_masks(indices: Sequence[DataIndex], reading: Reading) -> None:
+    """Give boxes the mask of their four corners if other objects have masks."""
+    if not any(row.get('segmentation') for index in indices for row in _dicts(index.objects)):
         return
-    for part in parts:
-        if all(a.get('segmentation') for a in part.content['annotations'] if isinstance(a, dict)):
+    for index in indices:
+        if all(row.get('segmentation') for row in _dicts(index.objects)):
             continue
-        change(part)
-        for entry in part.content['annotations']:
-            if isinstance(entry, dict) and not entry.get('segmentation') and BOX.holds(
-                    entry.get('bbox')):
-                left, top, width, height = entry['bbox']
+        index.detach(reading.root)
+        for row in _dicts(index.objects):
+            if not row.get('segmentation') and BOX.holds(row.get('bbox')):
+                left, top, width, height = row['bbox']
                 right, bottom = left + width, top + height
-                entry['segmentation'] = [[left, top, right, top, right, bottom, left, bottom]]
+                row['segmentation'] = [[left, top, right, top, right, bottom, left, bottom]]
                 reading.repair('objects without a mask beside others with one: the corners of '
                                'their box are the mask (--boxes trains boxes alone)',
-                               entry.get(CONVERTED_FROM))  # yapf: disable
+                               row.get(CONVERTED_FROM))  # yapf: disable
 
 
-def align_categories(parts: dict[str, Part], change: Callable[[Part], None],
-                     reading: Reading) -> None:
-    """Give both parts the same categories in the same order, if one has all of the other's.
+def _dicts(rows: list[Any]) -> list[Entry]:
+    return [row for row in rows if isinstance(row, dict)]
 
-    Args:
-        parts: Training and validation.
-        change: Function that is called before the content of a part is changed.
-        reading: Counts the repairs.
-    """
-    names = []
-    for part in parts.values():
-        entries = part.content['categories']
+
+def align_categories(indices: Sequence[DataIndex], reading: Reading) -> None:
+    """Give two splits the same categories in the same order, if one has all of the other's."""
+    for index in indices:
         if not all(
-                isinstance(entry, dict) and isinstance(entry.get('name'), str)
-                and WHOLE.holds(entry.get('id')) for entry in entries):
+                isinstance(row, dict) and isinstance(row.get('name'), str)
+                and WHOLE.holds(row.get('id')) for row in index.rows['categories']):
             return
-        names.append([entry['name'] for entry in entries])
-    longest = max(names, key=len)  # of equals the first, training
-    if any(repeated(each) or not set(each) <= set(longest) for each in names):
+    longest = max((index.classes for index in indices), key=len)  # of equals the first, training
+    if any(repeated(index.classes) or not set(index.classes) <= set(longest) for index in indices):
         return
-    for part, own in zip(parts.values(), names, strict=True):
-        if own != longest:
-            source = reading.source(part.file) if part.file else None
-            change(part)
-            by_name = {entry['name']: entry for entry in part.content['categories']}
-            first = 1 + max((entry['id'] for entry in by_name.values()), default=0)
-            part.content['categories'] = [
+    for index in indices:
+        if index.classes != longest:
+            source = reading.source(index.file) if index.file else None
+            index.detach(reading.root)
+            by_name = {row['name']: row for row in index.rows['categories']}
+            first = 1 + max((row['id'] for row in by_name.values()), default=0)
+            index.rows['categories'] = [
                 by_name.get(name) or dict(id=first + place, name=name)
                 for place, name in enumerate(longest)
             ]

@@ -7,7 +7,8 @@ from pathlib import Path, PureWindowsPath
 
 from colonnade.runtime.images import SUFFIXES
 
-from .instance_records import AnnotatedImage, Reading
+from ..data_index import AnnotatedImage
+from .instance_records import Reading
 
 
 def image_of(file: Path, said: str | None, folders: list[Path], reading: Reading) -> Path | None:

@@ -113,7 +113,7 @@ def _of_folders(pairs: list[Pair], args: argparse.Namespace, roots: Sequence[Pat
         args.suffixes and tuple(args.suffixes),
         report,
         skips_bad_data=args.on_bad_data == 'skip')
-    sources = [source for part in parts for source in part.sources.values()]
+    sources = [source for part in parts for source in part.label_maps.values()]
     table = table_for(args.colours, roots, sources, report) if sources else None
     if not table and (values := _two_values(sources, args)):
         low, high = values

@@ -15,14 +15,14 @@ import numpy as np
 
 from colonnade.common.errors import UserError
 
+from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
 from ..rle import encode_mask, encode_segmentation, get_box, merge_rles
 from ..validation.image_files import opened
 from ..validation.segmentations import LARGEST, is_number
 from ..validation.validation_report import shown
 from .image_pairing import image_of, say_unused
-from .instance_records import (ALL, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Part,
-                               Reading, any_case, box_around, files_below, part_of, split_folders,
-                               text_of)
+from .instance_records import (ALL, TEST_LEFT, TOO_FEW_POINTS, Reading, any_case, box_around,
+                               files_below, split_folders, text_of)
 
 POLYGONS = ('polygon', 'rectangle', 'oriented_rectangle', 'rotation')  # kinds of shapes
 NO_AREA = ('point', 'points', 'line', 'linestrip')
@@ -48,7 +48,7 @@ def looks_like_labelme(file: Path) -> bool:
         return False
 
 
-def read_labelme(path: Path, reading: Reading) -> dict[str, Part]:
+def read_labelme(path: Path, reading: Reading) -> dict[str, DataIndex]:
     """The parts of a data set in LabelMe's form."""
     folders = split_folders(path)
     if 'train' not in folders:
@@ -62,7 +62,7 @@ def read_labelme(path: Path, reading: Reading) -> dict[str, Part]:
             reading.labels.update(files)
             images[split] = [image for file in files if (image := _image(file, reading))]
     say_unused(images.values(), reading)
-    return {split: part_of(found) for split, found in images.items() if found}
+    return {split: index_images(found) for split, found in images.items() if found}
 
 
 def load_labelme(file: Path, reading: Reading) -> dict[str, Any] | None:

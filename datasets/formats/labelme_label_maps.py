@@ -13,11 +13,12 @@ from colonnade.common.name_lists import format_names
 from colonnade.runtime.images import SUFFIXES
 
 from ..custom.label_maps import IGNORED
+from ..data_index import DataIndex
 from ..rle import decode_rle, encode_segmentation
 from ..validation.validation_report import Report
 from .image_pairing import image_of
 from .instance_records import Reading, files_below, report_skipped, split_folders
-from .label_sets import LabelSet, Part, folder_of
+from .label_sets import LabelSet, folder_of
 from .labelme import load_labelme, looks_like_labelme, outline
 
 BACKGROUND, UNLABELLED = 'background', '__ignore__'
@@ -116,7 +117,7 @@ def label_set(folders: Sequence[Path],
         })
 
 
-def _part_of(folder: Path, names: set[str], reading: Reading) -> Part:
+def _part_of(folder: Path, names: set[str], reading: Reading) -> DataIndex:
     """The images and files of a folder; takes up the names of classes and what is lost."""
     sources: dict[Path, Path] = {}
     for file in filter(looks_like_labelme, files_below(folder, ('.json', ), reading)):
@@ -143,7 +144,10 @@ def _part_of(folder: Path, names: set[str], reading: Reading) -> Part:
         reading.report.remark(f'{len(others)} images are not used, which have no file of LabelMe: '
                               f'{format_names(list(map(str, others)))}')
     root = folder_of([image.parent for image in sources]) if sources else folder
-    return Part(root, folder, {
-        os.path.relpath(image, root): file
-        for image, file in sorted(sources.items())
-    })
+    return DataIndex(
+        root,
+        label_maps={
+            os.path.relpath(image, root): file
+            for image, file in sorted(sources.items())
+        },
+        masks=folder)

@@ -12,9 +12,10 @@ from colonnade.common.errors import UserError
 from colonnade.runtime.images import SUFFIXES
 
 from ..custom.label_maps import IGNORED
+from ..data_index import DataIndex
 from ..validation.validation_report import Report, repeated, shown
 from .instance_records import split_folders
-from .label_sets import LabelSet, Part
+from .label_sets import LabelSet
 from .single_channel import read_labels
 
 CLASSES, MASK_END = '_classes.csv', '_mask.png'
@@ -46,8 +47,11 @@ def label_set(folders: list[Path], report: Report) -> LabelSet:
     if tables[-1] != tables[0]:
         raise UserError(f'{folders[0] / CLASSES} and {folders[-1] / CLASSES} must be the same')
     values = list(tables[0])
-    parts = [Part(folder, folder, _sources_in(folder, report)) for folder in folders]
-    ends = {Path(name).suffix for part in parts for name in part.sources}
+    parts = [
+        DataIndex(folder, label_maps=_sources_in(folder, report), masks=folder)
+        for folder in folders
+    ]
+    ends = {Path(name).suffix for part in parts for name in part.label_maps}
     in_place = values == list(range(len(values))) and len(ends) == 1 and ends != {'.png'}
     return LabelSet(
         form="Roboflow's semantic masks",

@@ -9,11 +9,11 @@ from xml.etree.ElementTree import Element
 
 from colonnade.common.errors import UserError
 
+from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
 from ..validation.validation_report import Report
 from .image_pairing import image_of, say_unused
-from .instance_records import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance,
-                               Loss, Part, Reading, any_case, box_around, files_below, is_finite,
-                               part_of, split_folders, unreported)
+from .instance_records import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, Loss, Reading, any_case,
+                               box_around, files_below, is_finite, split_folders, unreported)
 
 SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
 FLAGS = ('truncated', 'occluded', 'attributes', 'part', 'actions', 'pose')  # of objects, not kept
@@ -42,7 +42,7 @@ def start_of(file: Path) -> bytes:
         return b''
 
 
-def read_voc(path: Path, reading: Reading) -> dict[str, Part]:
+def read_voc(path: Path, reading: Reading) -> dict[str, DataIndex]:
     """The parts of a data set in VOC's form."""
     path = _folder_of_set(path)
     files = _files_by_part(path, reading)
@@ -61,7 +61,7 @@ def read_voc(path: Path, reading: Reading) -> dict[str, Part]:
         for split, found in trees.items()
     }  # yapf: disable
     say_unused(images.values(), reading)
-    return {split: part_of(found) for split, found in images.items() if found}
+    return {split: index_images(found) for split, found in images.items() if found}
 
 
 def _folder_of_set(path: Path) -> Path:

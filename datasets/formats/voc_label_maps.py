@@ -9,11 +9,12 @@ from colonnade.common.errors import UserError
 from colonnade.runtime.images import SUFFIXES
 
 from ..custom.file_pairs import list_named
+from ..data_index import DataIndex
 from ..validation.validation_report import Report
 from .color_masks import ColourReader
 from .color_tables import ColourTable
 from .label_folders import IMAGES, child
-from .label_sets import LabelSet, Part
+from .label_sets import LabelSet
 
 LISTS, MASKS, MASK_END = Path('ImageSets/Segmentation'), 'SegmentationClass', '.png'
 BENCHMARK = r'\d{4}_\d{6}'  # names of the benchmark's own images
@@ -55,7 +56,8 @@ def label_set(root: Path, lists: Sequence[Path], table: ColourTable | None,
             is_benchmark &= bool(re.fullmatch(BENCHMARK, mask.removesuffix(MASK_END)))
             if mask not in have:
                 report.fault(f'{names}: {images / image} has no label map {masks / mask}')
-        parts.append(Part(images, masks, {i: masks / m for i, m in pairs.items() if m in have}))
+        label_maps = {i: masks / m for i, m in pairs.items() if m in have}
+        parts.append(DataIndex(images, label_maps=label_maps, masks=masks))
     classes, palette = None, None
     if is_benchmark:
         from mmseg.utils import voc_classes, voc_palette  # brings torch

@@ -11,9 +11,9 @@ from pathlib import Path
 from colonnade.common.errors import UserError
 from colonnade.runtime.images import SUFFIXES
 
-from .instance_records import (ALL, SPLITS, TEST_LEFT, AnnotatedImage, Instance, Part, Reading,
-                               any_case, box_around, files_below, is_finite, part_of, split_folders,
-                               text_of, unreported)
+from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
+from .instance_records import (ALL, SPLITS, TEST_LEFT, Reading, any_case, box_around, files_below,
+                               is_finite, split_folders, text_of, unreported)
 from .yolo_yaml import (NAMES_FILES, class_names, is_yolo_yaml, listed_images, read_yaml,
                         yaml_files_in)
 
@@ -69,7 +69,7 @@ def _has_labels(file: Path) -> bool:
         return False
 
 
-def read_yolo(path: Path, reading: Reading) -> dict[str, Part]:
+def read_yolo(path: Path, reading: Reading) -> dict[str, DataIndex]:
     """The parts of a data set in YOLO's form.
 
     Raises:
@@ -91,7 +91,7 @@ def read_yolo(path: Path, reading: Reading) -> dict[str, Part]:
             continue
         found = read_images(files, names, lines, reading)
         if found:
-            parts[split] = part_of(found, names)
+            parts[split] = index_images(found, names)
     if lines.are_poses():
         _refuse_poses(path, lines, reading)
         return {}
@@ -256,9 +256,9 @@ def _refuse_poses(path: Path, lines: Lines, reading: Reading) -> None:
         f'{(columns - 5) // 3} keypoints have: Colonnade has no configs for keypoints')
 
 
-def _remark_on_shapes(parts: dict[str, Part], lines: Lines, reading: Reading) -> None:
+def _remark_on_shapes(parts: dict[str, DataIndex], lines: Lines, reading: Reading) -> None:
     """Say that polygons may be oriented boxes or keypoints if all have as many points."""
-    masks = [a.get('segmentation') for part in parts.values() for a in part.content['annotations']]
+    masks = [a.get('segmentation') for index in parts.values() for a in index.objects]
     if not masks or not all(masks) or len(lines.widths) > 1:
         return
     number = len(masks[0][0]) // 2
