@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import filecmp
-import json
 import logging
 import os
 from collections import Counter
@@ -25,6 +24,7 @@ from colonnade.settings.findings import Finding
 from colonnade.settings.registries import find_class, is_users
 
 from .path_checks import image_paths, naming_deep_files
+from .validation.coco_files import read_json, why_left_out
 from .validation.label_map_files import spread
 
 EXAMPLES = 3  # of images, in a warning
@@ -136,7 +136,7 @@ def reason_of(dataset: ConfigDict) -> str:
     """What a data set has, and what of it cannot be trained on."""
     paths = paths_of(dataset)
     if reads_categories(dataset) and paths and os.path.isfile(paths[0]):
-        return described(json.loads(Path(paths[0]).read_bytes()), dataset, paths[0])
+        return described(read_json(Path(paths[0])), dataset, paths[0])
     found = DATASETS.build(dict(dataset, lazy_init=True, pipeline=[]))
     number = len(found.load_data_list())
     where = ', '.join(paths)
@@ -167,20 +167,18 @@ def described(content: dict[str, Any], dataset: ConfigDict, ann_file: str) -> st
 
 def fault_of(annotation: dict[str, Any], images: dict[int, dict[str, Any]], known: set[int],
              polygons: bool) -> str:
-    """Why mmdet does not train on an annotation, also where only ``polygons`` are loaded."""
+    """Return why mmdet does not train on an annotation, also where only ``polygons`` are loaded."""
     image = images.get(annotation.get('image_id', -1))
     if annotation.get('category_id') not in known:
         return 'of other classes'
-    if annotation.get('ignore'):
+    reason = why_left_out({'area': 1, **annotation}, image)
+    if reason and reason[0] == 'not-trained':
         return 'to be ignored'
     if annotation.get('iscrowd'):
         return 'crowds'
-    x, y, width, height = annotation['bbox']
     if image is None:
         return 'of no image'
-    inside = (min(x + width, image['width']) > max(x, 0)
-              and min(y + height, image['height']) > max(y, 0))  # yapf: disable
-    if width < 1 or height < 1 or annotation.get('area', 1) <= 0 or not inside:
+    if reason:
         return 'without area in the image'
     if polygons and isinstance(annotation.get('segmentation'), dict):
         return 'RLEs, and the pipeline says poly2mask=False'

@@ -114,6 +114,8 @@ def look_at(ann_file: Path, content: dict[str, list], folder: Path, usage: Usage
     if not os.path.isdir(folder):
         text = f'--images: {folder} is no folder'
         report.add(Finding('missing-file', text, (str(folder), )))
+        text = f'{ann_file}: no image was looked at, because its folder does not exist'
+        report.add(Finding('skipped-check', text, (str(ann_file), )))
         return check_instances(ann_file, content, report, usage=usage)
     return check_instances(ann_file, content, report, look=headers_in(folder, depths), usage=usage)
 

@@ -8,10 +8,10 @@ import numpy as np
 from colonnade.common.errors import UserError
 
 from ..custom.label_maps import IGNORED
+from ..validation.image_files import read_labels
 from ..validation.validation_report import Report
 from .label_folders import Pair
 from .label_sets import LabelSet, sources_of
-from .single_channel import read_labels
 
 IMAGES, MASKS, SPLITS = 'leftImg8bit', 'gtFine', ('train', 'val')
 IMAGE_END, TRAIN_IDS, IDS = '_leftImg8bit.png', '_gtFine_labelTrainIds.png', '_gtFine_labelIds.png'

@@ -14,21 +14,21 @@ from colonnade.common.name_lists import format_names
 
 from ..validation.validation_report import Report
 from .conversion import keep_options
-from .data_format import Door, Kind
-from .instance_formats import INSTANCE_DOORS, open_files
+from .data_format import DataFormat, Kind
+from .instance_formats import INSTANCE_FORMATS, open_files
 from .instance_records import SPLITS
 from .label_folders import IMAGES, MASKS
-from .label_map_formats import LABEL_DOORS, open_folders
+from .label_map_formats import LABEL_MAP_FORMATS, open_folders
 from .voc import start_of
 
-DOORS: tuple[Door, ...] = (*INSTANCE_DOORS, *LABEL_DOORS)
+FORMATS: tuple[DataFormat, ...] = (*INSTANCE_FORMATS, *LABEL_MAP_FORMATS)
 WHAT = dict(instances='instances, for a detector', labels='label maps, for a segmenter')
 ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.bz2', '.xz', '.7z', '.rar')
 #: words that names of folders consist of that are parts of a data set, such as ``train2017``
 PARTS = {*sum(SPLITS.values(), ()), *IMAGES, *MASKS, 'imagesets', 'leftimg', 'bit', 'gtfine'}
 
 
-def recognise(path: Path, kind: Kind) -> Door:
+def recognise(path: Path, kind: Kind) -> DataFormat:
     """The form of a file or folder.
 
     Args:
@@ -41,8 +41,8 @@ def recognise(path: Path, kind: Kind) -> Door:
     """
     if not os.path.exists(path):
         raise MissingFileError(f'--data: there is no {path}')
-    found = [door for door in DOORS if door.recognises(path)]
-    fitting = [door for door in found if door.kind == kind]
+    found = [data_format for data_format in FORMATS if data_format.detect(path)]
+    fitting = [data_format for data_format in found if data_format.kind == kind]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -52,7 +52,8 @@ def recognise(path: Path, kind: Kind) -> Door:
         raise UserError(f'{path} is an archive: unpack it, and name the folder')
     seen = f'is read as {_names(found)}, which has {WHAT[found[0].kind]}' if found else \
         _contents(path)
-    forms = '\n'.join(f'  {door.name}: {door.layout}' for door in DOORS if door.kind == kind)
+    forms = '\n'.join(f'  {data_format.name}: {data_format.layout}' for data_format in FORMATS
+                      if data_format.kind == kind)
     near = _recognised_near(path, kind)
     advice = f'Did you mean {" or ".join(near)}?' if near else f'The forms are\n{forms}'
     raise UserError(f'{path} {seen}. Wanted: {WHAT[kind]}. {advice}')
@@ -67,7 +68,10 @@ def _recognised_near(path: Path, kind: Kind) -> list[str]:
     names: list[str] = []
     for place in dict.fromkeys(places):
         with suppress(OSError):  # what cannot be read is no advice
-            found = [door for door in DOORS if door.kind == kind and door.recognises(place)]
+            found = [
+                data_format for data_format in FORMATS
+                if data_format.kind == kind and data_format.detect(place)
+            ]
             names += [f'{place} ({_names(found)})'] * bool(found)
     return names
 
@@ -77,8 +81,8 @@ def _is_part(path: Path) -> bool:
     return bool(words) and PARTS.issuperset(words)
 
 
-def _names(doors: list[Door]) -> str:
-    return ' and '.join(door.name for door in doors)
+def _names(formats: list[DataFormat]) -> str:
+    return ' and '.join(data_format.name for data_format in formats)
 
 
 def _contents(path: Path) -> str:
@@ -96,7 +100,8 @@ def _contents(path: Path) -> str:
 
 def kind_of(path: Path) -> Kind:
     """What a data set has where a tool takes both: instances, if it has both."""
-    return 'instances' if any(door.recognises(path) for door in INSTANCE_DOORS) else 'labels'
+    return 'instances' if any(data_format.detect(path)
+                              for data_format in INSTANCE_FORMATS) else 'labels'
 
 
 @contextmanager
@@ -117,7 +122,7 @@ def opened(args: argparse.Namespace, kind: Kind | None, report: Report) -> Itera
     written = None
     keep_options(args)
     if args.data:
-        written = _open_door(args, kind, report)
+        written = _open_format(args, kind, report)
     elif args.coco:
         written = open_files(args, report)
     elif args.masks:
@@ -127,15 +132,17 @@ def opened(args: argparse.Namespace, kind: Kind | None, report: Report) -> Itera
         shutil.rmtree(written)
 
 
-def _open_door(args: argparse.Namespace, kind: Kind | None, report: Report) -> Path | None:
-    """Open the door for ``--data``; returns the folder of a conversion that was written."""
-    door = recognise(args.data[0], kind or kind_of(args.data[0]))
+def _open_format(args: argparse.Namespace, kind: Kind | None, report: Report) -> Path | None:
+    """Read the dataset of ``--data``; returns the folder of a conversion that was written."""
+    data_format = recognise(args.data[0], kind or kind_of(args.data[0]))
     for path in args.data[1:]:
-        if recognise(path, door.kind) is not door:
-            raise UserError(f'{args.data[0]} and {path} must have the same form, got {door.name} '
-                            f'and {recognise(path, door.kind).name}')
-    if door.kind == 'instances' and (args.zero or args.suffixes or args.colours or args.ignore_255):
+        if recognise(path, data_format.kind) is not data_format:
+            raise UserError(
+                f'{args.data[0]} and {path} must have the same form, got {data_format.name} '
+                f'and {recognise(path, data_format.kind).name}')
+    if data_format.kind == 'instances' and (args.zero or args.suffixes or args.colours
+                                            or args.ignore_255):
         raise UserError('--zero, --suffixes, --colours and --ignore-255 are for label maps, and '
                         f'{args.data[0]} has instances')
-    report.remark(f'{args.data[0]} is read as {door.name}')
-    return door.open(args, report)
+    report.remark(f'{args.data[0]} is read as {data_format.name}')
+    return data_format.open(args, report)

@@ -1,4 +1,4 @@
-"""Doors for instances, which detectors take: each form becomes two COCO files."""
+"""Formats of instances, which detectors take: each becomes two COCO files."""
 from __future__ import annotations
 
 import argparse
@@ -17,7 +17,7 @@ from ..validation.validation_report import Report
 from .coco_folders import is_coco, read_coco, read_file
 from .coco_repairs import align_categories, fill_masks
 from .conversion import convert_once, describe_split, split_images
-from .data_format import Door
+from .data_format import DataFormat
 from .instance_records import ALL, Reading, above_images, report_skipped
 from .labelme import is_labelme, read_labelme
 from .voc import is_voc, read_voc
@@ -175,9 +175,9 @@ def _named(args: argparse.Namespace) -> str:
     return ' and '.join(map(str, args.data or args.coco))
 
 
-INSTANCE_DOORS = tuple(
-    Door(name, 'instances', layout, recognises, partial(open_instances, name, read))
-    for name, layout, recognises, read in (
+INSTANCE_FORMATS = tuple(
+    DataFormat(name, 'instances', layout, detect, partial(open_instances, name, read))
+    for name, layout, detect, read in (
         ('COCO',
          'annotations/*train*.json and *val*.json; or train/, valid/ with a JSON file each; '
          'or one JSON file', is_coco, read_coco),

@@ -1,4 +1,4 @@
-"""Doors for label maps, which segmenters take."""
+"""Formats of label maps, which segmenters take."""
 from __future__ import annotations
 
 import argparse
@@ -9,17 +9,16 @@ from pathlib import Path
 
 from colonnade.common.errors import UserError
 
-from ..validation.image_files import labels_of
+from ..validation.image_files import labels_of, read_labels
 from ..validation.label_map_files import IGNORED
 from ..validation.validation_report import Report
 from . import cityscapes, labelme_label_maps, roboflow_masks, voc_label_maps
 from .color_masks import ColourReader, table_for
-from .data_format import Door
+from .data_format import DataFormat
 from .label_folders import Pair, find_folders, left_for_tests
 from .label_sets import LabelSet, sources_of, use
 from .labelme import is_labelme
 from .roboflow_masks import renumbering
-from .single_channel import read_labels
 
 Finder = Callable[[argparse.Namespace, Report], LabelSet]
 
@@ -171,32 +170,32 @@ def _refuse(args: argparse.Namespace, form: str, *options: str) -> None:
             raise UserError(f'--{option} has no effect: {form} says it')
 
 
-def _door(name: str, layout: str, recognises: Callable[[Path], bool], find: Finder) -> Door:
-    return Door(name, 'labels', layout, recognises, partial(open_labels, find))
+def _format(name: str, layout: str, detect: Callable[[Path], bool], find: Finder) -> DataFormat:
+    return DataFormat(name, 'labels', layout, detect, partial(open_labels, find))
 
 
 def _is_only_folders(root: Path) -> bool:
     """Whether there are folders of images and of label maps, and no other form."""
-    if any(door.recognises(root) for door in _SPECIAL):
+    if any(data_format.detect(root) for data_format in _SPECIAL):
         return False
     try:
         return bool(find_folders(root))
-    except ValueError:  # several folders may be meant, which is said when the door is opened
+    except ValueError:  # several folders may be meant, which is said when it is read
         return True
 
 
 _SPECIAL = (
-    _door('Cityscapes', 'leftImg8bit/{train,val}/ and gtFine/{train,val}/',
-          lambda root: bool(cityscapes.folders_of(root)), _cityscapes),
-    _door('Pascal VOC', 'JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/*.txt',
-          lambda root: bool(voc_label_maps.lists_of(root)), _voc),
-    _door("Roboflow's semantic masks", 'train/ and valid/ with *_mask.png and _classes.csv',
-          lambda root: bool(roboflow_masks.folders_of(root)), _roboflow),
-    _door('LabelMe', '*.json beside images, one an image', is_labelme, _labelme),
+    _format('Cityscapes', 'leftImg8bit/{train,val}/ and gtFine/{train,val}/',
+            lambda root: bool(cityscapes.folders_of(root)), _cityscapes),
+    _format('Pascal VOC', 'JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/*.txt',
+            lambda root: bool(voc_label_maps.lists_of(root)), _voc),
+    _format("Roboflow's semantic masks", 'train/ and valid/ with *_mask.png and _classes.csv',
+            lambda root: bool(roboflow_masks.folders_of(root)), _roboflow),
+    _format('LabelMe', '*.json beside images, one an image', is_labelme, _labelme),
 )
-LABEL_DOORS: tuple[Door, ...] = (
+LABEL_MAP_FORMATS: tuple[DataFormat, ...] = (
     *_SPECIAL,
-    _door(
+    _format(
         'images and label maps',
         'images/ and masks/ (or labels/, annotations/ ...), perhaps with train/ and val/; or '
         'train/, train_labels/, val/ and val_labels/; if masks are in colours, with a table',

@@ -37,10 +37,10 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class LabelSet:
-    """What a door finds.
+    """Label maps as the reader of a format finds them.
 
     Attributes:
-        form: The door's name.
+        form: Name of the format.
         parts: Training and validation, or one to split.
         suffixes: Ends of the names of images and label maps; needed for lists.
         lists: Text files that name the images of both parts.

@@ -13,10 +13,10 @@ from colonnade.runtime.images import SUFFIXES
 
 from ..custom.label_maps import IGNORED
 from ..data_index import DataIndex
+from ..validation.image_files import read_labels
 from ..validation.validation_report import Report, repeated, shown
 from .instance_records import split_folders
 from .label_sets import LabelSet
-from .single_channel import read_labels
 
 CLASSES, MASK_END = '_classes.csv', '_mask.png'
 

@@ -193,6 +193,11 @@ def check_instances(ann_file: Path,
         whole[kind], known[kind] = whole_entries(
             content[kind], kind, fields, ann_file, report,
             partial(_effect, kind=kind, known=known, usage=usage))
+    for kind in FIELDS:
+        if number := len(content[kind]) - len(whole[kind]):
+            text = f'{ann_file}: {number} of {len(content[kind])} entries of {kind} were checked ' \
+                   'for their keys and values alone, some of which are missing or wrong'
+            report.add(Finding('skipped-check', text, (str(ann_file), )))
     lost_ids = {kind for kind in FIELDS if not all(map(_has_id, content[kind]))}
     for name in repeated(category['name'] for category in whole['categories']):
         text = f'{ann_file}: categories: more than one is named {name!r}'
@@ -355,7 +360,7 @@ def _annotation_faults(annotation: dict, image: dict | None, name: str | None,
     if not usage.masks:
         return
     used = image is not None and name is not None and usage.uses(name)
-    effect: Effect = 'sample' if used and not _left_out(annotation, image) else 'none'
+    effect: Effect = 'sample' if used and not why_left_out(annotation, image) else 'none'
     mask = annotation.get('segmentation')
     if not mask:
         text = 'has no segmentation (--boxes trains boxes alone)'
@@ -369,11 +374,11 @@ def _annotation_faults(annotation: dict, image: dict | None, name: str | None,
             yield Finding('wrong-segmentation', fault, effect=effect)
 
 
-def _left_out(annotation: dict, image: dict | None) -> tuple[str, str] | None:
+def why_left_out(annotation: dict, image: dict | None) -> tuple[str, str] | None:
     """Return the rule and reason by which mmdet leaves an annotation out, if it does."""
-    left, top, width, height = box = annotation['bbox']
     if annotation.get('ignore'):
         return 'not-trained', 'it is marked to be ignored'
+    left, top, width, height = box = annotation['bbox']
     if width < 1 or height < 1 or annotation['area'] <= 0:
         return 'empty-box', f'empty, box {box}, area {annotation["area"]}'
     if image and (min(left + width, top + height) <= 0 or left >= image['width']
@@ -387,7 +392,7 @@ def _remarks(annotation: dict, image: dict, usage: Usage) -> tuple[list[Finding]
     """What mmdet does with a sound annotation in silence, and whether it trains with it."""
     mask = annotation.get('segmentation') if usage.masks else None
     polygons = [is_polygon(polygon) for polygon in mask] if isinstance(mask, list) else [True]
-    why = _left_out(annotation, image)
+    why = why_left_out(annotation, image)
     if not why and not any(polygons):
         why = 'few-points', 'no polygon of at least three points'
     elif not why and usage.polygons_alone and isinstance(mask, dict) and \

@@ -253,6 +253,13 @@ def decoded_size(path: Path) -> tuple[int, int]:
     return width, height
 
 
+def read_labels(mask: Path, size: tuple[int, int]) -> np.ndarray:
+    """Return the label map ``(H, W)``, uint8, of an image; raise what :func:`labels_of` does."""
+    labels_of(mask, size)
+    with opened(mask) as image:
+        return np.asarray(image).astype(np.uint8)
+
+
 def labels_of(mask: Path | BytesIO, size: tuple[int, int] | None) -> frozenset[int]:
     """The values in the label map of an image of ``size`` (width, height), if that is known.
 

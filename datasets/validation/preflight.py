@@ -54,7 +54,7 @@ def check_before_training(cfg: Config, *, skip: bool) -> None:
         report = Report.from_json(each['report'])
         may_skip = skip and each['split'] == 'train'
         for finding in report.findings:
-            if finding.rule == 'partly-checked':
+            if finding.rule in ('partly-checked', 'skipped-check'):
                 print_log(f'{finding.message}. {ADVICE}', logger='current')
         stop += lines_of(report, each['name'], 'loading', *(() if may_skip else ('sample', )))
         warn += lines_of(report, each['name'], 'meaning', *(('sample', ) if may_skip else ()))

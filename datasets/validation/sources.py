@@ -59,6 +59,10 @@ class Source:
         """``backend_args`` of the data set."""
         return self.dataset.get('backend_args')
 
+    def skip(self, what: str) -> None:
+        """Note which checks are not made because of what was found before."""
+        self.report.add(Finding('skipped-check', f'{self.name}: {what}'))
+
     @property
     def is_coco(self) -> bool:
         """Whether it reads a file in COCO's form as mmdet's CocoDataset does, all of it."""
@@ -124,6 +128,7 @@ def check_source(cfg: Config, source: Source, depth: Depth) -> None:
         if is_readable(path, source.settings) and not exists(path, source.settings):
             source.report.add(Finding('missing-data', f'there is no {path}', (path, )))
     if source.report.num_faults:
+        source.skip('no file was opened, because not all of its files and folders exist')
         return
     labels = labels_of_dataset(cfg, source.dataset)
     if not depth.whole:
@@ -217,8 +222,10 @@ def check_coco(source: Source, depth: Depth) -> None:
     except OSError as error:
         text = f'{ann_file} cannot be read: {error}'
         report.add(Finding('unreadable-annotations', text, (ann_file, )))
+        source.skip('no image was looked at')
         return
     if content is None:
+        source.skip(f'{ann_file} was not read, and no image was looked at')
         return
     source.num_images, source.num_annotations = len(content['images']), len(content['annotations'])
     used = used_images(content, source)

@@ -56,7 +56,7 @@ def look_at_data(args: argparse.Namespace,
     """What the data set is; None if it cannot be used.
 
     Args:
-        args: After :func:`.data_options.complete_data_options`; changed if a door opens for them.
+        args: After :func:`.data_options.complete_data_options`; changed if a format is read.
         report: Takes what is wrong.
         masks: Whether to use the segmentations of a COCO file.
         filter_cfg: Which of its images mmdet leaves out of training.

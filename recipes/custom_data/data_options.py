@@ -90,7 +90,7 @@ def complete_data_options(args: argparse.Namespace) -> None:
         ValueError: If the options are not enough, or name a class twice.
     """
     args.classes = names_of_classes(args.classes)
-    if args.data:  # a door sets the rest
+    if args.data:  # the format's reader sets the rest
         return
     args.images = folders_of_images(args)
     if args.masks and len(args.masks) == 1 and args.split is None:
