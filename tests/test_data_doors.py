@@ -17,8 +17,8 @@ from helpers.drawn_data import SHORT, assert_said, coco_content, draw_image, fau
 from helpers.foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
 
 from colonnade.common.errors import UserError
-from colonnade.datasets.formats.format_detection import recognise
-from colonnade.datasets.validation.preflight import looked_at
+from colonnade.datasets.formats.format_detection import detect_format
+from colonnade.datasets.validation.preflight import check_sources
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.reading import read_config
 
@@ -87,7 +87,7 @@ def test_its_config_is_written(form: str, drawn: Parts, tmp_path: Path, run_tool
 def test_a_segmenter_needs_label_maps(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     with pytest.raises(ValueError, match='is read as YOLO, which has instances, for a detector'):
-        recognise(tmp_path / 'set', 'labels')
+        detect_format(tmp_path / 'set', 'labels')
 
 
 def test_two_folders_with_other_classes(drawn: Parts, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_conversion_is_used_again(drawn: Parts, tmp_path: Path) -> None:
 
 def found_before_training(config: Path) -> list[str]:
     """What a training says of its data before it starts."""
-    reports = [Report.from_json(each['report']) for each in looked_at(read_config(config))]
+    reports = [Report.from_json(each['report']) for each in check_sources(read_config(config))]
     return [found.message for report in reports for found in report.findings
             if found.rule != 'partly-checked']  # yapf: disable
 
@@ -339,9 +339,9 @@ def test_folders_that_are_not_recognised(names: list[str], says: str, tmp_path: 
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(texts.get(name, texts[Path(name).suffix]))
     with pytest.raises(ValueError, match='(?s)' + re.escape(says)):
-        recognise(tmp_path, 'instances')
+        detect_format(tmp_path, 'instances')
     with pytest.raises(FileNotFoundError, match='--data: there is no'):
-        recognise(tmp_path / 'no', 'instances')
+        detect_format(tmp_path / 'no', 'instances')
 
 
 @pytest.mark.parametrize('named, meant', [
@@ -359,13 +359,13 @@ def test_the_folder_above_or_below(named: str, meant: str, drawn: Parts, tmp_pat
     (tmp_path / 'yolo/data.yaml').unlink()
     (tmp_path / 'yolo/classes.txt').write_text('disc\nsquare\n')
     with pytest.raises(ValueError, match=re.escape(f'Did you mean {meant}?')):
-        recognise(Path(named), 'instances')
+        detect_format(Path(named), 'instances')
 
 
 def test_an_archive(tmp_path: Path) -> None:
     (tmp_path / 'set.zip').write_bytes(b'PK')
     with pytest.raises(ValueError, match='set.zip is an archive: unpack it, and name the folder'):
-        recognise(tmp_path / 'set.zip', 'instances')
+        detect_format(tmp_path / 'set.zip', 'instances')
 
 
 @pytest.mark.parametrize('arguments, says', [

@@ -13,7 +13,7 @@ from helpers.drawn_data import (CLASSES, HEIGHT, WIDTH, assert_said, change, coc
                                 draw_image, draw_instances, faults_of, leaf, remove)
 from mmengine.config import Config
 
-from colonnade.datasets.validation.coco_files import Usage, check_instances, headers_in
+from colonnade.datasets.validation.coco_files import Usage, check_headers, check_instances
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.recipes.custom_data.config_creation import look_at_data
 from colonnade.tools.command_line import add_data_arguments
@@ -32,7 +32,11 @@ def report_of(annotation: dict[str, Any], folder: Path, evaluated: bool = False)
     content['annotations'][0].update(annotation)
     report = Report()
     check_instances(
-        Path('a.json'), content, report, look=headers_in(folder), usage=Usage(evaluated=evaluated))
+        Path('a.json'),
+        content,
+        report,
+        look=check_headers(folder),
+        usage=Usage(evaluated=evaluated))
     return report
 
 

@@ -38,7 +38,7 @@ def main() -> None:
     args = parse_args()
     with user_errors('check_config'):
         args.config = find_config(args.config)
-        from colonnade.datasets.validation.dataset_report import counted
+        from colonnade.datasets.validation.dataset_report import format_count
         from colonnade.recipes.config_report import examine, write  # takes seconds
         found = examine(
             args.config, data_root=args.data_root, cfg_options=args.cfg_options, step=args.step)
@@ -50,7 +50,7 @@ def main() -> None:
         print(f'{finding.severity}: {finding}')
     errors = sum(finding.severity == 'error' for finding in found)
     warnings = sum(finding.severity == 'warning' for finding in found)
-    print(f'{args.config}: {counted(errors, "error")}, {counted(warnings, "warning")}')
+    print(f'{args.config}: {format_count(errors, "error")}, {format_count(warnings, "warning")}')
     if errors:
         sys.exit(1)
 

@@ -45,8 +45,8 @@ def main() -> None:
     args = parse_args()
     with user_errors('make_shards'):
         if args.verify:
-            from colonnade.datasets.shards.shard_verification import verify  # takes seconds
-            print(f'{args.out}: {described(verify(args.out))}; all are what was written')
+            from colonnade.datasets.shards.shard_verification import verify_shards  # takes seconds
+            print(f'{args.out}: {described(verify_shards(args.out))}; all are what was written')
             return
         args.config = find_config(args.config)
         from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards

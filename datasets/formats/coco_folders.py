@@ -9,8 +9,8 @@ from typing import Any
 from colonnade.common.name_lists import format_names
 
 from ..data_index import DataIndex, name_sources
-from ..validation.coco_files import (CONVERTED_FROM, FIELDS, Usage, check_instances, headers_in,
-                                     load_coco, whole_entries)
+from ..validation.coco_files import (CONVERTED_FROM, FIELDS, Usage, check_headers, check_instances,
+                                     find_whole_entries, load_coco)
 from ..validation.validation_report import Report
 from .coco_repairs import Repairer, fill_masks
 from .instance_records import ALL, SPLITS, Reading, any_case, split_folders
@@ -23,18 +23,18 @@ OTHER_TASKS = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info'
 def is_coco(path: Path) -> bool:
     """Whether there is a JSON file of COCO's form in the folder, in annotations/ or below."""
     if path.is_file():
-        return path.suffix.lower() == '.json' and bool(_keys_of(path) - {b'shapes'})
+        return path.suffix.lower() == '.json' and bool(_find_keys(path) - {b'shapes'})
     return bool(_annotation_files(path))
 
 
 def _looks_like_coco(file: Path) -> bool:
     """Whether a file has images and annotations, or a large one a key of COCO's form."""
-    keys, wanted = _keys_of(file), {b'images', b'annotations'}
+    keys, wanted = _find_keys(file), {b'images', b'annotations'}
     is_large = bool(keys) and file.stat().st_size > PROBE
     return b'shapes' not in keys and (is_large or keys >= wanted)
 
 
-def _keys_of(file: Path) -> set[bytes]:
+def _find_keys(file: Path) -> set[bytes]:
     """The keys of COCO's and LabelMe's forms that a file's beginning has."""
     try:
         with file.open('rb') as handle:
@@ -58,7 +58,7 @@ def read_coco(path: Path, reading: Reading) -> dict[str, DataIndex]:
                 'with --coco')
         elif split == 'test':
             reading.lose('file of the test part is left for tests', reading.source(files[0]))
-        elif part := read_file(files[0], None, reading, masks=not reading.boxes_only):
+        elif part := read_coco_file(files[0], None, reading, masks=not reading.boxes_only):
             parts[split] = part
     return parts
 
@@ -77,22 +77,22 @@ def _annotation_files(path: Path) -> dict[str, list[Path]]:
     for folder in (path / 'annotations', path):
         for file in sorted(folder.glob(any_case('.json'))):
             if not file.name.startswith(OTHER_TASKS) and _looks_like_coco(file):
-                found.setdefault(_split_of(file.stem), []).append(file)
+                found.setdefault(_find_split(file.stem), []).append(file)
         if found:
             return found
     return found
 
 
-def _split_of(stem: str) -> str:
+def _find_split(stem: str) -> str:
     """The part that a name tells: ``instances_val2017`` is of ``val``."""
     words = re.findall('[a-z]+', stem.lower())
     return next((split for split, names in SPLITS.items() if set(names) & set(words)), ALL)
 
 
-def read_file(file: Path,
-              images: Path | None,
-              reading: Reading,
-              masks: bool = True) -> DataIndex | None:
+def read_coco_file(file: Path,
+                   images: Path | None,
+                   reading: Reading,
+                   masks: bool = True) -> DataIndex | None:
     """Read one COCO file and find its folder of images; repair what can be repaired.
 
     Args:
@@ -105,7 +105,7 @@ def read_file(file: Path,
     content = load_coco(file, reading.report, takes_bom=True)
     if content is None:
         return None
-    located = _located(file, images, content['images'], reading)
+    located = _locate_images(file, images, content['images'], reading)
     if located is None:
         return None
     folder, entries = located
@@ -127,7 +127,7 @@ def read_file(file: Path,
             if isinstance(entry, dict) and CONVERTED_FROM in entry:  # and has a new ID
                 entry[CONVERTED_FROM] = str(reading.root / entry[CONVERTED_FROM])
         usage = Usage(masks=masks)
-        check_instances(file, content, reading.report, look=headers_in(folder), usage=usage)
+        check_instances(file, content, reading.report, look=check_headers(folder), usage=usage)
         return None
     used = {annotation['category_id'] for annotation in content['annotations']}
     unused = [
@@ -154,12 +154,12 @@ def _is_whole(file: Path, content: dict[str, list]) -> bool:
     """Return True if all entries have what they need, and no two of a kind one ID."""
     report = Report()
     for kind, fields in FIELDS.items():
-        whole_entries(content[kind], kind, fields, file, report)
+        find_whole_entries(content[kind], kind, fields, file, report)
     return not report.num_faults
 
 
-def _located(file: Path, images: Path | None, entries: list[dict],
-             reading: Reading) -> tuple[Path, list[dict]] | None:
+def _locate_images(file: Path, images: Path | None, entries: list[dict],
+                   reading: Reading) -> tuple[Path, list[dict]] | None:
     """The folder of a file's images, and their entries, with slashes for Windows' backslashes.
 
     Args:
@@ -180,7 +180,7 @@ def _located(file: Path, images: Path | None, entries: list[dict],
         return None
     names = [name for name in names if '\\' in name][:PROBES] or names[:PROBES]
     name = names[0]
-    ways = [images] if images else _folders_of_images(file)
+    ways = [images] if images else _guess_image_folders(file)
     for way in ways:  # a folder, also where names are absolute
         if way.is_dir() and any((way / name).is_file() for name in names):
             return way, entries
@@ -204,11 +204,11 @@ def _with_slashes(entry: Any) -> Any:
     return entry
 
 
-def _folders_of_images(file: Path) -> list[Path]:
+def _guess_image_folders(file: Path) -> list[Path]:
     """Where the images of a file may be."""
     words = re.sub('^instances_', '', file.stem)
     root = file.parent.parent if file.parent.name == 'annotations' else file.parent
-    names = SPLITS.get(_split_of(file.stem), ())
+    names = SPLITS.get(_find_split(file.stem), ())
     ways = [
         parent / name for parent in (root, root / 'images', file.parent)
         for name in (words, *names, '.', 'JPEGImages')

@@ -16,10 +16,10 @@ import numpy as np
 from ..data_index import DataIndex
 from ..rle import encode_segmentation, get_area, get_box
 from ..validation.coco_files import (BOX, CONVERTED_FROM, FIELDS, FLAG, NUMBER, SIDE, SINGULAR,
-                                     WHOLE, headers_in)
+                                     WHOLE, check_headers)
 from ..validation.image_files import image_size, reading_fault
 from ..validation.segmentations import are_numbers, is_polygon, is_size, segmentation_fault
-from ..validation.validation_report import repeated
+from ..validation.validation_report import find_repeated
 from .instance_records import Reading, box_around
 
 Entry = dict[str, Any]
@@ -64,11 +64,11 @@ class Repairer:
     def repair_ids(self) -> None:
         """Make IDs integers, each of one annotation, and let references follow them."""
         for kind, key in (('images', 'image_id'), ('categories', 'category_id')):
-            self._number(kind, key)
+            self._number_ids(kind, key)
         annotations = self.entries['annotations']
-        ids = [_whole(entry.get('id')) for entry in annotations]
+        ids = [_parse_integer(entry.get('id')) for entry in annotations]
         numbers = [number for number in ids if isinstance(number, int)]
-        if len(numbers) < len(ids) or 0 in numbers or repeated(numbers) or not all(
+        if len(numbers) < len(ids) or 0 in numbers or find_repeated(numbers) or not all(
                 map(WHOLE.holds, numbers)):
             what = 'IDs of annotations, missing, used twice or 0: numbered from 1'
             ids = list(range(1, 1 + len(annotations)))
@@ -80,16 +80,16 @@ class Repairer:
                 entry.setdefault(CONVERTED_FROM, self.name('annotations', entry))
                 entry['id'] = number
 
-    def _number(self, kind: str, key: str) -> None:
+    def _number_ids(self, kind: str, key: str) -> None:
         """Make IDs of images or categories integers: their own, or new ones if they are names."""
-        keys = {_whole(entry.get('id')) for entry in self.entries[kind]} - {None}
+        keys = {_parse_integer(entry.get('id')) for entry in self.entries[kind]} - {None}
         names = sorted(name for name in keys if isinstance(name, str))
         first = 1 + max((number for number in keys if isinstance(number, int)), default=0)
         new = {name: number for number, name in enumerate(names, first)}
         for owner, id_key in ((kind, 'id'), ('annotations', key)):
             for entry in self.entries[owner]:
                 was = entry.get(id_key)
-                found = _whole(was)
+                found = _parse_integer(was)
                 number = new.get(found) if isinstance(found, str) else found
                 if number is not None and type(was) in (str, float):
                     if owner == kind:
@@ -103,7 +103,7 @@ class Repairer:
         unreadable = []
         for entry in self.entries['images']:
             said, name = (entry.get('width'), entry.get('height')), entry.get('file_name')
-            sides = tuple(map(_whole, said))
+            sides = tuple(map(_parse_integer, said))
             what = 'written as integers'
             if not all(map(SIDE.holds, sides)):
                 if not isinstance(name, str) or not folder.is_dir():
@@ -124,7 +124,7 @@ class Repairer:
             self._repair_segmentation(entry)
             self._repair_box(entry)
             if not NUMBER.holds(entry.get('area')):
-                shape = _shape_of(entry.get('segmentation'))
+                shape = _measure_mask(entry.get('segmentation'))
                 area = shape[1] if shape else None
                 if area is None and BOX.holds(entry.get('bbox')):
                     area = entry['bbox'][2] * entry['bbox'][3]
@@ -132,7 +132,7 @@ class Repairer:
                     entry['area'] = area
                     self.count('area of annotations: computed', 'annotations', entry)
             if entry.get('iscrowd') is None or not FLAG.holds(entry['iscrowd']):
-                flag = 0 if entry.get('iscrowd') is None else _whole(entry['iscrowd'])
+                flag = 0 if entry.get('iscrowd') is None else _parse_integer(entry['iscrowd'])
                 if flag in (0, 1):
                     what = 'missing, now 0' if entry.get('iscrowd') is None else 'written as 0 or 1'
                     entry['iscrowd'] = flag
@@ -162,12 +162,12 @@ class Repairer:
             return
         if isinstance(box, list) and len(box) == 4 and all(
                 isinstance(side, str) for side in box if not NUMBER.holds(side)):
-            sides = [side if NUMBER.holds(side) else _number(side) for side in box]
+            sides = [side if NUMBER.holds(side) else _parse_number(side) for side in box]
             if BOX.holds(sides):
                 entry['bbox'] = sides
                 self.count('bbox of annotations: written as numbers', 'annotations', entry)
                 return
-        if shape := _shape_of(entry.get('segmentation')):
+        if shape := _measure_mask(entry.get('segmentation')):
             entry['bbox'] = shape[0]
             self.count('bbox of annotations: computed from masks', 'annotations', entry)
 
@@ -211,7 +211,7 @@ class Repairer:
                 found.append((entry, f'{wrong[0]} must be {FIELDS["images"][wrong[0]].wanted}'))
             else:
                 images.append(entry)
-        found += [(entry, fault.message) for entry, fault in headers_in(folder)(images)]
+        found += [(entry, fault.message) for entry, fault in check_headers(folder)(images)]
         by_id = {entry['id']: entry for entry in images}
         categories = {_key(entry.get('id')) for entry in self.entries['categories']}
         for entry in self.entries['annotations']:
@@ -272,7 +272,9 @@ def align_categories(indices: Sequence[DataIndex], reading: Reading) -> None:
                 and WHOLE.holds(row.get('id')) for row in index.rows['categories']):
             return
     longest = max((index.classes for index in indices), key=len)  # of equals the first, training
-    if any(repeated(index.classes) or not set(index.classes) <= set(longest) for index in indices):
+    if any(
+            find_repeated(index.classes) or not set(index.classes) <= set(longest)
+            for index in indices):
         return
     for index in indices:
         if index.classes != longest:
@@ -300,7 +302,7 @@ def _annotation_fault(entry: Entry, image: Entry, categories: set[Any], masks: b
         if masks and mask else None
 
 
-def _shape_of(mask: Any) -> tuple[list[float], float] | None:
+def _measure_mask(mask: Any) -> tuple[list[float], float] | None:
     """Return box (left, top, width, height) and area of a mask; None if it is unusable."""
     if not mask or segmentation_fault(mask, None, True):
         return None
@@ -315,19 +317,19 @@ def _shape_of(mask: Any) -> tuple[list[float], float] | None:
     return [left, top, right - left, bottom - top], area
 
 
-def _whole(value: Any) -> int | str | None:
+def _parse_integer(value: Any) -> int | str | None:
     """Return an ID or side as an integer where it is one, a name as it is, and else None."""
     if isinstance(value, str):
         if re.fullmatch(r'0|-?[1-9]\d{0,17}', value):
             return int(value)
-        number = _number(value) if re.fullmatch(r'-?\d{1,15}\.0+', value) else None
+        number = _parse_number(value) if re.fullmatch(r'-?\d{1,15}\.0+', value) else None
         return value or None if number is None else int(number)
     if type(value) is float and value.is_integer():
         return int(value)
     return value if type(value) is int else None
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     """Return the finite number that a text holds; None if it holds none."""
     try:
         number = float(text)

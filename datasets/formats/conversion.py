@@ -28,7 +28,7 @@ OPTIONS = (*PATHS, 'split', 'split_seed', 'group', 'classes', 'zero', 'suffixes'
 
 def keep_options(args: argparse.Namespace) -> None:
     """Keep the options as they are before a conversion changes them."""
-    args.given = {key: getattr(args, key, None) for key in OPTIONS}
+    args.given = {key: vars(args).get(key) for key in OPTIONS}
 
 
 def _record_options(args: argparse.Namespace, folder: Path) -> dict[str, Any]:

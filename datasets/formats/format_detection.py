@@ -28,7 +28,7 @@ ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.bz2', '.xz', '.7z', '.rar')
 PARTS = {*sum(SPLITS.values(), ()), *IMAGES, *MASKS, 'imagesets', 'leftimg', 'bit', 'gtfine'}
 
 
-def recognise(path: Path, kind: Kind) -> DataFormat:
+def detect_format(path: Path, kind: Kind) -> DataFormat:
     """The form of a file or folder.
 
     Args:
@@ -46,20 +46,21 @@ def recognise(path: Path, kind: Kind) -> DataFormat:
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise UserError(f'{path} has more than one form: {_names(fitting)}. Keep one of them in '
-                        'the folder, or name the folder or file of one')
+        raise UserError(
+            f'{path} has more than one form: {_join_names(fitting)}. Keep one of them in '
+            'the folder, or name the folder or file of one')
     if path.suffix.lower() in ARCHIVES and path.is_file():
         raise UserError(f'{path} is an archive: unpack it, and name the folder')
-    seen = f'is read as {_names(found)}, which has {WHAT[found[0].kind]}' if found else \
-        _contents(path)
+    seen = f'is read as {_join_names(found)}, which has {WHAT[found[0].kind]}' if found else \
+        _describe_contents(path)
     forms = '\n'.join(f'  {data_format.name}: {data_format.layout}' for data_format in FORMATS
                       if data_format.kind == kind)
-    near = _recognised_near(path, kind)
+    near = _find_nearby(path, kind)
     advice = f'Did you mean {" or ".join(near)}?' if near else f'The forms are\n{forms}'
     raise UserError(f'{path} {seen}. Wanted: {WHAT[kind]}. {advice}')
 
 
-def _recognised_near(path: Path, kind: Kind) -> list[str]:
+def _find_nearby(path: Path, kind: Kind) -> list[str]:
     """Folders of known form that are within a folder, or that it is a part of by its name."""
     places = [path.parent] if path.is_file() else sorted(filter(Path.is_dir, path.iterdir()))
     while _is_part(path):
@@ -72,7 +73,7 @@ def _recognised_near(path: Path, kind: Kind) -> list[str]:
                 data_format for data_format in FORMATS
                 if data_format.kind == kind and data_format.detect(place)
             ]
-            names += [f'{place} ({_names(found)})'] * bool(found)
+            names += [f'{place} ({_join_names(found)})'] * bool(found)
     return names
 
 
@@ -81,11 +82,11 @@ def _is_part(path: Path) -> bool:
     return bool(words) and PARTS.issuperset(words)
 
 
-def _names(formats: list[DataFormat]) -> str:
+def _join_names(formats: list[DataFormat]) -> str:
     return ' and '.join(data_format.name for data_format in formats)
 
 
-def _contents(path: Path) -> str:
+def _describe_contents(path: Path) -> str:
     """What a folder looks like to somebody who does not know its form."""
     files = (path, path / 'annotations.xml', path / 'annotations/annotations.xml')
     if any(b'<annotations>' in start_of(file) for file in files):
@@ -98,14 +99,14 @@ def _contents(path: Path) -> str:
     return f'has no known form, it holds {format_names(names, 6) or "nothing"}'
 
 
-def kind_of(path: Path) -> Kind:
+def find_kind(path: Path) -> Kind:
     """What a data set has where a tool takes both: instances, if it has both."""
     return 'instances' if any(data_format.detect(path)
                               for data_format in INSTANCE_FORMATS) else 'labels'
 
 
 @contextmanager
-def opened(args: argparse.Namespace, kind: Kind | None, report: Report) -> Iterator[None]:
+def open_dataset(args: argparse.Namespace, kind: Kind | None, report: Report) -> Iterator[None]:
     """While open, the options are as if the user had named COCO files or label maps.
 
     A conversion of data with faults is removed at the end: it is of no use once they are mended.
@@ -134,12 +135,12 @@ def opened(args: argparse.Namespace, kind: Kind | None, report: Report) -> Itera
 
 def _open_format(args: argparse.Namespace, kind: Kind | None, report: Report) -> Path | None:
     """Read the dataset of ``--data``; returns the folder of a conversion that was written."""
-    data_format = recognise(args.data[0], kind or kind_of(args.data[0]))
+    data_format = detect_format(args.data[0], kind or find_kind(args.data[0]))
     for path in args.data[1:]:
-        if recognise(path, data_format.kind) is not data_format:
+        if detect_format(path, data_format.kind) is not data_format:
             raise UserError(
                 f'{args.data[0]} and {path} must have the same form, got {data_format.name} '
-                f'and {recognise(path, data_format.kind).name}')
+                f'and {detect_format(path, data_format.kind).name}')
     if data_format.kind == 'instances' and (args.zero or args.suffixes or args.colours
                                             or args.ignore_255):
         raise UserError('--zero, --suffixes, --colours and --ignore-255 are for label maps, and '

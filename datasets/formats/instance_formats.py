@@ -14,7 +14,7 @@ from colonnade.common.errors import UserError
 
 from ..data_index import DataIndex, share_classes
 from ..validation.validation_report import Report
-from .coco_folders import is_coco, read_coco, read_file
+from .coco_folders import is_coco, read_coco, read_coco_file
 from .coco_repairs import align_categories, fill_masks
 from .conversion import convert_once, describe_split, split_images
 from .data_format import DataFormat
@@ -57,12 +57,12 @@ def open_instances(form: str, read: Reader, args: argparse.Namespace,
     if report.num_faults:
         return None
     if len(paths) == 1:
-        return _convert(form, found[0], args, reading)
+        return _convert_instances(form, found[0], args, reading)
     sides = {
         side: _only(*one)
         for side, one in zip(SIDES, zip(paths, found, strict=True), strict=True)
     }
-    return _convert(form, sides, args, reading)
+    return _convert_instances(form, sides, args, reading)
 
 
 def open_files(args: argparse.Namespace, report: Report) -> Path | None:
@@ -72,12 +72,12 @@ def open_files(args: argparse.Namespace, report: Report) -> Path | None:
     reading = Reading(Path(root), report, skips_bad_data=args.on_bad_data == 'skip')
     sides = SIDES if len(files) == 2 else (ALL, )
     indices = {
-        side: read_file(file, images, reading, masks=not args.boxes)
+        side: read_coco_file(file, images, reading, masks=not args.boxes)
         for side, file, images in zip(sides, files, args.images[:len(files)], strict=True)
     }
     if report.num_faults:
         return None
-    return _convert('COCO', {
+    return _convert_instances('COCO', {
         side: index
         for side, index in indices.items() if index
     }, args, reading)
@@ -90,8 +90,8 @@ def _only(path: Path, indices: dict[str, DataIndex]) -> DataIndex:
     return next(iter(indices.values()))
 
 
-def _convert(form: str, indices: dict[str, DataIndex], args: argparse.Namespace,
-             reading: Reading) -> Path | None:
+def _convert_instances(form: str, indices: dict[str, DataIndex], args: argparse.Namespace,
+                       reading: Reading) -> Path | None:
     """Split the data if they are one part, write them if needed, and set the options."""
     share_classes(indices.values())
     found = list(indices.values())

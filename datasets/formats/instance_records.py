@@ -38,9 +38,9 @@ class Reading:
         root: The folder that sources are named from.
         report: Takes faults.
         lost: What COCO's form cannot hold, or is not used, and how often.
-        listings: Images of folders by their stems, for :func:`~.image_pairing.image_of`.
+        listings: Images of folders by their stems, for :func:`~.image_pairing.find_image`.
         faults: Those that were reported.
-        owners: Images that :func:`~.image_pairing.image_of` found, and the annotations of each.
+        owners: Images that :func:`~.image_pairing.find_image` found, and the annotations of each.
         paths: All that ``--data`` names.
         skips_bad_data: Whether samples that cannot be used are left out, not reported as faults.
         boxes_only: Whether masks are not used.
@@ -109,7 +109,7 @@ class Reading:
         """Lines of a text file without blanks at their ends; none, and a fault, if it is none."""
         self.tables.add(file)
         try:
-            return [line.strip() for line in text_of(file).rstrip().splitlines()]
+            return [line.strip() for line in read_text(file).rstrip().splitlines()]
         except (OSError, ValueError) as error:
             self.fault(file, f'cannot be read: {error}')
             return []
@@ -209,7 +209,7 @@ def files_below(folder: Path,
     return sorted(found)
 
 
-def text_of(file: Path) -> str:
+def read_text(file: Path) -> str:
     """The text of a file in UTF-8, with or without a byte order mark.
 
     Raises:
@@ -226,7 +226,7 @@ def box_around(polygons: Iterable[Sequence[float]]) -> tuple[float, float, float
     return min(xs), min(ys), max(xs), max(ys)
 
 
-def is_finite(values: Iterable[float]) -> bool:
+def are_finite(values: Iterable[float]) -> bool:
     """Whether there is no NaN and no infinity among numbers."""
     try:
         return all(map(math.isfinite, values))

@@ -15,8 +15,8 @@ from ..validation.validation_report import Report
 from . import cityscapes, labelme_label_maps, roboflow_masks, voc_label_maps
 from .color_masks import ColourReader, table_for
 from .data_format import DataFormat
-from .label_folders import Pair, find_folders, left_for_tests
-from .label_sets import LabelSet, sources_of, use
+from .label_folders import Pair, find_folders, find_test_folders
+from .label_sets import LabelSet, convert_label_set, pair_files
 from .labelme import is_labelme
 from .roboflow_masks import renumbering
 
@@ -40,7 +40,7 @@ def open_labels(find: Finder, args: argparse.Namespace, report: Report) -> Path 
     """
     if args.boxes:
         raise UserError('--boxes is for detectors')
-    return use(find(args, report), args, report)
+    return convert_label_set(find(args, report), args, report)
 
 
 def open_folders(args: argparse.Namespace, report: Report) -> Path | None:
@@ -54,28 +54,31 @@ def open_folders(args: argparse.Namespace, report: Report) -> Path | None:
             return None
         for text in own.remarks:
             report.remark(text)
-    return use(found, args, report)
+    return convert_label_set(found, args, report)
 
 
 def _cityscapes(args: argparse.Namespace, report: Report) -> LabelSet:
     _refuse(args, 'Cityscapes', 'classes', 'zero', 'colours', 'suffixes')
-    return cityscapes.label_set(
-        [pair for root in args.data for pair in cityscapes.folders_of(root)], report)
+    return cityscapes.read_cityscapes(
+        [pair for root in args.data for pair in cityscapes.find_cityscapes_folders(root)], report)
 
 
 def _roboflow(args: argparse.Namespace, report: Report) -> LabelSet:
     _refuse(args, "Roboflow's masks", 'classes', 'zero', 'colours', 'suffixes')
     _remark_on_tests(args.data, report)
-    return roboflow_masks.label_set(
-        [folder for root in args.data for folder in roboflow_masks.folders_of(root)], report)
+    return roboflow_masks.read_roboflow(
+        [folder for root in args.data for folder in roboflow_masks.find_roboflow_folders(root)],
+        report)
 
 
 def _labelme(args: argparse.Namespace, report: Report) -> LabelSet:
     _refuse(args, 'LabelMe', 'colours', 'suffixes')
     _remark_on_tests(args.data, report)
-    folders = [folder for root in args.data for folder in labelme_label_maps.folders_of(root)]
+    folders = [
+        folder for root in args.data for folder in labelme_label_maps.find_labelme_folders(root)
+    ]
     classes, args.classes = args.classes, None
-    return labelme_label_maps.label_set(
+    return labelme_label_maps.read_labelme_label_maps(
         folders, classes, args.zero, report, skips_bad_data=args.on_bad_data == 'skip')
 
 
@@ -88,7 +91,7 @@ def _voc(args: argparse.Namespace, report: Report) -> LabelSet:
     table = table_for(args.colours, [root], masks, report) if masks else None
     if table:
         _refuse(args, 'the table of colours', 'classes', 'zero')
-    return voc_label_maps.label_set(root, voc_label_maps.lists_of(root), table, report)
+    return voc_label_maps.read_voc_label_maps(root, voc_label_maps.find_lists(root), table, report)
 
 
 def _folders(args: argparse.Namespace, report: Report) -> LabelSet:
@@ -99,7 +102,7 @@ def _folders(args: argparse.Namespace, report: Report) -> LabelSet:
 
 def _remark_on_tests(roots: Sequence[Path], report: Report) -> None:
     for root in roots:
-        for folder in left_for_tests(root):
+        for folder in find_test_folders(root):
             report.remark(f'{folder} is left for tests')
 
 
@@ -107,7 +110,7 @@ def _of_folders(pairs: list[Pair], args: argparse.Namespace, roots: Sequence[Pat
                 report: Report) -> LabelSet:
     """Label maps as they are, or to be made of colours."""
     form = 'images and label maps'
-    parts, suffixes = sources_of(
+    parts, suffixes = pair_files(
         pairs,
         args.suffixes and tuple(args.suffixes),
         report,
@@ -166,7 +169,7 @@ def _two_values(sources: Sequence[Path], args: argparse.Namespace) -> tuple[int,
 def _refuse(args: argparse.Namespace, form: str, *options: str) -> None:
     """Raise a ValueError if an option is given that the form decides itself."""
     for option in options:
-        if getattr(args, option) is not None:
+        if vars(args)[option] is not None:
             raise UserError(f'--{option} has no effect: {form} says it')
 
 
@@ -186,11 +189,11 @@ def _is_only_folders(root: Path) -> bool:
 
 _SPECIAL = (
     _format('Cityscapes', 'leftImg8bit/{train,val}/ and gtFine/{train,val}/',
-            lambda root: bool(cityscapes.folders_of(root)), _cityscapes),
+            lambda root: bool(cityscapes.find_cityscapes_folders(root)), _cityscapes),
     _format('Pascal VOC', 'JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/*.txt',
-            lambda root: bool(voc_label_maps.lists_of(root)), _voc),
+            lambda root: bool(voc_label_maps.find_lists(root)), _voc),
     _format("Roboflow's semantic masks", 'train/ and valid/ with *_mask.png and _classes.csv',
-            lambda root: bool(roboflow_masks.folders_of(root)), _roboflow),
+            lambda root: bool(roboflow_masks.find_roboflow_folders(root)), _roboflow),
     _format('LabelMe', '*.json beside images, one an image', is_labelme, _labelme),
 )
 LABEL_MAP_FORMATS: tuple[DataFormat, ...] = (

@@ -18,7 +18,7 @@ from colonnade.common.progress import Progress
 
 from ..custom.file_pairs import Listing, find_pairs, find_suffixes, list_files
 from ..custom.label_map_datasets import report_empty_folders
-from ..custom.label_maps import IGNORED, paired
+from ..custom.label_maps import IGNORED, pair_label_maps
 from ..data_index import DataIndex
 from ..validation.conversion_sources import RECORD
 from ..validation.image_files import image_size, labels_of
@@ -67,7 +67,13 @@ class LabelSet:
     lost: Mapping[str, int] = field(default_factory=dict)
 
 
-def sources_of(folders: Sequence[tuple[Path, Path]],
+def read_known_classes(name: str) -> tuple[tuple[str, ...], list[tuple[int, int, int]]]:
+    """Return the classes and colors of a benchmark that mmseg knows."""
+    from mmseg.utils import get_classes, get_palette  # takes a second
+    return tuple(get_classes(name)), [tuple(color) for color in get_palette(name)]
+
+
+def pair_files(folders: Sequence[tuple[Path, Path]],
                suffixes: tuple[str, str] | None,
                report: Report,
                *,
@@ -96,7 +102,7 @@ def sources_of(folders: Sequence[tuple[Path, Path]],
     for place, found in enumerate(listings):
         if pairs is None:
             assert suffixes is not None  # or nothing would be paired
-            files = paired(found, suffixes, missing)
+            files = pair_label_maps(found, suffixes, missing)
         else:
             files = _by_name(found, pairs[place], missing)
         parts.append(
@@ -129,7 +135,7 @@ def _by_name(listing: Listing, pairs: Mapping[str, str], report: Report) -> list
     return found
 
 
-def use(found: LabelSet, args: argparse.Namespace, report: Report) -> Path | None:
+def convert_label_set(found: LabelSet, args: argparse.Namespace, report: Report) -> Path | None:
     """Convert and split what has to be, and set the options that say where label maps are.
 
     Args:
@@ -146,13 +152,13 @@ def use(found: LabelSet, args: argparse.Namespace, report: Report) -> Path | Non
     """
     if report.num_faults:
         return None
-    check_parts(found, args)
+    check_num_parts(found, args)
     for what, number in found.lost.items():
         report.remark(f'{found.form}: {number} {what}')
-    images, masks = ([getattr(part, key) for part in found.parts] for key in ('images', 'masks'))
+    images, masks = ([part.images for part in found.parts], [part.masks for part in found.parts])
     suffixes, lists, written = found.suffixes, found.lists and list(found.lists), False
     if found.read is not None or len(found.parts) == 1 or args.on_bad_data == 'skip':
-        folder, written = _convert(found, args, report)
+        folder, written = _convert_label_maps(found, args, report)
         if report.num_faults:
             return None
         record = json.loads((folder / RECORD).read_text(encoding='utf-8'))
@@ -172,12 +178,12 @@ def use(found: LabelSet, args: argparse.Namespace, report: Report) -> Path | Non
     return folder if written else None
 
 
-def folder_of(paths: Sequence[Path]) -> Path:
+def find_common_folder(paths: Sequence[Path]) -> Path:
     """The folder that all of them are or are in."""
     return Path(os.path.commonpath(list(map(os.path.abspath, paths))))
 
 
-def check_parts(found: LabelSet, args: argparse.Namespace) -> None:
+def check_num_parts(found: LabelSet, args: argparse.Namespace) -> None:
     """Raise a ValueError if there is one part and no ``--split``, or two and one, or more."""
     if len(found.parts) > 2:
         raise UserError(f'{found.form}: the paths of --data have {len(found.parts)} parts, wanted '
@@ -194,7 +200,8 @@ def _names_of_parts(found: LabelSet) -> Sequence[str]:
     return SPLITS if len(found.parts) == 2 else ('', )
 
 
-def _convert(found: LabelSet, args: argparse.Namespace, report: Report) -> tuple[Path, bool]:
+def _convert_label_maps(found: LabelSet, args: argparse.Namespace,
+                        report: Report) -> tuple[Path, bool]:
     """Write what mmseg reads, if it is not there; return the folder and whether it was written."""
     with_images = args.on_bad_data == 'skip'  # those that cannot be used are left out
     states = [part.compute_fingerprint(with_images=with_images) for part in found.parts]
@@ -210,7 +217,8 @@ def _convert(found: LabelSet, args: argparse.Namespace, report: Report) -> tuple
             return convert_once(
                 args,
                 record,
-                partial(_write, found=found, args=args, report=report, progress=progress),
+                partial(
+                    _write_label_maps, found=found, args=args, report=report, progress=progress),
                 tables=[*found.tables, *(found.lists or ())],
                 labels=files if found.read else (),
                 listed=() if found.read else files)
@@ -218,8 +226,8 @@ def _convert(found: LabelSet, args: argparse.Namespace, report: Report) -> tuple
         return Path(), False
 
 
-def _write(scratch: Path, found: LabelSet, args: argparse.Namespace, report: Report,
-           progress: Progress) -> dict[str, Any]:
+def _write_label_maps(scratch: Path, found: LabelSet, args: argparse.Namespace, report: Report,
+                      progress: Progress) -> dict[str, Any]:
     """Write label maps and lists of images; return what is to be recorded of them.
 
     Raises:
@@ -231,7 +239,7 @@ def _write(scratch: Path, found: LabelSet, args: argparse.Namespace, report: Rep
     done = iter(range(1, 1 + sum(len(part.label_maps) for part in found.parts)))
     for name, part in zip(_names_of_parts(found), found.parts, strict=True):
         labels.append({})
-        for image, label_map in _label_maps(part, found.read, faults):
+        for image, label_map in _read_label_maps(part, found.read, faults):
             labels[-1][image] = [str(label) for label in np.unique(label_map) if label != IGNORED]
             if found.read is not None:
                 file = scratch / 'masks' / name / f'{image}.png'
@@ -263,8 +271,8 @@ def _write_list(file: Path, names: Sequence[str]) -> None:
     file.write_text(''.join(f'{name}\n' for name in names), encoding='utf-8')
 
 
-def _label_maps(part: DataIndex, read: Reader | None,
-                report: Report) -> Iterator[tuple[str, np.ndarray]]:
+def _read_label_maps(part: DataIndex, read: Reader | None,
+                     report: Report) -> Iterator[tuple[str, np.ndarray]]:
     """The images of a part and their label maps; those that cannot be used become faults."""
     for image, source in part.label_maps.items():
         try:

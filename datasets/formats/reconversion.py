@@ -21,7 +21,7 @@ from colonnade.settings.reading import LaunchOptions, load_config
 from ..validation.conversion_sources import RECORD, conversion_of, find_path
 from ..validation.validation_report import Report
 from .conversion import OPTIONS, PATHS
-from .format_detection import opened
+from .format_detection import open_dataset
 from .instance_formats import SIDES
 
 
@@ -77,7 +77,7 @@ def convert_again(folder: Path, datasets: Sequence[ConfigDict], report: Report) 
     scratch = folder.with_name(f'{folder.name}-again')
     shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
     args = argparse.Namespace(**options, data_out=scratch, lists=None, palette=None)
-    with opened(args, record['kind'], report):
+    with open_dataset(args, record['kind'], report):
         if not report.num_faults and (changed := _find_misfit(datasets, args, folder)):
             text = f'{changed}: nothing was changed. Write the config again with colonnade ' \
                    'new_config, to another --out'

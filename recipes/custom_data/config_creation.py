@@ -12,12 +12,12 @@ from colonnade.common.errors import UserError
 from colonnade.datasets.custom.instance_datasets import OwnData, describe_instances
 from colonnade.datasets.custom.label_map_datasets import describe_label_maps
 from colonnade.datasets.formats.data_format import Kind
-from colonnade.datasets.formats.format_detection import opened
+from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.config_files import read_file
 from colonnade.settings.findings import Finding
 
-from .config_text import config_source, load_recipe, loads_masks, settings
+from .config_text import config_source, has_masks, load_recipe, settings
 from .data_options import complete_data_options
 
 
@@ -69,7 +69,7 @@ def look_at_data(args: argparse.Namespace,
     """
     if kind == 'instances' and not masks:
         args.boxes = True  # no mask is completed that nobody reads
-    with opened(args, kind, report):
+    with open_dataset(args, kind, report):
         if report.num_faults:
             return None
         return _described(
@@ -112,7 +112,7 @@ def look_at_recipes_data(cfg: Config, args: argparse.Namespace, report: Report) 
     data = look_at_data(
         args,
         report,
-        masks=loads_masks(cfg),
+        masks=has_masks(cfg),
         filter_cfg=filter_cfg,
         polygons_alone=any(step.get('poly2mask') is False for step in steps),
         kind='labels' if cfg.default_scope == 'mmseg' else 'instances')

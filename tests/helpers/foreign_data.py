@@ -13,7 +13,7 @@ from globox import AnnotationSet
 from helpers.drawn_data import coco_content, draw_image
 from supervision import DetectionDataset
 
-from colonnade.datasets.formats.format_detection import opened
+from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.tools.command_line import add_data_arguments
 
@@ -200,7 +200,7 @@ def options(*data: Path, out: Path, **values: Any) -> argparse.Namespace:
 def read(args: argparse.Namespace) -> tuple[list[dict[str, Any]], Report]:
     """Both COCO files that a door gives, and what it says."""
     report = Report()
-    with opened(args, 'instances', report):
+    with open_dataset(args, 'instances', report):
         if report.num_faults:
             return [], report
         return [json.loads(file.read_text()) for file in args.coco], report
