@@ -48,12 +48,6 @@ class DataIndex:
         return list(self.label_maps) or [row['file_name'] for row in self.rows['images']]
 
     @property
-    def sizes(self) -> np.ndarray:
-        """Widths and heights of images, ``(N, 2)``."""
-        sizes = [(row['width'], row['height']) for row in self.rows['images']]
-        return np.array(sizes, np.int64).reshape(-1, 2)
-
-    @property
     def image_indices(self) -> np.ndarray:
         """Index of the image of each object, ``(M,)``; -1 if the file does not have it."""
         places = {row['id']: place for place, row in enumerate(self.rows['images'])}
@@ -64,16 +58,6 @@ class DataIndex:
         """Index of the class of each object, ``(M,)``; -1 if the file does not have it."""
         places = {row['id']: place for place, row in enumerate(self.rows['categories'])}
         return np.array([places.get(row['category_id'], -1) for row in self.objects], np.int64)
-
-    @property
-    def boxes(self) -> np.ndarray:
-        """Left, top, width and height of each object in pixels, ``(M, 4)``."""
-        return np.array([row['bbox'] for row in self.objects], np.float64).reshape(-1, 4)
-
-    @property
-    def areas(self) -> np.ndarray:
-        """Area of each object in pixels, ``(M,)``."""
-        return np.array([row['area'] for row in self.objects], np.float64)
 
     @property
     def classes(self) -> list[str]:

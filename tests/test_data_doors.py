@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ from helpers.drawn_data import SHORT, assert_said, coco_content, draw_image, fau
 from helpers.foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
 
 from colonnade.common.errors import UserError
+from colonnade.datasets.data_index import AnnotatedImage, DataIndex, Instance, index_images
+from colonnade.datasets.formats import format_detection
+from colonnade.datasets.formats.data_format import DataFormat
 from colonnade.datasets.formats.format_detection import detect_format
+from colonnade.datasets.formats.instance_formats import open_instances
+from colonnade.datasets.formats.instance_records import Reading
 from colonnade.datasets.validation.preflight import check_sources
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.reading import read_config
@@ -47,6 +53,34 @@ def objects(content: dict[str, Any], exact: bool) -> dict[str, list[tuple]]:
         stem: sorted((name, sum(row[-1] for row in rows if row[0] == name))
                      for name in {row[0] for row in rows}) for stem, rows in found.items()
     }  # yapf: disable
+
+
+def test_a_toy_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader and a row are all that a format needs; objects keep their file and line."""
+
+    def read_csv(path: Path, reading: Reading) -> dict[str, DataIndex]:
+        found: dict[str, list[AnnotatedImage]] = {'train': [], 'val': []}
+        for number, line in enumerate(reading.lines_of(path / 'boxes.csv'), 1):
+            split, name, label, *sides = line.split(',')
+            source = reading.source(path / 'boxes.csv', number)
+            left, top, right, bottom = map(float, sides)
+            box = Instance(label, (left, top, right, bottom), [], source)
+            size = reading.size_of(path / name)
+            assert size is not None
+            found[split].append(AnnotatedImage(path / name, size, source, [box]))
+        return {split: index_images(images) for split, images in found.items()}
+
+    toy = DataFormat('toy', 'instances', 'boxes.csv', lambda path: (path / 'boxes.csv').is_file(),
+                     partial(open_instances, 'toy', read_csv))
+    monkeypatch.setattr(format_detection, 'FORMATS', (*format_detection.FORMATS, toy))
+    for name in ('a.png', 'b.png'):
+        draw_image(tmp_path / 'set' / name)
+    lines(tmp_path / 'set/boxes.csv', 'train,a.png,disc,1,2,9,8', 'val,b.png,ring,1,2,9,8')
+    (train, val), report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.faults and val['categories'] == train['categories']
+    assert [each['name'] for each in train['categories']] == ['disc', 'ring']
+    annotation, = val['annotations']
+    assert annotation['converted_from'] == 'boxes.csv:2' and annotation['bbox'] == [1, 2, 8, 6]
 
 
 @pytest.mark.parametrize('form', WRITERS)

@@ -101,8 +101,8 @@ def _describe_contents(path: Path) -> str:
 
 def find_kind(path: Path) -> Kind:
     """What a data set has where a tool takes both: instances, if it has both."""
-    return 'instances' if any(data_format.detect(path)
-                              for data_format in INSTANCE_FORMATS) else 'labels'
+    found = {data_format.kind for data_format in FORMATS if data_format.detect(path)}
+    return 'instances' if 'instances' in found else 'labels'
 
 
 @contextmanager
