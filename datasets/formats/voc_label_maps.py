@@ -60,7 +60,7 @@ def read_voc_label_maps(root: Path, lists: Sequence[Path], table: ColourTable | 
         parts.append(DataIndex(images, label_maps=label_maps, masks=masks))
     classes, palette = read_known_classes('voc') if is_benchmark else (None, None)
     if table:
-        classes, palette = table.classes, table.colours
+        classes, palette = table.classes, list(table.colours)
     return LabelSet(
         form='Pascal VOC',
         parts=parts,

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from colonnade.common.errors import UserError
 from colonnade.runtime.images import SUFFIXES
@@ -258,7 +259,7 @@ def _refuse_poses(path: Path, lines: Lines, reading: Reading) -> None:
 
 def _remark_on_shapes(parts: dict[str, DataIndex], lines: Lines, reading: Reading) -> None:
     """Say that polygons may be oriented boxes or keypoints if all have as many points."""
-    masks = [a.get('segmentation') for index in parts.values() for a in index.objects]
+    masks: list[Any] = [a.get('segmentation') for i in parts.values() for a in i.objects]
     if not masks or not all(masks) or len(lines.widths) > 1:
         return
     number = len(masks[0][0]) // 2
