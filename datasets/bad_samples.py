@@ -23,7 +23,7 @@ from colonnade.common.errors import UserCodeError, UserError
 from colonnade.common.storage.retrying_backend import PASSING
 from colonnade.runtime.printing import one_line
 
-from .training_checks import parts_of
+from .training_checks import iter_datasets
 
 SKIPPED = 'skipped_samples'  # .jsonl in the work dir: a line for each time a sample was skipped
 IN_A_ROW = 100  # samples that may break one after the other
@@ -204,7 +204,7 @@ def name_samples(dataset: Any, skipped: Path | None, advice: str = '') -> None:
         dataset: Changed in place, before workers get it.
         skipped, advice: See :class:`NamedSamples`.
     """
-    for part in parts_of(dataset):
+    for part in iter_datasets(dataset):
         if isinstance(part, BaseDataset) and not isinstance(part.prepare_data, NamedSamples):
             vars(part)['prepare_data'] = NamedSamples(part, skipped, advice)
             if type(part.pipeline) is Compose:  # or it is a callable of the user's

@@ -15,12 +15,12 @@ def encode_for(metric: BaseMetric) -> None:
     process: Callable[..., None] = metric.process
 
     def process_encoded(data_batch: Any, data_samples: Sequence[dict]) -> None:
-        process(data_batch, [encoded(sample) for sample in data_samples])
+        process(data_batch, [encode_sample(sample) for sample in data_samples])
 
     metric.process = process_encoded
 
 
-def encoded(sample: dict) -> dict:
+def encode_sample(sample: dict) -> dict:
     """A sample, as evaluators give it to metrics, whose predicted masks are encoded."""
     found = sample.get('pred_instances', {})
     if not isinstance(found.get('masks'), Tensor):

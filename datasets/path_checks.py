@@ -80,8 +80,8 @@ def image_paths(datasets: Iterable[Any], *, allow_outside: bool = True) -> Itera
         if not isinstance(dataset, BaseDataset):
             continue
         folders = {} if allow_outside else {
-            'img_path': folders_of(dataset, IMAGES),
-            'seg_map_path': folders_of(dataset, LABEL_MAPS)
+            'img_path': find_allowed_folders(dataset, IMAGES),
+            'seg_map_path': find_allowed_folders(dataset, LABEL_MAPS)
         }
         outside: list[str] = []
         for index in range(len(dataset)):
@@ -105,23 +105,24 @@ def describe_outside(dataset: BaseDataset, paths: list[str]) -> Finding:
     return Finding('outside', text, tuple(paths))
 
 
-def outside_of(dataset: BaseDataset, paths: Iterable[str], prefixes: tuple[str, ...]) -> list[str]:
+def find_outside_paths(dataset: BaseDataset, paths: Iterable[str],
+                       prefixes: tuple[str, ...]) -> list[str]:
     """Those of the paths that lead out of the folders of a data set."""
-    folders = folders_of(dataset, prefixes)
+    folders = find_allowed_folders(dataset, prefixes)
     return [path for path in paths if is_outside(path, folders)]
 
 
 def is_outside(path: str, folders: tuple[str, ...]) -> bool:
     """Return True if a path leads out of folders that end in ``/``; never if there are none."""
-    return bool(folders) and not f'{plain(path)}/'.startswith(folders)
+    return bool(folders) and not f'{normalize_path(path)}/'.startswith(folders)
 
 
-def folders_of(dataset: BaseDataset, prefixes: tuple[str, ...]) -> tuple[str, ...]:
+def find_allowed_folders(dataset: BaseDataset, prefixes: tuple[str, ...]) -> tuple[str, ...]:
     """The folders that files of a kind may lie in, ending in ``/``; none if none is named."""
     named = [dataset.data_root, *(dataset.data_prefix.get(prefix) for prefix in prefixes)]
-    return tuple(f'{plain(each)}/' for each in named if each)
+    return tuple(f'{normalize_path(each)}/' for each in named if each)
 
 
-def plain(path: str) -> str:
+def normalize_path(path: str) -> str:
     """A path from the root on, or a URL, without ``..``; no slash at its end."""
     return posixpath.normpath(path if '://' in path else os.path.abspath(path)).rstrip('/')

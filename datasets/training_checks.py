@@ -2,15 +2,15 @@
 from __future__ import annotations
 
 import filecmp
-import json
 import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from mmengine.config import Config, ConfigDict
+from mmengine.dataset import Compose
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS, TRANSFORMS
 from mmengine.runner import Runner
@@ -25,11 +25,24 @@ from colonnade.settings.findings import Finding
 from colonnade.settings.registries import find_class, is_users
 
 from .path_checks import image_paths, naming_deep_files
-from .validation.label_map_files import spread
+from .validation.coco_files import load_json, why_left_out
+from .validation.label_map_files import build_unread, spread
 
 EXAMPLES = 3  # of images, in a warning
 COMPARED = 2000  # files of one name in training and validation that are opened
 NOTHING = 'need at least one array to concatenate'  # what numpy says of a data set without images
+
+
+@runtime_checkable
+class JoinedDatasets(Protocol):
+    """A dataset of others, such as mmengine's and torch's ``ConcatDataset``."""
+    datasets: Iterable[Any]
+
+
+@runtime_checkable
+class WrappedDataset(Protocol):
+    """A dataset around another one, such as ``RepeatDataset`` and torch's ``Subset``."""
+    dataset: Any
 
 
 def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
@@ -48,7 +61,7 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
     cfg = runner.cfg
     try:
         with naming_deep_files(cfg, ('train_dataloader', )):
-            training = list(parts_of(runner.train_dataloader.dataset))
+            training = list(iter_datasets(runner.train_dataloader.dataset))
     except ValueError as error:
         if NOTHING not in str(error):
             raise
@@ -56,7 +69,7 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool = False) -> None:
     validation: list[Any] = []
     if cfg.get('val_dataloader'):
         with naming_deep_files(cfg, ('val_dataloader', )):
-            validation = list(parts_of(runner.val_dataloader.dataset))
+            validation = list(iter_datasets(runner.val_dataloader.dataset))
     do_in_first(lambda: check_entries(cfg, training, validation, allow_outside))
 
 
@@ -81,13 +94,13 @@ def loaded_datasets(runner: Runner) -> dict[str, Dataset]:
     return loaded
 
 
-def parts_of(dataset: Any) -> Iterator[Any]:
+def iter_datasets(dataset: Any) -> Iterator[Any]:
     """The data sets that read files, of a data set that wraps others."""
-    if hasattr(dataset, 'datasets'):
+    if isinstance(dataset, JoinedDatasets):
         for part in dataset.datasets:
-            yield from parts_of(part)
-    elif hasattr(dataset, 'dataset'):
-        yield from parts_of(dataset.dataset)
+            yield from iter_datasets(part)
+    elif isinstance(dataset, WrappedDataset):
+        yield from iter_datasets(dataset.dataset)
     else:
         yield dataset
 
@@ -97,7 +110,8 @@ def has_instances(dataset: Any) -> bool:
     detection = find_class('mmdet.BaseDetDataset', DATASETS)
     if detection is None or not isinstance(dataset, detection):
         return True
-    polygons = takes_polygons_alone(getattr(dataset.pipeline, 'transforms', ()))
+    steps = dataset.pipeline.transforms if isinstance(dataset.pipeline, Compose) else ()
+    polygons = takes_polygons_alone(steps)
     for index in range(len(dataset)):
         instances = dataset.get_data_info(index).get('instances')
         if instances is None or not all(
@@ -115,44 +129,47 @@ def takes_polygons_alone(steps: Iterable[Any]) -> bool:
     """
     loader = find_class('mmdet.LoadAnnotations', TRANSFORMS)
     for step in steps:
-        settings = step if isinstance(step, dict) else getattr(step, '__dict__', {})
         kind = find_class(step.get('type'), TRANSFORMS) if isinstance(step, dict) else type(step)
         if is_users(kind):
             return False
-        if kind is loader and settings.get('with_mask'):
-            return settings.get('poly2mask') is False
+        if kind is loader:
+            settings = step if isinstance(step, dict) else vars(step)
+            if settings.get('with_mask'):
+                return settings.get('poly2mask') is False
     return False
 
 
 def nothing_to_learn(cfg: Config) -> Finding:
     """Return why a training has nothing to learn from, for each data set of the config."""
     datasets = dict(find_datasets(cfg, ('train_dataloader', )))
-    reasons = [f'  {name}: {reason_of(dataset)}' for name, dataset in datasets.items()]
+    reasons = [f'  {name}: {describe_dataset(dataset)}' for name, dataset in datasets.items()]
     text = '\n'.join(['there is nothing to train on:', *reasons])
     return Finding('nothing-to-learn', text, tuple(datasets))
 
 
-def reason_of(dataset: ConfigDict) -> str:
+def describe_dataset(dataset: ConfigDict) -> str:
     """What a data set has, and what of it cannot be trained on."""
     paths = paths_of(dataset)
     if reads_categories(dataset) and paths and os.path.isfile(paths[0]):
-        return described(json.loads(Path(paths[0]).read_bytes()), dataset, paths[0])
-    found = DATASETS.build(dict(dataset, lazy_init=True, pipeline=[]))
+        return describe_annotations(load_json(Path(paths[0])), dataset, paths[0])
+    found = build_unread(dataset)
     number = len(found.load_data_list())
     where = ', '.join(paths)
     if number:
         return f'none of the {number} images of {where} has an annotation to train on'
-    suffix = f' that end in {found.img_suffix}' if hasattr(found, 'img_suffix') else ''
+    ending = vars(found).get('img_suffix')  # of mmseg's datasets
+    suffix = f' that end in {ending}' if ending is not None else ''
     return f'no images{suffix} in {where}'
 
 
-def described(content: dict[str, Any], dataset: ConfigDict, ann_file: str) -> str:
+def describe_annotations(content: dict[str, Any], dataset: ConfigDict, ann_file: str) -> str:
     """The annotations of a COCO file, by why they cannot be trained on."""
     classes = classes_of(dataset) or ()
     known = {each['id'] for each in content['categories'] if each['name'] in classes}
     images = {image['id']: image for image in content['images']}
     counts = Counter(
-        fault_of(annotation, images, known, takes_polygons_alone(dataset.get('pipeline') or ()))
+        classify_annotation(annotation, images, known,
+                            takes_polygons_alone(dataset.get('pipeline') or ()))
         for annotation in content.get('annotations', []))
     settings = dataset.get('filter_cfg') or {}
     least = settings.get('min_size', 0)
@@ -165,22 +182,20 @@ def described(content: dict[str, Any], dataset: ConfigDict, ann_file: str) -> st
     return text
 
 
-def fault_of(annotation: dict[str, Any], images: dict[int, dict[str, Any]], known: set[int],
-             polygons: bool) -> str:
-    """Why mmdet does not train on an annotation, also where only ``polygons`` are loaded."""
+def classify_annotation(annotation: dict[str, Any], images: dict[int, dict[str, Any]],
+                        known: set[int], polygons: bool) -> str:
+    """Return why mmdet does not train on an annotation, also where only ``polygons`` are loaded."""
     image = images.get(annotation.get('image_id', -1))
     if annotation.get('category_id') not in known:
         return 'of other classes'
-    if annotation.get('ignore'):
+    reason = why_left_out({'area': 1, **annotation}, image)
+    if reason and reason[0] == 'not-trained':
         return 'to be ignored'
     if annotation.get('iscrowd'):
         return 'crowds'
-    x, y, width, height = annotation['bbox']
     if image is None:
         return 'of no image'
-    inside = (min(x + width, image['width']) > max(x, 0)
-              and min(y + height, image['height']) > max(y, 0))  # yapf: disable
-    if width < 1 or height < 1 or annotation.get('area', 1) <= 0 or not inside:
+    if reason:
         return 'without area in the image'
     if polygons and isinstance(annotation.get('segmentation'), dict):
         return 'RLEs, and the pipeline says poly2mask=False'

@@ -25,7 +25,7 @@ from colonnade.common.errors import FileError, MissingFileError, UserError
 from colonnade.common.hashing import sha256_of
 from colonnade.configs import find_config
 from colonnade.datasets.path_checks import check_pickles, image_paths, naming_deep_files
-from colonnade.datasets.training_checks import parts_of
+from colonnade.datasets.training_checks import iter_datasets
 from colonnade.datasets.validation.label_map_files import label_problems
 from colonnade.engine.distributed.fsdp import ShardedRunner
 from colonnade.engine.distributed.process_consistency import (check_same_data, check_same_start,
@@ -141,7 +141,8 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
             return
         dataset = runner.test_dataloader.dataset
     if not allow_outside:
-        do_in_first(lambda: deque(image_paths(parts_of(dataset), allow_outside=False), maxlen=0))
+        do_in_first(
+            lambda: deque(image_paths(iter_datasets(dataset), allow_outside=False), maxlen=0))
     check_same_data(runner.cfg, dict(test_dataloader=dataset))
 
 

@@ -15,7 +15,7 @@ import torch
 from colonnade.common.atomic_files import check_writable, write_text
 from colonnade.common.errors import UserError
 from colonnade.datasets.custom.instance_datasets import OwnData
-from colonnade.datasets.validation.validation_report import Report, repeated
+from colonnade.datasets.validation.validation_report import Report, find_repeated
 from colonnade.evaluation.probing.backbones import RANDOM, NamedTrunk, named_trunks
 from colonnade.evaluation.probing.feature_cache import CacheError, default_folder, size_of
 from colonnade.evaluation.probing.probe_data import samples_of, subset
@@ -47,7 +47,7 @@ def complete(args: RankOptions) -> list[NamedTrunk]:
     check_writable(args.out)
     texts = [text if '=' in text or not args.random else f'{text}={RANDOM}'
              for text in args.trunks]  # yapf: disable
-    if twice := repeated(texts):
+    if twice := find_repeated(texts):
         raise UserError(f'--trunks must differ, got {", ".join(twice)} more than once')
     args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
     return named_trunks(texts)

@@ -170,6 +170,8 @@ OF_DATA = {
         'leave them, or move them away'),
     'nothing-to-check': Rule('note', 'data sets of which files alone were looked at',
         'their annotations are of a form that is not known here'),
+    'skipped-check': Rule('note', 'checks that were not made because of other findings',
+        'correct those first, and check again'),
     'partly-checked': Rule('note', 'data sets that were not looked at in full',
         'colonnade check_data CONFIG looks at every file and applies every rule'),
 }  # yapf: disable

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,13 @@ from helpers.drawn_data import SHORT, assert_said, coco_content, draw_image, fau
 from helpers.foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
 
 from colonnade.common.errors import UserError
-from colonnade.datasets.formats.format_detection import recognise
-from colonnade.datasets.validation.preflight import looked_at
+from colonnade.datasets.data_index import AnnotatedImage, DataIndex, Instance, index_images
+from colonnade.datasets.formats import format_detection
+from colonnade.datasets.formats.data_format import DataFormat
+from colonnade.datasets.formats.format_detection import detect_format
+from colonnade.datasets.formats.instance_formats import open_instances
+from colonnade.datasets.formats.instance_records import Reading
+from colonnade.datasets.validation.preflight import check_sources
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.reading import read_config
 
@@ -47,6 +53,34 @@ def objects(content: dict[str, Any], exact: bool) -> dict[str, list[tuple]]:
         stem: sorted((name, sum(row[-1] for row in rows if row[0] == name))
                      for name in {row[0] for row in rows}) for stem, rows in found.items()
     }  # yapf: disable
+
+
+def test_a_toy_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader and a row are all that a format needs; objects keep their file and line."""
+
+    def read_csv(path: Path, reading: Reading) -> dict[str, DataIndex]:
+        found: dict[str, list[AnnotatedImage]] = {'train': [], 'val': []}
+        for number, line in enumerate(reading.lines_of(path / 'boxes.csv'), 1):
+            split, name, label, *sides = line.split(',')
+            source = reading.source(path / 'boxes.csv', number)
+            left, top, right, bottom = map(float, sides)
+            box = Instance(label, (left, top, right, bottom), [], source)
+            size = reading.size_of(path / name)
+            assert size is not None
+            found[split].append(AnnotatedImage(path / name, size, source, [box]))
+        return {split: index_images(images) for split, images in found.items()}
+
+    toy = DataFormat('toy', 'instances', 'boxes.csv', lambda path: (path / 'boxes.csv').is_file(),
+                     partial(open_instances, 'toy', read_csv))
+    monkeypatch.setattr(format_detection, 'FORMATS', (*format_detection.FORMATS, toy))
+    for name in ('a.png', 'b.png'):
+        draw_image(tmp_path / 'set' / name)
+    lines(tmp_path / 'set/boxes.csv', 'train,a.png,disc,1,2,9,8', 'val,b.png,ring,1,2,9,8')
+    (train, val), report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
+    assert not report.faults and val['categories'] == train['categories']
+    assert [each['name'] for each in train['categories']] == ['disc', 'ring']
+    annotation, = val['annotations']
+    assert annotation['converted_from'] == 'boxes.csv:2' and annotation['bbox'] == [1, 2, 8, 6]
 
 
 @pytest.mark.parametrize('form', WRITERS)
@@ -87,7 +121,7 @@ def test_its_config_is_written(form: str, drawn: Parts, tmp_path: Path, run_tool
 def test_a_segmenter_needs_label_maps(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     with pytest.raises(ValueError, match='is read as YOLO, which has instances, for a detector'):
-        recognise(tmp_path / 'set', 'labels')
+        detect_format(tmp_path / 'set', 'labels')
 
 
 def test_two_folders_with_other_classes(drawn: Parts, tmp_path: Path) -> None:
@@ -158,7 +192,7 @@ def test_a_conversion_is_used_again(drawn: Parts, tmp_path: Path) -> None:
 
 def found_before_training(config: Path) -> list[str]:
     """What a training says of its data before it starts."""
-    reports = [Report.from_json(each['report']) for each in looked_at(read_config(config))]
+    reports = [Report.from_json(each['report']) for each in check_sources(read_config(config))]
     return [found.message for report in reports for found in report.findings
             if found.rule != 'partly-checked']  # yapf: disable
 
@@ -339,9 +373,9 @@ def test_folders_that_are_not_recognised(names: list[str], says: str, tmp_path: 
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(texts.get(name, texts[Path(name).suffix]))
     with pytest.raises(ValueError, match='(?s)' + re.escape(says)):
-        recognise(tmp_path, 'instances')
+        detect_format(tmp_path, 'instances')
     with pytest.raises(FileNotFoundError, match='--data: there is no'):
-        recognise(tmp_path / 'no', 'instances')
+        detect_format(tmp_path / 'no', 'instances')
 
 
 @pytest.mark.parametrize('named, meant', [
@@ -359,13 +393,13 @@ def test_the_folder_above_or_below(named: str, meant: str, drawn: Parts, tmp_pat
     (tmp_path / 'yolo/data.yaml').unlink()
     (tmp_path / 'yolo/classes.txt').write_text('disc\nsquare\n')
     with pytest.raises(ValueError, match=re.escape(f'Did you mean {meant}?')):
-        recognise(Path(named), 'instances')
+        detect_format(Path(named), 'instances')
 
 
 def test_an_archive(tmp_path: Path) -> None:
     (tmp_path / 'set.zip').write_bytes(b'PK')
     with pytest.raises(ValueError, match='set.zip is an archive: unpack it, and name the folder'):
-        recognise(tmp_path / 'set.zip', 'instances')
+        detect_format(tmp_path / 'set.zip', 'instances')
 
 
 @pytest.mark.parametrize('arguments, says', [

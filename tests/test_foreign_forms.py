@@ -25,26 +25,6 @@ def drawn(tmp_path: Path) -> Parts:
     return drawn_parts(tmp_path / 'drawn')
 
 
-@pytest.mark.parametrize('text, says', [
-    ('2 0.5 0.5 0.1 0.1', '1.txt:2: class 2 has no name: there are 2'),
-    ('-1 0.5 0.5 0.1 0.1', '1.txt:2: class -1 has no name'),
-    ('0.5 0.5 0.5 0.1 0.1', '1.txt:2: class 0.5 has no name'),
-    ('0 0.5 0.5 0.1', 'labels/train/1.txt:2: must be `class x y width height`'),
-    ('0 50 50 10 10', '1.txt:2: coordinates must be parts of the image, 0 to 1, got 50'),
-    ('0 0.5 0.5 -0.1 0.1', '1.txt:2: coordinates must be parts of the image, 0 to 1, got -0.1'),
-    ('0 0.5 0.5 nan 0.1', '1.txt:2: coordinates must be parts of the image, 0 to 1, got nan'),
-    ('disc 0.5 0.5 0.1 0.1', "1.txt:2: must be a class and numbers, got 'disc 0.5"),
-    ('0,0.5,0.5,0.1,0.1', '1.txt:2: must be a class and numbers'),
-    ('\x00', '1.txt:2: must be a class and numbers'),
-])
-def test_lines_of_yolo_that_are_wrong(text: str, says: str, drawn: Parts, tmp_path: Path) -> None:
-    WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
-    lines(tmp_path / 'set/labels/train/1.txt', BOX, text)
-    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert_said(report.faults, says)
-    assert not (tmp_path / 'own_data').exists()
-
-
 @pytest.mark.parametrize('change, says', [
     (dict(names={
         0: 'a',
@@ -288,22 +268,6 @@ VOC = '<annotation><filename>{}</filename><size><width>{}</width><height>40</hei
 SIDES = '<bndbox><xmin>{}</xmin><ymin>5</ymin><xmax>20</xmax><ymax>25</ymax></bndbox>'
 
 
-@pytest.mark.parametrize('source, says', [
-    (VOC.format('1.jpg', 48, ''), 'train/1.xml: object 1: has no bndbox'),
-    (VOC.format('1.jpg', 48, SIDES.format('x')), "1.xml: object 1: bndbox must have a number xmin"),
-    (VOC.format('1.jpg', 48, SIDES.format(30)), 'object 1: bndbox ends before it begins: 30 5 20'),
-    (VOC.format('1.jpg', 50, SIDES.format(5)), 'train/1.xml: says 50 x 40 pixels, '),
-    (VOC.format('1.jpg', 48, '<robndbox/>'), 'object 1: is an oriented box'),
-    ('<!DOCTYPE a [<!ENTITY b "c">]>' + VOC.format('1.jpg', 48, ''), 'declares a document type'),
-    ('<annotation><object>', '1.xml: cannot be read: no element found'),
-])
-def test_xml_that_is_wrong(source: str, says: str, drawn: Parts, tmp_path: Path) -> None:
-    WRITERS['voc_boxes'](drawn, tmp_path / 'set')
-    (tmp_path / 'set/train/1.xml').write_text(source)
-    _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert_said(report.faults, says)
-
-
 def test_pixels_of_voc_count_from_1(drawn: Parts, tmp_path: Path) -> None:
     """The first and the last pixel of a box belong to it."""
     flags = '<difficult>1</difficult><truncated>1</truncated>'
@@ -446,25 +410,63 @@ def png_mask(pixels: np.ndarray) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-@pytest.mark.parametrize('source, says', [
-    (labelme(shape([[1, 2], [3, None], [5, 6]])), 'train/1.json: shape 1: points must be [[x, y]'),
-    (labelme(shape([[1, 1], [1e8, 5], [5, 1e8]])), 'within -1048576 ... 1048576, got'),
-    (labelme(shape([[1, 2], [3, 4]], 'mask')), 'shape 1: is a mask: it must have two points, and'),
-    (labelme(shape([[1, 2], [3, 4]], 'mask', mask='no')), 'shape 1: is a mask that cannot be read'),
-    (labelme(shape([[1, 2], [300, 4]], 'mask', mask='')), 'shape 1: is a mask from 1, 2 to 300, 4'),
-    (labelme(shape([[1, 2], [3, 4]], 'mask', mask=png_mask(
-        np.eye(4)))), 'shape 1: is a mask of 4 x 4 pixels, and its points are of 3 x 3'),
-    (labelme(shape([[1, 2]], 'circle')), 'shape 1: is a circle of 1 points'),
-    (labelme(dict(points=[])), 'shape 1: must have a label, got'),
-    (labelme(shape([]), imageWidth=4, imageHeight=5), '1.json: says 4 x 5 pixels, '),
-    ('{"shapes": 5}', 'must have a list of shapes'),
-    ('{"shapes": [', '1.json: cannot be read'),
-])
-def test_shapes_that_are_wrong(source: str, says: str, drawn: Parts, tmp_path: Path) -> None:
-    WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
-    (tmp_path / 'set/train/1.json').write_text(source)
+#: form: a file of it, and what may be wrong in it (of YOLO, in the second line)
+WRONG: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    'yolo_boxes': ('labels/train/1.txt', [
+        ('2 0.5 0.5 0.1 0.1', '1.txt:2: class 2 has no name: there are 2'),
+        ('-1 0.5 0.5 0.1 0.1', '1.txt:2: class -1 has no name'),
+        ('0.5 0.5 0.5 0.1 0.1', '1.txt:2: class 0.5 has no name'),
+        ('0 0.5 0.5 0.1', 'labels/train/1.txt:2: must be `class x y width height`'),
+        ('0 50 50 10 10', '1.txt:2: coordinates must be parts of the image, 0 to 1, got 50'),
+        ('0 0.5 0.5 -0.1 0.1', '1.txt:2: coordinates must be parts of the image, 0 to 1, got -0.1'),
+        ('0 0.5 0.5 nan 0.1', '1.txt:2: coordinates must be parts of the image, 0 to 1, got nan'),
+        ('disc 0.5 0.5 0.1 0.1', "1.txt:2: must be a class and numbers, got 'disc 0.5"),
+        ('0,0.5,0.5,0.1,0.1', '1.txt:2: must be a class and numbers'),
+        ('\x00', '1.txt:2: must be a class and numbers'),
+    ]),
+    'voc_boxes': ('train/1.xml', [
+        (VOC.format('1.jpg', 48, ''), 'train/1.xml: object 1: has no bndbox'),
+        (VOC.format('1.jpg', 48,
+                    SIDES.format('x')), "1.xml: object 1: bndbox must have a number xmin"),
+        (VOC.format('1.jpg', 48,
+                    SIDES.format(30)), 'object 1: bndbox ends before it begins: 30 5 20'),
+        (VOC.format('1.jpg', 50, SIDES.format(5)), 'train/1.xml: says 50 x 40 pixels, '),
+        (VOC.format('1.jpg', 48, '<robndbox/>'), 'object 1: is an oriented box'),
+        ('<!DOCTYPE a [<!ENTITY b "c">]>' + VOC.format('1.jpg', 48, ''),
+         'declares a document type'),
+        ('<annotation><object>', '1.xml: cannot be read: no element found'),
+    ]),
+    'labelme_polygons': ('train/1.json', [
+        (labelme(shape([[1, 2], [3, None], [5,
+                                            6]])), 'train/1.json: shape 1: points must be [[x, y]'),
+        (labelme(shape([[1, 1], [1e8, 5], [5, 1e8]])), 'within -1048576 ... 1048576, got'),
+        (labelme(shape([[1, 2], [3, 4]],
+                       'mask')), 'shape 1: is a mask: it must have two points, and'),
+        (labelme(shape([[1, 2], [3, 4]], 'mask',
+                       mask='no')), 'shape 1: is a mask that cannot be read'),
+        (labelme(shape([[1, 2], [300, 4]], 'mask',
+                       mask='')), 'shape 1: is a mask from 1, 2 to 300, 4'),
+        (labelme(shape([[1, 2], [3, 4]], 'mask', mask=png_mask(np.eye(4)))),
+         'shape 1: is a mask of 4 x 4 pixels, and its points are of 3 x 3'),
+        (labelme(shape([[1, 2]], 'circle')), 'shape 1: is a circle of 1 points'),
+        (labelme(dict(points=[])), 'shape 1: must have a label, got'),
+        (labelme(shape([]), imageWidth=4, imageHeight=5), '1.json: says 4 x 5 pixels, '),
+        ('{"shapes": 5}', 'must have a list of shapes'),
+        ('{"shapes": [', '1.json: cannot be read'),
+    ]),
+}
+
+
+@pytest.mark.parametrize('form, file, source, says',
+                         [(form, file, *case) for form, (file, cases) in WRONG.items()
+                          for case in cases])  # yapf: disable
+def test_files_that_are_wrong(form: str, file: str, source: str, says: str, drawn: Parts,
+                              tmp_path: Path) -> None:
+    WRITERS[form](drawn, tmp_path / 'set')
+    lines(tmp_path / 'set' / file, *([BOX] if form == 'yolo_boxes' else []), source)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert_said(report.faults, says)
+    assert not (tmp_path / 'own_data').exists()
 
 
 def test_shapes_of_labelme(drawn: Parts, tmp_path: Path) -> None:

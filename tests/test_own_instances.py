@@ -14,7 +14,7 @@ from helpers.drawn_data import (CLASSES, HEIGHT, WIDTH, assert_said, change, coc
 from mmengine.config import Config
 
 from colonnade.datasets.options import DataOptions
-from colonnade.datasets.validation.coco_files import Usage, check_instances, headers_in
+from colonnade.datasets.validation.coco_files import Usage, check_headers, check_instances
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.recipes.custom_data.config_creation import look_at_data
 from colonnade.tools.command_line import parse_options
@@ -33,7 +33,11 @@ def report_of(annotation: dict[str, Any], folder: Path, evaluated: bool = False)
     content['annotations'][0].update(annotation)
     report = Report()
     check_instances(
-        Path('a.json'), content, report, look=headers_in(folder), usage=Usage(evaluated=evaluated))
+        Path('a.json'),
+        content,
+        report,
+        look=check_headers(folder),
+        usage=Usage(evaluated=evaluated))
     return report
 
 

@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from mmseg.datasets import BaseSegDataset
 
-from colonnade.datasets.custom.label_map_datasets import meaning_of_labels
+from colonnade.datasets.custom.label_map_datasets import interpret_labels
 
 
 @pytest.mark.parametrize('values, names, zero, classes, reduced', [
@@ -31,7 +31,7 @@ from colonnade.datasets.custom.label_map_datasets import meaning_of_labels
 ])
 def test_meaning_of_labels(values: set[int], names: list[str] | None, zero: str | None,
                            classes: tuple[str, ...], reduced: bool) -> None:
-    assert meaning_of_labels(values, names, zero)[:2] == (classes, reduced)
+    assert interpret_labels(values, names, zero)[:2] == (classes, reduced)
 
 
 def test_what_label_0_is_taken_for(tmp_path: Path, run_tool: Callable,

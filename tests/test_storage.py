@@ -25,7 +25,7 @@ from colonnade.common.errors import UserError
 from colonnade.common.storage import FsspecBackend, exists, local_copy
 from colonnade.common.storage.shard_index import ShardIndex
 from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
-from colonnade.datasets.shards.shard_verification import verify
+from colonnade.datasets.shards.shard_verification import verify_shards
 from colonnade.datasets.shards.shard_writer import ShardWriter
 from colonnade.engine.work_dir.metrics_table import MetricsTable
 from colonnade.settings.dataset_paths import check_data, find_datasets, redirect_data_root
@@ -215,7 +215,7 @@ def test_shards_are_made_whole_or_not_at_all(shapes: Path, shards: Path, tmp_pat
 
 def test_damage_is_found(shards: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(shards / 'coco', tmp_path / 'coco')
-    assert verify(str(folder))['samples'] == 16
+    assert verify_shards(str(folder))['samples'] == 16
     name = ShardIndex(str(folder)).find('train2017/000000.jpg')
     shard = folder / name.shard
     content = bytearray(shard.read_bytes())
@@ -225,7 +225,7 @@ def test_damage_is_found(shards: Path, tmp_path: Path) -> None:
         get(f'shards://{folder}/train2017/000000.jpg')
     (folder / 'annotations/instances_val2017.json').unlink()
     with pytest.raises(ValueError, match='(?s)000.tar is not what was written.*2017.json is missi'):
-        verify(str(folder))
+        verify_shards(str(folder))
     with pytest.raises(FileNotFoundError, match='neither in the 16 files of the shards nor beside'):
         get(f'shards://{folder}/train2017/other.jpg')
     (folder / 'shards.json').write_text('{}')

@@ -32,7 +32,7 @@ class CheckOptions(ConfigOptions):
 def main(options: CheckOptions) -> None:
     """Print a line for each error, warning and what could not be checked."""
     config = find_config(options.config)
-    from colonnade.datasets.validation.dataset_report import counted
+    from colonnade.datasets.validation.dataset_report import format_count
     from colonnade.recipes.config_report import examine, write  # takes seconds
     found = examine(
         config, data_root=options.data_root, cfg_options=options.cfg_options, step=options.step)
@@ -44,7 +44,7 @@ def main(options: CheckOptions) -> None:
         print(f'{finding.severity}: {finding}')
     errors = sum(finding.severity == 'error' for finding in found)
     warnings = sum(finding.severity == 'warning' for finding in found)
-    print(f'{config}: {counted(errors, "error")}, {counted(warnings, "warning")}')
+    print(f'{config}: {format_count(errors, "error")}, {format_count(warnings, "warning")}')
     if errors:
         sys.exit(1)
 

@@ -30,7 +30,7 @@ def main(options: CheckOptions) -> None:
         print_report(report, 'check_data', 'nothing was converted')
     sources = dataset_report.check_data_sets(options)
     for source in sources:
-        print('\n'.join(dataset_report.lines_of(source)))
+        print('\n'.join(dataset_report.format_report(source)))
     if number := dataset_report.stops_training(sources):
         found = '1 finding stops' if number == 1 else f'{number} findings stop'
         sys.exit(f'check_data: {found} training or evaluation')

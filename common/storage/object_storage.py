@@ -7,6 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from fsspec.core import url_to_fs
 from mmengine.fileio import register_backend
 from mmengine.fileio.backends import BaseStorageBackend, PetrelBackend, prefix_to_backends
 
@@ -39,7 +40,6 @@ class FsspecBackend(BaseStorageBackend):
             ValueError: If a package that reads this protocol is not installed.
         """
         with naming(url):
-            from fsspec.core import url_to_fs
             return url_to_fs(url, **self.options)
 
     def get(self, filepath: Any) -> bytes:
@@ -104,7 +104,7 @@ class FsspecBackend(BaseStorageBackend):
 
     def join_path(self, filepath: Any, *filepaths: Any) -> str:
         """A path below another."""
-        return joined(str(filepath), *map(str, filepaths))
+        return join_url(str(filepath), *map(str, filepaths))
 
     @contextmanager
     def get_local_path(self, filepath: Any) -> Iterator[str]:
@@ -138,12 +138,12 @@ class FsspecBackend(BaseStorageBackend):
                 yield inner
 
 
-def joined(path: str, *others: str) -> str:
+def join_url(path: str, *others: str) -> str:
     """Parts of a URL with one slash between them."""
     return '/'.join([path.rstrip('/'), *(other.strip('/') for other in others if other.strip('/'))])
 
 
-def register() -> None:
+def register_fsspec() -> None:
     """Let mmengine's file client read these protocols by fsspec.
 
     Other readers of them stay, but for that of ``s3://`` for Petrel, if its package is missing.
@@ -155,4 +155,4 @@ def register() -> None:
     register_backend('fsspec', FsspecBackend, force=True, prefixes=free)
 
 
-register()
+register_fsspec()

@@ -21,7 +21,7 @@ from mmengine.fileio.backends import BaseStorageBackend
 
 from ..errors import FileError, MissingFileError
 from .file_access import Settings, backend_of, exists, local_copy
-from .object_storage import PROTOCOLS, joined
+from .object_storage import PROTOCOLS, join_url
 from .retrying_backend import patiently
 from .shard_index import Place, ShardIndex, is_sharded
 
@@ -119,7 +119,7 @@ class ShardsBackend(BaseStorageBackend):
 
     def join_path(self, filepath: Any, *filepaths: Any) -> str:
         """A path below another."""
-        return joined(str(filepath), *map(str, filepaths))
+        return join_url(str(filepath), *map(str, filepaths))
 
     @contextmanager
     def get_local_path(self, filepath: Any) -> Iterator[str]:
@@ -186,25 +186,25 @@ def read_range(place: Place, shard: str | PathLike[str]) -> bytes:
         OSError: If they cannot be read; then the next attempt opens the shard again.
     """
     try:
-        file = opened(str(shard))  # held while read: another thread may make it be forgotten
+        file = open_shard(str(shard))  # held while read: another thread may make it be forgotten
         return os.pread(file.fileno(), place.length, place.offset)
     except (ValueError, OverflowError, MemoryError):  # of numbers that no file has
         return b''
     except OSError:
-        opened.cache_clear()  # a file of a network disk stays stale
+        open_shard.cache_clear()  # a file of a network disk stays stale
         raise
 
 
 @lru_cache(MOST_OPEN)
-def opened(shard: str) -> FileIO:
+def open_shard(shard: str) -> FileIO:
     """A shard on this machine, which stays open until it is forgotten; forks may share it."""
     return FileIO(shard)
 
 
-def register() -> None:
+def register_shards() -> None:
     """Let mmengine's file client read ``shards://``, ``shards+s3://`` and so on."""
     prefixes = [SCHEME, *(f'{SCHEME}+{protocol}' for protocol in PROTOCOLS)]
     register_backend(SCHEME, ShardsBackend, force=True, prefixes=prefixes)
 
 
-register()
+register_shards()

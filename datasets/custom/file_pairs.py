@@ -11,7 +11,7 @@ from pathlib import Path
 from colonnade.common.name_lists import format_names
 from colonnade.runtime.images import SUFFIXES
 
-from ..validation.validation_report import Report, repeated
+from ..validation.validation_report import Report, find_repeated
 
 PROBES = 5  # images whose names are compared with those of all label maps
 JPEGS = {'.jpg', '.jpeg'}
@@ -79,7 +79,7 @@ def list_named(images: Path, masks: Path, names: Path, suffixes: tuple[str, str]
         else:
             found.image_names.append(image)
             found.mask_names += [mask] * os.path.isfile(masks / mask)
-    if twice := repeated(found.image_names):
+    if twice := find_repeated(found.image_names):
         report.remark(f'{names}: images that stand there more than once: {format_names(twice)}')
     return found
 

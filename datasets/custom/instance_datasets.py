@@ -10,9 +10,9 @@ from colonnade.common.name_lists import format_names
 from colonnade.settings.findings import Finding
 
 from ..bit_depth import Depths
-from ..path_checks import plain
-from ..validation.coco_files import (FIELDS, Instances, Usage, check_instances, headers_in,
-                                     load_coco, whole_entries)
+from ..path_checks import normalize_path
+from ..validation.coco_files import (FIELDS, Instances, Usage, check_headers, check_instances,
+                                     find_whole_entries, load_coco)
 from ..validation.validation_report import Report
 
 
@@ -63,7 +63,7 @@ def describe_instances(ann_files: list[Path],
     depths, found, num_faults = Depths(), [], []
     for file, content, folder, usage in zip(ann_files, contents, images, usages, strict=True):
         before = report.num_faults
-        found.append(look_at(file, content, folder, usage, depths, report))
+        found.append(check_split(file, content, folder, usage, depths, report))
         num_faults.append(report.num_faults - before)
     train, val = found
     report_depths(depths, report)
@@ -94,7 +94,7 @@ def describe_instances(ann_files: list[Path],
         report.fault('training: there is no image left to train with')
 
     root = common_root(ann_files + images)
-    below = [os.path.relpath(absolute(path), root) for path in ann_files + images]
+    below = [os.path.relpath(make_absolute(path), root) for path in ann_files + images]
     datasets = [
         dict(type='CocoDataset', ann_file=ann_file, data_prefix=dict(img=folder))
         for ann_file, folder in zip(below[:2], below[2:], strict=True)
@@ -108,14 +108,17 @@ def describe_instances(ann_files: list[Path],
         outside=find_outside(root, images, names))
 
 
-def look_at(ann_file: Path, content: dict[str, list], folder: Path, usage: Usage, depths: Depths,
-            report: Report) -> Instances:
+def check_split(ann_file: Path, content: dict[str, list], folder: Path, usage: Usage,
+                depths: Depths, report: Report) -> Instances:
     """Look at a COCO file and at the headers of its images, see :func:`check_instances`."""
     if not os.path.isdir(folder):
         text = f'--images: {folder} is no folder'
         report.add(Finding('missing-file', text, (str(folder), )))
+        text = f'{ann_file}: no image was looked at, because its folder does not exist'
+        report.add(Finding('skipped-check', text, (str(ann_file), )))
         return check_instances(ann_file, content, report, usage=usage)
-    return check_instances(ann_file, content, report, look=headers_in(folder, depths), usage=usage)
+    return check_instances(
+        ann_file, content, report, look=check_headers(folder, depths), usage=usage)
 
 
 def report_depths(depths: Depths, report: Report) -> None:
@@ -132,8 +135,9 @@ def _has_segmentations(content: dict[str, list]) -> bool:
 
 def _has_whole_categories(content: dict[str, list]) -> bool:
     """Return True if all categories have what they need."""
-    return len(whole_entries(content['categories'], 'categories', FIELDS['categories'], Path(),
-                             Report())[0]) == len(content['categories'])  # yapf: disable
+    entries, fields = content['categories'], FIELDS['categories']
+    whole, _ = find_whole_entries(entries, 'categories', fields, Path(), Report())
+    return len(whole) == len(entries)
 
 
 def _usable_images(train: Instances, filter_cfg: dict, report: Report) -> int:
@@ -164,7 +168,7 @@ def remark_overlap(folders: list[Path], names: list[list[str]], report: Report) 
         report.add(Finding('shared-images', text, (both[0], )))
 
 
-def absolute(path: Path) -> Path:
+def make_absolute(path: Path) -> Path:
     """The path from the root on, by the links that the user named where that leads there too."""
     named = os.path.abspath(path)
     same = os.path.exists(named) and os.path.samefile(named, path)
@@ -174,8 +178,10 @@ def absolute(path: Path) -> Path:
 def common_root(paths: list[Path]) -> Path:
     """The folder that all of them are in."""
     return Path(
-        os.path.commonpath(
-            [absolute(path) if os.path.isdir(path) else absolute(path).parent for path in paths]))
+        os.path.commonpath([
+            make_absolute(path) if os.path.isdir(path) else make_absolute(path).parent
+            for path in paths
+        ]))
 
 
 def find_outside(root: Path, folders: list[Path], names: list[list[str]]) -> list[str]:
@@ -186,7 +192,7 @@ def find_outside(root: Path, folders: list[Path], names: list[list[str]]) -> lis
         folders: Folders below it.
         names: Names of the files of each, from there on.
     """
-    start = f'{plain(str(root))}/'
-    pairs = zip(map(absolute, folders), names, strict=True)
+    start = f'{normalize_path(str(root))}/'
+    pairs = zip(map(make_absolute, folders), names, strict=True)
     paths = (os.path.join(folder, name) for folder, below in pairs for name in below)
-    return [path for path in paths if not plain(path).startswith(start)]
+    return [path for path in paths if not normalize_path(path).startswith(start)]

@@ -10,7 +10,7 @@ from colonnade.common.name_lists import format_names
 from ..bit_depth import Depths
 from ..validation.validation_report import Report
 from .file_pairs import Listing, find_suffixes, list_files, list_named
-from .instance_datasets import (OwnData, absolute, common_root, find_outside, remark_overlap,
+from .instance_datasets import (OwnData, common_root, find_outside, make_absolute, remark_overlap,
                                 report_depths)
 from .label_maps import IGNORED, LabelMaps, read_label_maps
 
@@ -30,7 +30,7 @@ def describe_label_maps(masks: list[Path],
         masks: Folders of the training and the validation set.
         images: Their folders of images.
         suffixes: See :func:`~.label_maps.read_label_maps`; ``None`` finds them.
-        names: See :func:`meaning_of_labels`, as for ``zero``.
+        names: See :func:`interpret_labels`, as for ``zero``.
         ignore_255: Whether the user says that label 255 stands for unlabelled pixels.
         report: Takes what is wrong.
         lists: Text files that name the images of each set; ``None`` takes all.
@@ -39,7 +39,7 @@ def describe_label_maps(masks: list[Path],
         None if they cannot be used.
     """
     folders = list(zip(images, masks, strict=True))
-    listings = _listings(folders, suffixes, lists, report)
+    listings = _list_files(folders, suffixes, lists, report)
     if not all(found.image_names and (lists or found.mask_names) for found in listings):
         return None
     suffixes = suffixes or find_suffixes(listings, report)
@@ -58,7 +58,7 @@ def describe_label_maps(masks: list[Path],
         if train.labels or val.labels:
             report.fault(f'every pixel of every label map is {IGNORED}, which mmseg ignores')
         return None
-    classes, reduce_zero_label, reason = meaning_of_labels(values, names, zero)
+    classes, reduce_zero_label, reason = interpret_labels(values, names, zero)
     _check_labels(train, val, classes, int(reduce_zero_label), ignore_255, report)
     if names is None:
         report.remark(f'nothing names the {len(classes)} classes, which are counted up to the '
@@ -86,18 +86,18 @@ def _dataset(images: Path, masks: Path, suffixes: tuple[str, str], reduce_zero_l
     settings = dict(
         type='BaseSegDataset',
         data_prefix=dict(
-            img_path=os.path.relpath(absolute(images), root),
-            seg_map_path=os.path.relpath(absolute(masks), root)),
+            img_path=os.path.relpath(make_absolute(images), root),
+            seg_map_path=os.path.relpath(make_absolute(masks), root)),
         img_suffix=suffixes[0],
         seg_map_suffix=suffixes[1],
         reduce_zero_label=reduce_zero_label)
     if ann_file:
-        settings['ann_file'] = os.path.relpath(absolute(ann_file), root)
+        settings['ann_file'] = os.path.relpath(make_absolute(ann_file), root)
     return settings
 
 
-def _listings(folders: list[tuple[Path, Path]], suffixes: tuple[str, str] | None,
-              lists: list[Path] | None, report: Report) -> list[Listing]:
+def _list_files(folders: list[tuple[Path, Path]], suffixes: tuple[str, str] | None,
+                lists: list[Path] | None, report: Report) -> list[Listing]:
     """The files of both sets: those in lists, or all."""
     if lists and suffixes:
         return [
@@ -159,8 +159,8 @@ def report_empty_folders(listings: list[Listing], report: Report) -> None:
                 report.fault(f'{folder}: there are no images in it')
 
 
-def meaning_of_labels(values: set[int], names: list[str] | None,
-                      zero: str | None) -> tuple[tuple[str, ...], bool, str]:
+def interpret_labels(values: set[int], names: list[str] | None,
+                     zero: str | None) -> tuple[tuple[str, ...], bool, str]:
     """The classes, whether label 0 is none of them (``reduce_zero_label``), and why.
 
     Args:

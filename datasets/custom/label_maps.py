@@ -38,7 +38,7 @@ def read_label_maps(listing: Listing, suffixes: tuple[str, str], depths: Depths,
         report: Takes what is wrong.
     """
     labels = {}
-    for image, mask in paired(listing, suffixes, report):
+    for image, mask in pair_label_maps(listing, suffixes, report):
         try:
             size = image_size(image, depths)
         except OSError as error:
@@ -54,7 +54,8 @@ def read_label_maps(listing: Listing, suffixes: tuple[str, str], depths: Depths,
     return LabelMaps(labels)
 
 
-def paired(listing: Listing, suffixes: tuple[str, str], report: Report) -> list[tuple[Path, Path]]:
+def pair_label_maps(listing: Listing, suffixes: tuple[str, str],
+                    report: Report) -> list[tuple[Path, Path]]:
     """Images and their label maps.
 
     Args:

@@ -8,10 +8,10 @@ import numpy as np
 from colonnade.common.errors import UserError
 
 from ..custom.label_maps import IGNORED
+from ..validation.image_files import read_labels
 from ..validation.validation_report import Report
 from .label_folders import Pair
-from .label_sets import LabelSet, sources_of
-from .single_channel import read_labels
+from .label_sets import LabelSet, pair_files, read_known_classes
 
 IMAGES, MASKS, SPLITS = 'leftImg8bit', 'gtFine', ('train', 'val')
 IMAGE_END, TRAIN_IDS, IDS = '_leftImg8bit.png', '_gtFine_labelTrainIds.png', '_gtFine_labelIds.png'
@@ -20,13 +20,13 @@ HIGHEST_ID = 33
 TRAINED = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 
 
-def folders_of(root: Path) -> list[Pair]:
+def find_cityscapes_folders(root: Path) -> list[Pair]:
     """The folders of training and validation that are there."""
     pairs = [(root / IMAGES / split, root / MASKS / split) for split in SPLITS]
     return [pair for pair in pairs if all(folder.is_dir() for folder in pair)]
 
 
-def label_set(folders: list[Pair], report: Report) -> LabelSet:
+def read_cityscapes(folders: list[Pair], report: Report) -> LabelSet:
     """Label maps of train ids as they are; those of ids are to be converted.
 
     Args:
@@ -41,15 +41,15 @@ def label_set(folders: list[Pair], report: Report) -> LabelSet:
     if not has_train_ids and not has_ids:
         raise UserError(f'{folders[0][1]}: there are no files *{TRAIN_IDS} or *{IDS}')
     suffixes = (IMAGE_END, TRAIN_IDS if has_train_ids else IDS)
-    parts, _ = sources_of(folders, suffixes, report)
-    from mmseg.utils import cityscapes_classes, cityscapes_palette  # brings torch
+    parts, _ = pair_files(folders, suffixes, report)
+    classes, palette = read_known_classes('cityscapes')
     return LabelSet(
         form='Cityscapes',
         parts=parts,
         suffixes=suffixes,
         read=None if has_train_ids else train_ids_of,
-        classes=tuple(cityscapes_classes()),
-        palette=[tuple(colour) for colour in cityscapes_palette()],
+        classes=classes,
+        palette=palette,
         zero='class',
         ignore_255=True)
 

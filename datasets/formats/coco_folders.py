@@ -8,11 +8,12 @@ from typing import Any
 
 from colonnade.common.name_lists import format_names
 
-from ..validation.coco_files import (CONVERTED_FROM, FIELDS, SINGULAR, Usage, check_instances,
-                                     headers_in, load_coco, whole_entries)
+from ..data_index import DataIndex, name_sources
+from ..validation.coco_files import (CONVERTED_FROM, FIELDS, Usage, check_headers, check_instances,
+                                     find_whole_entries, load_coco)
 from ..validation.validation_report import Report
 from .coco_repairs import Repairer, fill_masks
-from .instance_records import ALL, SPLITS, Part, Reading, any_case, split_folders
+from .instance_records import ALL, SPLITS, Reading, any_case, split_folders
 
 PROBE = 2**16  # bytes at the beginning of a file that are looked at to recognise it
 PROBES = 10  # images that are looked for: some may be missing
@@ -22,18 +23,18 @@ OTHER_TASKS = ('captions', 'person_keypoints', 'panoptic', 'stuff', 'image_info'
 def is_coco(path: Path) -> bool:
     """Whether there is a JSON file of COCO's form in the folder, in annotations/ or below."""
     if path.is_file():
-        return path.suffix.lower() == '.json' and bool(_keys_of(path) - {b'shapes'})
+        return path.suffix.lower() == '.json' and bool(_find_keys(path) - {b'shapes'})
     return bool(_annotation_files(path))
 
 
 def _looks_like_coco(file: Path) -> bool:
     """Whether a file has images and annotations, or a large one a key of COCO's form."""
-    keys, wanted = _keys_of(file), {b'images', b'annotations'}
+    keys, wanted = _find_keys(file), {b'images', b'annotations'}
     is_large = bool(keys) and file.stat().st_size > PROBE
     return b'shapes' not in keys and (is_large or keys >= wanted)
 
 
-def _keys_of(file: Path) -> set[bytes]:
+def _find_keys(file: Path) -> set[bytes]:
     """The keys of COCO's and LabelMe's forms that a file's beginning has."""
     try:
         with file.open('rb') as handle:
@@ -43,7 +44,7 @@ def _keys_of(file: Path) -> set[bytes]:
     return set(re.findall(rb'"(images|categories|annotations|shapes)"\s*:\s*[\[{]', start))
 
 
-def read_coco(path: Path, reading: Reading) -> dict[str, Part]:
+def read_coco(path: Path, reading: Reading) -> dict[str, DataIndex]:
     """Return the parts of a dataset in COCO's format; they keep their files if nothing changes."""
     parts, found = {}, _annotation_files(path)
     if {'train', 'val'} <= found.keys():
@@ -57,7 +58,7 @@ def read_coco(path: Path, reading: Reading) -> dict[str, Part]:
                 'with --coco')
         elif split == 'test':
             reading.lose('file of the test part is left for tests', reading.source(files[0]))
-        elif part := read_file(files[0], None, reading, masks=not reading.boxes_only):
+        elif part := read_coco_file(files[0], None, reading, masks=not reading.boxes_only):
             parts[split] = part
     return parts
 
@@ -76,19 +77,22 @@ def _annotation_files(path: Path) -> dict[str, list[Path]]:
     for folder in (path / 'annotations', path):
         for file in sorted(folder.glob(any_case('.json'))):
             if not file.name.startswith(OTHER_TASKS) and _looks_like_coco(file):
-                found.setdefault(_split_of(file.stem), []).append(file)
+                found.setdefault(_find_split(file.stem), []).append(file)
         if found:
             return found
     return found
 
 
-def _split_of(stem: str) -> str:
+def _find_split(stem: str) -> str:
     """The part that a name tells: ``instances_val2017`` is of ``val``."""
     words = re.findall('[a-z]+', stem.lower())
     return next((split for split, names in SPLITS.items() if set(names) & set(words)), ALL)
 
 
-def read_file(file: Path, images: Path | None, reading: Reading, masks: bool = True) -> Part | None:
+def read_coco_file(file: Path,
+                   images: Path | None,
+                   reading: Reading,
+                   masks: bool = True) -> DataIndex | None:
     """Read one COCO file and find its folder of images; repair what can be repaired.
 
     Args:
@@ -101,7 +105,7 @@ def read_file(file: Path, images: Path | None, reading: Reading, masks: bool = T
     content = load_coco(file, reading.report, takes_bom=True)
     if content is None:
         return None
-    located = _located(file, images, content['images'], reading)
+    located = _locate_images(file, images, content['images'], reading)
     if located is None:
         return None
     folder, entries = located
@@ -118,12 +122,12 @@ def read_file(file: Path, images: Path | None, reading: Reading, masks: bool = T
     if reading.skips_bad_data:
         repairer.remove_bad_samples(folder, masks)
     if not _is_whole(file, content):
-        fill_masks([Part(folder, content)], lambda part: None, Reading(reading.root, Report()))
+        fill_masks([DataIndex(folder, content)], Reading(reading.root, Report()))
         for entry in (*content['images'], *content['annotations']):
             if isinstance(entry, dict) and CONVERTED_FROM in entry:  # and has a new ID
                 entry[CONVERTED_FROM] = str(reading.root / entry[CONVERTED_FROM])
         usage = Usage(masks=masks)
-        check_instances(file, content, reading.report, look=headers_in(folder), usage=usage)
+        check_instances(file, content, reading.report, look=check_headers(folder), usage=usage)
         return None
     used = {annotation['category_id'] for annotation in content['annotations']}
     unused = [
@@ -136,8 +140,8 @@ def read_file(file: Path, images: Path | None, reading: Reading, masks: bool = T
             'annotations and is left out', reading.source(file))
         content['categories'] = [c for c in content['categories'] if c not in unused]
     if not unused and not has_slashes and not repairer.has_changed:
-        return Part(folder, content, file)
-    return Part(folder, named_by_source(content, reading.source(file)))
+        return DataIndex(folder, content, file=file)
+    return DataIndex(folder, name_sources(content, reading.source(file)))
 
 
 def starts_with_bom(file: Path) -> bool:
@@ -150,24 +154,12 @@ def _is_whole(file: Path, content: dict[str, list]) -> bool:
     """Return True if all entries have what they need, and no two of a kind one ID."""
     report = Report()
     for kind, fields in FIELDS.items():
-        whole_entries(content[kind], kind, fields, file, report)
+        find_whole_entries(content[kind], kind, fields, file, report)
     return not report.num_faults
 
 
-def named_by_source(content: dict[str, list], source: str) -> dict[str, list]:
-    """A COCO file whose entries say which place they were converted from."""
-    named = {
-        kind: [{
-            CONVERTED_FROM: f'{source}: {SINGULAR[kind]} {entry["id"]}',
-            **entry
-        } for entry in content[kind]]
-        for kind in ('images', 'annotations')
-    }
-    return content | named
-
-
-def _located(file: Path, images: Path | None, entries: list[dict],
-             reading: Reading) -> tuple[Path, list[dict]] | None:
+def _locate_images(file: Path, images: Path | None, entries: list[dict],
+                   reading: Reading) -> tuple[Path, list[dict]] | None:
     """The folder of a file's images, and their entries, with slashes for Windows' backslashes.
 
     Args:
@@ -188,7 +180,7 @@ def _located(file: Path, images: Path | None, entries: list[dict],
         return None
     names = [name for name in names if '\\' in name][:PROBES] or names[:PROBES]
     name = names[0]
-    ways = [images] if images else _folders_of_images(file)
+    ways = [images] if images else _guess_image_folders(file)
     for way in ways:  # a folder, also where names are absolute
         if way.is_dir() and any((way / name).is_file() for name in names):
             return way, entries
@@ -212,11 +204,11 @@ def _with_slashes(entry: Any) -> Any:
     return entry
 
 
-def _folders_of_images(file: Path) -> list[Path]:
+def _guess_image_folders(file: Path) -> list[Path]:
     """Where the images of a file may be."""
     words = re.sub('^instances_', '', file.stem)
     root = file.parent.parent if file.parent.name == 'annotations' else file.parent
-    names = SPLITS.get(_split_of(file.stem), ())
+    names = SPLITS.get(_find_split(file.stem), ())
     ways = [
         parent / name for parent in (root, root / 'images', file.parent)
         for name in (words, *names, '.', 'JPEGImages')

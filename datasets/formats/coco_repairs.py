@@ -5,7 +5,7 @@ Entries are changed in place. Each repair is counted, and named after the entry 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from typing import Any
 import cv2
 import numpy as np
 
+from ..data_index import DataIndex
 from ..rle import encode_segmentation, get_area, get_box
 from ..validation.coco_files import (BOX, CONVERTED_FROM, FIELDS, FLAG, NUMBER, SIDE, SINGULAR,
-                                     WHOLE, headers_in)
+                                     WHOLE, check_headers)
 from ..validation.image_files import image_size, reading_fault
 from ..validation.segmentations import are_numbers, is_polygon, is_size, segmentation_fault
-from ..validation.validation_report import repeated
-from .instance_records import Part, Reading, box_around
+from ..validation.validation_report import find_repeated
+from .instance_records import Reading, box_around
 
 Entry = dict[str, Any]
 
@@ -35,10 +36,7 @@ class Repairer:
 
     def __init__(self, file: Path, content: dict[str, list], reading: Reading) -> None:
         self.file, self.content, self.reading = file, content, reading
-        self.entries: dict[str, list[Entry]] = {
-            kind: [entry for entry in content[kind] if isinstance(entry, dict)]
-            for kind in FIELDS
-        }
+        self.entries: dict[str, list[Entry]] = {kind: _dicts(content[kind]) for kind in FIELDS}
         self.source = reading.source(file)
         self.original = dict(content)  # lists that are not changed: others take their place
         self.has_changed = False
@@ -66,11 +64,11 @@ class Repairer:
     def repair_ids(self) -> None:
         """Make IDs integers, each of one annotation, and let references follow them."""
         for kind, key in (('images', 'image_id'), ('categories', 'category_id')):
-            self._number(kind, key)
+            self._number_ids(kind, key)
         annotations = self.entries['annotations']
-        ids = [_whole(entry.get('id')) for entry in annotations]
+        ids = [_parse_integer(entry.get('id')) for entry in annotations]
         numbers = [number for number in ids if isinstance(number, int)]
-        if len(numbers) < len(ids) or 0 in numbers or repeated(numbers) or not all(
+        if len(numbers) < len(ids) or 0 in numbers or find_repeated(numbers) or not all(
                 map(WHOLE.holds, numbers)):
             what = 'IDs of annotations, missing, used twice or 0: numbered from 1'
             ids = list(range(1, 1 + len(annotations)))
@@ -82,16 +80,16 @@ class Repairer:
                 entry.setdefault(CONVERTED_FROM, self.name('annotations', entry))
                 entry['id'] = number
 
-    def _number(self, kind: str, key: str) -> None:
+    def _number_ids(self, kind: str, key: str) -> None:
         """Make IDs of images or categories integers: their own, or new ones if they are names."""
-        keys = {_whole(entry.get('id')) for entry in self.entries[kind]} - {None}
+        keys = {_parse_integer(entry.get('id')) for entry in self.entries[kind]} - {None}
         names = sorted(name for name in keys if isinstance(name, str))
         first = 1 + max((number for number in keys if isinstance(number, int)), default=0)
         new = {name: number for number, name in enumerate(names, first)}
         for owner, id_key in ((kind, 'id'), ('annotations', key)):
             for entry in self.entries[owner]:
                 was = entry.get(id_key)
-                found = _whole(was)
+                found = _parse_integer(was)
                 number = new.get(found) if isinstance(found, str) else found
                 if number is not None and type(was) in (str, float):
                     if owner == kind:
@@ -105,7 +103,7 @@ class Repairer:
         unreadable = []
         for entry in self.entries['images']:
             said, name = (entry.get('width'), entry.get('height')), entry.get('file_name')
-            sides = tuple(map(_whole, said))
+            sides = tuple(map(_parse_integer, said))
             what = 'written as integers'
             if not all(map(SIDE.holds, sides)):
                 if not isinstance(name, str) or not folder.is_dir():
@@ -126,7 +124,7 @@ class Repairer:
             self._repair_segmentation(entry)
             self._repair_box(entry)
             if not NUMBER.holds(entry.get('area')):
-                shape = _shape_of(entry.get('segmentation'))
+                shape = _measure_mask(entry.get('segmentation'))
                 area = shape[1] if shape else None
                 if area is None and BOX.holds(entry.get('bbox')):
                     area = entry['bbox'][2] * entry['bbox'][3]
@@ -134,7 +132,7 @@ class Repairer:
                     entry['area'] = area
                     self.count('area of annotations: computed', 'annotations', entry)
             if entry.get('iscrowd') is None or not FLAG.holds(entry['iscrowd']):
-                flag = 0 if entry.get('iscrowd') is None else _whole(entry['iscrowd'])
+                flag = 0 if entry.get('iscrowd') is None else _parse_integer(entry['iscrowd'])
                 if flag in (0, 1):
                     what = 'missing, now 0' if entry.get('iscrowd') is None else 'written as 0 or 1'
                     entry['iscrowd'] = flag
@@ -164,12 +162,12 @@ class Repairer:
             return
         if isinstance(box, list) and len(box) == 4 and all(
                 isinstance(side, str) for side in box if not NUMBER.holds(side)):
-            sides = [side if NUMBER.holds(side) else _number(side) for side in box]
+            sides = [side if NUMBER.holds(side) else _parse_number(side) for side in box]
             if BOX.holds(sides):
                 entry['bbox'] = sides
                 self.count('bbox of annotations: written as numbers', 'annotations', entry)
                 return
-        if shape := _shape_of(entry.get('segmentation')):
+        if shape := _measure_mask(entry.get('segmentation')):
             entry['bbox'] = shape[0]
             self.count('bbox of annotations: computed from masks', 'annotations', entry)
 
@@ -213,7 +211,7 @@ class Repairer:
                 found.append((entry, f'{wrong[0]} must be {FIELDS["images"][wrong[0]].wanted}'))
             else:
                 images.append(entry)
-        found += [(entry, fault.message) for entry, fault in headers_in(folder)(images)]
+        found += [(entry, fault.message) for entry, fault in check_headers(folder)(images)]
         by_id = {entry['id']: entry for entry in images}
         categories = {_key(entry.get('id')) for entry in self.entries['categories']}
         for entry in self.entries['annotations']:
@@ -244,60 +242,47 @@ class Repairer:
             self.entries[kind] = [each for each in self.entries[kind] if id(each) not in gone]
 
 
-def fill_masks(parts: Iterable[Part], change: Callable[[Part], None], reading: Reading) -> None:
-    """Give boxes the mask of their four corners if other objects have masks.
-
-    Args:
-        parts: Training and validation, or one part.
-        change: Function that is called before the content of a part is changed.
-        reading: Counts the repairs.
-    """
-    parts = list(parts)
-    annotations = [a for part in parts for a in part.content['annotations'] if isinstance(a, dict)]
-    if not any(a.get('segmentation') for a in annotations):
+def fill_masks(indices: Sequence[DataIndex], reading: Reading) -> None:
+    """Give boxes the mask of their four corners if other objects have masks."""
+    if not any(row.get('segmentation') for index in indices for row in _dicts(index.objects)):
         return
-    for part in parts:
-        if all(a.get('segmentation') for a in part.content['annotations'] if isinstance(a, dict)):
+    for index in indices:
+        if all(row.get('segmentation') for row in _dicts(index.objects)):
             continue
-        change(part)
-        for entry in part.content['annotations']:
-            if isinstance(entry, dict) and not entry.get('segmentation') and BOX.holds(
-                    entry.get('bbox')):
-                left, top, width, height = entry['bbox']
+        index.detach(reading.root)
+        for row in _dicts(index.objects):
+            if not row.get('segmentation') and BOX.holds(row.get('bbox')):
+                left, top, width, height = row['bbox']
                 right, bottom = left + width, top + height
-                entry['segmentation'] = [[left, top, right, top, right, bottom, left, bottom]]
+                row['segmentation'] = [[left, top, right, top, right, bottom, left, bottom]]
                 reading.repair('objects without a mask beside others with one: the corners of '
                                'their box are the mask (--boxes trains boxes alone)',
-                               entry.get(CONVERTED_FROM))  # yapf: disable
+                               row.get(CONVERTED_FROM))  # yapf: disable
 
 
-def align_categories(parts: dict[str, Part], change: Callable[[Part], None],
-                     reading: Reading) -> None:
-    """Give both parts the same categories in the same order, if one has all of the other's.
+def _dicts(rows: list[Any]) -> list[Entry]:
+    return [row for row in rows if isinstance(row, dict)]
 
-    Args:
-        parts: Training and validation.
-        change: Function that is called before the content of a part is changed.
-        reading: Counts the repairs.
-    """
-    names = []
-    for part in parts.values():
-        entries = part.content['categories']
+
+def align_categories(indices: Sequence[DataIndex], reading: Reading) -> None:
+    """Give two splits the same categories in the same order, if one has all of the other's."""
+    for index in indices:
         if not all(
-                isinstance(entry, dict) and isinstance(entry.get('name'), str)
-                and WHOLE.holds(entry.get('id')) for entry in entries):
+                isinstance(row, dict) and isinstance(row.get('name'), str)
+                and WHOLE.holds(row.get('id')) for row in index.rows['categories']):
             return
-        names.append([entry['name'] for entry in entries])
-    longest = max(names, key=len)  # of equals the first, training
-    if any(repeated(each) or not set(each) <= set(longest) for each in names):
+    longest = max((index.classes for index in indices), key=len)  # of equals the first, training
+    if any(
+            find_repeated(index.classes) or not set(index.classes) <= set(longest)
+            for index in indices):
         return
-    for part, own in zip(parts.values(), names, strict=True):
-        if own != longest:
-            source = reading.source(part.file) if part.file else None
-            change(part)
-            by_name = {entry['name']: entry for entry in part.content['categories']}
-            first = 1 + max((entry['id'] for entry in by_name.values()), default=0)
-            part.content['categories'] = [
+    for index in indices:
+        if index.classes != longest:
+            source = reading.source(index.file) if index.file else None
+            index.detach(reading.root)
+            by_name = {row['name']: row for row in index.rows['categories']}
+            first = 1 + max((row['id'] for row in by_name.values()), default=0)
+            index.rows['categories'] = [
                 by_name.get(name) or dict(id=first + place, name=name)
                 for place, name in enumerate(longest)
             ]
@@ -317,7 +302,7 @@ def _annotation_fault(entry: Entry, image: Entry, categories: set[Any], masks: b
         if masks and mask else None
 
 
-def _shape_of(mask: Any) -> tuple[list[float], float] | None:
+def _measure_mask(mask: Any) -> tuple[list[float], float] | None:
     """Return box (left, top, width, height) and area of a mask; None if it is unusable."""
     if not mask or segmentation_fault(mask, None, True):
         return None
@@ -332,19 +317,19 @@ def _shape_of(mask: Any) -> tuple[list[float], float] | None:
     return [left, top, right - left, bottom - top], area
 
 
-def _whole(value: Any) -> int | str | None:
+def _parse_integer(value: Any) -> int | str | None:
     """Return an ID or side as an integer where it is one, a name as it is, and else None."""
     if isinstance(value, str):
         if re.fullmatch(r'0|-?[1-9]\d{0,17}', value):
             return int(value)
-        number = _number(value) if re.fullmatch(r'-?\d{1,15}\.0+', value) else None
+        number = _parse_number(value) if re.fullmatch(r'-?\d{1,15}\.0+', value) else None
         return value or None if number is None else int(number)
     if type(value) is float and value.is_integer():
         return int(value)
     return value if type(value) is int else None
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     """Return the finite number that a text holds; None if it holds none."""
     try:
         number = float(text)

@@ -14,7 +14,7 @@ from colonnade.common.errors import UserError
 from colonnade.runtime.depths import has_16_bits
 
 from ..custom.label_maps import IGNORED
-from ..validation.image_files import opened
+from ..validation.image_files import open_image
 from ..validation.validation_report import Report
 from .color_tables import Colour, ColourTable, find_table, read_colours
 
@@ -39,7 +39,7 @@ def table_for(file: Path | None, roots: Iterable[Path], sources: Sequence[Path],
     """
     found = file or next(filter(None, map(find_table, roots)), None)
     sources = list(dropwhile(_is_unreadable, sources)) or sources
-    kind = _kind_of(sources[0])
+    kind = _find_mode(sources[0])
     if found is None and kind == 'colours':
         raise UserError(_without_table(sources))
     if found is None:
@@ -52,8 +52,8 @@ def table_for(file: Path | None, roots: Iterable[Path], sources: Sequence[Path],
         report.remark(f'{error}. It is not used: {sources[0]} holds labels')
         return None
     holds_colours = kind == 'palette' or _is_gray(table.all_colours)
-    if kind != 'colours' and not (holds_colours and
-                                  (file or set(colours_in(sources[:1])) <= set(table.all_colours))):
+    if kind != 'colours' and not (
+            holds_colours and (file or set(count_colors(sources[:1])) <= set(table.all_colours))):
         if file:
             raise UserError(f'--colours: {sources[0]} has one channel, which holds labels and no '
                             'colours: give the names of labels with --classes')
@@ -70,15 +70,15 @@ def table_for(file: Path | None, roots: Iterable[Path], sources: Sequence[Path],
 def _is_unreadable(mask: Path) -> bool:
     """Return True if a mask is no image, which is reported when all are read."""
     try:
-        with opened(mask):
+        with open_image(mask):
             return False
     except OSError:
         return True
 
 
-def _kind_of(mask: Path) -> str:
+def _find_mode(mask: Path) -> str:
     """``gray``, ``palette`` or ``colours``."""
-    with opened(mask) as image:
+    with open_image(mask) as image:
         mode = image.mode
     return 'palette' if mode == 'P' else 'gray' if mode in ('1', 'L') or mode[0] in 'IF' else \
         'colours'
@@ -89,7 +89,7 @@ def _is_gray(colours: Iterable[Colour]) -> bool:
 
 
 def _without_table(sources: Sequence[Path]) -> str:
-    counts = colours_in(sources)
+    counts = count_colors(sources)
     what = 'has three equal channels' if _is_gray(counts) else 'is a picture in colours'
     rows = [
         f'  class {number},{",".join(map(str, colour))}'
@@ -118,8 +118,8 @@ class ColourReader:
             OSError: If it cannot be read.
             ValueError: If it has a colour that is not in the table.
         """
-        numbers = numbers_of(source)
-        known = np.array(list(map(_number, self.table.all_colours)))
+        numbers = read_packed_colors(source)
+        known = np.array(list(map(_pack_color, self.table.all_colours)))
         labels = np.full(len(known), IGNORED, np.uint8)
         labels[:len(self.table.colours)] = range(len(self.table.colours))
         order = np.argsort(known)
@@ -131,7 +131,7 @@ class ColourReader:
 
     def _unknown(self, numbers: np.ndarray) -> str:
         """A sentence on colours that are not in the table."""
-        counts = _counted(numbers)
+        counts = _count_colors(numbers)
         texts, near = [], 0
         for colour, count in counts.most_common(5):
             name, distance = self._nearest(colour)
@@ -151,14 +151,14 @@ class ColourReader:
         return names[nearest], int(distances[nearest])
 
 
-def numbers_of(source: Path) -> np.ndarray:
+def read_packed_colors(source: Path) -> np.ndarray:
     """The colours of a picture, each as one number: ``(H, W)``, int32.
 
     Raises:
         OSError: If it cannot be read.
         ValueError: If it holds other than colours of 8 bits.
     """
-    with opened(source) as image:
+    with open_image(source) as image:
         fault = _fault_of(image)
         pixels = np.asarray(image.convert('RGB')).astype(np.int32)
     if fault:
@@ -177,11 +177,11 @@ def _fault_of(picture: Image.Image) -> str | None:
     return None
 
 
-def _number(colour: Colour) -> int:
+def _pack_color(colour: Colour) -> int:
     return (colour[0] << 16) + (colour[1] << 8) + colour[2]
 
 
-def _counted(numbers: np.ndarray) -> Counter[Colour]:
+def _count_colors(numbers: np.ndarray) -> Counter[Colour]:
     found, counts = np.unique(numbers, return_counts=True)
     return Counter({
         (int(number) >> 16, int(number) >> 8 & 255, int(number) & 255): int(count)
@@ -189,7 +189,7 @@ def _counted(numbers: np.ndarray) -> Counter[Colour]:
     })
 
 
-def colours_in(sources: Sequence[Path]) -> Counter[Colour]:
+def count_colors(sources: Sequence[Path]) -> Counter[Colour]:
     """The colours in the first pictures, and how many pixels each has.
 
     Raises:
@@ -199,7 +199,7 @@ def colours_in(sources: Sequence[Path]) -> Counter[Colour]:
     counts: Counter[Colour] = Counter()
     for source in sources[:SAMPLES]:
         try:
-            counts += _counted(numbers_of(source))
+            counts += _count_colors(read_packed_colors(source))
         except ValueError as error:
             raise UserError(f'{source}: {error}') from error
     return counts

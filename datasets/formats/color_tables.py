@@ -13,7 +13,7 @@ from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 
 from ..custom.label_maps import IGNORED
-from ..validation.validation_report import repeated, shown
+from ..validation.validation_report import abbreviate, find_repeated
 
 FILES = ('class_dict.csv', 'class_dict_seg.csv', 'labelmap.txt', 'label_colors.txt', 'colors.txt',
          'colours.txt', 'colors.csv', 'colours.csv', 'colors.json', 'colours.json', 'palette.csv',
@@ -62,7 +62,7 @@ def read_colours(file: Path) -> ColourTable:
     if not rows:
         raise UserError(f'{file}: there is no row in it. Wanted: lines of name,r,g,b')
     for what, values in (('name', [name for name, _ in rows]), ('colour', [c for _, c in rows])):
-        if twice := repeated(values):
+        if twice := find_repeated(values):
             raise UserError(f'{file}: a {what} stands there more than once: '
                             f'{format_names(list(map(str, twice)))}')
     named = [(name, colour) for name, colour in rows if name.lower() not in UNLABELLED]
@@ -91,10 +91,10 @@ def text_rows(text: str) -> Iterator[tuple[str, Colour]]:
             continue
         if order is None and len(cells) == 4 and all(map(str.isdigit, cells)):
             raise UserError(f'line {number}: which of these is the name? Write a heading '
-                            f'name,r,g,b above {shown(line)}')
+                            f'name,r,g,b above {abbreviate(line)}')
         places = order or ((3, 0, 1, 2) if all(map(str.isdigit, cells[:3])) else (0, 1, 2, 3))
         if len(cells) <= max(places):
-            raise UserError(f'line {number}: wanted name,r,g,b, got {shown(line)}')
+            raise UserError(f'line {number}: wanted name,r,g,b, got {abbreviate(line)}')
         name, *values = (cells[place] for place in places)
         yield _row(name, values, f'line {number}')
 
@@ -138,7 +138,7 @@ def _json_rows(content: Any) -> Iterator[tuple[str, Colour]]:
                          None), entry.get('color', entry.get('colour'))) for entry in content]
     else:
         raise UserError('wanted {"name": [r, g, b], ...}, or a list of {"name": ..., "color": '
-                        f'[r, g, b]}}, got {shown(content)}')
+                        f'[r, g, b]}}, got {abbreviate(content)}')
     for number, (name, colour) in enumerate(entries, 1):
         found = isinstance(colour, str) and re.fullmatch('#?([0-9a-fA-F]{6})', colour.strip())
         values = list(bytes.fromhex(found[1])) if found else colour
@@ -148,14 +148,14 @@ def _json_rows(content: Any) -> Iterator[tuple[str, Colour]]:
 def _row(name: Any, values: Any, where: str) -> tuple[str, Colour]:
     """A row whose values are checked."""
     if not isinstance(name, str) or not name.strip():
-        raise UserError(f'{where}: wanted the name of a class, got {shown(name)}')
+        raise UserError(f'{where}: wanted the name of a class, got {abbreviate(name)}')
     try:
         whole = [int(value) for value in values]
     except (TypeError, ValueError):
         whole = []
     if len(whole) != 3 or not all(0 <= value <= 255 for value in whole):
         raise UserError(f'{where}: wanted red, green and blue from 0 to 255 for {name!r}, got '
-                        f'{shown(values)}')
+                        f'{abbreviate(values)}')
     return name.strip(), (whole[0], whole[1], whole[2])
 
 

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from colonnade.common.atomic_files import new_folder, write_json, write_text
 from colonnade.common.errors import UserError
+from colonnade.common.name_lists import format_names
 
 from ..options import DataOptions
 from ..validation.conversion_sources import RECORD, SOURCES, portable_path, record_sources
+from .splitting import split
 
 DECISIVE = ('form', 'fingerprint', 'split')  # keys of the record that make a conversion another one
 #: options that :func:`~.reconversion.convert_again` repeats, those that are paths first
@@ -25,16 +28,11 @@ OPTIONS = (*PATHS, 'split', 'split_seed', 'group', 'classes', 'zero', 'suffixes'
 
 def keep_options(args: DataOptions) -> None:
     """Keep the options as they are before a conversion changes them."""
-    args.given = {key: getattr(args, key, None) for key in OPTIONS}
+    args.given = {key: vars(args).get(key) for key in OPTIONS}
 
 
-def recorded_options(args: DataOptions, folder: Path) -> dict[str, Any]:
-    """Return the options of a conversion as JSON holds them.
-
-    Args:
-        args: Options of a tool, after :func:`keep_options`.
-        folder: Folder of the conversion, which the paths are relative to.
-    """
+def _record_options(args: DataOptions, folder: Path) -> dict[str, Any]:
+    """Return the options of a conversion as JSON holds them, with paths relative to its folder."""
     options = dict(args.given)
     for key in PATHS:
         if isinstance(options[key], list):
@@ -45,38 +43,40 @@ def recorded_options(args: DataOptions, folder: Path) -> dict[str, Any]:
 
 
 def convert_once(
-    folder: Path,
+    args: DataOptions,
     record: Mapping[str, Any],
-    write: Callable[[Path], None],
+    write: Callable[[Path], Mapping[str, Any]],
     *,
     tables: Collection[Path] = (),
     labels: Collection[Path] = (),
     listed: Collection[Path] = ()
-) -> bool:
-    """Fill a folder, unless the same conversion is there already.
+) -> tuple[Path, bool]:
+    """Write a conversion to its folder, unless the same one is there already.
 
     Args:
-        folder: What to make; it appears whole, with ``record`` as ``conversion.json``.
-        record: ``source``, ``form``, ``fingerprint`` (text that is another where the source is
-            another), ``split``, ``counts``, ``lost``: all that JSON holds.
-        write: Writes all other files to the folder it is given.
+        args: Options of a tool, after :func:`keep_options`.
+        record: ``kind``, ``source``, ``form``, ``fingerprint`` (another text where the source is
+            another) and ``split``, as JSON holds them.
+        write: Writes all files to the folder it is given, and returns what else is to be recorded.
         tables, labels, listed: See :func:`~.conversion_sources.record_sources`.
 
     Returns:
-        Whether it was written now.
+        The folder, which appears whole, and whether it was written now.
 
     Raises:
         UserError: If the folder is something else.
         OSError: If it cannot be read or written.
     """
+    folder = args.data_out or args.out.with_name(f'{args.out.stem}_data')
     if os.path.lexists(folder):
         _check_same(folder, record)
-        return False
+        return folder, False
     with new_folder(folder) as scratch:
-        write(scratch)
+        more = write(scratch)
         write_text(scratch / SOURCES, record_sources(folder, tables, labels, listed))
-        write_json(scratch / RECORD, record)
-    return True
+        options = _record_options(args, folder)
+        write_json(scratch / RECORD, {**record, **more, 'options': options})
+    return folder, True
 
 
 def _check_same(folder: Path, record: Mapping[str, Any]) -> None:
@@ -96,9 +96,28 @@ def _check_same(folder: Path, record: Mapping[str, Any]) -> None:
                         'another --data-out')
 
 
-def data_out(args: DataOptions) -> Path:
-    """The folder that a conversion is written to: ``--data-out``, or beside ``--out``."""
-    if args.data_out:
-        return args.data_out
-    assert args.out is not None  # all tools name one
-    return args.out.with_name(f'{args.out.stem}_data')
+def describe_split(args: DataOptions) -> dict[str, Any]:
+    """Return how one set of images becomes two, for the record of a conversion."""
+    return dict(fraction=args.split, seed=args.split_seed, group=args.group)
+
+
+def split_images(classes: Mapping[str, Collection[str]],
+                 args: DataOptions) -> tuple[list[str], list[str]]:
+    """Return the names of images for training and for validation, see :func:`~.splitting.split`.
+
+    Args:
+        classes: Names of images, and the classes in each.
+        args: Options of a tool.
+
+    Raises:
+        ValueError: If ``--group`` does not match a name.
+    """
+    groups = None
+    if args.group is not None:
+        matches = {name: re.search(args.group, name) for name in classes}
+        missing = [name for name, match in matches.items() if match is None or match[1] is None]
+        if missing:
+            raise UserError(f'--group {args.group} does not match {len(missing)} names of images: '
+                            f'{format_names(missing)}')
+        groups = {name: match[1] for name, match in matches.items() if match}
+    return split(classes, args.split, groups=groups, seed=args.split_seed)

@@ -1,4 +1,4 @@
-"""What a door is: one form of data set, how it is recognised, and what opens it."""
+"""A format of datasets: how it is recognized, and what reads it."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ Kind = Literal['instances', 'labels']
 
 
 @dataclass(frozen=True)
-class Door:
-    """One form of data set.
+class DataFormat:
+    """A format of datasets.
 
     Attributes:
-        name: What people call the form.
+        name: What people call it.
         kind: ``instances`` for detectors, ``labels`` for segmenters.
-        layout: The files that it is recognised by, for errors.
-        recognises: Whether a file or folder is of this form; looks at few files.
+        layout: The files that it is recognized by, for errors.
+        detect: Returns whether a file or folder has it; looks at few files.
         open: Takes the options of a tool, of which ``data`` has one or two paths. Sets those that
             say where COCO files or label maps are, as if the user had. Returns the folder of a
             conversion if it wrote one. Faults and what is lost go to the report.
@@ -28,5 +28,5 @@ class Door:
     name: str
     kind: Kind
     layout: str
-    recognises: Callable[[Path], bool]
+    detect: Callable[[Path], bool]
     open: Callable[[DataOptions, Report], Path | None]

@@ -7,10 +7,11 @@ from pathlib import Path, PureWindowsPath
 
 from colonnade.runtime.images import SUFFIXES
 
-from .instance_records import AnnotatedImage, Reading
+from ..data_index import AnnotatedImage
+from .instance_records import Reading
 
 
-def image_of(file: Path, said: str | None, folders: list[Path], reading: Reading) -> Path | None:
+def find_image(file: Path, said: str | None, folders: list[Path], reading: Reading) -> Path | None:
     """The image that has the stem of its annotations; else the one that they name.
 
     No other annotations may be of the same image: it would be trained twice, with a part of its
@@ -53,7 +54,7 @@ def _found(file: Path, said: str | None, folders: list[Path], reading: Reading) 
     return None
 
 
-def say_unused(parts: Iterable[Iterable[AnnotatedImage]], reading: Reading) -> None:
+def count_unused(parts: Iterable[Iterable[AnnotatedImage]], reading: Reading) -> None:
     """Count images beside those that are used, which have no annotations."""
     used = {image.path for part in parts for image in part}
     for folder in sorted({path.parent for path in used}):

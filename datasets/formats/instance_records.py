@@ -1,4 +1,4 @@
-"""What readers of instances find, and the COCO files that are made of it."""
+"""State of a reading of annotations; files and folders by their names."""
 from __future__ import annotations
 
 import math
@@ -6,13 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import cv2
-import numpy as np
-
-from ..rle import get_area, make_json_rle
-from ..validation.coco_files import CONVERTED_FROM
 from ..validation.image_files import image_size
 from ..validation.validation_report import Report
 
@@ -27,46 +21,13 @@ TEST_LEFT = 'images of the test part are left for tests'
 
 
 @dataclass
-class Instance:
-    """An object, with pixels that count from 0 at the left and upper edge of the image."""
-    label: str
-    box: tuple[float, float, float, float]  # left, top, right, bottom
-    polygons: list[list[float]]  # each x, y, x, y, ...
-    source: str  # file and place
-    crowd: bool = False
-    mask: dict[str, Any] | None = None  # RLE of the image's size, in place of polygons
-
-
-@dataclass
-class AnnotatedImage:
-    """An image and the objects in it."""
-    path: Path
-    size: tuple[int, int]  # width, height
-    source: str  # the file of its annotations
-    instances: list[Instance]
-
-
-@dataclass
-class Part:
-    """One part of a data set in COCO's form.
-
-    Attributes:
-        images: The folder that file names start from.
-        content: Of a COCO file.
-        file: The file that already holds it, if there is one.
-        counted: Whether its classes are those that occur in it, as nothing lists them.
-    """
-    images: Path
-    content: dict[str, list]
-    file: Path | None = None
-    counted: bool = False
-
-
-@dataclass
 class Loss:
     """How often something is not kept, and where first."""
     count: int = 0
     first: str | None = None
+
+    def __str__(self) -> str:
+        return f'{self.count}, the first: {self.first}' if self.first else str(self.count)
 
 
 @dataclass
@@ -77,9 +38,9 @@ class Reading:
         root: The folder that sources are named from.
         report: Takes faults.
         lost: What COCO's form cannot hold, or is not used, and how often.
-        listings: Images of folders by their stems, for :func:`~.image_pairing.image_of`.
+        listings: Images of folders by their stems, for :func:`~.image_pairing.find_image`.
         faults: Those that were reported.
-        owners: Images that :func:`~.image_pairing.image_of` found, and the annotations of each.
+        owners: Images that :func:`~.image_pairing.find_image` found, and the annotations of each.
         paths: All that ``--data`` names.
         skips_bad_data: Whether samples that cannot be used are left out, not reported as faults.
         boxes_only: Whether masks are not used.
@@ -148,7 +109,7 @@ class Reading:
         """Lines of a text file without blanks at their ends; none, and a fault, if it is none."""
         self.tables.add(file)
         try:
-            return [line.strip() for line in text_of(file).rstrip().splitlines()]
+            return [line.strip() for line in read_text(file).rstrip().splitlines()]
         except (OSError, ValueError) as error:
             self.fault(file, f'cannot be read: {error}')
             return []
@@ -248,7 +209,7 @@ def files_below(folder: Path,
     return sorted(found)
 
 
-def text_of(file: Path) -> str:
+def read_text(file: Path) -> str:
     """The text of a file in UTF-8, with or without a byte order mark.
 
     Raises:
@@ -265,64 +226,9 @@ def box_around(polygons: Iterable[Sequence[float]]) -> tuple[float, float, float
     return min(xs), min(ys), max(xs), max(ys)
 
 
-def is_finite(values: Iterable[float]) -> bool:
+def are_finite(values: Iterable[float]) -> bool:
     """Whether there is no NaN and no infinity among numbers."""
     try:
         return all(map(math.isfinite, values))
     except OverflowError:  # a whole number beyond all floats
         return False
-
-
-def part_of(images: Sequence[AnnotatedImage], classes: Sequence[str] | None = None) -> Part:
-    """The COCO file of images. Entries say which place they were converted from.
-
-    Args:
-        images: At least one.
-        classes: Names in order; ids count from 0, as YOLO's do. ``None`` takes those that occur.
-    """
-    counted = classes is None
-    if classes is None:
-        classes = sorted({found.label for image in images for found in image.instances})
-    folder = Path(os.path.commonpath([os.path.abspath(image.path.parent) for image in images]))
-    ids = {name: number for number, name in enumerate(classes)}
-    entries: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    for number, image in enumerate(images, 1):
-        name = os.path.relpath(os.path.abspath(image.path), folder)
-        width, height = image.size
-        entries.append(
-            dict(
-                id=number,
-                file_name=name,
-                width=width,
-                height=height,
-                **{CONVERTED_FROM: image.source}))
-        for found in image.instances:
-            annotations.append(
-                dict(
-                    id=len(annotations) + 1,
-                    image_id=number,
-                    category_id=ids[found.label],
-                    **_shape_of(found)))
-    categories = [dict(id=number, name=name) for name, number in ids.items()]
-    content = dict(images=entries, annotations=annotations, categories=categories)
-    return Part(folder, content, counted=counted)
-
-
-def _shape_of(found: Instance) -> dict[str, Any]:
-    left, top, right, bottom = found.box
-    area = (right - left) * (bottom - top)
-    shape: dict[str, Any] = dict(bbox=_rounded([left, top, right - left, bottom - top]))
-    if found.polygons:
-        points = [np.float32(polygon).reshape(-1, 2) for polygon in found.polygons]
-        area = sum(map(cv2.contourArea, points))
-        shape['segmentation'] = [_rounded(polygon) for polygon in found.polygons]
-    if found.mask:
-        area = get_area(found.mask)
-        shape['segmentation'] = make_json_rle(found.mask)
-    return shape | dict(
-        area=round(area, 3), iscrowd=int(found.crowd), **{CONVERTED_FROM: found.source})
-
-
-def _rounded(values: Iterable[float]) -> list[float]:
-    return [round(float(value), 3) for value in values]  # to a thousandth of a pixel

@@ -29,32 +29,32 @@ def find_folders(root: Path) -> list[Pair]:
     Raises:
         ValueError: If there is more than one folder that may be meant.
     """
-    images, masks = child(root, IMAGES), child(root, MASKS)
-    splits = [_split_of(root, images, masks, SPLITS[split]) for split in ('train', 'val')]
+    images, masks = find_child(root, IMAGES), find_child(root, MASKS)
+    splits = [_find_pair(root, images, masks, SPLITS[split]) for split in ('train', 'val')]
     found = [pair for pair in splits if pair]
     if not found and images and masks:
         found = [(images, masks)]
     return [pair for pair in found if all(map(has_images, pair))]
 
 
-def _split_of(root: Path, images: Path | None, masks: Path | None,
-              names: tuple[str, ...]) -> Pair | None:
+def _find_pair(root: Path, images: Path | None, masks: Path | None,
+               names: tuple[str, ...]) -> Pair | None:
     """The folders of one split, in one of three layouts."""
     if images and masks:
-        pair = child(images, names, without_number), child(masks, names, without_number)
-    elif folder := child(root, names, without_number):
-        pair = child(folder, IMAGES), child(folder, MASKS)
+        pair = find_child(images, names, without_number), find_child(masks, names, without_number)
+    elif folder := find_child(root, names, without_number):
+        pair = find_child(folder, IMAGES), find_child(folder, MASKS)
         if pair == (None, None):
             beside = [pattern.format(name) for pattern in BESIDE for name in names]
-            pair = folder, child(root, beside)
+            pair = folder, find_child(root, beside)
     else:
         return None
     return (pair[0], pair[1]) if pair[0] and pair[1] else None
 
 
-def child(folder: Path,
-          names: Iterable[str],
-          reduced: Callable[[str], str] = str.lower) -> Path | None:
+def find_child(folder: Path,
+               names: Iterable[str],
+               reduced: Callable[[str], str] = str.lower) -> Path | None:
     """The folder in another one that has one of the names, as ``reduced`` changes its own.
 
     Of several, those that hold images count.
@@ -81,7 +81,7 @@ def has_images(folder: Path) -> bool:
                for _, _, names in os.walk(folder, followlinks=True) for name in names)
 
 
-def left_for_tests(root: Path) -> list[Path]:
+def find_test_folders(root: Path) -> list[Path]:
     """Folders of test images, which training does not use."""
-    found = (split_folders(place).get('test') for place in {root, child(root, IMAGES) or root})
+    found = (split_folders(place).get('test') for place in {root, find_child(root, IMAGES) or root})
     return [folder for folder in found if folder]

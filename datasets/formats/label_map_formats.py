@@ -1,4 +1,4 @@
-"""Doors for label maps, which segmenters take."""
+"""Formats of label maps, which segmenters take."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -9,17 +9,16 @@ from pathlib import Path
 from colonnade.common.errors import UserError
 
 from ..options import DataOptions
-from ..validation.image_files import labels_of
+from ..validation.image_files import labels_of, read_labels
 from ..validation.label_map_files import IGNORED
 from ..validation.validation_report import Report
 from . import cityscapes, labelme_label_maps, roboflow_masks, voc_label_maps
 from .color_masks import ColourReader, table_for
-from .data_format import Door
-from .label_folders import Pair, find_folders, left_for_tests
-from .label_sets import LabelSet, sources_of, use
+from .data_format import DataFormat
+from .label_folders import Pair, find_folders, find_test_folders
+from .label_sets import LabelSet, convert_label_set, pair_files
 from .labelme import is_labelme
 from .roboflow_masks import renumbering
-from .single_channel import read_labels
 
 Finder = Callable[[DataOptions, Report], LabelSet]
 
@@ -41,7 +40,7 @@ def open_labels(find: Finder, args: DataOptions, report: Report) -> Path | None:
     """
     if args.boxes:
         raise UserError('--boxes is for detectors')
-    return use(find(args, report), args, report)
+    return convert_label_set(find(args, report), args, report)
 
 
 def open_folders(args: DataOptions, report: Report) -> Path | None:
@@ -55,28 +54,31 @@ def open_folders(args: DataOptions, report: Report) -> Path | None:
             return None
         for text in own.remarks:
             report.remark(text)
-    return use(found, args, report)
+    return convert_label_set(found, args, report)
 
 
 def _cityscapes(args: DataOptions, report: Report) -> LabelSet:
     _refuse(args, 'Cityscapes', 'classes', 'zero', 'colours', 'suffixes')
-    return cityscapes.label_set(
-        [pair for root in args.data for pair in cityscapes.folders_of(root)], report)
+    return cityscapes.read_cityscapes(
+        [pair for root in args.data for pair in cityscapes.find_cityscapes_folders(root)], report)
 
 
 def _roboflow(args: DataOptions, report: Report) -> LabelSet:
     _refuse(args, "Roboflow's masks", 'classes', 'zero', 'colours', 'suffixes')
     _remark_on_tests(args.data, report)
-    return roboflow_masks.label_set(
-        [folder for root in args.data for folder in roboflow_masks.folders_of(root)], report)
+    return roboflow_masks.read_roboflow(
+        [folder for root in args.data for folder in roboflow_masks.find_roboflow_folders(root)],
+        report)
 
 
 def _labelme(args: DataOptions, report: Report) -> LabelSet:
     _refuse(args, 'LabelMe', 'colours', 'suffixes')
     _remark_on_tests(args.data, report)
-    folders = [folder for root in args.data for folder in labelme_label_maps.folders_of(root)]
+    folders = [
+        folder for root in args.data for folder in labelme_label_maps.find_labelme_folders(root)
+    ]
     classes, args.classes = args.classes, None
-    return labelme_label_maps.label_set(
+    return labelme_label_maps.read_labelme_label_maps(
         folders, classes, args.zero, report, skips_bad_data=args.on_bad_data == 'skip')
 
 
@@ -89,7 +91,7 @@ def _voc(args: DataOptions, report: Report) -> LabelSet:
     table = table_for(args.colours, [root], masks, report) if masks else None
     if table:
         _refuse(args, 'the table of colours', 'classes', 'zero')
-    return voc_label_maps.label_set(root, voc_label_maps.lists_of(root), table, report)
+    return voc_label_maps.read_voc_label_maps(root, voc_label_maps.find_lists(root), table, report)
 
 
 def _folders(args: DataOptions, report: Report) -> LabelSet:
@@ -100,7 +102,7 @@ def _folders(args: DataOptions, report: Report) -> LabelSet:
 
 def _remark_on_tests(roots: Sequence[Path], report: Report) -> None:
     for root in roots:
-        for folder in left_for_tests(root):
+        for folder in find_test_folders(root):
             report.remark(f'{folder} is left for tests')
 
 
@@ -108,12 +110,12 @@ def _of_folders(pairs: list[Pair], args: DataOptions, roots: Sequence[Path],
                 report: Report) -> LabelSet:
     """Label maps as they are, or to be made of colours."""
     form = 'images and label maps'
-    parts, suffixes = sources_of(
+    parts, suffixes = pair_files(
         pairs,
         args.suffixes and (args.suffixes[0], args.suffixes[1]),
         report,
         skips_bad_data=args.on_bad_data == 'skip')
-    sources = [source for part in parts for source in part.sources.values()]
+    sources = [source for part in parts for source in part.label_maps.values()]
     table = table_for(args.colours, roots, sources, report) if sources else None
     if not table and (values := _two_values(sources, args)):
         low, high = values
@@ -168,36 +170,36 @@ def _two_values(sources: Sequence[Path], args: DataOptions) -> tuple[int, int] |
 def _refuse(args: DataOptions, form: str, *options: str) -> None:
     """Raise a ValueError if an option is given that the form decides itself."""
     for option in options:
-        if getattr(args, option) is not None:
+        if vars(args)[option] is not None:
             raise UserError(f'--{option} has no effect: {form} says it')
 
 
-def _door(name: str, layout: str, recognises: Callable[[Path], bool], find: Finder) -> Door:
-    return Door(name, 'labels', layout, recognises, partial(open_labels, find))
+def _format(name: str, layout: str, detect: Callable[[Path], bool], find: Finder) -> DataFormat:
+    return DataFormat(name, 'labels', layout, detect, partial(open_labels, find))
 
 
 def _is_only_folders(root: Path) -> bool:
     """Whether there are folders of images and of label maps, and no other form."""
-    if any(door.recognises(root) for door in _SPECIAL):
+    if any(data_format.detect(root) for data_format in _SPECIAL):
         return False
     try:
         return bool(find_folders(root))
-    except ValueError:  # several folders may be meant, which is said when the door is opened
+    except ValueError:  # several folders may be meant, which is said when it is read
         return True
 
 
 _SPECIAL = (
-    _door('Cityscapes', 'leftImg8bit/{train,val}/ and gtFine/{train,val}/',
-          lambda root: bool(cityscapes.folders_of(root)), _cityscapes),
-    _door('Pascal VOC', 'JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/*.txt',
-          lambda root: bool(voc_label_maps.lists_of(root)), _voc),
-    _door("Roboflow's semantic masks", 'train/ and valid/ with *_mask.png and _classes.csv',
-          lambda root: bool(roboflow_masks.folders_of(root)), _roboflow),
-    _door('LabelMe', '*.json beside images, one an image', is_labelme, _labelme),
+    _format('Cityscapes', 'leftImg8bit/{train,val}/ and gtFine/{train,val}/',
+            lambda root: bool(cityscapes.find_cityscapes_folders(root)), _cityscapes),
+    _format('Pascal VOC', 'JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/*.txt',
+            lambda root: bool(voc_label_maps.find_lists(root)), _voc),
+    _format("Roboflow's semantic masks", 'train/ and valid/ with *_mask.png and _classes.csv',
+            lambda root: bool(roboflow_masks.find_roboflow_folders(root)), _roboflow),
+    _format('LabelMe', '*.json beside images, one an image', is_labelme, _labelme),
 )
-LABEL_DOORS: tuple[Door, ...] = (
+LABEL_MAP_FORMATS: tuple[DataFormat, ...] = (
     *_SPECIAL,
-    _door(
+    _format(
         'images and label maps',
         'images/ and masks/ (or labels/, annotations/ ...), perhaps with train/ and val/; or '
         'train/, train_labels/, val/ and val_labels/; if masks are in colours, with a table',

@@ -1,11 +1,11 @@
 """Label maps of any form, and how they become what mmseg reads: label maps, lists and names."""
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,14 @@ from colonnade.common.progress import Progress
 
 from ..custom.file_pairs import Listing, find_pairs, find_suffixes, list_files
 from ..custom.label_map_datasets import report_empty_folders
-from ..custom.label_maps import IGNORED, paired
+from ..custom.label_maps import IGNORED, pair_label_maps
+from ..data_index import DataIndex
 from ..options import DataOptions
 from ..validation.conversion_sources import RECORD
 from ..validation.image_files import image_size, labels_of
 from ..validation.validation_report import Report
-from .conversion import convert_once, data_out, recorded_options
-from .instance_formats import groups_of
+from .conversion import convert_once, describe_split, split_images
 from .instance_records import report_skipped
-from .splitting import split
 
 SPLITS = ('train', 'val')
 #: from the file of an image's labels and the image's size (width, height) to labels (H, W), uint8
@@ -37,25 +36,11 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
-    """Training or validation, or both where they are to be split.
-
-    Attributes:
-        images: Folder of images.
-        masks: Folder that ``sources`` are in.
-        sources: Name of an image below ``images``, and the file that says its labels.
-    """
-    images: Path
-    masks: Path
-    sources: Mapping[str, Path] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class LabelSet:
-    """What a door finds.
+    """Label maps as the reader of a format finds them.
 
     Attributes:
-        form: The door's name.
+        form: Name of the format.
         parts: Training and validation, or one to split.
         suffixes: Ends of the names of images and label maps; needed for lists.
         lists: Text files that name the images of both parts.
@@ -69,7 +54,7 @@ class LabelSet:
         lost: What a conversion leaves out, and how often.
     """
     form: str
-    parts: Sequence[Part]
+    parts: Sequence[DataIndex]
     suffixes: tuple[str, str] | None = None
     lists: Sequence[Path] | None = None
     read: Reader | None = None
@@ -82,11 +67,17 @@ class LabelSet:
     lost: Mapping[str, int] = field(default_factory=dict)
 
 
-def sources_of(folders: Sequence[tuple[Path, Path]],
+def read_known_classes(name: str) -> tuple[tuple[str, ...], list[tuple[int, int, int]]]:
+    """Return the classes and colors of a benchmark that mmseg knows."""
+    from mmseg.utils import get_classes, get_palette  # takes a second
+    return tuple(get_classes(name)), [tuple(color) for color in get_palette(name)]
+
+
+def pair_files(folders: Sequence[tuple[Path, Path]],
                suffixes: tuple[str, str] | None,
                report: Report,
                *,
-               skips_bad_data: bool = False) -> tuple[list[Part], tuple[str, str] | None]:
+               skips_bad_data: bool = False) -> tuple[list[DataIndex], tuple[str, str] | None]:
     """Return images and label maps by their names, and how these end.
 
     Args:
@@ -111,14 +102,17 @@ def sources_of(folders: Sequence[tuple[Path, Path]],
     for place, found in enumerate(listings):
         if pairs is None:
             assert suffixes is not None  # or nothing would be paired
-            files = paired(found, suffixes, missing)
+            files = pair_label_maps(found, suffixes, missing)
         else:
             files = _by_name(found, pairs[place], missing)
         parts.append(
-            Part(found.images, found.masks, {
-                str(image.relative_to(found.images)): mask
-                for image, mask in files
-            }))
+            DataIndex(
+                found.images,
+                label_maps={
+                    str(image.relative_to(found.images)): mask
+                    for image, mask in files
+                },
+                masks=found.masks))
     if skips_bad_data:
         report_skipped([finding.message for finding in missing.findings], report)
     return parts, suffixes
@@ -141,7 +135,7 @@ def _by_name(listing: Listing, pairs: Mapping[str, str], report: Report) -> list
     return found
 
 
-def use(found: LabelSet, args: DataOptions, report: Report) -> Path | None:
+def convert_label_set(found: LabelSet, args: DataOptions, report: Report) -> Path | None:
     """Convert and split what has to be, and set the options that say where label maps are.
 
     Args:
@@ -158,14 +152,13 @@ def use(found: LabelSet, args: DataOptions, report: Report) -> Path | None:
     """
     if report.num_faults:
         return None
-    check_parts(found, args)
+    check_num_parts(found, args)
     for what, number in found.lost.items():
         report.remark(f'{found.form}: {number} {what}')
-    images, masks = ([getattr(part, key) for part in found.parts] for key in ('images', 'masks'))
-    suffixes, lists, folder = found.suffixes, found.lists and list(found.lists), None
+    images, masks = ([part.images for part in found.parts], [part.masks for part in found.parts])
+    suffixes, lists, written = found.suffixes, found.lists and list(found.lists), False
     if found.read is not None or len(found.parts) == 1 or args.on_bad_data == 'skip':
-        folder = data_out(args)
-        written = _convert(found, args, folder, report)
+        folder, written = _convert_label_maps(found, args, report)
         if report.num_faults:
             return None
         record = json.loads((folder / RECORD).read_text(encoding='utf-8'))
@@ -182,15 +175,15 @@ def use(found: LabelSet, args: DataOptions, report: Report) -> Path | None:
     args.palette = list(found.palette) if found.palette else None
     args.zero = args.zero or found.zero
     args.ignore_255 = args.ignore_255 or found.ignore_255
-    return folder if folder and written else None
+    return folder if written else None
 
 
-def folder_of(paths: Sequence[Path]) -> Path:
+def find_common_folder(paths: Sequence[Path]) -> Path:
     """The folder that all of them are or are in."""
     return Path(os.path.commonpath(list(map(os.path.abspath, paths))))
 
 
-def check_parts(found: LabelSet, args: DataOptions) -> None:
+def check_num_parts(found: LabelSet, args: DataOptions) -> None:
     """Raise a ValueError if there is one part and no ``--split``, or two and one, or more."""
     if len(found.parts) > 2:
         raise UserError(f'{found.form}: the paths of --data have {len(found.parts)} parts, wanted '
@@ -207,56 +200,35 @@ def _names_of_parts(found: LabelSet) -> Sequence[str]:
     return SPLITS if len(found.parts) == 2 else ('', )
 
 
-def _convert(found: LabelSet, args: DataOptions, folder: Path, report: Report) -> bool:
-    """Write what mmseg reads, if it is not there; returns whether it was written."""
+def _convert_label_maps(found: LabelSet, args: DataOptions,
+                        report: Report) -> tuple[Path, bool]:
+    """Write what mmseg reads, if it is not there; return the folder and whether it was written."""
+    with_images = args.on_bad_data == 'skip'  # those that cannot be used are left out
+    states = [part.compute_fingerprint(with_images=with_images) for part in found.parts]
     record: dict[str, Any] = dict(
         kind='labels',
-        options=recorded_options(args, folder),
-        source=[os.path.abspath(part.masks) for part in found.parts],
+        source=[os.path.abspath(str(part.masks)) for part in found.parts],
         form=found.form,
-        fingerprint=_fingerprint(found, args.on_bad_data == 'skip'),
-        split=_split_options(args, found),
-        lost=dict(found.lost))
-    sources = [file for part in found.parts for file in part.sources.values()]
+        fingerprint=[found.meaning, found.suffixes, states],
+        split=None if len(found.parts) == 2 else describe_split(args))
+    files = [file for part in found.parts for file in part.label_maps.values()]
     try:
-        with Progress('label maps', len(sources)) as progress:
+        with Progress('label maps', len(files)) as progress:
             return convert_once(
-                folder,
+                args,
                 record,
-                lambda scratch: _write(scratch, found, args, report, record, progress),
+                partial(
+                    _write_label_maps, found=found, args=args, report=report, progress=progress),
                 tables=[*found.tables, *(found.lists or ())],
-                labels=sources if found.read else (),
-                listed=() if found.read else sources)
+                labels=files if found.read else (),
+                listed=() if found.read else files)
     except Unusable:
-        return False
+        return Path(), False
 
 
-def _split_options(args: DataOptions, found: LabelSet) -> dict[str, Any] | None:
-    if len(found.parts) == 2:
-        return None
-    return dict(fraction=args.split, seed=args.split_seed, group=args.group)
-
-
-def _fingerprint(found: LabelSet, skips_bad_data: bool) -> str:
-    """Another text where files of labels were changed, or what they mean.
-
-    Images count too where those that cannot be used are left out.
-    """
-    digest = hashlib.sha256(json.dumps([found.meaning, found.suffixes]).encode())
-    for part in found.parts:
-        for image, source in sorted(part.sources.items()):
-            name = os.path.relpath(source, part.masks)
-            files = [source, part.images / image] if skips_bad_data else [source]
-            states = [file.stat() for file in files]
-            line = '\0'.join(
-                (image, name, *(f'{state.st_size}\0{state.st_mtime_ns}' for state in states)))
-            digest.update(f'{line}\n'.encode(errors='surrogateescape'))
-    return digest.hexdigest()
-
-
-def _write(scratch: Path, found: LabelSet, args: DataOptions, report: Report,
-           record: dict[str, Any], progress: Progress) -> None:
-    """Label maps and lists of images.
+def _write_label_maps(scratch: Path, found: LabelSet, args: DataOptions, report: Report,
+                      progress: Progress) -> dict[str, Any]:
+    """Write label maps and lists of images; return what is to be recorded of them.
 
     Raises:
         Unusable: If there are faults.
@@ -264,30 +236,26 @@ def _write(scratch: Path, found: LabelSet, args: DataOptions, report: Report,
     skips_bad_data = args.on_bad_data == 'skip'
     faults = Report() if skips_bad_data else report
     labels: list[dict[str, list[str]]] = []
-    done = iter(range(1, 1 + sum(len(part.sources) for part in found.parts)))
+    done = iter(range(1, 1 + sum(len(part.label_maps) for part in found.parts)))
     for name, part in zip(_names_of_parts(found), found.parts, strict=True):
         labels.append({})
-        for image, label_map in _label_maps(part, found.read, faults):
+        for image, label_map in _read_label_maps(part, found.read, faults):
             labels[-1][image] = [str(label) for label in np.unique(label_map) if label != IGNORED]
             if found.read is not None:
                 file = scratch / 'masks' / name / f'{image}.png'
                 file.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(label_map).save(file)
             progress(next(done))
-    if skips_bad_data:
-        record['skipped'] = [finding.message for finding in faults.findings]
     if report.num_faults:
         raise Unusable
-    names = [list(images) for images in labels]
-    if len(names) == 1:
-        groups = groups_of(labels[0], args.group)
-        assert args.split is not None  # see check_parts
-        names = list(split(labels[0], args.split, groups=groups, seed=args.split_seed))
+    names = list(map(list, labels)) if len(labels) == 2 else split_images(labels[0], args)
+    images = dict(zip(SPLITS, names, strict=True))
     end = '' if found.read is not None or found.suffixes is None else found.suffixes[0]
-    for name, images in zip(SPLITS, names, strict=True):
-        _write_list(scratch / f'{name}.txt', [image.removesuffix(end) for image in images])
-    record['counts'] = {name: len(images) for name, images in zip(SPLITS, names, strict=True)}
-    record['images'] = dict(zip(SPLITS, names, strict=True))
+    for name, own in images.items():
+        _write_list(scratch / f'{name}.txt', [image.removesuffix(end) for image in own])
+    skipped = dict(skipped=[each.message for each in faults.findings]) if skips_bad_data else {}
+    counts = {name: len(own) for name, own in images.items()}
+    return dict(lost=dict(found.lost), counts=counts, images=images, **skipped)
 
 
 def _write_list(file: Path, names: Sequence[str]) -> None:
@@ -303,10 +271,10 @@ def _write_list(file: Path, names: Sequence[str]) -> None:
     file.write_text(''.join(f'{name}\n' for name in names), encoding='utf-8')
 
 
-def _label_maps(part: Part, read: Reader | None,
-                report: Report) -> Iterator[tuple[str, np.ndarray]]:
+def _read_label_maps(part: DataIndex, read: Reader | None,
+                     report: Report) -> Iterator[tuple[str, np.ndarray]]:
     """The images of a part and their label maps; those that cannot be used become faults."""
-    for image, source in part.sources.items():
+    for image, source in part.label_maps.items():
         try:
             size = image_size(part.images / image)
         except OSError as error:

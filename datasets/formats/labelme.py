@@ -15,14 +15,14 @@ import numpy as np
 
 from colonnade.common.errors import UserError
 
+from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
 from ..rle import encode_mask, encode_segmentation, get_box, merge_rles
-from ..validation.image_files import opened
+from ..validation.image_files import open_image
 from ..validation.segmentations import LARGEST, is_number
-from ..validation.validation_report import shown
-from .image_pairing import image_of, say_unused
-from .instance_records import (ALL, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance, Part,
-                               Reading, any_case, box_around, files_below, part_of, split_folders,
-                               text_of)
+from ..validation.validation_report import abbreviate
+from .image_pairing import count_unused, find_image
+from .instance_records import (ALL, TEST_LEFT, TOO_FEW_POINTS, Reading, any_case, box_around,
+                               files_below, read_text, split_folders)
 
 POLYGONS = ('polygon', 'rectangle', 'oriented_rectangle', 'rotation')  # kinds of shapes
 NO_AREA = ('point', 'points', 'line', 'linestrip')
@@ -48,7 +48,7 @@ def looks_like_labelme(file: Path) -> bool:
         return False
 
 
-def read_labelme(path: Path, reading: Reading) -> dict[str, Part]:
+def read_labelme(path: Path, reading: Reading) -> dict[str, DataIndex]:
     """The parts of a data set in LabelMe's form."""
     folders = split_folders(path)
     if 'train' not in folders:
@@ -60,45 +60,47 @@ def read_labelme(path: Path, reading: Reading) -> dict[str, Part]:
             reading.lose(TEST_LEFT, count=len(files))
         else:
             reading.labels.update(files)
-            images[split] = [image for file in files if (image := _image(file, reading))]
-    say_unused(images.values(), reading)
-    return {split: part_of(found) for split, found in images.items() if found}
+            images[split] = [
+                image for file in files if (image := _read_annotated_image(file, reading))
+            ]
+    count_unused(images.values(), reading)
+    return {split: index_images(found) for split, found in images.items() if found}
 
 
 def load_labelme(file: Path, reading: Reading) -> dict[str, Any] | None:
     """What a file says; None, and a fault, if it is not in LabelMe's form."""
     try:
-        content = json.loads(text_of(file))
+        content = json.loads(read_text(file))
     except (OSError, ValueError, RecursionError) as error:
         reading.reject(file, f'cannot be read: {error}')
         return None
     if not isinstance(content, dict) or not isinstance(content.get('shapes'), list):
-        reading.reject(file, f'must have a list of shapes, got {shown(content)}')
+        reading.reject(file, f'must have a list of shapes, got {abbreviate(content)}')
         return None
     return content
 
 
-def _image(file: Path, reading: Reading) -> AnnotatedImage | None:
+def _read_annotated_image(file: Path, reading: Reading) -> AnnotatedImage | None:
     content = load_labelme(file, reading)
     if content is None:
         return None
     width, height = content.get('imageWidth'), content.get('imageHeight')
     said = (width, height) if isinstance(width, int) and isinstance(height, int) else None
     name = content.get('imagePath')
-    image = image_of(file, name if isinstance(name, str) else None, [], reading)
+    image = find_image(file, name if isinstance(name, str) else None, [], reading)
     size = image and reading.size_of(image, said, file)
     if not image or not size:
         return None
     if _has_flags(content):
         reading.lose('flags of images are lost', reading.source(file))
-    instances = _instances(file, content, size, reading)
+    instances = _read_instances(file, content, size, reading)
     if instances is None:
         return None
     return AnnotatedImage(image, size, reading.source(file), instances)
 
 
-def _instances(file: Path, content: dict[str, Any], size: tuple[int, int],
-               reading: Reading) -> list[Instance] | None:
+def _read_instances(file: Path, content: dict[str, Any], size: tuple[int, int],
+                    reading: Reading) -> list[Instance] | None:
     """Return the objects of an image, in which shapes with one label and group_id are one.
 
     Returns:
@@ -109,7 +111,7 @@ def _instances(file: Path, content: dict[str, Any], size: tuple[int, int],
     for place, shape in enumerate(content['shapes'], 1):
         source = reading.source(file, f'shape {place}')
         try:
-            label, points, is_box, mask = outline(shape, size, reading, source)
+            label, points, is_box, mask = read_outline(shape, size, reading, source)
         except ValueError as error:
             reading.reject(file, str(error), f'shape {place}')
             is_whole = False
@@ -122,11 +124,11 @@ def _instances(file: Path, content: dict[str, Any], size: tuple[int, int],
             continue
         group = shape.get('group_id')
         key: Key = (label, group) if type(group) in (int, str) else (label, None, place)
-        found[key] = _merged(found[key], new, size) if key in found else new
+        found[key] = _merge_instances(found[key], new, size) if key in found else new
     return list(found.values()) if is_whole else None
 
 
-def _merged(one: Instance, other: Instance, size: tuple[int, int]) -> Instance:
+def _merge_instances(one: Instance, other: Instance, size: tuple[int, int]) -> Instance:
     """Return the object that two shapes are parts of."""
     polygons = [part.polygons or [_corners(part.box)] for part in (one, other)]
     if not one.mask and not other.mask:
@@ -159,7 +161,8 @@ class Outline(NamedTuple):
     mask: np.ndarray | None = None
 
 
-def outline(shape: Any, size: tuple[int, int] | None, reading: Reading, source: str) -> Outline:
+def read_outline(shape: Any, size: tuple[int, int] | None, reading: Reading,
+                 source: str) -> Outline:
     """Return the outline of a shape.
 
     Args:
@@ -173,14 +176,14 @@ def outline(shape: Any, size: tuple[int, int] | None, reading: Reading, source: 
     """
     label = shape.get('label') if isinstance(shape, dict) else None
     if not isinstance(label, str) or not label.strip():
-        raise UserError(f'must have a label, got {shown(shape)}')
+        raise UserError(f'must have a label, got {abbreviate(shape)}')
     label, kind, points = label.strip(), shape.get('shape_type') or 'polygon', shape.get('points')
-    _count_lost(shape, kind, reading, source)
+    _count_lost_shapes(shape, kind, reading, source)
     if not isinstance(points, list) or not all(map(_is_point, points)):
         raise UserError(f'points must be [[x, y], [x, y] ...], within {-LARGEST} ... {LARGEST}, '
-                        f'got {shown(points)}')
+                        f'got {abbreviate(points)}')
     if kind == 'mask':
-        mask = _placed_mask(shape, points, size)
+        mask = _decode_mask(shape, points, size)
         if size and not mask.any():
             reading.lose('masks without a pixel are left out', source)
             return Outline(label, [])
@@ -200,7 +203,7 @@ def outline(shape: Any, size: tuple[int, int] | None, reading: Reading, source: 
     return Outline(label, [])
 
 
-def _placed_mask(shape: dict[str, Any], points: list[list[float]],
+def _decode_mask(shape: dict[str, Any], points: list[list[float]],
                  size: tuple[int, int] | None) -> np.ndarray:
     """Return the mask of a shape, which a PNG in base64 holds for the box of its two points.
 
@@ -210,7 +213,7 @@ def _placed_mask(shape: dict[str, Any], points: list[list[float]],
     text = shape.get('mask')
     if len(points) != 2 or not isinstance(text, str):
         raise UserError('is a mask: it must have two points, and a PNG in base64 as mask, got '
-                        f'{len(points)} points and {shown(text)}')
+                        f'{len(points)} points and {abbreviate(text)}')
     (left, top), (right, bottom) = ([math.floor(side) for side in point] for point in points)
     box = (right - left + 1, bottom - top + 1)
     width, height = size or (max(0, right + 1), max(0, bottom + 1))
@@ -220,7 +223,7 @@ def _placed_mask(shape: dict[str, Any], points: list[list[float]],
     if size is None:
         return np.zeros((0, 0), np.uint8)
     try:
-        with opened(BytesIO(base64.b64decode(text, validate=True))) as image:
+        with open_image(BytesIO(base64.b64decode(text, validate=True))) as image:
             found = image.size
             pixels = np.asarray(image.convert('L')) > 0 if found == box else None
     except (OSError, binascii.Error) as error:
@@ -233,11 +236,11 @@ def _placed_mask(shape: dict[str, Any], points: list[list[float]],
     return placed
 
 
-def _count_lost(shape: dict[str, Any], kind: str, reading: Reading, source: str) -> None:
+def _count_lost_shapes(shape: dict[str, Any], kind: str, reading: Reading, source: str) -> None:
     if kind in NO_AREA:
         reading.lose(f'shapes of kind {kind}, which have no area, are left out', source)
     elif kind not in (*POLYGONS, 'circle', 'mask'):
-        reading.lose(f'shapes of kind {shown(kind)}, which is not known, are left out', source)
+        reading.lose(f'shapes of kind {abbreviate(kind)}, which is not known, are left out', source)
     if _has_flags(shape):
         reading.lose('flags of shapes are lost', source)
     if shape.get('description'):

@@ -13,12 +13,13 @@ from colonnade.common.name_lists import format_names
 from colonnade.runtime.images import SUFFIXES
 
 from ..custom.label_maps import IGNORED
+from ..data_index import DataIndex
 from ..rle import decode_rle, encode_segmentation
 from ..validation.validation_report import Report
-from .image_pairing import image_of
+from .image_pairing import find_image
 from .instance_records import Reading, files_below, report_skipped, split_folders
-from .label_sets import LabelSet, Part, folder_of
-from .labelme import load_labelme, looks_like_labelme, outline
+from .label_sets import LabelSet, find_common_folder
+from .labelme import load_labelme, looks_like_labelme, read_outline
 
 BACKGROUND, UNLABELLED = 'background', '__ignore__'
 NAMES_OF_BACKGROUND = (BACKGROUND, '_background_')
@@ -51,7 +52,7 @@ class Painter:
                             f'{size[0]} x {size[1]}')
         labels = np.zeros(size[::-1], np.uint8)
         for shape in content['shapes']:
-            name, points, _, mask = outline(shape, size, reading, str(source))
+            name, points, _, mask = read_outline(shape, size, reading, str(source))
             if points:
                 mask = decode_rle(encode_segmentation([points], size[::-1]))
             if mask is not None:
@@ -68,19 +69,19 @@ class Painter:
         return 1 + self.classes.index(name)
 
 
-def folders_of(root: Path) -> list[Path]:
+def find_labelme_folders(root: Path) -> list[Path]:
     """The folders of training and validation, or of training, or the folder itself."""
     splits = split_folders(root)
     return [splits[split] for split in ('train', 'val') if split in splits] \
         if 'train' in splits else [root]
 
 
-def label_set(folders: Sequence[Path],
-              classes: Sequence[str] | None,
-              zero: str | None,
-              report: Report,
-              *,
-              skips_bad_data: bool = False) -> LabelSet:
+def read_labelme_label_maps(folders: Sequence[Path],
+                            classes: Sequence[str] | None,
+                            zero: str | None,
+                            report: Report,
+                            *,
+                            skips_bad_data: bool = False) -> LabelSet:
     """Label maps to be painted.
 
     Args:
@@ -91,7 +92,7 @@ def label_set(folders: Sequence[Path],
         skips_bad_data: Whether images whose shapes cannot be used are left out.
     """
     names: set[str] = set()
-    reading = Reading(folder_of(folders), report, skips_bad_data=skips_bad_data)
+    reading = Reading(find_common_folder(folders), report, skips_bad_data=skips_bad_data)
     parts = [_part_of(folder, names, reading) for folder in folders]
     report_skipped(list(reading.skipped.values()), report)
     others = {UNLABELLED, *NAMES_OF_BACKGROUND}
@@ -116,7 +117,7 @@ def label_set(folders: Sequence[Path],
         })
 
 
-def _part_of(folder: Path, names: set[str], reading: Reading) -> Part:
+def _part_of(folder: Path, names: set[str], reading: Reading) -> DataIndex:
     """The images and files of a folder; takes up the names of classes and what is lost."""
     sources: dict[Path, Path] = {}
     for file in filter(looks_like_labelme, files_below(folder, ('.json', ), reading)):
@@ -124,14 +125,14 @@ def _part_of(folder: Path, names: set[str], reading: Reading) -> Part:
         if content is None:
             continue
         named = content.get('imagePath')
-        image = image_of(file, named if isinstance(named, str) else None, [], reading)
+        image = find_image(file, named if isinstance(named, str) else None, [], reading)
         if image is None:
             continue
         sources[image] = file
         for place, shape in enumerate(content['shapes'], 1):
             try:
                 source = reading.source(file, f'shape {place}')
-                name, points, _, mask = outline(shape, None, reading, source)
+                name, points, _, mask = read_outline(shape, None, reading, source)
             except ValueError as error:
                 reading.reject(file, str(error), f'shape {place}')
                 sources.pop(image, None)
@@ -142,8 +143,11 @@ def _part_of(folder: Path, names: set[str], reading: Reading) -> Part:
     if others:
         reading.report.remark(f'{len(others)} images are not used, which have no file of LabelMe: '
                               f'{format_names(list(map(str, others)))}')
-    root = folder_of([image.parent for image in sources]) if sources else folder
-    return Part(root, folder, {
-        os.path.relpath(image, root): file
-        for image, file in sorted(sources.items())
-    })
+    root = find_common_folder([image.parent for image in sources]) if sources else folder
+    return DataIndex(
+        root,
+        label_maps={
+            os.path.relpath(image, root): file
+            for image, file in sorted(sources.items())
+        },
+        masks=folder)

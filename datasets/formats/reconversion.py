@@ -21,7 +21,7 @@ from ..options import CheckOptions, DataOptions
 from ..validation.conversion_sources import RECORD, conversion_of, find_path
 from ..validation.validation_report import Report
 from .conversion import OPTIONS, PATHS
-from .format_detection import opened
+from .format_detection import open_dataset
 from .instance_formats import SIDES
 
 
@@ -83,7 +83,7 @@ def convert_again(folder: Path, datasets: Sequence[ConfigDict], report: Report) 
             key: value
             for key, value in options.items() if value is not None
         }, data_out=scratch)
-    with opened(args, record['kind'], report):
+    with open_dataset(args, record['kind'], report):
         if not report.num_faults and (changed := _find_misfit(datasets, args, folder)):
             text = f'{changed}: nothing was changed. Write the config again with colonnade ' \
                    'new_config, to another --out'

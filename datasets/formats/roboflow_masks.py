@@ -12,15 +12,16 @@ from colonnade.common.errors import UserError
 from colonnade.runtime.images import SUFFIXES
 
 from ..custom.label_maps import IGNORED
-from ..validation.validation_report import Report, repeated, shown
+from ..data_index import DataIndex
+from ..validation.image_files import read_labels
+from ..validation.validation_report import Report, abbreviate, find_repeated
 from .instance_records import split_folders
-from .label_sets import LabelSet, Part
-from .single_channel import read_labels
+from .label_sets import LabelSet
 
 CLASSES, MASK_END = '_classes.csv', '_mask.png'
 
 
-def folders_of(root: Path) -> list[Path]:
+def find_roboflow_folders(root: Path) -> list[Path]:
     """The folders of training and validation in a download, or the folder itself."""
     splits = split_folders(root)
     found = [splits[split] for split in ('train', 'val') if split in splits] or [root]
@@ -31,7 +32,7 @@ def is_export(folder: Path) -> bool:
     return (folder / CLASSES).is_file() and any(folder.glob(f'*{MASK_END}'))
 
 
-def label_set(folders: list[Path], report: Report) -> LabelSet:
+def read_roboflow(folders: list[Path], report: Report) -> LabelSet:
     """What the folders hold; label maps are converted where labels or names ask for it.
 
     Args:
@@ -46,8 +47,11 @@ def label_set(folders: list[Path], report: Report) -> LabelSet:
     if tables[-1] != tables[0]:
         raise UserError(f'{folders[0] / CLASSES} and {folders[-1] / CLASSES} must be the same')
     values = list(tables[0])
-    parts = [Part(folder, folder, _sources_in(folder, report)) for folder in folders]
-    ends = {Path(name).suffix for part in parts for name in part.sources}
+    parts = [
+        DataIndex(folder, label_maps=_sources_in(folder, report), masks=folder)
+        for folder in folders
+    ]
+    ends = {Path(name).suffix for part in parts for name in part.label_maps}
     in_place = values == list(range(len(values))) and len(ends) == 1 and ends != {'.png'}
     return LabelSet(
         form="Roboflow's semantic masks",
@@ -76,10 +80,10 @@ def read_classes(file: Path) -> dict[int, str]:
             continue
         if len(row) != 2 or not row[0].isdigit() or int(row[0]) >= IGNORED or not row[1]:
             raise UserError(f'{file}:{number}: wanted a pixel value from 0 to {IGNORED - 1} and '
-                            f'the name of a class, got {shown(",".join(row))}')
+                            f'the name of a class, got {abbreviate(",".join(row))}')
         found.append((int(row[0]), row[1]))
     for values in zip(*found, strict=True):
-        if twice := repeated(values):
+        if twice := find_repeated(values):
             raise UserError(f'{file}: {twice[0]!r} stands there more than once')
     if not found:
         raise UserError(f'{file}: there are no classes in it')

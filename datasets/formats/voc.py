@@ -9,11 +9,11 @@ from xml.etree.ElementTree import Element
 
 from colonnade.common.errors import UserError
 
+from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
 from ..validation.validation_report import Report
-from .image_pairing import image_of, say_unused
-from .instance_records import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, AnnotatedImage, Instance,
-                               Loss, Part, Reading, any_case, box_around, files_below, is_finite,
-                               part_of, split_folders, unreported)
+from .image_pairing import count_unused, find_image
+from .instance_records import (ALL, SPLITS, TEST_LEFT, TOO_FEW_POINTS, Loss, Reading, any_case,
+                               are_finite, box_around, files_below, split_folders, unreported)
 
 SIDES = ('xmin', 'ymin', 'xmax', 'ymax')
 FLAGS = ('truncated', 'occluded', 'attributes', 'part', 'actions', 'pose')  # of objects, not kept
@@ -42,26 +42,26 @@ def start_of(file: Path) -> bytes:
         return b''
 
 
-def read_voc(path: Path, reading: Reading) -> dict[str, Part]:
+def read_voc(path: Path, reading: Reading) -> dict[str, DataIndex]:
     """The parts of a data set in VOC's form."""
     path = _folder_of_set(path)
     files = _files_by_part(path, reading)
     if 'test' in files:
         reading.lose(TEST_LEFT, count=len(files.pop('test')))
     reading.labels.update(file for found in files.values() for file in found)
-    trees = {split: _parsed(found, reading) for split, found in files.items()}
-    origin = _origin([tree for found in trees.values()
-                      for tree in found.values()] + _trees_of_others(path, reading))
+    trees = {split: _parse_files(found, reading) for split, found in files.items()}
+    origin = _find_origin([tree for found in trees.values()
+                           for tree in found.values()] + _trees_of_others(path, reading))
     if origin == 0:
         reading.lost['coordinates are taken to count from 0, not from 1 as in VOC: a box begins '
                      'before 1'] = Loss(1)
     images = {
         split: [image for file, tree in found.items()
-                if (image := _image(file, tree, path, origin, reading))]
+                if (image := _read_image(file, tree, path, origin, reading))]
         for split, found in trees.items()
     }  # yapf: disable
-    say_unused(images.values(), reading)
-    return {split: part_of(found) for split, found in images.items() if found}
+    count_unused(images.values(), reading)
+    return {split: index_images(found) for split, found in images.items() if found}
 
 
 def _folder_of_set(path: Path) -> Path:
@@ -83,7 +83,7 @@ def _trees_of_others(path: Path, reading: Reading) -> list[Element]:
     alone = Reading(reading.root, Report())  # what is wrong is said when they are read
     folders = filter(lambda other: other != path, map(_folder_of_set, reading.paths))
     found = [files for other in folders for files in _files_by_part(other, alone).values()]
-    return [tree for files in found for tree in _parsed(files, alone).values()]
+    return [tree for files in found for tree in _parse_files(files, alone).values()]
 
 
 def _files_by_part(path: Path, reading: Reading) -> dict[str, list[Path]]:
@@ -94,8 +94,8 @@ def _files_by_part(path: Path, reading: Reading) -> dict[str, list[Path]]:
         lists.pop('train', None)
     if ALL in lists or 'train' in lists:
         return {
-            split: _listed(file, path,
-                           unreported(reading) if split == 'test' else reading)
+            split: _read_list(file, path,
+                              unreported(reading) if split == 'test' else reading)
             for split, file in lists.items() if split in (*SPLITS, ALL)
         }
     folders = split_folders(_annotations_of(path)) or split_folders(path)
@@ -112,7 +112,7 @@ def _annotations_of(path: Path) -> Path:
     return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
-def _listed(names: Path, path: Path, reading: Reading) -> list[Path]:
+def _read_list(names: Path, path: Path, reading: Reading) -> list[Path]:
     """The files that a list names: whole lines, or what is before a blank."""
     folder, found = _annotations_of(path), []
     for number, line in enumerate(reading.lines_of(names), 1):
@@ -125,7 +125,7 @@ def _listed(names: Path, path: Path, reading: Reading) -> list[Path]:
     return found
 
 
-def _folders_of_images(file: Path, path: Path) -> list[Path]:
+def _list_image_folders(file: Path, path: Path) -> list[Path]:
     """Where the image of an XML file may be: a folder on its path has another name for images."""
     parents = list(itertools.takewhile(lambda parent: parent != path.parent, file.parents))
     return [
@@ -134,20 +134,20 @@ def _folders_of_images(file: Path, path: Path) -> list[Path]:
     ] + [path / name for name in IMAGES]
 
 
-def _parsed(files: list[Path], reading: Reading) -> dict[Path, Element]:
+def _parse_files(files: list[Path], reading: Reading) -> dict[Path, Element]:
     trees = {}
     for file in files:
         try:
-            source = _decoded(file.read_bytes())
+            source = _decode_xml(file.read_bytes())
             if re.search('<!(ENTITY|DOCTYPE)', source):  # entities can grow without bound
                 raise UserError('it declares a document type or entities')
-            trees[file] = _without_namespaces(ElementTree.fromstring(source))
+            trees[file] = _remove_namespaces(ElementTree.fromstring(source))
         except (OSError, ValueError, ElementTree.ParseError) as error:
             reading.reject(file, f'cannot be read: {error}')
     return trees
 
 
-def _decoded(source: bytes) -> str:
+def _decode_xml(source: bytes) -> str:
     """Return the text of XML in the encoding that it declares, of which expat knows few.
 
     Raises:
@@ -165,13 +165,13 @@ def _decoded(source: bytes) -> str:
         raise UserError(f'its encoding {name!r} is not known') from error
 
 
-def _without_namespaces(tree: Element) -> Element:
+def _remove_namespaces(tree: Element) -> Element:
     for element in tree.iter():
         element.tag = element.tag.rpartition('}')[2]
     return tree
 
 
-def _origin(trees: list[Element]) -> int:
+def _find_origin(trees: list[Element]) -> int:
     """The number of the first pixel: 1, as VOC says, unless a box begins before it."""
     starts = [
         e.text for tree in trees for key in SIDES[:2] for e in tree.findall(f'.//bndbox/{key}')
@@ -182,10 +182,10 @@ def _origin(trees: list[Element]) -> int:
         return 1
 
 
-def _image(file: Path, tree: Element, path: Path, origin: int,
-           reading: Reading) -> AnnotatedImage | None:
-    said = _number(tree.findtext('size/width')), _number(tree.findtext('size/height'))
-    image = image_of(file, tree.findtext('filename'), _folders_of_images(file, path), reading)
+def _read_image(file: Path, tree: Element, path: Path, origin: int,
+                reading: Reading) -> AnnotatedImage | None:
+    said = _parse_side(tree.findtext('size/width')), _parse_side(tree.findtext('size/height'))
+    image = find_image(file, tree.findtext('filename'), _list_image_folders(file, path), reading)
     size = image and reading.size_of(image, said, file)
     if not image or not size:
         return None
@@ -193,16 +193,16 @@ def _image(file: Path, tree: Element, path: Path, origin: int,
     objects = tree.findall('object')
     for place, element in enumerate(objects, 1):
         try:
-            instances.append(_instance(element, origin, reading.source(file, f'object {place}')))
+            instances.append(_read_object(element, origin, reading.source(file, f'object {place}')))
         except ValueError as error:
             reading.reject(file, str(error), f'object {place}')
-        _count_lost(element, reading, reading.source(file, f'object {place}'))
+        _count_lost_flags(element, reading, reading.source(file, f'object {place}'))
     if len(instances) < len(objects):
         return None
     return AnnotatedImage(image, size, reading.source(file), instances)
 
 
-def _instance(element: Element, origin: int, source: str) -> Instance:
+def _read_object(element: Element, origin: int, source: str) -> Instance:
     """An object of an XML file.
 
     Raises:
@@ -213,7 +213,7 @@ def _instance(element: Element, origin: int, source: str) -> Instance:
         raise UserError('has no name')
     if element.find('robndbox') is not None:
         raise UserError('is an oriented box (robndbox), for which Colonnade has no configs')
-    polygons = [_polygon(found, origin) for found in element.findall('polygon')]
+    polygons = [_read_polygon(found, origin) for found in element.findall('polygon')]
     polygons = [polygon for polygon in polygons if len(polygon) >= 6]
     box = element.find('bndbox')
     if box is None and not polygons:
@@ -221,7 +221,7 @@ def _instance(element: Element, origin: int, source: str) -> Instance:
     crowd = (element.findtext('difficult') or '0').strip() not in ('0', '')
     if box is None:
         return Instance(name, box_around(polygons), polygons, source, crowd)
-    left, top, right, bottom = (_coordinate(box, key) for key in SIDES)
+    left, top, right, bottom = (_read_coordinate(box, key) for key in SIDES)
     if right < left or bottom < top:
         raise UserError(f'bndbox ends before it begins: {left:g} {top:g} {right:g} {bottom:g}')
     # the last pixel that VOC names is in the box, whose edge is behind it
@@ -229,37 +229,39 @@ def _instance(element: Element, origin: int, source: str) -> Instance:
     return Instance(name, sides, polygons, source, crowd)
 
 
-def _polygon(element: Element, origin: int) -> list[float]:
+def _read_polygon(element: Element, origin: int) -> list[float]:
     """x, y, x, y, ... of ``<x1> <y1> <x2> ...`` or of ``<pt><x> <y></pt> ...``."""
     points = element.findall('pt')
     if points:
-        values = [_coordinate(point, key) for point in points for key in 'xy']
+        values = [_read_coordinate(point, key) for point in points for key in 'xy']
     else:
         keys = {child.tag for child in element}
         number = sum(re.fullmatch(r'x\d+', key) is not None for key in keys)
-        values = [_coordinate(element, f'{key}{i}') for i in range(1, number + 1) for key in 'xy']
+        values = [
+            _read_coordinate(element, f'{key}{i}') for i in range(1, number + 1) for key in 'xy'
+        ]
     return [value - origin for value in values]
 
 
-def _number(text: str | None) -> int:
+def _parse_side(text: str | None) -> int:
     try:
         return int(float(text or 0))
     except (ValueError, OverflowError):
         return 0
 
 
-def _coordinate(element: Element, key: str) -> float:
+def _read_coordinate(element: Element, key: str) -> float:
     text = element.findtext(key)
     try:
         value = float(text or '')
     except ValueError:
         value = float('nan')
-    if not is_finite([value]):
+    if not are_finite([value]):
         raise UserError(f'{element.tag} must have a number {key}, got {text!r}')
     return value
 
 
-def _count_lost(element: Element, reading: Reading, source: str) -> None:
+def _count_lost_flags(element: Element, reading: Reading, source: str) -> None:
     difficult = (element.findtext('difficult') or '0').strip()
     if difficult not in ('0', ''):
         reading.lose(

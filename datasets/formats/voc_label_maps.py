@@ -9,19 +9,20 @@ from colonnade.common.errors import UserError
 from colonnade.runtime.images import SUFFIXES
 
 from ..custom.file_pairs import list_named
+from ..data_index import DataIndex
 from ..validation.validation_report import Report
 from .color_masks import ColourReader
 from .color_tables import ColourTable
-from .label_folders import IMAGES, child
-from .label_sets import LabelSet, Part
+from .label_folders import IMAGES, find_child
+from .label_sets import LabelSet, read_known_classes
 
 LISTS, MASKS, MASK_END = Path('ImageSets/Segmentation'), 'SegmentationClass', '.png'
 BENCHMARK = r'\d{4}_\d{6}'  # names of the benchmark's own images
 
 
-def lists_of(root: Path) -> list[Path]:
+def find_lists(root: Path) -> list[Path]:
     """The lists of training and validation; the only one there is; or none."""
-    if not (root / MASKS).is_dir() or child(root, IMAGES) is None:
+    if not (root / MASKS).is_dir() or find_child(root, IMAGES) is None:
         return []
     train, val = (root / LISTS / f'{name}.txt' for name in ('train', 'val'))
     if train.is_file() and val.is_file():
@@ -30,8 +31,8 @@ def lists_of(root: Path) -> list[Path]:
     return [train] if train.is_file() else found if len(found) == 1 else []
 
 
-def label_set(root: Path, lists: Sequence[Path], table: ColourTable | None,
-              report: Report) -> LabelSet:
+def read_voc_label_maps(root: Path, lists: Sequence[Path], table: ColourTable | None,
+                        report: Report) -> LabelSet:
     """Label maps as they are, or to be made of colours.
 
     Args:
@@ -43,7 +44,7 @@ def label_set(root: Path, lists: Sequence[Path], table: ColourTable | None,
     Raises:
         ValueError: If no image of a list is there.
     """
-    images, masks = child(root, IMAGES), root / MASKS
+    images, masks = find_child(root, IMAGES), root / MASKS
     assert images is not None  # lists_of has seen it
     suffixes = (_image_end(images, lists[0]), MASK_END)
     parts, is_benchmark = [], True
@@ -55,21 +56,19 @@ def label_set(root: Path, lists: Sequence[Path], table: ColourTable | None,
             is_benchmark &= bool(re.fullmatch(BENCHMARK, mask.removesuffix(MASK_END)))
             if mask not in have:
                 report.fault(f'{names}: {images / image} has no label map {masks / mask}')
-        parts.append(Part(images, masks, {i: masks / m for i, m in pairs.items() if m in have}))
-    classes, palette = None, None
-    if is_benchmark:
-        from mmseg.utils import voc_classes, voc_palette  # brings torch
-        classes, palette = voc_classes(), voc_palette()
+        label_maps = {i: masks / m for i, m in pairs.items() if m in have}
+        parts.append(DataIndex(images, label_maps=label_maps, masks=masks))
+    classes, palette = read_known_classes('voc') if is_benchmark else (None, None)
     if table:
-        classes, palette = table.classes, table.colours
+        classes, palette = table.classes, list(table.colours)
     return LabelSet(
         form='Pascal VOC',
         parts=parts,
         suffixes=suffixes,
         lists=lists,
         read=ColourReader(table) if table else None,
-        classes=classes and tuple(classes),
-        palette=palette and [tuple(colour) for colour in palette],
+        classes=classes,
+        palette=palette,
         zero='class' if classes else None,
         ignore_255=True,
         meaning=table and [table.classes, table.colours, table.unlabelled],

@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from colonnade.common.errors import UserError
 from colonnade.runtime.images import SUFFIXES
 
-from .instance_records import (ALL, SPLITS, TEST_LEFT, AnnotatedImage, Instance, Part, Reading,
-                               any_case, box_around, files_below, is_finite, part_of, split_folders,
-                               text_of, unreported)
-from .yolo_yaml import (NAMES_FILES, class_names, is_yolo_yaml, listed_images, read_yaml,
+from ..data_index import AnnotatedImage, DataIndex, Instance, index_images
+from .instance_records import (ALL, SPLITS, TEST_LEFT, Reading, any_case, are_finite, box_around,
+                               files_below, read_text, split_folders, unreported)
+from .yolo_yaml import (NAMES_FILES, is_yolo_yaml, read_class_names, read_image_list, read_yaml,
                         yaml_files_in)
 
 VISIBILITIES = {'0', '1', '2'}  # of a keypoint: not labelled, hidden, seen
@@ -63,13 +64,13 @@ def is_yolo(path: Path) -> bool:
 
 def _has_labels(file: Path) -> bool:
     try:
-        words = text_of(file).split('\n', 1)[0].split()
-        return len(words) >= 5 and words[0].isdigit() and is_finite(map(float, words))
+        words = read_text(file).split('\n', 1)[0].split()
+        return len(words) >= 5 and words[0].isdigit() and are_finite(map(float, words))
     except (OSError, ValueError):
         return False
 
 
-def read_yolo(path: Path, reading: Reading) -> dict[str, Part]:
+def read_yolo(path: Path, reading: Reading) -> dict[str, DataIndex]:
     """The parts of a data set in YOLO's form.
 
     Raises:
@@ -81,7 +82,7 @@ def read_yolo(path: Path, reading: Reading) -> dict[str, Part]:
     if yaml_files:
         names, images = read_yaml(yaml_files[0], reading)
     else:
-        names, images = class_names(path, reading), images_without_yaml(path, reading)
+        names, images = read_class_names(path, reading), images_without_yaml(path, reading)
     if not names:  # which is reported; labels cannot be judged without
         return {}
     parts, lines = {}, Lines()
@@ -91,7 +92,7 @@ def read_yolo(path: Path, reading: Reading) -> dict[str, Part]:
             continue
         found = read_images(files, names, lines, reading)
         if found:
-            parts[split] = part_of(found, names)
+            parts[split] = index_images(found, names)
     if lines.are_poses():
         _refuse_poses(path, lines, reading)
         return {}
@@ -112,8 +113,8 @@ def images_without_yaml(path: Path, reading: Reading) -> dict[str, list[Path]]:
         found = {split: files_below(folder, SUFFIXES, reading) for split, folder in folders.items()}
     elif lists := _lists_in(path):
         found = {
-            split: listed_images(file, path,
-                                 unreported(reading) if split == 'test' else reading)
+            split: read_image_list(file, path,
+                                   unreported(reading) if split == 'test' else reading)
             for split, file in lists.items()
         }
     else:
@@ -187,7 +188,7 @@ def _read_labels(file: Path, names: list[str], size: tuple[int, int], lines: Lin
                  reading: Reading) -> list[Instance] | None:
     """Return the objects of an image; None if one of them is wrong."""
     try:
-        texts = text_of(file).splitlines()
+        texts = read_text(file).splitlines()
     except FileNotFoundError:
         reading.lose('images without a file of labels are taken for images without objects',
                      reading.source(file))
@@ -210,7 +211,7 @@ def _read_labels(file: Path, names: list[str], size: tuple[int, int], lines: Lin
         except ValueError as error:
             lines.faults.append((file, str(error), number))
         else:
-            found.append(_instance(names[label], numbers, size, reading.source(file, number)))
+            found.append(_make_instance(names[label], numbers, size, reading.source(file, number)))
     return found if len(lines.faults) == num_faults else None
 
 
@@ -238,7 +239,7 @@ def parse_line(line: str, names: list[str], reading: Reading) -> tuple[int, list
     return int(label), numbers
 
 
-def _instance(name: str, numbers: list[float], size: tuple[int, int], source: str) -> Instance:
+def _make_instance(name: str, numbers: list[float], size: tuple[int, int], source: str) -> Instance:
     width, height = size
     if len(numbers) == 4:
         x, y, w, h = numbers
@@ -256,9 +257,9 @@ def _refuse_poses(path: Path, lines: Lines, reading: Reading) -> None:
         f'{(columns - 5) // 3} keypoints have: Colonnade has no configs for keypoints')
 
 
-def _remark_on_shapes(parts: dict[str, Part], lines: Lines, reading: Reading) -> None:
+def _remark_on_shapes(parts: dict[str, DataIndex], lines: Lines, reading: Reading) -> None:
     """Say that polygons may be oriented boxes or keypoints if all have as many points."""
-    masks = [a.get('segmentation') for part in parts.values() for a in part.content['annotations']]
+    masks: list[Any] = [a.get('segmentation') for i in parts.values() for a in i.objects]
     if not masks or not all(masks) or len(lines.widths) > 1:
         return
     number = len(masks[0][0]) // 2

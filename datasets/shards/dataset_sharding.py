@@ -10,7 +10,6 @@ from typing import Any
 
 from mmengine.config import Config, ConfigDict
 from mmengine.fileio import get
-from mmengine.registry import DATASETS
 
 from colonnade.common.atomic_files import new_folder
 from colonnade.common.errors import UserError, file_errors
@@ -21,6 +20,7 @@ from colonnade.settings.dataset_paths import check_data, evaluators, find_datase
 from colonnade.settings.reading import LaunchOptions, load_config
 
 from ..options import ShardOptions
+from ..validation.label_map_files import load_infos
 from .shard_writer import ShardWriter
 
 PARTS = {'train_dataloader': 'train', 'val_dataloader': 'val', 'test_dataloader': 'test'}
@@ -51,7 +51,7 @@ def make_shards(options: ShardOptions) -> dict[str, Any]:
         LaunchOptions(options.config, cfg_options=options.cfg_options, data_root=options.data_root))
     dataloaders = tuple(key for key in PARTS if cfg.get(key))
     check_data(cfg, dataloaders)
-    root = root_of(cfg, dataloaders)
+    root = find_root(cfg, dataloaders)
     with new_folder(Path(options.out)) as folder:
         writer = ShardWriter(folder, int(options.shard_size * MEGABYTE))
         for key in dataloaders:
@@ -63,7 +63,7 @@ def make_shards(options: ShardOptions) -> dict[str, Any]:
         return writer.finish(copy_annotations(cfg, dataloaders, root, folder))
 
 
-def root_of(cfg: Config, dataloaders: tuple[str, ...]) -> str:
+def find_root(cfg: Config, dataloaders: tuple[str, ...]) -> str:
     """The folder below which all data sets of a config lie.
 
     Raises:
@@ -78,8 +78,12 @@ def root_of(cfg: Config, dataloaders: tuple[str, ...]) -> str:
 
 
 def write_dataset(writer: ShardWriter, dataset: ConfigDict, root: str) -> None:
-    """Add the images of a data set, as :func:`write_sample`."""
-    settings, infos = dataset.get('backend_args'), infos_of(dataset)
+    """Add the images of a data set, as :func:`write_sample`, also those that training omits."""
+    settings = dataset.get('backend_args')
+    with redirect_stdout(StringIO()):  # pycocotools prints its progress
+        infos = load_infos(dataset)
+    if not all(isinstance(info, dict) and IMAGE in info for info in infos):
+        raise UserError(f'{dataset.type} does not say where its images are ({IMAGE})')
     with Progress('images', len(infos)) as progress:
         for done, info in enumerate(infos, 1):
             write_sample(writer, info, root, settings)
@@ -94,14 +98,14 @@ def write_sample(writer: ShardWriter, info: dict[str, Any], root: str, settings:
         OSError: If a file cannot be read.
         ValueError: If the image is not below the root.
     """
-    image = relative(info[IMAGE], root)
+    image = make_relative(info[IMAGE], root)
     name, files = PurePosixPath(image), {}
     about = {key: info[key] for key in KNOWN if key in info}
     if image not in writer.places:
         suffix = name.suffix.lstrip('.').lower() or 'img'
         files[suffix] = (image, get(info[IMAGE], settings))
     if label_path := info.get(LABELS):
-        labels = about['labels'] = relative(label_path, root)
+        labels = about['labels'] = make_relative(label_path, root)
         if labels not in writer.places:
             suffix = PurePosixPath(labels).suffix.lower()
             files[f'seg{suffix}'] = (labels, get(label_path, settings))
@@ -109,33 +113,20 @@ def write_sample(writer: ShardWriter, info: dict[str, Any], root: str, settings:
         writer.add(str(name.with_suffix('')), files, dict(path=image, **about))
 
 
-def infos_of(dataset: ConfigDict) -> list[dict[str, Any]]:
-    """What a data set knows of each image, also of those that training leaves out.
-
-    Raises:
-        ValueError: If it does not say where its images are.
-    """
-    with redirect_stdout(StringIO()):  # pycocotools prints its progress
-        found = DATASETS.build(dict(dataset, lazy_init=True, pipeline=[])).load_data_list()
-    if not all(isinstance(info, dict) and IMAGE in info for info in found):
-        raise UserError(f'{dataset.type} does not say where its images are ({IMAGE})')
-    return found
-
-
-def relative(path: str, root: str) -> str:
+def make_relative(path: str, root: str) -> str:
     """A path below a root, with ``/``.
 
     Raises:
         ValueError: If it is not below it.
     """
-    inner = below(path, root)
+    inner = find_relative_path(path, root)
     if inner is None:
         raise UserError(f'{path} is not below the data_root {root}: --data-root names a folder '
                         'that holds all images')
     return inner
 
 
-def below(path: str, root: str) -> str | None:
+def find_relative_path(path: str, root: str) -> str | None:
     """A path relative to a root; None if it is not below it."""
     plain, start = (posixpath.normpath(each) for each in (path, root))
     inside = plain.startswith(start + '/')
@@ -159,7 +150,7 @@ def copy_annotations(cfg: Config, dataloaders: tuple[str, ...], root: str,
     files = {path: each.get('backend_args') for path, each in found}
     copied = {}
     for path, settings in files.items():
-        if inner := below(path, root):
+        if inner := find_relative_path(path, root):
             target = folder / inner
             target.parent.mkdir(parents=True, exist_ok=True)
             with local_copy(path, settings) as local:

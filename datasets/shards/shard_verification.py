@@ -15,7 +15,7 @@ CHUNK = 2**24  # bytes read at a time
 
 
 @file_errors()
-def verify(folder: str) -> dict[str, Any]:
+def verify_shards(folder: str) -> dict[str, Any]:
     """Compare all files in a folder of shards with the checksums of its manifest.
 
     Args:
@@ -38,14 +38,14 @@ def verify(folder: str) -> dict[str, Any]:
         path = f'{folder}/{name}'
         if not exists(path):
             faults.append(f'{path} is missing')
-        elif digest_of(path) != digest:
+        elif compute_digest(path) != digest:
             faults.append(f'{path} is not what was written: its checksum is another')
     if faults:
         raise UserError('\n'.join(faults))
     return manifest
 
 
-def digest_of(path: str) -> str:
+def compute_digest(path: str) -> str:
     """SHA-256 of a file on this machine or on object storage."""
     if not is_remote(path):
         return sha256_of(Path(path))

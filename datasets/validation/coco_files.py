@@ -17,7 +17,7 @@ from colonnade.settings.rules import EFFECTS, Effect
 from ..bit_depth import Depths
 from .image_files import MOST_PIXELS, header_fault
 from .segmentations import has_other_size, is_number, is_polygon, segmentation_fault
-from .validation_report import Report, json_layout, other_format, repeated, shown
+from .validation_report import Report, abbreviate, find_repeated, json_layout, other_format
 
 CONVERTED_FROM = 'converted_from'  # key of entries that a conversion made: file and place
 LARGEST_ID = 2**53  # beyond, programs that read numbers as floats confuse ids
@@ -85,7 +85,7 @@ def load_coco(ann_file: Path,
               'validation. --data takes other forms')
         return None
     try:
-        content = read_json(ann_file, takes_bom=takes_bom)
+        content = load_json(ann_file, takes_bom=takes_bom)
     except (OSError, ValueError, RecursionError) as error:
         fault(f'{ann_file} cannot be read: {error}')
         return None
@@ -97,13 +97,13 @@ def load_coco(ann_file: Path,
         return None
     wrong = [key for key in FIELDS if not isinstance(content[key], list)]
     for key in wrong:
-        fault(f'{ann_file}: {key} must be a list, got {shown(content[key])}')
+        fault(f'{ann_file}: {key} must be a list, got {abbreviate(content[key])}')
     if wrong:
         return None
     return {key: content[key] for key in FIELDS}
 
 
-def read_json(path: Path, *, takes_bom: bool = False) -> Any:
+def load_json(path: Path, *, takes_bom: bool = False) -> Any:
     """What JSON in UTF-8 holds.
 
     Args:
@@ -155,18 +155,18 @@ class Usage:
 Look = Callable[[list[dict[str, Any]]], Iterable[tuple[dict[str, Any], Finding]]]
 
 
-def headers_in(folder: Path, depths: Depths | None = None) -> Look:
+def check_headers(folder: Path, depths: Depths | None = None) -> Look:
     """Look at the headers of all images in a folder, see :func:`~.image_files.image_size`."""
 
     def look(entries: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Finding]]:
         for entry in entries:
-            if found := header_fault(folder / entry['file_name'], sides_of(entry), depths):
+            if found := header_fault(folder / entry['file_name'], get_size(entry), depths):
                 yield entry, found
 
     return look
 
 
-def sides_of(image: dict[str, Any]) -> tuple[int, int]:
+def get_size(image: dict[str, Any]) -> tuple[int, int]:
     """Width and height that a file says of an image."""
     return image['width'], image['height']
 
@@ -190,15 +190,20 @@ def check_instances(ann_file: Path,
     whole: dict[str, list[dict]] = {}
     known: dict[str, set[int]] = {}
     for kind, fields in FIELDS.items():
-        whole[kind], known[kind] = whole_entries(
+        whole[kind], known[kind] = find_whole_entries(
             content[kind], kind, fields, ann_file, report,
             partial(_effect, kind=kind, known=known, usage=usage))
+    for kind in FIELDS:
+        if number := len(content[kind]) - len(whole[kind]):
+            text = f'{ann_file}: {number} of {len(content[kind])} entries of {kind} were checked ' \
+                   'for their keys and values alone, some of which are missing or wrong'
+            report.add(Finding('skipped-check', text, (str(ann_file), )))
     lost_ids = {kind for kind in FIELDS if not all(map(_has_id, content[kind]))}
-    for name in repeated(category['name'] for category in whole['categories']):
+    for name in find_repeated(category['name'] for category in whole['categories']):
         text = f'{ann_file}: categories: more than one is named {name!r}'
         found = Finding('repeated-category', text, (str(ann_file), ))
         report.add(found if usage.uses(name) else replace(found, effect='none'))
-    for name in repeated(image['file_name'] for image in whole['images']):
+    for name in find_repeated(image['file_name'] for image in whole['images']):
         text = f'{ann_file}: images: {name} stands there more than once'
         report.add(Finding('repeated-file', text, (name, )))
     for entry, found in look(whole['images']) if look else ():
@@ -228,7 +233,7 @@ def check_instances(ann_file: Path,
 
 def _placed(found: Finding, ann_file: Path, kind: str, entry: dict[str, Any], file: str) -> Finding:
     """Return what was found about an entry with its place in the file."""
-    text = f'{place(ann_file, kind, entry)}: {found.message}'
+    text = f'{describe_place(ann_file, kind, entry)}: {found.message}'
     return replace(found, message=text, places=(file, ), id=entry['id'])
 
 
@@ -237,18 +242,18 @@ def _has_id(entry: Any) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get('id'), (int, float, str))
 
 
-def place(ann_file: Path, kind: str, entry: dict[str, Any]) -> str:
+def describe_place(ann_file: Path, kind: str, entry: dict[str, Any]) -> str:
     """Where an entry stands, or what it was converted from."""
     source = entry.get(CONVERTED_FROM)
     return source if isinstance(source, str) else f'{ann_file}: {SINGULAR[kind]} {entry["id"]}'
 
 
-def whole_entries(entries: list,
-                  kind: str,
-                  fields: dict[str, Field],
-                  ann_file: Path,
-                  report: Report,
-                  effect_of: EffectOf | None = None) -> tuple[list[dict], set[int]]:
+def find_whole_entries(entries: list,
+                       kind: str,
+                       fields: dict[str, Field],
+                       ann_file: Path,
+                       report: Report,
+                       effect_of: EffectOf | None = None) -> tuple[list[dict], set[int]]:
     """The entries whose fields are as they must be, and the ids of all."""
     effect_of = effect_of or partial(_effect, kind=kind, known={'images': set()}, usage=Usage())
     whole, ids = [], []
@@ -265,7 +270,7 @@ def whole_entries(entries: list,
             _report_entry(entry, index, kind, fields, ann_file, report, effect_of)
             if _has_id(entry):
                 ids.append(entry['id'])
-    for number in repeated(ids):
+    for number in find_repeated(ids):
         rule = 'repeated-category' if kind == 'categories' else f'repeated-{SINGULAR[kind]}-id'
         text = f'{ann_file}: {SINGULAR[kind]} {number} stands there more than once'
         report.add(Finding(rule, text, (str(ann_file), ), id=number))
@@ -279,7 +284,7 @@ def _report_entry(entry: Any, index: int, kind: str, fields: dict[str, Field], a
     where = f'{SINGULAR[kind]} {entry["id"]}' if has_id else f'{kind}[{index}]'
     about: dict[str, Any] = dict(places=(str(ann_file), ), id=entry['id'] if has_id else None)
     if not isinstance(entry, dict):
-        text = f'{ann_file}: {where} must have {", ".join(fields)}, got {shown(entry)}'
+        text = f'{ann_file}: {where} must have {", ".join(fields)}, got {abbreviate(entry)}'
         report.add(Finding('incomplete-entry', text, **about))
         return
     missing = [key for key in fields if key not in entry]
@@ -290,7 +295,8 @@ def _report_entry(entry: Any, index: int, kind: str, fields: dict[str, Field], a
         report.add(Finding(rule, text, **about, effect=effect))
     for key, field in fields.items():
         if key in entry and not field.holds(entry[key]):
-            text = f'{ann_file}: {where}: {key} must be {field.wanted}, got {shown(entry[key])}'
+            text = f'{ann_file}: {where}: {key} must be {field.wanted}, got ' \
+                   f'{abbreviate(entry[key])}'
             report.add(Finding('wrong-value', text, **about, effect=effect_of(entry, key)))
 
 
@@ -355,7 +361,7 @@ def _annotation_faults(annotation: dict, image: dict | None, name: str | None,
     if not usage.masks:
         return
     used = image is not None and name is not None and usage.uses(name)
-    effect: Effect = 'sample' if used and not _left_out(annotation, image) else 'none'
+    effect: Effect = 'sample' if used and not why_left_out(annotation, image) else 'none'
     mask = annotation.get('segmentation')
     if not mask:
         text = 'has no segmentation (--boxes trains boxes alone)'
@@ -369,11 +375,11 @@ def _annotation_faults(annotation: dict, image: dict | None, name: str | None,
             yield Finding('wrong-segmentation', fault, effect=effect)
 
 
-def _left_out(annotation: dict, image: dict | None) -> tuple[str, str] | None:
+def why_left_out(annotation: dict, image: dict | None) -> tuple[str, str] | None:
     """Return the rule and reason by which mmdet leaves an annotation out, if it does."""
-    left, top, width, height = box = annotation['bbox']
     if annotation.get('ignore'):
         return 'not-trained', 'it is marked to be ignored'
+    left, top, width, height = box = annotation['bbox']
     if width < 1 or height < 1 or annotation['area'] <= 0:
         return 'empty-box', f'empty, box {box}, area {annotation["area"]}'
     if image and (min(left + width, top + height) <= 0 or left >= image['width']
@@ -387,7 +393,7 @@ def _remarks(annotation: dict, image: dict, usage: Usage) -> tuple[list[Finding]
     """What mmdet does with a sound annotation in silence, and whether it trains with it."""
     mask = annotation.get('segmentation') if usage.masks else None
     polygons = [is_polygon(polygon) for polygon in mask] if isinstance(mask, list) else [True]
-    why = _left_out(annotation, image)
+    why = why_left_out(annotation, image)
     if not why and not any(polygons):
         why = 'few-points', 'no polygon of at least three points'
     elif not why and usage.polygons_alone and isinstance(mask, dict) and \

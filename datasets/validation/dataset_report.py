@@ -19,7 +19,7 @@ from colonnade.settings.rules import EFFECTS, RULES, STOPPING
 from ..options import CheckOptions
 from .conversion_sources import report_changes
 from .listed_files import Depth
-from .sources import Source, check_source, sources_of
+from .sources import Source, check_source, find_sources
 from .validation_report import SHOWN_OF_A_KIND
 
 CONSEQUENCES = {
@@ -47,7 +47,7 @@ def check_data_sets(options: CheckOptions) -> list[Source]:
         check_writable(Path(options.json))
     cfg = load_config(
         LaunchOptions(options.config, cfg_options=options.cfg_options, data_root=options.data_root))
-    sources = list(sources_of(cfg, options.split))
+    sources = list(find_sources(cfg, options.split))
     if not sources:
         raise UserError(f'{options.config} reads no files in {", ".join(options.split)}')
     workers = options.workers or min(os.cpu_count() or 1, MOST_WORKERS)
@@ -82,18 +82,18 @@ def stops_training(sources: Sequence[Source]) -> int:
     return sum(source.report.number(*STOPPING) for source in sources)
 
 
-def counted(number: int, name: str) -> str:
+def format_count(number: int, name: str) -> str:
     """A number of things, in the singular or plural."""
     return f'{number} {name}' + 's' * (number != 1)
 
 
-def lines_of(source: Source) -> Iterator[str]:
+def format_report(source: Source) -> Iterator[str]:
     """What was found in a data set, for a terminal: the first of each kind, and what to do."""
     number = source.num_annotations
-    annotations = f', {counted(number, "annotation")}' if number else ''
+    annotations = f', {format_count(number, "annotation")}' if number else ''
     total = sum(source.report.counts.values())
-    yield f'{source.name}: {counted(source.num_images, "image")}{annotations}, ' \
-          f'{counted(total, "finding") if total else "no findings"}'
+    yield f'{source.name}: {format_count(source.num_images, "image")}{annotations}, ' \
+          f'{format_count(total, "finding") if total else "no findings"}'
     of_kind = defaultdict(list)
     for finding in source.report.findings:
         of_kind[finding.rule, finding.effect].append(finding)

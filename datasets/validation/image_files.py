@@ -14,6 +14,7 @@ from typing import Literal
 import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
 from colonnade.common.errors import FileError, UserError
 from colonnade.runtime.depths import depth_fault, tiff_fault
@@ -47,7 +48,7 @@ class OtherLabelsError(UserError):
 
 
 @contextmanager
-def opened(source: Path | BytesIO) -> Iterator[Image.Image]:
+def open_image(source: Path | BytesIO) -> Iterator[Image.Image]:
     """The image, whatever its size; Pillow has read its header alone.
 
     Raises:
@@ -81,7 +82,7 @@ def image_size(path: Path,
         OSError: If it is no image that OpenCV decodes to colours.
     """
     try:
-        with opened(path) as image:
+        with open_image(path) as image:
             size, kind, exif = image.size, image.format, image.info.get('exif')
             if fault := depth_fault(image):
                 raise NotDecodedError(fault)
@@ -101,7 +102,7 @@ def image_size(path: Path,
         return size
     if kind == 'PNG':  # EXIF data may stand behind the pixels
         return decoded_size(path) if _has_exif(path) else size
-    segments: list[tuple[str, bytes]] = getattr(image, 'applist', [])  # of a JPEG
+    segments = image.applist if isinstance(image, JpegImageFile) else []
     if not exif and any(name == 'APP1' and not content.startswith(KNOWN_TAGS)
                         for name, content in segments):
         return decoded_size(path)  # OpenCV takes it for EXIF data
@@ -159,17 +160,12 @@ def decoded_fault(path: str,
     """
     complaint = ''
     try:
-        with opened(BytesIO(content)) as image:
+        with open_image(BytesIO(content)) as image:
             width, height = image.size
             if fault := depth_fault(image):
                 return Finding('not-an-image', f'{path} cannot be used: {fault}')
             if width * height > MOST_DECODED:
                 return Finding('large-image', f'{path} has {width} x {height} pixels')
-            try:
-                image.draft('L', (width // 8, height // 8))  # JPEGs in a third of the time
-                image.load()
-            except Exception as error:  # whatever a damaged file leads decoders to
-                complaint = str(error) or type(error).__name__
     except OSError as error:
         if not content:
             return Finding('empty-file', f'{path} is empty: 0 bytes')
@@ -177,6 +173,12 @@ def decoded_fault(path: str,
             return Finding('damaged-image',
                            f'{path} is cut off or damaged: {_without_object(error)}')
         return Finding('not-an-image', f'{path} cannot be read: {_without_object(error)}')
+    try:
+        with open_image(BytesIO(content)) as image:
+            image.draft('L', (width // 8, height // 8))  # JPEGs in a third of the time
+            image.load()
+    except OSError as error:
+        complaint = str(error)
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION * (color_type in NOT_TURNED)
     pixels = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
     if pixels is None:
@@ -253,6 +255,13 @@ def decoded_size(path: Path) -> tuple[int, int]:
     return width, height
 
 
+def read_labels(mask: Path, size: tuple[int, int]) -> np.ndarray:
+    """Return the label map ``(H, W)``, uint8, of an image; raise what :func:`labels_of` does."""
+    labels_of(mask, size)
+    with open_image(mask) as image:
+        return np.asarray(image).astype(np.uint8)
+
+
 def labels_of(mask: Path | BytesIO, size: tuple[int, int] | None) -> frozenset[int]:
     """The values in the label map of an image of ``size`` (width, height), if that is known.
 
@@ -261,7 +270,7 @@ def labels_of(mask: Path | BytesIO, size: tuple[int, int] | None) -> frozenset[i
         OtherSizeError: If it is of another size.
         ValueError: If it is no label map.
     """
-    with opened(mask) as image:
+    with open_image(mask) as image:
         kind, (width, height) = image.format, image.size
     if isinstance(mask, BytesIO):
         mask.seek(0)
@@ -272,7 +281,7 @@ def labels_of(mask: Path | BytesIO, size: tuple[int, int] | None) -> frozenset[i
         raise UserError(f'the label map has {width} x {height} pixels, and Pillow, with which '
                         f'mmseg loads it, refuses more than {limit}: cut it into parts')
     content = mask if isinstance(mask, BytesIO) else BytesIO(mask.read_bytes())
-    with opened(content) as image:  # as mmseg: Pillow maps files otherwise
+    with open_image(content) as image:  # as mmseg: Pillow maps files otherwise
         label_map = np.asarray(image)
     if label_map.ndim != 2:
         raise UserError(f'a label map has one channel, this has {label_map.shape[2]}')

@@ -76,7 +76,7 @@ def label_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findin
         labels = labels_of_dataset(cfg, dataset)
         if labels is None or not are_there(dataset):
             continue
-        infos = infos_of(dataset)
+        infos = load_infos(dataset)
         for info in spread(infos, SAMPLE):
             fault = label_map_fault(info, labels)
             if fault and fault.rule == 'unknown-label':
@@ -153,12 +153,12 @@ def are_there(dataset: ConfigDict) -> bool:
     return all(is_readable(path, settings) and exists(path, settings) for path in paths_of(dataset))
 
 
-def infos_of(dataset: ConfigDict) -> list[dict[str, Any]]:
+def load_infos(dataset: ConfigDict) -> list[dict[str, Any]]:
     """What a data set knows of each image, also of those that training leaves out."""
-    return unread(dataset).load_data_list()
+    return build_unread(dataset).load_data_list()
 
 
-def unread(dataset: ConfigDict) -> Any:
+def build_unread(dataset: ConfigDict) -> Any:
     """A data set that has read no file, and knows its folders."""
     return DATASETS.build(dict(dataset, lazy_init=True, pipeline=[]))
 

@@ -18,8 +18,8 @@ from colonnade.common.storage.file_access import is_remote
 from colonnade.common.storage.shard_reader import SCHEME
 from colonnade.settings.findings import Finding
 
-from .coco_files import Look, sides_of
-from .image_files import decoded_fault, header_fault, image_size, opened, reading_fault
+from .coco_files import Look, get_size
+from .image_files import decoded_fault, header_fault, image_size, open_image, reading_fault
 from .label_map_files import Labels, label_map_fault, missing_label_map, spread
 
 SAMPLE = 100  # images of a data set whose headers are read before each training
@@ -183,7 +183,7 @@ def images_of_entries(folder: str, loading: Loading, depth: Depth, used: set[Any
         if used is not None and not depth.whole:
             entries = [entry for entry in entries if entry['id'] in used]
         paths = [os.path.join(folder, entry['file_name']) for entry in entries]
-        sizes = list(map(sides_of, entries))
+        sizes = list(map(get_size, entries))
         for index, fault in image_faults(paths, sizes, loading, depth):
             is_used = used is None or entries[index]['id'] in used
             yield entries[index], fault if is_used else replace(fault, effect='none')
@@ -196,7 +196,7 @@ def label_map_faults(infos: Sequence[dict[str, Any]], labels: Labels,
     """What is wrong with the label maps of images, with the indices of these."""
 
     def look(index: int) -> Finding | None:
-        return label_map_fault(infos[index], labels, size_of(infos[index], labels))
+        return label_map_fault(infos[index], labels, read_size(infos[index], labels))
 
     paths = [info['seg_map_path'] for info in infos]
     for index, fault in file_faults(paths, 'label maps', look, labels.settings, depth, SAMPLE // 2):
@@ -204,12 +204,12 @@ def label_map_faults(infos: Sequence[dict[str, Any]], labels: Labels,
         yield index, missing_label_map(infos[index]) if is_missing else fault
 
 
-def size_of(info: dict[str, Any], labels: Labels) -> Size | None:
+def read_size(info: dict[str, Any], labels: Labels) -> Size | None:
     """Width and height of an image as its header says; None if that is not to be known."""
     try:
         source = content_of(info['img_path'], labels.settings)
         if isinstance(source, BytesIO):
-            with opened(source) as image:
+            with open_image(source) as image:
                 return image.size
         return image_size(Path(source), color_type=labels.color_type)
     except OSError:  # the look at images reports it

@@ -24,7 +24,7 @@ from colonnade.settings.rules import RULES, STOPPING
 from .conversion_sources import report_changes
 from .label_map_files import ignored_labels
 from .listed_files import Depth
-from .sources import Source, check_source, sources_of
+from .sources import Source, check_source, find_sources
 from .validation_report import Report
 
 FORMAT = 4  # of what is kept; another one is looked at anew
@@ -47,17 +47,19 @@ def check_before_training(cfg: Config, *, skip: bool) -> None:
         BadDataError: In all processes, if training or evaluation would stop at the data.
     """
     local_rank = VARIABLES.get(cfg.get('launcher', 'none'), ('', '', ''))[2]
-    found = [] if int(os.environ.get(local_rank, 0)) else looked_at(cfg)
+    found = [] if int(os.environ.get(local_rank, 0)) else check_sources(cfg)
     wait_for_all()  # the first start with a large data set takes minutes
     stop, warn, skippable = [], [], True
     for each in unique(each for part in all_gather_object(found) for each in part):
         report = Report.from_json(each['report'])
         may_skip = skip and each['split'] == 'train'
         for finding in report.findings:
-            if finding.rule == 'partly-checked':
+            if finding.rule in ('partly-checked', 'skipped-check'):
                 print_log(f'{finding.message}. {ADVICE}', logger='current')
-        stop += lines_of(report, each['name'], 'loading', *(() if may_skip else ('sample', )))
-        warn += lines_of(report, each['name'], 'meaning', *(('sample', ) if may_skip else ()))
+        stop += format_findings(report, each['name'], 'loading', *(() if may_skip else
+                                                                   ('sample', )))
+        warn += format_findings(report, each['name'], 'meaning', *(('sample', ) if may_skip else
+                                                                   ()))
         skippable &= not report.number('loading', *(() if each['split'] == 'train' else
                                                     ('sample', )))  # yapf: disable
     for found_line, to_do in warn:
@@ -75,7 +77,7 @@ def unique(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({repr(item): item for item in items}.values())
 
 
-def lines_of(report: Report, name: str, *effects: Any) -> list[tuple[str, str]]:
+def format_findings(report: Report, name: str, *effects: Any) -> list[tuple[str, str]]:
     """The first of each kind of finding of some effects, and what to do."""
     lines = []
     for (name_of_rule, effect), number in report.counts.items():
@@ -88,13 +90,13 @@ def lines_of(report: Report, name: str, *effects: Any) -> list[tuple[str, str]]:
     return lines
 
 
-def looked_at(cfg: Config) -> list[dict[str, Any]]:
+def check_sources(cfg: Config) -> list[dict[str, Any]]:
     """Name, split and report of the data sets of training and validation."""
     found: list[dict[str, Any]] = []
     conversions: set[Path] = set()
     try:
-        for source in sources_of(cfg, ('train', 'val')):
-            report = kept_report(cfg, source)
+        for source in find_sources(cfg, ('train', 'val')):
+            report = read_or_make_report(cfg, source)
             changes = Report()  # of other files than the dataset's, whose report may be a kept one
             report_changes(source.dataset, cfg.filename, conversions, changes)
             found += [
@@ -109,7 +111,7 @@ def looked_at(cfg: Config) -> list[dict[str, Any]]:
     return found
 
 
-def kept_report(cfg: Config, source: Source) -> dict[str, Any]:
+def read_or_make_report(cfg: Config, source: Source) -> dict[str, Any]:
     """The report of a data set, from the cache if nothing has changed since.
 
     The cache is left out where the data are not all on this machine, or it cannot be written. What
@@ -122,7 +124,7 @@ def kept_report(cfg: Config, source: Source) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
         states, report = content['states'], content['report']
         Report.from_json(report)
-        if states and all(state_of(each) == state for each, state in states.items()):
+        if states and all(read_state(each) == state for each, state in states.items()):
             return report
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # or it is damaged
         pass
@@ -132,14 +134,14 @@ def kept_report(cfg: Config, source: Source) -> dict[str, Any]:
     stops = source.report.number(*STOPPING)
     if not stops and not source.settings and not any(map(is_remote, depth.seen)):
         try:
-            write_json(path, dict(states={each: state_of(each) for each in depth.seen},
+            write_json(path, dict(states={each: read_state(each) for each in depth.seen},
                                   report=report))  # yapf: disable
         except (OSError, ValueError, TypeError):  # a home that is read-only; ids that are NaN
             pass
     return report
 
 
-def state_of(path: str) -> list[int] | None:
+def read_state(path: str) -> list[int] | None:
     """What changes with a file or folder: size, times, inode; None if it is not there."""
     try:
         found = os.stat(path)

@@ -11,7 +11,7 @@ from typing import Any
 from colonnade.common.errors import UserError
 
 from .image_files import MOST_PIXELS
-from .validation_report import shown
+from .validation_report import abbreviate
 
 LARGEST = 2**20  # pixels: the widest image that OpenCV decodes
 NUMBERS = {int, float}
@@ -73,7 +73,7 @@ def _run_length_fault(mask: dict[str, Any], size: list[int] | None) -> str | Non
     whole = isinstance(said, list) and len(said) == 2 and all(type(side) is int for side in said)
     if 'counts' not in mask or not whole or size not in (None, said):
         return f'the RLE must have counts and the size {size or "[height, width]"} of its image, ' \
-               f'got size {shown(said)}'
+               f'got size {abbreviate(said)}'
     counts = mask['counts']
     if isinstance(counts, str):
         try:

@@ -24,10 +24,10 @@ from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import loading_step, name_of
 from colonnade.settings.registries import find_class
 
-from ..path_checks import IMAGES, LABEL_MAPS, outside_of
+from ..path_checks import IMAGES, LABEL_MAPS, find_outside_paths
 from .coco_files import Usage, check_instances, load_coco
 from .fast_checks import are_sound
-from .label_map_files import infos_of, labels_of_dataset, step_of_labels, unread
+from .label_map_files import build_unread, labels_of_dataset, load_infos, step_of_labels
 from .listed_files import Depth, Loading, image_faults, images_of_entries, label_map_faults
 from .validation_report import Report
 
@@ -59,6 +59,10 @@ class Source:
         """``backend_args`` of the data set."""
         return self.dataset.get('backend_args')
 
+    def skip(self, what: str) -> None:
+        """Note which checks are not made because of what was found before."""
+        self.report.add(Finding('skipped-check', f'{self.name}: {what}'))
+
     @property
     def is_coco(self) -> bool:
         """Whether it reads a file in COCO's form as mmdet's CocoDataset does, all of it."""
@@ -84,7 +88,7 @@ class Source:
         return Loading(self.settings, color_type, any_depth or loading_step(steps) is not None)
 
 
-def sources_of(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
+def find_sources(cfg: Config, splits: Sequence[str]) -> Iterator[Source]:
     """The data sets of some splits, those that read the same files once."""
     seen = set()
     for split in splits:
@@ -124,6 +128,7 @@ def check_source(cfg: Config, source: Source, depth: Depth) -> None:
         if is_readable(path, source.settings) and not exists(path, source.settings):
             source.report.add(Finding('missing-data', f'there is no {path}', (path, )))
     if source.report.num_faults:
+        source.skip('no file was opened, because not all of its files and folders exist')
         return
     labels = labels_of_dataset(cfg, source.dataset)
     if not depth.whole:
@@ -133,7 +138,7 @@ def check_source(cfg: Config, source: Source, depth: Depth) -> None:
     if source.is_coco:
         check_coco(source, depth)
     elif labels is not None:
-        infos = subset(infos_of(source.dataset), source.dataset.get('indices'))
+        infos = take_indices(load_infos(source.dataset), source.dataset.get('indices'))
         add_images(source, infos, depth)
         add_outside(source, infos, depth)
         if depth.whole and not source.dataset.get('ann_file'):
@@ -144,7 +149,7 @@ def check_source(cfg: Config, source: Source, depth: Depth) -> None:
                 source.report.add(replace(found, places=places, id=index))
     elif depth.whole:
         with redirect_stdout(StringIO()):  # pycocotools prints its progress
-            infos = [info for info in infos_of(source.dataset) if isinstance(info, dict)]
+            infos = [info for info in load_infos(source.dataset) if isinstance(info, dict)]
         add_images(source, [info for info in infos if 'img_path' in info], depth)
         text = f'{name_of(source.dataset.type)}: files alone were looked at, not annotations'
         source.report.add(Finding('nothing-to-check', text))
@@ -170,18 +175,18 @@ def add_outside(source: Source, infos: Sequence[dict[str, Any]], depth: Depth) -
     """
     if depth.allow_outside:
         return
-    dataset = unread(source.dataset)
+    dataset = build_unread(source.dataset)
     for key, prefixes in (('img_path', IMAGES), ('seg_map_path', LABEL_MAPS)):
         places = {info[key]: info.get('id', place) for place, info in enumerate(infos)
                   if isinstance(info.get(key), str)}  # yapf: disable
-        for path in outside_of(dataset, places, prefixes):
+        for path in find_outside_paths(dataset, places, prefixes):
             text = f'{path} is outside of {dataset.data_root or "the folders of the data set"}'
             source.report.add(Finding('outside', text, (path, ), id=places[path]))
 
 
 def add_label_maps_alone(source: Source, infos: Sequence[dict[str, Any]]) -> None:
     """Look for label maps of which no image is there, where mmseg pairs them by their names."""
-    dataset: Any = unread(source.dataset)
+    dataset: Any = build_unread(source.dataset)
     folder = dataset.data_prefix.get('seg_map_path')
     pairs = find_class('mmseg.BaseSegDataset', DATASETS).load_data_list
     if not folder or source.dataset.get('indices') is not None or \
@@ -217,8 +222,10 @@ def check_coco(source: Source, depth: Depth) -> None:
     except OSError as error:
         text = f'{ann_file} cannot be read: {error}'
         report.add(Finding('unreadable-annotations', text, (ann_file, )))
+        source.skip('no image was looked at')
         return
     if content is None:
+        source.skip(f'{ann_file} was not read, and no image was looked at')
         return
     source.num_images, source.num_annotations = len(content['images']), len(content['annotations'])
     used = used_images(content, source)
@@ -255,12 +262,12 @@ def used_images(content: dict[str, list], source: Source) -> set[Any] | None:
             full = {each['image_id'] for each in content['annotations']
                     if each['category_id'] in known}  # yapf: disable
             images = [image for image in images if image['id'] in full]
-        return {image['id'] for image in subset(images, dataset.get('indices'))}
+        return {image['id'] for image in take_indices(images, dataset.get('indices'))}
     except (KeyError, TypeError):  # of entries that are reported
         return None
 
 
-def subset(items: list[Any], indices: Any) -> list[Any]:
+def take_indices(items: list[Any], indices: Any) -> list[Any]:
     """What mmengine takes of a data set by its ``indices``: some, the first or the last."""
     if isinstance(indices, int):
         return items[:indices] if indices >= 0 else items[indices:]

@@ -113,12 +113,12 @@ def _shortened(texts: list[str]) -> list[str]:
     return lines
 
 
-def repeated(values: Iterable[Any]) -> list[Any]:
+def find_repeated(values: Iterable[Any]) -> list[Any]:
     """What occurs more than once, in order."""
     return [value for value, count in Counter(values).items() if count > 1]
 
 
-def shown(value: Any) -> str:
+def abbreviate(value: Any) -> str:
     """A value of a file, shortened: it may be of any kind and size."""
     return _values.repr(value)
 
@@ -148,7 +148,7 @@ def json_layout(content: Any) -> str:
     if isinstance(content, list):
         return "a list, as files of COCO's results are"
     if not isinstance(content, dict):
-        return shown(content)
+        return abbreviate(content)
     if 'shapes' in content:
         return "one image's shapes, as LabelMe writes them"
     if 'type' in content and 'features' in content:

@@ -11,14 +11,14 @@ from colonnade.common.errors import UserError
 from colonnade.datasets.custom.instance_datasets import OwnData, describe_instances
 from colonnade.datasets.custom.label_map_datasets import describe_label_maps
 from colonnade.datasets.formats.data_format import Kind
-from colonnade.datasets.formats.format_detection import opened
+from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.findings import Finding
 from colonnade.settings.reading import read_file
 
 from ..options import NewConfigOptions
-from .config_text import config_source, load_recipe, loads_masks, settings
+from .config_text import config_source, has_masks, load_recipe, settings
 from .data_options import complete_data_options
 
 
@@ -57,7 +57,7 @@ def look_at_data(args: DataOptions,
     """What the data set is; None if it cannot be used.
 
     Args:
-        args: After :func:`.data_options.complete_data_options`; changed if a door opens for them.
+        args: After :func:`.data_options.complete_data_options`; changed if a format is read.
         report: Takes what is wrong.
         masks: Whether to use the segmentations of a COCO file.
         filter_cfg: Which of its images mmdet leaves out of training.
@@ -70,7 +70,7 @@ def look_at_data(args: DataOptions,
     """
     if kind == 'instances' and not masks:
         args.boxes = True  # no mask is completed that nobody reads
-    with opened(args, kind, report):
+    with open_dataset(args, kind, report):
         if report.num_faults:
             return None
         return _described(
@@ -113,7 +113,7 @@ def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) ->
     data = look_at_data(
         args,
         report,
-        masks=loads_masks(cfg),
+        masks=has_masks(cfg),
         filter_cfg=filter_cfg,
         polygons_alone=any(step.get('poly2mask') is False for step in steps),
         kind='labels' if cfg.default_scope == 'mmseg' else 'instances')

@@ -63,7 +63,7 @@ def _at(cfg: Any, key: str) -> Any:
     return cfg
 
 
-def loads_masks(cfg: Config) -> bool:
+def has_masks(cfg: Config) -> bool:
     """Whether a detector is trained with masks."""
     return any(step.get('with_mask') for step in cfg.train_dataloader.dataset.pipeline)
 
@@ -95,7 +95,7 @@ def settings(cfg: Config,
     if data.ann_file:
         slash = '' if str(data.root) == '/' else '/'
         evaluator['ann_file'] = Source(f'data_root + {slash + data.ann_file!r}')
-    if loads_masks(cfg) and not data.masks:
+    if has_masks(cfg) and not data.masks:
         _train_boxes_alone(cfg, model, datasets, evaluator)
     train: dict[str, Any]
     train, val = ({'dataset': dataset} for dataset in datasets)

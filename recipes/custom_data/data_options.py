@@ -8,7 +8,7 @@ from pathlib import Path
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.datasets.options import DataOptions
-from colonnade.datasets.validation.validation_report import repeated
+from colonnade.datasets.validation.validation_report import find_repeated
 
 from ..options import NewConfigOptions
 
@@ -34,7 +34,7 @@ def check_options(args: NewConfigOptions) -> Path:
     if os.path.lexists(args.out):
         raise UserError(f'{args.out} exists: name another --out')
     for option in ('batch_size', 'gpus', 'epochs'):
-        if getattr(args, option) is not None and getattr(args, option) < 1:
+        if (value := vars(args)[option]) is not None and value < 1:
             raise UserError(f'--{option.replace("_", "-")} must be at least 1')
     check_data_options(args)
     return args.out
@@ -65,7 +65,7 @@ def check_data_options(args: DataOptions) -> None:
 def check_paths(args: DataOptions) -> None:
     """Raise a ValueError that lists the files and folders that do not exist."""
     paths = [(option, path) for option in ('data', 'coco', 'masks', 'images')
-             for path in getattr(args, option) or ()]  # yapf: disable
+             for path in vars(args)[option] or ()]  # yapf: disable
     if missing := [f'--{option} {path}' for option, path in paths if not path.exists()]:
         raise UserError(f'no such file or folder: {format_names(missing)}')
 
@@ -95,8 +95,8 @@ def complete_data_options(args: DataOptions) -> None:
         OSError: If the file of classes cannot be read.
         ValueError: If the options are not enough, or name a class twice.
     """
-    args.classes = names_of_classes(args.classes)
-    if args.data:  # a door sets the rest
+    args.classes = read_class_names(args.classes)
+    if args.data:  # the format's reader sets the rest
         return
     args.images = folders_of_images(args)
     if args.masks and len(args.masks) == 1 and args.split is None:
@@ -128,7 +128,7 @@ def folders_of_images(args: DataOptions) -> list[Path]:
     return args.images * (2 // len(args.images))
 
 
-def names_of_classes(given: list[str] | None) -> list[str] | None:
+def read_class_names(given: list[str] | None) -> list[str] | None:
     """The names themselves, or those in a file.
 
     Raises:
@@ -144,6 +144,6 @@ def names_of_classes(given: list[str] | None) -> list[str] | None:
         except UnicodeDecodeError as error:
             raise UserError(f'--classes: {given[0]} is no text in UTF-8: {error}') from error
         names = [line.strip() for line in text.splitlines() if line.strip()]
-    if not names or repeated(names):
+    if not names or find_repeated(names):
         raise UserError(f'--classes must be names that differ, got {names}')
     return names

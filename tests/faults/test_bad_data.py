@@ -26,7 +26,7 @@ from colonnade.datasets.validation.image_files import reading_fault
 from colonnade.datasets.validation.label_map_files import label_map_fault
 from colonnade.datasets.validation.listed_files import Depth
 from colonnade.datasets.validation.preflight import BadDataError, check_before_training
-from colonnade.datasets.validation.sources import Source, check_source, sources_of
+from colonnade.datasets.validation.sources import Source, check_source, find_sources
 from colonnade.engine.runner.hooks import QuietFilter
 from colonnade.runtime.printing import printable
 from colonnade.settings.checks.all_checks import check_config
@@ -244,7 +244,7 @@ def test_data_sets_of_the_same_files_are_checked_once(data: Path) -> None:
     cfg.train_dataloader.dataset = dict(type='ConcatDataset', datasets=[dataset, dataset])
     cfg.val_dataloader.dataset = dict(type='RepeatDataset', times=2,
                                       dataset=cfg.val_dataloader.dataset)  # yapf: disable
-    names = [source.name for source in sources_of(cfg, ('train', 'val', 'test'))]
+    names = [source.name for source in find_sources(cfg, ('train', 'val', 'test'))]
     assert names == ['train_dataloader.dataset.datasets[0]', 'val_dataloader.dataset.dataset']
 
 
@@ -379,7 +379,7 @@ def test_images_that_no_colours_are_made_of(step: dict[str, Any], stops: bool, d
     redirect_data_root(cfg, data / 'coco')
     cfg.train_dataloader.dataset.pipeline[0] = step
     for whole in (False, True):
-        source, = sources_of(cfg, ('train', ))
+        source, = find_sources(cfg, ('train', ))
         check_source(cfg, source, Depth(whole))
         assert source.report.number('sample') == stops * len(images_of(data, 'coco'))
 
@@ -394,10 +394,11 @@ def test_pycocotools_needs_iscrowd(kind: str, stops: bool, data: Path) -> None:
     content = json.loads(file.read_text())
     del content['annotations'][0]['iscrowd']
     file.write_text(json.dumps(content))
-    source, = sources_of(cfg, ('val', ))
+    source, = find_sources(cfg, ('val', ))
     check_source(cfg, source, Depth())
     assert dict(source.report.counts) == {
         ('no-iscrowd', 'loading' if stops else 'meaning'): 1,
+        ('skipped-check', 'none'): 1,
         ('partly-checked', 'none'): 1
     }
 

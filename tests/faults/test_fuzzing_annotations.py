@@ -22,7 +22,8 @@ from mmengine.registry import METRICS, DefaultScope
 from pycocotools import mask as coco_masks
 
 from colonnade.datasets.custom.instance_datasets import describe_instances
-from colonnade.datasets.validation.coco_files import Usage, check_instances, headers_in, load_coco
+from colonnade.datasets.validation.coco_files import (Usage, check_headers, check_instances,
+                                                      load_coco)
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.reading import import_quietly
 
@@ -105,7 +106,7 @@ def test_annotations_to_train_with(content: bytes, images: Path) -> None:
     assert data.classes == CLASSES
     loaded, quiet = load_coco(file, Report()), Report()
     assert loaded is not None
-    counted = check_instances(file, loaded, quiet, look=headers_in(images))
+    counted = check_instances(file, loaded, quiet, look=check_headers(images))
     dataset = dataset_of(file, images)
     assert len(dataset) == data.num_images[0]
     used = dict.fromkeys(CLASSES, 0)
@@ -205,7 +206,7 @@ def test_other_forms(form: str, foreign: dict[str, Path], draw: st.DataObject) -
             (folder.parent / f'{part}.json').write_text(json.dumps(content))
             quiet = Report()
             check_instances(folder.parent / f'{part}.json', content, quiet,
-                            look=headers_in(folder), usage=Usage(masks=False))  # yapf: disable
+                            look=check_headers(folder), usage=Usage(masks=False))  # yapf: disable
             wrong = [fault for fault in quiet.faults if 'there is no' not in fault]
             assert form == 'coco' or not wrong, wrong
     finally:

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mmengine.config import Config
 
-from colonnade.common.storage.shard_reader import ShardsBackend, opened, sharded
+from colonnade.common.storage.shard_reader import ShardsBackend, open_shard, sharded
 from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
-from colonnade.datasets.shards.shard_verification import verify
+from colonnade.datasets.shards.shard_verification import verify_shards
 from colonnade.engine.training import set_resume
 from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.metrics_table import MetricsTable
@@ -98,12 +98,12 @@ def test_folders_of_shards(shards: Path, shapes: Path, draw: st.DataObject) -> N
     before = path.read_bytes()
     same = content == before
     with replaced(path, content):
-        opened.cache_clear()
-        verified = attempt(lambda: verify(str(shards)), names=str(shards))
+        open_shard.cache_clear()
+        verified = attempt(lambda: verify_shards(str(shards)), names=str(shards))
         if path.suffix == '.tar' and not same:
             assert verified is None
         found = attempt(lambda: ShardsBackend().get(sharded(str(shards / name))))
-    opened.cache_clear()
+    open_shard.cache_clear()
     if found is not None:
         assert found == (shapes / 'ade' / name).read_bytes()
 

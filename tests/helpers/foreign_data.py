@@ -12,7 +12,7 @@ from globox import AnnotationSet
 from helpers.drawn_data import coco_content, draw_image
 from supervision import DetectionDataset
 
-from colonnade.datasets.formats.format_detection import opened
+from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
 
@@ -196,7 +196,7 @@ def options(*data: Path, out: Path, **values: Any) -> DataOptions:
 def read(args: DataOptions) -> tuple[list[dict[str, Any]], Report]:
     """Both COCO files that a door gives, and what it says."""
     report = Report()
-    with opened(args, 'instances', report):
+    with open_dataset(args, 'instances', report):
         if report.num_faults:
             return [], report
         return [json.loads(file.read_text()) for file in args.coco], report
