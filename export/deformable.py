@@ -17,7 +17,7 @@ from mmdet.models.layers import MSDeformAttnPixelDecoder
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .replacement import with_subclasses
+from colonnade.models.replacement import copy_with_subclasses
 
 Sizes = Sequence[tuple[int, int]]  # height and width of each level; symbolic while exporting
 
@@ -149,4 +149,4 @@ SIZES_AS_NUMBERS = {
 
 def with_sizes_as_numbers(model: nn.Module) -> nn.Module:
     """Return a copy of a model, with the same tensors, whose deformable attention takes sizes."""
-    return with_subclasses(model, SIZES_AS_NUMBERS)
+    return copy_with_subclasses(model, SIZES_AS_NUMBERS)

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from colonnade.inference import Model
 from colonnade.models.fusion.label_maps import is_replaced, is_whole
+from colonnade.models.replacement import copy_with_subclasses
 
 from .exporter import ExportOptions, Plan
 from .features import sides_of
 from .graphs import ExportError, Graph, images_of
 from .preprocessing import preprocess_of
-from .replacement import with_subclasses
 
 
 class Segmenter(nn.Module):
@@ -82,7 +82,7 @@ def for_any_size(model: EncoderDecoder) -> nn.Module:
     if isinstance(model.decode_head, Mask2FormerHead):
         from .deformable import with_sizes_as_numbers  # brings mmcv's operators
         return with_sizes_as_numbers(model)
-    return with_subclasses(model, {
+    return copy_with_subclasses(model, {
         nn.AdaptiveAvgPool2d: PoolOfAnySize,
         Upsample: UpsampleOfAnySize
     })

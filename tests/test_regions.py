@@ -29,8 +29,8 @@ from colonnade.datasets.mask_encoding import encode_for
 from colonnade.datasets.rle import encode_masks
 from colonnade.models.fusion.region_heads import (BagRoIExtractor, WantedMaskHead, fuse_regions,
                                                   modules_in_default_order)
-from colonnade.models.fusion.replacement import copy_as
 from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align
+from colonnade.models.replacement import copy_as
 from colonnade.settings.reading import read_config
 
 LAYER = dict(type='RoIAlign', output_size=7, sampling_ratio=0)

@@ -67,7 +67,7 @@ def convert_once(
         UserError: If the folder is something else.
         OSError: If it cannot be read or written.
     """
-    folder = args.data_out or args.out.with_name(f'{args.out.stem}_data')
+    folder = find_conversion_folder(args)
     if os.path.lexists(folder):
         _check_same(folder, record)
         return folder, False
@@ -77,6 +77,14 @@ def convert_once(
         options = _record_options(args, folder)
         write_json(scratch / RECORD, {**record, **more, 'options': options})
     return folder, True
+
+
+def find_conversion_folder(args: DataOptions) -> Path:
+    """Return the folder that a conversion is written to: ``--data-out``, or next to ``--out``."""
+    if args.data_out:
+        return args.data_out
+    assert args.out is not None  # all tools name one
+    return args.out.with_name(f'{args.out.stem}_data')
 
 
 def _check_same(folder: Path, record: Mapping[str, Any]) -> None:
@@ -120,4 +128,5 @@ def split_images(classes: Mapping[str, Collection[str]],
             raise UserError(f'--group {args.group} does not match {len(missing)} names of images: '
                             f'{format_names(missing)}')
         groups = {name: match[1] for name, match in matches.items() if match}
+    assert args.split  # without it, there is nothing to split
     return split(classes, args.split, groups=groups, seed=args.split_seed)

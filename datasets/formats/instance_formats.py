@@ -108,8 +108,9 @@ def _convert_instances(form: str, indices: dict[str, DataIndex], args: DataOptio
         reading.report.remark(f'repaired: {repairs}')
     report_skipped(list(reading.skipped.values()), reading.report)
     args.images = [index.images for index in sides]
-    if all(index.file for index in sides):
-        args.coco = [index.file for index in sides]
+    files = [index.file for index in sides if index.file]
+    if len(files) == len(sides):
+        args.coco = files
         return None
     for index in sides:  # faults name the file that the user has
         index.detach(reading.root)

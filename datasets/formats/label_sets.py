@@ -155,7 +155,8 @@ def convert_label_set(found: LabelSet, args: DataOptions, report: Report) -> Pat
     check_num_parts(found, args)
     for what, number in found.lost.items():
         report.remark(f'{found.form}: {number} {what}')
-    images, masks = ([part.images for part in found.parts], [part.masks for part in found.parts])
+    images = [part.images for part in found.parts]
+    masks = [part.masks for part in found.parts if part.masks]
     suffixes, lists, written = found.suffixes, found.lists and list(found.lists), False
     if found.read is not None or len(found.parts) == 1 or args.on_bad_data == 'skip':
         folder, written = _convert_label_maps(found, args, report)
@@ -200,8 +201,7 @@ def _names_of_parts(found: LabelSet) -> Sequence[str]:
     return SPLITS if len(found.parts) == 2 else ('', )
 
 
-def _convert_label_maps(found: LabelSet, args: DataOptions,
-                        report: Report) -> tuple[Path, bool]:
+def _convert_label_maps(found: LabelSet, args: DataOptions, report: Report) -> tuple[Path, bool]:
     """Write what mmseg reads, if it is not there; return the folder and whether it was written."""
     with_images = args.on_bad_data == 'skip'  # those that cannot be used are left out
     states = [part.compute_fingerprint(with_images=with_images) for part in found.parts]

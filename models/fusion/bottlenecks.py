@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from colonnade.backbones.kernels.fast_path import is_convolution, is_plain
 
-from .replacement import copy_as, replace_modules
+from ..replacement import copy_as, replace_modules
 
 
 class UpsamplingConvolution(nn.Module):

@@ -26,8 +26,8 @@ from colonnade.backbones.kernels.devices import should_use_cpu_forms
 from colonnade.backbones.kernels.fast_path import is_plain
 from colonnade.backbones.kernels.folding import FusedError
 
+from ..replacement import copy_as, replace_modules
 from .masks import PastingMaskHead, WantedCascadeRoIHead, WantedMaskHead, WantedStandardRoIHead
-from .replacement import copy_as, replace_modules
 from .roi_align import BagRoIAlign, align_into, suits_bags
 
 ROI_HEADS = {StandardRoIHead: WantedStandardRoIHead, CascadeRoIHead: WantedCascadeRoIHead}

@@ -1,6 +1,7 @@
 """Modules of a model that give way to subclasses of theirs."""
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ def copy_as(kind: type[M], module: nn.Module, **attributes: object) -> M:
         module: The module to copy. Both share their state; only one should be used afterwards.
         attributes: Attributes that the copy has in addition.
     """
-    twin: M = kind.__new__(kind)  # type: ignore[call-overload]
+    twin: M = object.__new__(kind)
     twin.__setstate__(vars(module) | attributes)
     return twin
 
@@ -32,3 +33,21 @@ def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if path and module in replacements:
             model.set_submodule(path, replacements[module])
+
+
+def copy_with_subclasses(model: nn.Module, kinds: Mapping[type[nn.Module],
+                                                          type[nn.Module]]) -> nn.Module:
+    """Return a copy of a model, with the same tensors, whose modules of some classes are others.
+
+    Args:
+        model: Stays as it is.
+        kinds: Exact class of a module -> its subclass, which has the same attributes.
+    """
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    model = copy.deepcopy(model, tensors)
+    replace_modules(
+        model, {
+            module: copy_as(kinds[type(module)], module)
+            for module in model.modules() if type(module) in kinds
+        })
+    return model
