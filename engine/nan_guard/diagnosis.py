@@ -3,10 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -30,19 +32,12 @@ class Diagnosis:
         images: Files of the batch.
         batch: Parts of the batch that are not finite.
         weights: Names of parameters and statistics of norms that are not finite.
-        module: First module whose output is not finite; empty if there is none.
-        origin: A sentence on that, the losses or the gradient; empty if not looked for.
+        origin: A sentence on the first module, the losses or the gradient; empty if not looked for.
     """
     images: list[str]
     batch: list[str]
     weights: list[str]
-    module: str = ''
     origin: str = ''
-
-    @property
-    def is_cause(self) -> bool:
-        """Whether an error of the forward pass may follow from this."""
-        return bool(self.weights or self.batch or self.module)
 
     def __str__(self) -> str:
         lines = []
@@ -60,7 +55,7 @@ def inspect_inputs(model: nn.Module, batch: Any) -> Diagnosis:
     return Diagnosis(images_of(batch), bad_parts(batch), not_finite(weights_of(model)))
 
 
-def diagnose(runner: Runner, batch: Any, parameters: Collection[Tensor] = ()) -> Diagnosis:
+def diagnose(runner: Runner, batch: Any, parameters: Collection[Tensor]) -> Diagnosis:
     """Find what is not finite by a second forward pass; all processes must call it.
 
     Args:
@@ -71,20 +66,22 @@ def diagnose(runner: Runner, batch: Any, parameters: Collection[Tensor] = ()) ->
     model = bare(runner.model)
     found = inspect_inputs(model, batch)
     ran: list[str] = []
+    bad = ''
     losses: list[str] = []
 
     def look(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        nonlocal bad
         ran.append(name)
-        if not found.module and not all(is_finite(each) for _, each in tensors_in(output)):
-            found.module = f'{name or "the model"} ({type(module).__name__})'
+        if not bad and not all(is_finite(each) for _, each in tensors_in(output)):
+            bad = f'{name or "the model"} ({type(module).__name__})'
 
     with computing_alone(model), forward_hooks(model, look), suppress(*OF_NAN):
         losses = not_finite(tensors_in(losses_of(runner, model, batch)))
     owners = {name.rpartition('.')[0] for name, each in model.named_parameters()
               if any(each is other for other in parameters)}  # yapf: disable
     last = next((name for name in reversed(ran) if name in owners), '')
-    if found.module:
-        found.origin = f'first module whose output is not finite: {found.module}'
+    if bad:
+        found.origin = f'first module whose output is not finite: {bad}'
     elif losses:
         found.origin = f'outputs of all modules are finite, not so {format_names(losses, 8)}'
     elif last:
@@ -92,6 +89,38 @@ def diagnose(runner: Runner, batch: Any, parameters: Collection[Tensor] = ()) ->
     else:
         found.origin = 'a second forward pass of the batch was finite'
     return found
+
+
+def comes_of_nan(runner: Runner, batch: Any) -> bool:
+    """Return True if weights are NaN, or a failed forward pass succeeds with 0 in place of NaN.
+
+    Some modules give infinity on purpose, as where attention is masked: an error that comes up
+    without it too is one of the user's code.
+
+    Args:
+        runner: In training, the only process.
+        batch: As the data loader gave it.
+    """
+    model = bare(runner.model)
+    kept = {id(each) for each in (*model.parameters(), *model.buffers())}
+    cleared: list[str] = []
+
+    def clear(name: str, module: nn.Module | None, args: Any, output: Any) -> None:
+        for _, tensor in tensors_in(output):
+            if id(tensor) not in kept and not is_finite(tensor):  # a module may return its own
+                tensor.nan_to_num_(0., 0., 0.)
+                cleared.append(name)
+
+    try:
+        if not_finite(weights_of(model)):
+            return True
+        batch = deepcopy(batch)
+        clear('the batch', None, (), batch)
+        with torch.no_grad(), forward_hooks(model, clear):
+            losses_of(runner, model, batch)
+    except OF_NAN:  # also of a GPU that has failed
+        return False
+    return bool(cleared)
 
 
 def bad_parts(batch: Any) -> list[str]:

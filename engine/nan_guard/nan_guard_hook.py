@@ -19,7 +19,8 @@ from ..runner.hooks import wrappers_of
 from ..runner.loops import GuardedLoop
 from ..upstream import get_start
 from ..work_dir.metrics_table import SKIPPED
-from .diagnosis import OF_NAN, Diagnosis, bad_parts, bare, diagnose, inspect_inputs, weights_of
+from .diagnosis import (OF_NAN, Diagnosis, bad_parts, bare, comes_of_nan, diagnose, inspect_inputs,
+                        weights_of)
 from .finite import NonFiniteError, images_of, is_finite, not_finite, tensors_in
 from .good_checkpoints import GoodCheckpoints, resume_hint
 from .step_guard import StepGuard, guard_steps
@@ -150,12 +151,13 @@ class NanGuard(Hook):
         except OF_NAN as error:
             if not self.guards or any(guard.has_loss for guard in self.guards):
                 raise  # not of the forward pass
-            is_alone = get_world_size() == 1
-            found = diagnose(runner, data) if is_alone else inspect_inputs(bare(runner.model), data)
-            if not found.is_cause:
+            if get_world_size() > 1:
+                found = inspect_inputs(bare(runner.model), data)
+                if found.batch or found.weights:
+                    raise NonFiniteError(f'{error}\n{found}') from error
                 raise
-            if not is_alone:
-                raise NonFiniteError(f'{error}\n{found}') from error
+            if not comes_of_nan(runner, data):
+                raise
             self.note(data, f'the forward pass ended with {type(error).__name__}: {error}')
             self.cause = error
             for guard in self.guards:

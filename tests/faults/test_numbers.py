@@ -349,6 +349,13 @@ def test_an_error_that_nan_leads_to_is_skipped(small: Callable, log: Callable,
         with pytest.raises(IndexError):  # which is no matter of numbers, whatever the batch holds
             small(4, bad=bad)
 
+    def fail(costs: Any) -> None:
+        raise ValueError('a bug')
+
+    monkeypatch.setattr('test_numbers.linear_sum_assignment', fail)
+    with pytest.raises(ValueError, match='a bug'):
+        small(4, bad=[1])
+
 
 def test_a_bad_part_drops_an_accumulated_step(small: Callable, log: Callable) -> None:
     before = weights(small(2, accumulative_counts=2))
