@@ -58,6 +58,13 @@ def describe_state(run: RecordedRun) -> str:
     return f'{state}; recorded up to iteration {run.reached[0]:,} of {run.about["max_iters"]:,}'
 
 
+def describe_skipped_steps(run: RecordedRun) -> list[tuple[str, str]]:
+    """Return how many steps were skipped since the latest start, if any was."""
+    if SKIPPED not in run.curves:
+        return []
+    return [('steps skipped, as a number was not finite', f'{run.curves[SKIPPED][-1, 1]:.0f}')]
+
+
 def describe_run(run: RecordedRun) -> list[tuple[str, str]]:
     """Return names and values of a run's facts."""
     about, best, (iteration, seconds) = run.about, run.best, run.reached
@@ -65,7 +72,7 @@ def describe_run(run: RecordedRun) -> list[tuple[str, str]]:
     if 'kind' in about:
         rows.append(('model', f'{KINDS[about["kind"]]}, {len(about["classes"])} classes'))
     if not about:
-        return rows
+        return rows + describe_skipped_steps(run)
     rows.append(('parameters', f'{about["parameters"]:,}'))
     if best is not None:
         key = run.main_metric
@@ -81,10 +88,8 @@ def describe_run(run: RecordedRun) -> list[tuple[str, str]]:
             rows.append(('images of training a second', f'{about["batch"] / pace:.3g}'))
     if 'seconds' in (run.last or {}):
         rows.append(('the last evaluation', f'{(run.last or {})["seconds"]:.3g} s'))
-    if SKIPPED in run.curves:
-        count = run.curves[SKIPPED][-1, 1]  # since the latest start
-        rows.append(('steps skipped, as a number was not finite', f'{count:.0f}'))
     rows += [
+        *describe_skipped_steps(run),
         ('images an iteration', str(about['batch'] or 'varies')),
         ('seed', str(about['seed'])),
         ('most memory of the first process', f'{about["peak_memory"]:.2f} GiB'),
