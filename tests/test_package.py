@@ -82,7 +82,8 @@ def test_nothing_of_openmmlab_is_a_hard_requirement(wheel: zipfile.ZipFile) -> N
     metadata = next(name for name in wheel.namelist() if name.endswith('METADATA'))
     lines = wheel.read(metadata).decode().splitlines()
     hard = [line for line in lines if line.startswith('Requires-Dist') and 'extra ==' not in line]
-    assert sorted(line.split()[1].split('>')[0] for line in hard) == ['av', 'timm', 'torch']
+    assert sorted(line.split()[1].split('>')[0]
+                  for line in hard) == ['av', 'pydantic', 'shapely', 'timm', 'torch']
 
 
 def test_what_is_installed_needs_no_clone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:

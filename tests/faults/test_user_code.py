@@ -128,7 +128,7 @@ def run(run_tool: Callable, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
 @pytest.mark.parametrize('place, kind, says', [
     ('dataset', 'ValueError', ''),
     ('transform', 'ValueError', r'^train: sample .*, BaseSegDataset\) cannot be loaded: Value'),
-    ('constructor', 'ValueError', r'\(OwnTransform\) cannot be built: theirs'),
+    ('constructor', 'ValueError', r'\(OwnTransform\) cannot be built: ValueError: theirs'),
     ('hook', 'OSError', ''),
     ('saving', 'FileNotFoundError', ''),
     ('head', 'ValueError', ''),
