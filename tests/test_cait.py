@@ -149,7 +149,6 @@ def test_a_whole_models_positions_are_resized_too(tmp_path: Path) -> None:
         assert torch.equal(model.backbone.pos_embed, expected)
 
 
-@pytest.mark.usefixtures('no_filling')
 @pytest.mark.parametrize('arch, timms', [
     ('xxs24_224', 'cait_xxs24_224'),
     ('xxs36_224', 'cait_xxs36_224'),
@@ -226,7 +225,6 @@ def test_wrong_arguments(kwargs: dict, message: str) -> None:
         tiny(CaiT, **kwargs)
 
 
-@pytest.mark.usefixtures('no_filling')
 def test_the_papers_drop_rates_are_the_defaults() -> None:
     with without_memory():
         assert CaiT('s36').blocks[0].drop_path.drop_prob == 0.2

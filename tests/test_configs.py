@@ -176,7 +176,7 @@ def check_dump(cfg: Config, dumped: Path) -> None:
     assert Config.fromfile(dumped).to_dict() == cfg.to_dict()
 
 
-@pytest.mark.usefixtures('no_filling', 'no_layout')
+@pytest.mark.usefixtures('no_layout')
 @pytest.mark.parametrize('head, all_models', [
     pytest.param(head, all_models, marks=pytest.mark.slow if all_models else [])
     for all_models in (False, True) for head in HEADS

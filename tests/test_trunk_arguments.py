@@ -33,7 +33,6 @@ def test_out_indices(cls: type) -> None:
         assert all(torch.equal(m, all_maps[i]) for i, m in zip(resolved, maps, strict=True))
 
 
-@pytest.mark.usefixtures('no_filling')
 @pytest.mark.parametrize('cls, arch, taps', [
     (XCiT, 'nano_12_p16', (3, 5, 7, 11)),
     (XCiT, 'tiny_24_p8', (7, 11, 15, 23)),
