@@ -199,7 +199,7 @@ def test_webdataset_reads_shards(shards: Path) -> None:
 
 
 def test_shards_are_made_whole_or_not_at_all(shapes: Path, shards: Path, tmp_path: Path) -> None:
-    options = ShardOptions(config=config('mask_rcnn'), data_root=shapes / 'coco')
+    options = ShardOptions(config=config('mask_rcnn'), data_root=shapes / 'coco', out='')
     with pytest.raises(UserError, match='exists: name another folder'):
         make_shards(replace(options, out=shards / 'coco'))
     with pytest.raises(ValueError, match='shards are written to a folder on this machine'):

@@ -137,7 +137,8 @@ class PatientLog(logging.FileHandler):
     """The file of a log, which prints one line in place of a traceback for each line it lacks."""
 
     def __init__(self, handler: logging.FileHandler) -> None:
-        super().__init__(handler.baseFilename, encoding=handler.encoding, delay=True)
+        # Open at once: mmengine writes to the stream itself.
+        super().__init__(handler.baseFilename, encoding=handler.encoding)
         self.setFormatter(handler.formatter)
         self.setLevel(handler.level)
         self.filters = list(handler.filters)
