@@ -146,7 +146,7 @@ def test_advice_keeps_the_images_of_a_step() -> None:
     """16 images of two processes, in batches that the head's norms allow."""
     batch = '--total-batch 8 --accumulate 2'
     assert list(suggest_changes(estimated())) == [
-        '--amp', 'model.backbone.with_cp=True', batch, '--fsdp --processes N',
+        '--amp', '--cfg-options model.backbone.with_cp=True', batch, '--fsdp --processes N',
         '--plan-size HEIGHT WIDTH, and a train pipeline of smaller images', 'a smaller trunk'
     ]
     cfg = planned_config(TrainOptions(slim('sem_fpn')), PlanOptions())
@@ -174,7 +174,7 @@ def test_a_training_that_does_not_fit(run_tool: Callable[..., None], tmp_path: P
     assert ended.value.code == 3 and lines[-1] == 'does not fit into memory'
     first = next(index for index, line in enumerate(lines) if line.startswith('to make it fit'))
     advised = [line.split()[0] for line in lines[first + 1:]]
-    assert advised[:2] == ['--amp', 'model.backbone.with_cp=True']
+    assert advised[:2] == ['--amp', '--cfg-options']
     assert 'time: not measured, because that GPU is not here' in lines
 
 

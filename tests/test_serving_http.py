@@ -222,6 +222,7 @@ def test_the_page_forbids_what_is_not_its_own(path: str, media_type: str, live: 
     assert httpx.head(
         live.url + path, timeout=PATIENCE).headers['content-type'] == (
             answer.headers['content-type'])
+    assert httpx.get(f'{live.url}{path}?response=1', timeout=PATIENCE).content == answer.content
 
 
 def test_images_are_decoded_for_the_page(live: Live) -> None:

@@ -95,6 +95,9 @@ def _check_same(folder: Path, record: Mapping[str, Any]) -> None:
     if not isinstance(found, dict):
         raise UserError(f'{folder} exists and is no conversion of a data set: name another '
                         '--data-out')
+    if isinstance(found.get('fingerprint'), str):
+        raise UserError(f'{folder} was converted by an earlier version: remove it, or name another '
+                        '--data-out')
     now = json.loads(json.dumps(record))  # as it would be read
     changed = [key for key in DECISIVE if found.get(key) != now.get(key)]
     if changed:

@@ -1,12 +1,14 @@
 """Optimizer wrappers that skip a step if a loss or a gradient is not finite."""
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from copy import copy
 from typing import Any
 
 import torch
 from mmengine.dist import all_reduce, get_world_size
+from mmengine.logging import print_log
 from mmengine.optim import AmpOptimWrapper, OptimWrapper, OptimWrapperDict
 from torch import Tensor
 
@@ -37,7 +39,15 @@ class StepGuard(OptimWrapper):
     def of(cls, wrapper: OptimWrapper) -> StepGuard:
         """Return a guard of the wrapper's own type, which has its optimizer and state in common."""
         kind = type(wrapper)
-        guard: StepGuard = object.__new__(type(kind.__name__, (cls, kind), {}))
+        bases = (cls, kind)
+        if kind.update_params is not OptimWrapper.update_params:
+            bases = (kind, cls)  # its own calls mmengine's, in whose place the guard's is
+            print_log(
+                f'{kind.__name__} has an update_params of its own: steps on NaN are skipped only '
+                "if it calls OptimWrapper's",
+                logger='current',
+                level=logging.WARNING)
+        guard: StepGuard = object.__new__(type(kind.__name__, bases, {}))
         guard.__dict__ = wrapper.__dict__  # schedulers count the steps of the wrapper
         guard.losses, guard.bad_parameters = [], []
         guard.begin()
@@ -119,13 +129,12 @@ class StepGuard(OptimWrapper):
 def guard_steps(wrapper: Any) -> Any:
     """Return a wrapper of one optimizer or several whose steps are guarded.
 
-    What is not mmengine's, or updates parameters in a way of its own, is returned as it is.
+    What is not mmengine's is returned as it is.
     """
     if isinstance(wrapper, OptimWrapperDict):
         guarded = copy(wrapper)
         guarded.optim_wrappers = {name: guard_steps(each) for name, each in wrapper.items()}
         return guarded
-    if isinstance(wrapper, OptimWrapper) and \
-            type(wrapper).update_params is OptimWrapper.update_params:
+    if isinstance(wrapper, OptimWrapper):
         return StepGuard.of(wrapper)
     return wrapper

@@ -39,7 +39,7 @@ def suggest_changes(estimate: Estimate) -> Iterator[str]:
     if setting.half is None and (on_gpu or not lacks_bfloat16()):
         yield '--amp'
     if trunk_of(cfg.model) and not cfg.model.backbone.get('with_cp'):
-        yield 'model.backbone.with_cp=True'
+        yield '--cfg-options model.backbone.with_cp=True'
     batches = [n for n in range(setting.images - 1, 0, -1) if setting.images % n == 0]
     if images := next((n for n in batches if accepts_batch(cfg, n)), None):
         accumulated = cfg.optim_wrapper.get('accumulative_counts', 1) * setting.images // images

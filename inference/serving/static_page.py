@@ -14,6 +14,20 @@ MEDIA_TYPES = {
 }
 
 
+class PageFile:
+    """A route of a file. It takes no parameters: FastAPI would read them from the URL.
+
+    Args:
+        response: The answer.
+    """
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+
+    def __call__(self) -> Response:
+        return self.response
+
+
 def add_page(app: FastAPI) -> None:
     """Add the routes of the page: ``/`` and the files that it loads."""
     folder = files(__package__) / 'page'
@@ -25,7 +39,7 @@ def add_page(app: FastAPI) -> None:
         path = '/' if name == 'page.html' else f'/{name}'
         app.add_api_route(
             path,
-            lambda response=response: response,
+            PageFile(response),
             methods=['GET', 'HEAD'],
             include_in_schema=False,
             response_class=Response,

@@ -1,6 +1,7 @@
 """Trainings whose disk is full for a while, or to the end: on a small disk of their own."""
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from mmengine.runner import Runner
 from test_run_folder import EVERY, TINY, Written
 
 from colonnade.common.hashing import sha256_of
+from colonnade.engine.work_dir.trackers import PatientLog
 from colonnade.weights.checksums import SUMS, sums_of
 
 MEGABYTES = 24  # of the disk: of five checkpoints of the model below
@@ -120,6 +122,14 @@ def test_a_disk_that_is_full_for_a_while(train: Callable,
 
 
 @pytest.mark.slow
+def test_the_log_is_open_before_its_first_line(tmp_path: Path) -> None:
+    """mmengine writes how weights were initialized to its stream, without a record."""
+    handler = PatientLog(logging.FileHandler(tmp_path / 'log.txt'))
+    handler.stream.write('initialized\n')
+    handler.close()
+    assert (tmp_path / 'log.txt').read_text() == 'initialized\n'
+
+
 def test_a_full_disk_under_the_runner_of_mmengine(train: Callable) -> None:
     """Of a config with a runner of its own: its checkpoints are whole, and have sums too."""
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4, own="runner_type = 'Runner'\n")

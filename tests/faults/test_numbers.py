@@ -81,6 +81,16 @@ class SpoilWeight(Hook):
 
 
 @OPTIM_WRAPPERS.register_module(force=True)
+class CountingOptimWrapper(OptimWrapper):
+    """One of a user's own."""
+    num_updates = 0
+
+    def update_params(self, *args: Any, **kwargs: Any) -> None:
+        self.num_updates += 1
+        super().update_params(*args, **kwargs)
+
+
+@OPTIM_WRAPPERS.register_module(force=True)
 class ScaledOptimWrapper(AmpOptimWrapper):
     """mmengine's wrapper for float16, on a CPU and without float16."""
 
@@ -365,6 +375,14 @@ def test_a_bad_part_drops_an_accumulated_step(small: Callable, log: Callable) ->
     assert 'iteration 4: the step is skipped' in log(runner)
     assert 'images: 4.jpg, 5.jpg' in log(runner)
     assert not not_finite(runner.model.named_buffers())
+
+
+def test_wrappers_with_an_update_of_their_own_are_guarded(small: Callable, log: Callable) -> None:
+    runner = small(4, bad=[5], type='CountingOptimWrapper')
+    assert runner.optim_wrapper.num_updates == 4
+    assert 'CountingOptimWrapper has an update_params of its own' in log(runner)
+    assert 'iteration 3: the step is skipped' in log(runner)
+    assert not not_finite(runner.model.named_parameters())
 
 
 def test_overflows_of_a_scaler_are_its_own(small: Callable, log: Callable,

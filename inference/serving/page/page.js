@@ -99,14 +99,22 @@ function drawBoxes(context, instances, scale, size) {
   context.font = `${size}px sans-serif`;
   context.textBaseline = 'middle';
   context.lineWidth = Math.max(1, Math.floor(size / 8));
-  for (const {class: name, score, box} of [...instances].reverse()) {
+  const placed = []; // captions; one that would cover a higher score's is left out
+  for (const {class: name, box} of [...instances].reverse()) {
     const [left, top, right, bottom] = box.map(value => value * scale);
-    context.strokeStyle = context.fillStyle = css(colorOf(name));
+    context.strokeStyle = css(colorOf(name));
     context.strokeRect(left, top, right - left, bottom - top);
+  }
+  for (const {class: name, score, box} of instances) {
+    const [left, top] = box.map(value => value * scale);
     const text = `${name} ${score.toFixed(2)}`, high = size + 4;
     const wide = context.measureText(text).width + 4;
     const x = Math.max(0, Math.min(left, width - wide));
     const y = Math.max(0, Math.min(top - high, height - high));
+    if (placed.some(each => each.x < x + wide && x < each.x + each.wide &&
+        each.y < y + high && y < each.y + high)) continue;
+    placed.push({x, y, wide});
+    context.fillStyle = css(colorOf(name));
     context.fillRect(x, y, wide, high);
     context.fillStyle = readableOn(colorOf(name));
     context.fillText(text, x + 2, y + high / 2);
