@@ -1,7 +1,7 @@
 """Layouts: how published files name their tensors, and pure functions to our names.
 
 Ours are timm's for a trunk. A whole model has the trunk below ``backbone.``, the pyramid below
-``neck.`` and the heads of mmdet or mmseg as they are. Trunks and necks register the layouts of
+``neck.`` and the heads of mmdet or mmseg as they are. Trunks register the layouts of
 their files.
 """
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Layout:
             for prefix in self.prefixes) and not any(key.startswith(self.without) for key in state)
 
 
-LAYOUTS: list[Layout] = []  # of trunks and necks, see register_layouts
+LAYOUTS: list[Layout] = []  # of trunks, see register_layouts
 WHOLE_MODEL = Layout('whole model, ours', ('backbone.', ))
 
 
 def register_layouts(*layouts: Layout) -> None:
-    """Add the layouts of a trunk's or neck's files; the first that fits a file is taken.
+    """Add the layouts of the files of a trunk; the first that fits a file is taken.
 
-    Layouts of different trunks and necks must not fit the same file.
+    Layouts of different trunks must not fit the same file.
     """
     LAYOUTS.extend(layouts)
 

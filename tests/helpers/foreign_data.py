@@ -194,7 +194,7 @@ def options(*data: Path, out: Path, **values: Any) -> DataOptions:
 
 
 def read(args: DataOptions) -> tuple[list[dict[str, Any]], Report]:
-    """Both COCO files that a door gives, and what it says."""
+    """Both COCO files that a format gives, and what it says."""
     report = Report()
     with open_dataset(args, 'instances', report):
         if report.num_faults:
