@@ -121,7 +121,6 @@ def test_a_disk_that_is_full_for_a_while(train: Callable,
     assert infos['best_score'] == 0.625 and infos['keep_ckpt_ids'] == [4]
 
 
-@pytest.mark.slow
 def test_the_log_is_open_before_its_first_line(tmp_path: Path) -> None:
     """mmengine writes how weights were initialized to its stream, without a record."""
     handler = PatientLog(logging.FileHandler(tmp_path / 'log.txt'))
@@ -130,6 +129,7 @@ def test_the_log_is_open_before_its_first_line(tmp_path: Path) -> None:
     assert (tmp_path / 'log.txt').read_text() == 'initialized\n'
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_the_runner_of_mmengine(train: Callable) -> None:
     """Of a config with a runner of its own: its checkpoints are whole, and have sums too."""
     work_dir = train([0.5, 0.75, 0.25, 0.625], 2, 4, own="runner_type = 'Runner'\n")
