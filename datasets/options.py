@@ -76,7 +76,7 @@ class DataOptions:
 
 
 @dataclass
-class CheckOptions(ConfigOptions):
+class CheckDataOptions(ConfigOptions):
     """What a check of data is told, as ``colonnade check_data --help`` says it."""
     data_root: str | Path | None = option(
         'where the data set lies: a folder, shards or a URL', metavar='DIR')

@@ -80,7 +80,7 @@ class MakeOptions:
 
 
 @dataclass
-class CheckOptions:
+class CheckPackageOptions:
     """Compare hashes, and load it."""
     folder: Path = argument('a package')
     trust: bool = option(PACKAGE_TRUST, False)

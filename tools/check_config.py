@@ -18,7 +18,7 @@ from colonnade.tools.command_line import command
 
 
 @dataclass
-class CheckOptions(ConfigOptions):
+class CheckConfigOptions(ConfigOptions):
     """How a config is checked."""
     data_root: str | None = option(
         'where the data set lies; without it, what needs data is left out if there are none',
@@ -28,8 +28,8 @@ class CheckOptions(ConfigOptions):
         'also take a step of training on two drawn images, with one block of the trunk', False)
 
 
-@command(CheckOptions)
-def main(options: CheckOptions) -> None:
+@command(CheckConfigOptions)
+def main(options: CheckConfigOptions) -> None:
     """Print a line for each error, warning and what could not be checked."""
     config = find_config(options.config)
     from colonnade.datasets.validation.dataset_report import format_count

@@ -13,12 +13,12 @@ from __future__ import annotations
 import sys
 
 from colonnade.configs import find_config
-from colonnade.datasets.options import CheckOptions
+from colonnade.datasets.options import CheckDataOptions
 from colonnade.tools.command_line import command, print_report
 
 
-@command(CheckOptions)
-def main(options: CheckOptions) -> None:
+@command(CheckDataOptions)
+def main(options: CheckDataOptions) -> None:
     """Check the data, and print what was found."""
     options.config = find_config(options.config)
     from colonnade.settings.reading import import_quietly

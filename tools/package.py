@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from colonnade.inference.options import CheckOptions, MakeOptions, PullOptions, PushOptions
+from colonnade.inference.options import CheckPackageOptions, MakeOptions, PullOptions, PushOptions
 from colonnade.tools.command_line import check_model_arguments, command
 
-ACTIONS = dict(make=MakeOptions, check=CheckOptions, push=PushOptions, pull=PullOptions)
+ACTIONS = dict(make=MakeOptions, check=CheckPackageOptions, push=PushOptions, pull=PullOptions)
 
 
 def add_action(words: list[str]) -> None:

@@ -17,7 +17,7 @@ from colonnade.settings.dataset_paths import (categories_of, classes_of, find_da
 from colonnade.settings.findings import Finding
 from colonnade.settings.reading import LaunchOptions, load_config
 
-from ..options import CheckOptions, DataOptions
+from ..options import CheckDataOptions, DataOptions
 from ..validation.conversion_sources import RECORD, conversion_of, find_path
 from ..validation.validation_report import Report
 from .conversion import OPTIONS, PATHS
@@ -25,7 +25,7 @@ from .format_detection import open_dataset
 from .instance_formats import SIDES
 
 
-def convert_all_again(options: CheckOptions) -> Report:
+def convert_all_again(options: CheckDataOptions) -> Report:
     """Repeat the conversions that a config reads; return what is wrong, and what they lose.
 
     Raises:

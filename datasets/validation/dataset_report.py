@@ -16,7 +16,7 @@ from colonnade.settings.pipeline_steps import name_of
 from colonnade.settings.reading import LaunchOptions, load_config
 from colonnade.settings.rules import EFFECTS, RULES, STOPPING
 
-from ..options import CheckOptions
+from ..options import CheckDataOptions
 from .conversion_sources import report_changes
 from .listed_files import Depth
 from .sources import Source, check_source, find_sources
@@ -31,7 +31,7 @@ CONSEQUENCES = {
 MOST_WORKERS = 8
 
 
-def check_data_sets(options: CheckOptions) -> list[Source]:
+def check_data_sets(options: CheckDataOptions) -> list[Source]:
     """Look at every file of the data sets of a config.
 
     Returns:

@@ -6,7 +6,7 @@ from pathlib import Path
 from colonnade.common.errors import FileError, UserError
 
 from .. import load
-from ..options import CheckOptions, MakeOptions, PullOptions, PushOptions
+from ..options import CheckPackageOptions, MakeOptions, PullOptions, PushOptions
 from . import hub
 from .creation import Words, make_package, read_metrics
 from .metadata import CONFIG, WEIGHTS, Card
@@ -44,7 +44,7 @@ def make(args: MakeOptions) -> None:
     print(f'check with: colonnade package check {args.out}')
 
 
-def check(args: CheckOptions) -> None:
+def check(args: CheckPackageOptions) -> None:
     """Compare hashes, read the config and load the model.
 
     Args:

@@ -5,6 +5,7 @@ import shlex
 from datetime import timedelta
 from pathlib import Path
 
+from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.metrics_table import SKIPPED
 
 from ..html_pages import Section, Table, build_sections, write_page
@@ -154,8 +155,8 @@ def build_command_sections(run: RecordedRun) -> list[Section]:
 
 def quote_checkpoint(run: RecordedRun) -> str:
     """Return the best or last checkpoint for a shell: by the file that names it, if possible."""
-    best = run.folder / 'best_checkpoint'
-    named = best if best.is_file() else run.folder / 'last_checkpoint'
+    best = run.folder / Run.BEST
+    named = best if best.is_file() else run.folder / Run.LAST
     if named.is_file():
         path = Path(named.read_text(encoding='utf-8').strip())
         moved = run.folder / path.name
