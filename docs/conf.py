@@ -1,6 +1,7 @@
 """Sphinx: the pages of this folder and the docstrings, see ``make docs``."""
 from __future__ import annotations
 
+import ast
 import re
 from argparse import BooleanOptionalAction
 from collections import defaultdict
@@ -20,6 +21,8 @@ from colonnade.common.options import option_name
 from colonnade.configs import list_configs
 from colonnade.tools.command_line import KeyValues, settings_of_type
 
+ROOT = Path(__file__).resolve().parent.parent
+
 project = 'Colonnade'
 author = 'The Colonnade authors'
 html_theme = 'furo'
@@ -27,7 +30,7 @@ html_title = 'Colonnade'
 smartquotes = False  # they turn the two dashes of options into one
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
 myst_heading_anchors = 3
-exclude_patterns = ['_build']
+exclude_patterns = ['_build', 'examples']
 autodoc_typehints = 'none'  # signatures show them
 napoleon_use_ivar = True  # else attributes of dataclasses are described twice
 autodoc_member_order = 'bysource'
@@ -137,12 +140,29 @@ def list_backbones() -> str:
     return table(('class', 'arch', *columns), rows)
 
 
+def list_fault_tests() -> str:
+    """Return a table for each file of ``tests/faults``: its tests and what they check."""
+    sections = []
+    for path in sorted((ROOT / 'tests/faults').glob('test_*.py')):
+        tree = ast.parse(path.read_text(encoding='utf-8'))
+        tests = [
+            node for node in tree.body
+            if isinstance(node, ast.FunctionDef) and node.name.startswith('test_')
+        ]
+        summary = (ast.get_docstring(tree) or '').partition('\n\n')[0]
+        rows = [(f'`{test.name}`', (ast.get_docstring(test) or '').partition('\n\n')[0])
+                for test in tests]
+        sections.append(f'**{path.name}**: {summary}\n\n{table(("test", "checks"), rows)}')
+    return '\n\n'.join(sections)
+
+
 #: blocks of pages that are replaced when the pages are built
 GENERATED: dict[str, Callable[..., str]] = {
     'options': tabulate_options,
     'commands': list_commands,
     'configs': list_configs_by_head,
     'backbones': list_backbones,
+    'faults': list_fault_tests,
 }
 
 
