@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import Field, fields
 from importlib import import_module
-from inspect import cleandoc, getclosurevars
+from inspect import getclosurevars
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, get_type_hints
@@ -24,9 +24,13 @@ from colonnade.tools.command_line import KeyValues, settings_of_type
 ROOT = Path(__file__).resolve().parent.parent
 
 project = 'Colonnade'
-author = 'The Colonnade authors'
+author = copyright = 'The Colonnade authors'
 html_theme = 'furo'
 html_title = 'Colonnade'
+html_theme_options = {
+    'light_css_variables': {'color-brand-primary': '#1f5fbf', 'color-brand-content': '#1f5fbf'},
+    'dark_css_variables': {'color-brand-primary': '#8ab4f8', 'color-brand-content': '#8ab4f8'},
+}
 smartquotes = False  # they turn the two dashes of options into one
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
 myst_heading_anchors = 3
@@ -100,7 +104,7 @@ def list_commands() -> str:
             module = import_module(f'colonnade.tools.{tool}')
             main = getattr(module, 'run', None) or module.main
             options = getclosurevars(main).nonlocals['options']
-            summary, _, text = cleandoc(module.__doc__ or '').partition('\n\n')
+            summary, _, text = (module.__doc__ or '').partition('\n\n')
             example = dedent('\n'.join(re.findall(r'(?m)^    .*$', text)))
             sections.append(f'### {tool.replace("_", "-")}\n\n{summary}\n')
             if example:
