@@ -28,8 +28,14 @@ author = copyright = 'The Colonnade authors'
 html_theme = 'furo'
 html_title = 'Colonnade'
 html_theme_options = {
-    'light_css_variables': {'color-brand-primary': '#1f5fbf', 'color-brand-content': '#1f5fbf'},
-    'dark_css_variables': {'color-brand-primary': '#8ab4f8', 'color-brand-content': '#8ab4f8'},
+    'light_css_variables': {
+        'color-brand-primary': '#1f5fbf',
+        'color-brand-content': '#1f5fbf'
+    },
+    'dark_css_variables': {
+        'color-brand-primary': '#8ab4f8',
+        'color-brand-content': '#8ab4f8'
+    },
 }
 smartquotes = False  # they turn the two dashes of options into one
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
