@@ -3,11 +3,11 @@
     python docs/measure_throughput.py mask_rcnn/xcit_small_12_p16_3x_coco ~/data/coco --images 10
     python docs/measure_throughput.py MINE.py DATA --checkpoint run/iter_500.pth --amp
 
-All candidates run in turns in one process, on the CPU. Decoding, test pipeline, model,
-post-processing, and metric or files count; loading the model does not. The baselines are mmengine's
+All candidates run in turns in one process, on the CPU. Decoding, test pipeline, model, post-
+processing, and metric or files count; loading the model does not. The baselines are mmengine's
 runner and the inferencer of mmdet or mmseg with the same config. For them, `--amp` is autocast to
-bfloat16 with float32 heads, since mmdet cannot draw bfloat16 boxes. Without a checkpoint, weights are
-random, and RoI heads predict the maximum number of objects.
+bfloat16 with float32 heads, since mmdet cannot draw bfloat16 boxes. Without a checkpoint, weights
+are random, and RoI heads predict the maximum number of objects.
 """
 from __future__ import annotations
 
