@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from argparse import BooleanOptionalAction
 from collections import defaultdict
@@ -186,14 +187,24 @@ def generate_tables(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def link_files(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Include pages of the root; links to other files, which GitHub shows, download them."""
+    """Include pages of the root, and make links to files outside of this folder downloads."""
+    here = Path(app.srcdir, docname).parent
     outside = re.fullmatch(r'```{include} (.+)\n```\n', source[0])
-    text = Path(app.srcdir, outside[1]).read_text() if outside else source[0]
-    if outside:  # its links start one folder higher
-        text = re.sub(r'\]\((?!\w+:)([^)]+)\)', r'](../\1)', text).replace('](../docs/', '](')
-    for name in ('CONTRIBUTING', 'CHANGELOG', 'SECURITY'):
-        text = text.replace(f'](../{name}.md)', f']({name.lower()}.md)')
-    source[0] = re.sub(r'\[([^]]+)\]\((\.\./[\w/]+\.md)\)', r'{download}`\1 <\2>`', text)
+    text = (here / outside[1]).read_text() if outside else source[0]
+
+    def resolve(found: re.Match[str]) -> str:
+        path, anchor = re.fullmatch(r'([^#]*)(.*)', found[2]).groups()  # type: ignore[union-attr]
+        target = ((ROOT if outside else here) / path).resolve()
+        if target.parent == ROOT and Path(app.srcdir, f'{target.stem.lower()}.md').exists():
+            target = Path(app.srcdir, f'{target.stem.lower()}.md')
+        relative = os.path.relpath(target, here)
+        if target.is_relative_to(app.srcdir):
+            return f'[{found[1]}]({relative}{anchor})'
+        return f'{{download}}`{found[1]} <{relative}>`'
+
+    source[0] = re.sub(
+        r'(?<!!)\[([^]]+)\]\((?!\w+:|#)([\w./-]+\.(?:md|py|yml|yaml|sh)(?:#[\w-]+)?)\)', resolve,
+        text)
 
 
 def setup(app: Sphinx) -> None:

@@ -127,7 +127,7 @@ def tool_of(command: list[str]) -> tuple[str | None, list[str]]:
     if 'colonnade' in command[:-1]:  # torchrun starts it with -m
         index = command.index('colonnade') + 1
         if command[index] != 'configs':
-            return command[index], command[index + 1:]
+            return command[index].replace('-', '_'), command[index + 1:]
     for index, word in enumerate(command):
         if found := re.fullmatch(r'tools/(\w+)\.py|colonnade\.tools\.(\w+)', word):
             return found[1] or found[2], command[index + 1:]
