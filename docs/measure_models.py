@@ -1,4 +1,4 @@
-"""What each backbone costs under each head: the tables of docs/choosing.md.
+"""Measure the cost of each backbone under each head, for docs/guides/choose_model.md.
 
     python docs/measure_models.py rows.json                        # takes an hour on two cores
     python docs/measure_models.py rows.json --heads dino linear    # under some heads
@@ -39,7 +39,7 @@ WEIGHTS = {  # backbone, as leaves name it -> weights of timm
 
 
 class Head(NamedTuple):
-    """A head, the rest of its leaves' names, and the size of images."""
+    """Head, suffix of its config names, and image size."""
     name: str
     recipe: str
     size: tuple[int, int]
@@ -69,7 +69,7 @@ PUBLISHED = {  # by the papers of the backbones
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('out', type=Path, help='JSON of all rows; what is in it stays')
     parser.add_argument('--heads', nargs='+', choices=HEADS, default=list(HEADS))
@@ -84,7 +84,7 @@ def leaf(head: str, backbone: str) -> Path:
 
 
 def padded(size: tuple[int, int], divisor: int) -> tuple[int, int]:
-    """As the config pads images, but for squares of jittered ones."""
+    """Return the padded image size of a config, except for squares of large-scale jitter."""
     height, width = (-(-side // divisor) * divisor for side in size)
     return (height, width) if divisor < 1000 else size
 
@@ -110,8 +110,9 @@ def backbone_table() -> Iterator[str]:
         head = next(head for head in reversed(HEADS) if leaf(head, backbone).exists())
         model, _ = build(leaf(head, backbone))
         part = next(parts_of(model, 512, 512))
-        yield (f'| `{backbone}` | {part.parameters / 1e6:.1f} | {(part.multiply_adds or 0) / 1e9:.1f} '
-               f'| `{weights}` | {get_pretrained_cfg(weights).license} |')
+        yield (
+            f'| `{backbone}` | {part.parameters / 1e6:.1f} | {(part.multiply_adds or 0) / 1e9:.1f} '
+            f'| `{weights}` | {get_pretrained_cfg(weights).license} |')
 
 
 def head_table(head: str, rows: dict[str, dict[str, float]]) -> Iterator[str]:

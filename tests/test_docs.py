@@ -25,7 +25,8 @@ from colonnade.settings.overrides import merge_options
 from colonnade.settings.reading import read_config
 
 README, TUTORIAL = ROOT / 'README.md', ROOT / 'docs/tutorial.md'
-LANGUAGES = {'sh', 'python', 'text', 'yaml', '{toctree}', '{eval-rst}', '{include}', '{options}'}
+GENERATED = {'{options}', '{commands}', '{configs}', '{backbones}', '{faults}'}  # of docs/conf.py
+LANGUAGES = {'sh', 'python', 'text', 'yaml', '{toctree}', '{eval-rst}', '{include}'} | GENERATED
 SHORT = [
     '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
     'default_hooks.checkpoint.interval=1', 'train_dataloader.batch_size=2', *NO_WORKERS[:4]
@@ -42,8 +43,14 @@ def all_blocks(language: str) -> list[Block]:
 
 
 def test_the_readme_is_short() -> None:
-    """All that stands between blanks counts, code and tables too."""
-    assert len(README.read_text().split()) <= 1200
+    """Code and tables count too."""
+    assert len(README.read_text().split()) <= 800
+
+
+def test_the_docs_are_short() -> None:
+    """Tables that are generated from the code do not count."""
+    words = {path: len(path.read_text().split()) for path in ROOT.glob('docs/**/*.md')}
+    assert sum(words.values()) <= 20000, sorted(words.items(), key=lambda item: -item[1])
 
 
 def test_sentences_are_short() -> None:
@@ -90,7 +97,6 @@ def test_tables_of_options_name_some_that_exist() -> None:
         module, _, name = block.language.split()[1].rpartition('.')
         options = getattr(import_module(module), name)
         assert set(block.code.split()) <= set(options.__dataclass_fields__), block
-    assert len(tables) >= 6
 
 
 class Parsed(Exception):
@@ -121,7 +127,7 @@ def tool_of(command: list[str]) -> tuple[str | None, list[str]]:
     if 'colonnade' in command[:-1]:  # torchrun starts it with -m
         index = command.index('colonnade') + 1
         if command[index] != 'configs':
-            return command[index], command[index + 1:]
+            return command[index].replace('-', '_'), command[index + 1:]
     for index, word in enumerate(command):
         if found := re.fullmatch(r'tools/(\w+)\.py|colonnade\.tools\.(\w+)', word):
             return found[1] or found[2], command[index + 1:]
