@@ -21,12 +21,14 @@ from helpers.pages import (PAGES, Block, anchors_of, blocks_of, commands_of, doc
                            links_of, long_sentences, prose_of)
 
 from colonnade.backbones import XCiT
+from colonnade.configs import find_config
 from colonnade.settings.overrides import merge_options
 from colonnade.settings.reading import read_config
 
-README, TUTORIAL = ROOT / 'README.md', ROOT / 'docs/tutorial.md'
+README, QUICKSTART = ROOT / 'README.md', ROOT / 'docs/quickstart.md'
 GENERATED = {'{options}', '{commands}', '{configs}', '{backbones}', '{faults}'}  # of docs/conf.py
-LANGUAGES = {'sh', 'python', 'text', 'yaml', '{toctree}', '{eval-rst}', '{include}'} | GENERATED
+LANGUAGES = {'sh', 'python', 'text', 'yaml', '{toctree}', '{eval-rst}', '{include}', '{csv-table}'
+             } | GENERATED
 SHORT = [
     '--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2',
     'default_hooks.checkpoint.interval=1', 'train_dataloader.batch_size=2', *NO_WORKERS[:4]
@@ -135,11 +137,12 @@ def tool_of(command: list[str]) -> tuple[str | None, list[str]]:
 
 
 def check_config_and_options(args: argparse.Namespace) -> None:
-    """The config is there, and its settings are read."""
-    config = getattr(args, 'config', None) or getattr(args, 'leaf', None)
-    if config is None or not str(config).startswith('configs/'):
+    """Check that a shipped config exists, by path or by name, and that its settings are read."""
+    configs = (str(getattr(args, name, None) or '') for name in ('config', 'base_config', 'leaf'))
+    config = next(filter(None, configs), '')
+    if not re.fullmatch(r'configs/.+|\w+/\w+', config):
         return
-    cfg = read_config(ROOT / config)
+    cfg = read_config(find_config(Path(config)))
     if options := getattr(args, 'cfg_options', None):
         merge_options(cfg, options)
 
@@ -164,7 +167,7 @@ def test_commands_are_possible(block: Block, parser_of: Callable) -> None:
 
 @pytest.mark.parametrize(
     'block',
-    [block for block in all_blocks('python') if block.page != TUTORIAL and not block.reason],
+    [block for block in all_blocks('python') if block.page != QUICKSTART and not block.reason],
     ids=str)
 def test_python_prints_what_the_page_says(block: Block, tmp_path: Path,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,16 +205,15 @@ def contents(found: re.Match) -> str:
 
 
 @pytest.mark.slow
-def test_the_tutorial(start: Callable, tmp_path: Path) -> None:
-    """Every step, on a tiny data set."""
-    for block in blocks_of(TUTORIAL):
+def test_the_quickstart(start: Callable, tmp_path: Path) -> None:
+    """Every step, on a tiny dataset."""
+    for block in blocks_of(QUICKSTART):
         if block.language == 'sh' and not block.reason:
             for command in commands_of(block):
                 start(command)
-    for folder in ('seen/pictures', 'compared/*/pictures', 'segmented/pictures'):
+    for folder in ('predictions/visualizations', 'compared/*/side_by_side'):
         assert list(tmp_path.glob(f'{folder}/*.*'))
-    assert list(tmp_path.glob('segmented/labels/*.png'))
-    block, = [block for block in blocks_of(TUTORIAL, 'python') if not block.reason]
+    block, = [block for block in blocks_of(QUICKSTART, 'python') if not block.reason]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(block.code, str(block), 'exec'), {})
     assert re.fullmatch(r'\(\d+, 4\) \(.*\)\n', printed.getvalue())

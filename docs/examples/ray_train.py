@@ -1,4 +1,4 @@
-"""Train on a Ray cluster: Ray starts the processes, and each of them trains as ``colonnade train``."""
+"""Train on a Ray cluster: each process that Ray starts trains as ``colonnade train`` does."""
 import ray.train
 import torch
 from ray.train.torch import TorchTrainer, get_device
