@@ -20,10 +20,9 @@ from helpers.foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, option
 from colonnade.common.errors import UserError
 from colonnade.datasets.data_index import AnnotatedImage, DataIndex, Instance, index_images
 from colonnade.datasets.formats import format_detection
-from colonnade.datasets.formats.data_format import DataFormat
+from colonnade.datasets.formats.data_format import DataFormat, ReadContext
 from colonnade.datasets.formats.format_detection import detect_format
 from colonnade.datasets.formats.instance_formats import open_instances
-from colonnade.datasets.formats.instance_records import Reading
 from colonnade.datasets.validation.preflight import check_sources
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.reading import read_config
@@ -58,7 +57,7 @@ def objects(content: dict[str, Any], exact: bool) -> dict[str, list[tuple]]:
 def test_a_toy_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader and a row are all that a format needs; objects keep their file and line."""
 
-    def read_csv(path: Path, reading: Reading) -> dict[str, DataIndex]:
+    def read_csv(path: Path, reading: ReadContext) -> dict[str, DataIndex]:
         found: dict[str, list[AnnotatedImage]] = {'train': [], 'val': []}
         for number, line in enumerate(reading.lines_of(path / 'boxes.csv'), 1):
             split, name, label, *sides = line.split(',')
@@ -77,7 +76,7 @@ def test_a_toy_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         draw_image(tmp_path / 'set' / name)
     lines(tmp_path / 'set/boxes.csv', 'train,a.png,disc,1,2,9,8', 'val,b.png,ring,1,2,9,8')
     (train, val), report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert not report.faults and val['categories'] == train['categories']
+    assert not report.errors and val['categories'] == train['categories']
     assert [each['name'] for each in train['categories']] == ['disc', 'ring']
     annotation, = val['annotations']
     assert annotation['converted_from'] == 'boxes.csv:2' and annotation['bbox'] == [1, 2, 8, 6]
@@ -88,7 +87,7 @@ def test_what_was_written_is_read(form: str, real: Parts, tmp_path: Path) -> Non
     WRITERS[form](real, tmp_path / 'set')
     args = options(tmp_path / 'set', out=tmp_path / 'own.py')
     contents, report = read(args)
-    assert not report.faults
+    assert not report.errors
     rasterised = form in ('voc_polygons', 'yolo_polygons')  # by the program that wrote it
     for (_, original), content, folder in zip(real.values(), contents, args.images, strict=True):
         assert all((folder / image['file_name']).is_file() for image in content['images'])
@@ -130,7 +129,7 @@ def test_two_folders_with_other_classes(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
     both = tmp_path / 'set/train', tmp_path / 'set/val'
     contents, report = read(options(*both, out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     train, val = (content['categories'] for content in contents)
     assert train == val == [dict(id=0, name='disc'), dict(id=1, name='square')]
     assert {a['category_id'] for a in contents[1]['annotations']} == {1}
@@ -139,19 +138,19 @@ def test_two_folders_with_other_classes(drawn: Parts, tmp_path: Path) -> None:
 def test_one_folder_is_split(real: Parts, tmp_path: Path) -> None:
     WRITERS['labelme_polygons'](real, tmp_path / 'set')
     one = tmp_path / 'set/train'
-    with pytest.raises(ValueError, match='has no validation images of its own: say --split 0.2'):
+    with pytest.raises(ValueError, match='has no validation images of its own: say --val-fraction 0.2'):
         read(options(one, out=tmp_path / 'own.py'))
-    contents, _ = read(options(one, out=tmp_path / 'own.py', split=0.4))
+    contents, _ = read(options(one, out=tmp_path / 'own.py', val_fraction=0.4))
     names = [{image['file_name'] for image in content['images']} for content in contents]
     assert len(names[0] | names[1]) == 5 and not names[0] & names[1] and names[1]
     record = json.loads((tmp_path / 'own_data/conversion.json').read_text())['split']
     assert (record['fraction'], record['seed'], set(record['val'])) == (0.4, 0, names[1])
-    for other in (dict(split=0.4, split_seed=1), dict(split=0.2)):
+    for other in (dict(val_fraction=0.4, split_seed=1), dict(val_fraction=0.2)):
         with pytest.raises(UserError, match='split in another way: remove it, or name'):
             read(options(one, out=tmp_path / 'own.py', **other))
     with pytest.raises(ValueError, match='does not match 5 names of images'):
-        read(options(one, out=tmp_path / 'own.py', split=0.4, group='^(a)'))
-    groups = options(one, out=tmp_path / 'g.py', split=0.4, group=r'(\d)\.jpg$')
+        read(options(one, out=tmp_path / 'own.py', val_fraction=0.4, group_regex='^(a)'))
+    groups = options(one, out=tmp_path / 'g.py', val_fraction=0.4, group_regex=r'(\d)\.jpg$')
     contents, _ = read(groups)
     ends = [{image['file_name'][-5] for image in content['images']} for content in contents]
     assert not ends[0] & ends[1]
@@ -164,7 +163,7 @@ def test_one_coco_file_is_split(drawn: Parts, tmp_path: Path, run_tool: Callable
     for image in content['images']:
         draw_image(tmp_path / 'images' / image['file_name'])
     file.write_text(json.dumps(content))
-    arguments = [leaf('mask_rcnn'), '--coco', file, '--images', tmp_path / 'images', '--split']
+    arguments = [leaf('mask_rcnn'), '--coco', file, '--images', tmp_path / 'images', '--val-fraction']
     run_tool('create_config', *arguments, '0.25', '--out', tmp_path / 'own.py')
     assert '6 training and 2 validation images' in (tmp_path / 'own.py').read_text()
     content['annotations'][3]['segmentation'] = [[1, None]]
@@ -180,14 +179,14 @@ def test_a_conversion_is_used_again(drawn: Parts, tmp_path: Path) -> None:
     read(options(tmp_path / 'set', out=out))
     before = (tmp_path / 'own_data/train.json').stat()
     _, report = read(options(tmp_path / 'set', out=out))
-    assert_said(report.remarks, 'own_data is used again')
+    assert_said(report.warnings, 'own_data is used again')
     assert (tmp_path / 'own_data/train.json').stat() == before
     lines(tmp_path / 'set/labels/train/1.txt', BOX)
     with pytest.raises(UserError, match='own_data is a conversion of other data: remove it'):
         read(options(tmp_path / 'set', out=out))
     (tmp_path / 'other').mkdir()
     with pytest.raises(UserError, match='other exists and is no conversion'):
-        read(options(tmp_path / 'set', out=out, data_out=tmp_path / 'other'))
+        read(options(tmp_path / 'set', out=out, converted_dir=tmp_path / 'other'))
 
 
 def found_before_training(config: Path) -> list[str]:
@@ -219,7 +218,7 @@ def test_labels_edited_after_the_conversion(form: str, drawn: Parts, tmp_path: P
     file.write_text(f'{text}\n')
     assert_said(
         found_before_training(out), f'{file} (edited); convert again with: '
-        f'colonnade check_dataset {out} --convert-again')
+        f'colonnade check_dataset {out} --reconvert')
     with pytest.raises(SystemExit, match='1 finding stops'):
         run_tool('check_dataset', out)
     assert 'conversions that are older than their sources (1)' in capsys.readouterr().out
@@ -230,7 +229,7 @@ def test_labels_edited_after_the_conversion(form: str, drawn: Parts, tmp_path: P
         lines(file, BOX)
     text = (tmp_path / 'b/own.py').read_text()
     (tmp_path / 'b/own.py').write_text(text.replace(f'{tmp_path}/a', f'{tmp_path}/b'))
-    run_tool('check_dataset', tmp_path / 'b/own.py', '--convert-again')
+    run_tool('check_dataset', tmp_path / 'b/own.py', '--reconvert')
     assert not found_before_training(tmp_path / 'b/own.py')
     assert not (tmp_path / 'b/own_data-again').exists()
     if form == 'yolo_boxes':
@@ -268,7 +267,7 @@ def test_a_conversion_that_the_config_does_not_fit_is_refused(edit: Callable, sa
     before = (tmp_path / 'own_data/train.json').read_bytes()
     edit(tmp_path / 'set')
     with pytest.raises(SystemExit):
-        run_tool('check_dataset', out, '--convert-again')
+        run_tool('check_dataset', out, '--reconvert')
     assert re.search(f'{says}.*: nothing was changed. Write the config again',
                      capsys.readouterr().err)
     assert (tmp_path / 'own_data/train.json').read_bytes() == before
@@ -284,12 +283,12 @@ def test_label_maps_that_are_converted_again(drawn: Parts, tmp_path: Path, run_t
     files = sorted((tmp_path / 'set').rglob('*.json'))
     files[0].write_text(files[0].read_text() + '\n')
     assert 'convert again' in found_before_training(out)[0]
-    run_tool('check_dataset', out, '--convert-again')
+    run_tool('check_dataset', out, '--reconvert')
     assert not found_before_training(out)
     for file in files:
         file.write_text(file.read_text().replace('"disc"', '"zebra"'))
     with pytest.raises(SystemExit):
-        run_tool('check_dataset', out, '--convert-again')
+        run_tool('check_dataset', out, '--reconvert')
     assert 'the classes are now' in capsys.readouterr().err
 
 
@@ -311,7 +310,7 @@ def test_a_run_next_to_labels_is_no_label(tmp_path: Path, run_tool: Callable) ->
     """Labels directly in the folder of the data, where work dirs may be too."""
     WRITERS['labelme_polygons'](drawn_parts(tmp_path / 'drawn'), tmp_path / 'set')
     folder = min((tmp_path / 'set').rglob('*.json')).parent
-    run_tool('create_config', leaf('mask_rcnn'), '--data', folder, '--split', '0.5', '--out',
+    run_tool('create_config', leaf('mask_rcnn'), '--data', folder, '--val-fraction', '0.5', '--out',
              tmp_path / 'own.py')
     (folder / 'run').mkdir()
     (folder / 'run/scalars.json').write_text('{}')
@@ -333,10 +332,10 @@ def test_sources_that_are_elsewhere(drawn: Parts, tmp_path: Path, run_tool: Call
     assert_said(found_before_training(out), 'sources.json or a file that it names cannot be read')
     (tmp_path / 'own_data/conversion.json').write_text('{}')
     with pytest.raises(SystemExit, match='was converted by an earlier version'):
-        run_tool('check_dataset', out, '--convert-again')
+        run_tool('check_dataset', out, '--reconvert')
     with pytest.raises(
             SystemExit, match='reads no dataset that colonnade create_config has converted'):
-        run_tool('check_dataset', leaf('mask_rcnn'), '--convert-again')
+        run_tool('check_dataset', leaf('mask_rcnn'), '--reconvert')
 
 
 def test_the_page(drawn: Parts, tmp_path: Path, run_tool: Callable,
@@ -405,11 +404,11 @@ def test_an_archive(tmp_path: Path) -> None:
 @pytest.mark.parametrize('arguments, says', [
     (['--data', '.', '--images', '.'], '--images is for --coco and --masks'),
     (['--data', '.', '.', '.'], '--data takes one path, or two'),
-    (['--data', '.', '--split', '20'], '--split must be between 0 and 1, got 20'),
-    (['--data', '.', '--group', 'a'], '--group and --split-seed are for --split'),
-    (['--data', '.', '--split', '0.2', '--group', 'a'], 'has no group in brackets'),
-    (['--data', '.', '--split', '0.2', '--group', '('], 'is no regular expression'),
-    (['--coco', 'a.json', '--images', '.'], 'or one with --split 0.2'),
+    (['--data', '.', '--val-fraction', '20'], '--val-fraction must be between 0 and 1, got 20'),
+    (['--data', '.', '--group-regex', 'a'], '--group-regex and --split-seed are for --val-fraction'),
+    (['--data', '.', '--val-fraction', '0.2', '--group-regex', 'a'], 'has no group in brackets'),
+    (['--data', '.', '--val-fraction', '0.2', '--group-regex', '('], 'is no regular expression'),
+    (['--coco', 'a.json', '--images', '.'], 'or one with --val-fraction 0.2'),
 ])
 def test_options_that_do_not_go_together(arguments: list[str], says: str, run_tool: Callable,
                                          tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def test_yaml_that_is_wrong(change: dict, says: str, drawn: Parts, tmp_path: Pat
     content = dict(path='.', train='images/train', val='images/val', names=['disc', 'square'])
     file.write_text(yaml.safe_dump(content | change))
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert_said(report.faults, says)
-    assert all(str(file) in fault for fault in report.faults)
+    assert_said(report.errors, says)
+    assert all(str(file) in fault for fault in report.errors)
 
 
 def test_what_yolo_allows(drawn: Parts, tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_what_yolo_allows(drawn: Parts, tmp_path: Path) -> None:
     (folder / 'labels/empty.txt').touch()
     lines(folder / 'labels/gone.txt', BOX)
     (folder / 'labels/classes.txt').write_bytes(b'\xef\xbb\xbfdisc\r\nsquare\r\n')
-    contents, report = read(options(folder, out=tmp_path / 'own.py', split=0.5))
-    assert not report.faults
-    assert_said(report.remarks, 'without a file of labels are taken for images without objects (1',
+    contents, report = read(options(folder, out=tmp_path / 'own.py', val_fraction=0.5))
+    assert not report.errors
+    assert_said(report.warnings, 'without a file of labels are taken for images without objects (1',
                 'lines that repeat another of their file are left out (1',
                 'taken for confidences and left out (1', 'without an image are not used (1')
     assert sum(len(content['images']) for content in contents) == 4
@@ -83,11 +83,11 @@ def test_poses_are_no_polygons(points: int, flag: str, drawn: Parts, tmp_path: P
     for file in (tmp_path / 'set/labels').rglob('*.txt'):
         lines(file, line)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert_said(report.faults, f'as a class, a box and {points} keypoints have')
-    assert len(report.faults) == 1
+    assert_said(report.errors, f'as a class, a box and {points} keypoints have')
+    assert len(report.errors) == 1
     lines(tmp_path / 'set/labels/train/1.txt', line, BOX)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert not any('keypoints' in fault for fault in report.faults)
+    assert not any('keypoints' in fault for fault in report.errors)
 
 
 def test_objects_with_as_many_points(drawn: Parts, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_objects_with_as_many_points(drawn: Parts, tmp_path: Path) -> None:
     for file in (tmp_path / 'set/labels').rglob('*.txt'):
         lines(file, BOX + ' 0.5 0.4 0.3 0.3 0.2 0.25')
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert_said(report.remarks, 'have 5 points: if these are boxes with keypoints, they train as')
+    assert_said(report.warnings, 'have 5 points: if these are boxes with keypoints, they train as')
 
 
 @pytest.mark.parametrize('form, file, text', [
@@ -115,10 +115,10 @@ def test_samples_that_cannot_be_used_are_skipped(form: str, file: str, text: str
     WRITERS[form](drawn, tmp_path / 'set')
     (tmp_path / 'set' / file).write_text(text)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert report.faults
+    assert report.errors
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py', on_bad_data='skip'))
-    assert not report.faults
-    assert_said(report.remarks, f'--on-bad-data skip: 1 samples are left out, the first: {file}')
+    assert not report.errors
+    assert_said(report.warnings, f'--on-bad-data skip: 1 samples are left out, the first: {file}')
     assert [image['file_name'] for image in contents[0]['images']] == ['2.jpg']
     assert {a['image_id'] for a in contents[0]['annotations']} == {1}
     assert json.loads((tmp_path / 'own_data/conversion.json').read_text())['skipped']
@@ -133,7 +133,7 @@ def test_tests_that_are_missing_stop_nothing(drawn: Parts, tmp_path: Path) -> No
         content = dict(train='images/train', val='images/val', test=test, names=['disc', 'square'])
         file.write_text(yaml.safe_dump(content))
         contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-        assert not report.faults and [len(content['images']) for content in contents] == [2, 2]
+        assert not report.errors and [len(content['images']) for content in contents] == [2, 2]
     file.unlink()
     lines(tmp_path / 'set/classes.txt', 'disc', 'square')
     shutil.move(tmp_path / 'set/images', tmp_path / 'cvat')
@@ -146,11 +146,11 @@ def test_tests_that_are_missing_stop_nothing(drawn: Parts, tmp_path: Path) -> No
     lines(tmp_path / 'cvat/test.txt', 'no.jpg')
     lines(tmp_path / 'cvat/obj.names', 'disc', 'square')
     _, report = read(options(tmp_path / 'cvat', out=tmp_path / 'cvat.py'))
-    assert not report.faults
+    assert not report.errors
     WRITERS['voc_polygons'](drawn, tmp_path / 'voc')
     lines(tmp_path / 'voc/ImageSets/Main/test.txt', 'no')
     _, report = read(options(tmp_path / 'voc', out=tmp_path / 'voc.py'))
-    assert not report.faults
+    assert not report.errors
 
 
 def test_numbers_of_classes_without_names(drawn: Parts, tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_numbers_of_classes_without_names(drawn: Parts, tmp_path: Path) -> None:
     content = dict(train='images/train', val='images/val', nc=2)
     (tmp_path / 'set/data.yaml').write_text(yaml.safe_dump(content))
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     assert [c['name'] for c in contents[0]['categories']] == ['class 0', 'class 1']
-    assert_said(report.remarks, 'nc without names: classes are called class 0, class 1 and so on')
+    assert_said(report.warnings, 'nc without names: classes are called class 0, class 1 and so on')
 
 
 @pytest.mark.parametrize('name', ['data.yaml', 'classes.txt'])
@@ -171,9 +171,9 @@ def test_names_in_latin_1(name: str, drawn: Parts, tmp_path: Path) -> None:
     (tmp_path / 'set' / name).write_text(
         text if name == 'data.yaml' else 'Bär\nStraße\n', encoding='latin-1')
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     assert [c['name'] for c in contents[0]['categories']] == ['Bär', 'Straße']
-    assert_said(report.remarks, f'repaired: names of classes in a file that is not in UTF-8: '
+    assert_said(report.warnings, f'repaired: names of classes in a file that is not in UTF-8: '
                 f'read as Latin-1 (1, the first: {name})')  # yapf: disable
 
 
@@ -183,7 +183,7 @@ def test_two_yaml_files(drawn: Parts, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match='data.yaml and .*dataset.yaml may be meant: name one of'):
         read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     _, report = read(options(tmp_path / 'set/dataset.yaml', out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
 
 
 def test_images_of_no_part_are_counted(drawn: Parts, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_images_of_no_part_are_counted(drawn: Parts, tmp_path: Path) -> None:
     contents, report = read(options(folder, out=tmp_path / 'own.py'))
     assert [len(content['annotations']) for content in contents] == [4, 4]
     assert [len(content['images']) for content in contents] == [2, 2]
-    assert_said(report.remarks, 'images of no part are not used (1, the first: images/alone.jpg)',
+    assert_said(report.warnings, 'images of no part are not used (1, the first: images/alone.jpg)',
                 'not followed (1, the first: images/train/loop)')
 
 
@@ -215,10 +215,10 @@ def test_lists_of_cvat(tmp_path: Path) -> None:
         lines(tmp_path / f'set/{split}.txt', *(f'data/{name}' for name in names))
     lines(tmp_path / 'set/obj.names', 'disc')
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     assert [len(content['annotations']) for content in contents] == [2, 2]
     with pytest.raises(ValueError, match='--split is for data of one part'):
-        read(options(tmp_path / 'set', out=tmp_path / 'own.py', split=0.5))
+        read(options(tmp_path / 'set', out=tmp_path / 'own.py', val_fraction=0.5))
 
 
 def test_lists_of_images(drawn: Parts, tmp_path: Path) -> None:
@@ -230,11 +230,11 @@ def test_lists_of_images(drawn: Parts, tmp_path: Path) -> None:
     (folder / 'data.yaml').write_text(yaml.safe_dump(content))
     contents, report = read(options(folder / 'data.yaml', out=tmp_path / 'own.py'))
     assert [len(content['images']) for content in contents] == [2, 2]
-    assert_said(report.remarks, 'images of the test part are left for tests (2)')
+    assert_said(report.warnings, 'images of the test part are left for tests (2)')
     lines(folder / 'train.txt', 'images/train/1.jpg', 'images/train/7.jpg')
     lines(folder / 'labels/train/1.txt', '0 1.2 0.5 0.1 0.1')
     _, report = read(options(folder, out=tmp_path / 'own.py'))
-    assert_said(report.faults, 'train.txt:2: there is no ', '1.txt:1: coordinates must be parts')
+    assert_said(report.errors, 'train.txt:2: there is no ', '1.txt:1: coordinates must be parts')
 
 
 def test_two_folders_of_images(drawn: Parts, tmp_path: Path) -> None:
@@ -242,13 +242,13 @@ def test_two_folders_of_images(drawn: Parts, tmp_path: Path) -> None:
     (tmp_path / 'set/data.yaml').unlink()
     both = tmp_path / 'set/images/train', tmp_path / 'set/images/val'
     _, report = read(options(*both, out=tmp_path / 'own.py'))
-    assert_said(report.faults, 'nothing names the classes: write data.yaml, or classes.txt')
+    assert_said(report.errors, 'nothing names the classes: write data.yaml, or classes.txt')
     lines(tmp_path / 'set/classes.txt', 'disc', '', 'square')
     _, report = read(options(*both, out=tmp_path / 'own.py'))
-    assert_said(report.faults, 'set/classes.txt:2: the line is empty')
+    assert_said(report.errors, 'set/classes.txt:2: the line is empty')
     lines(tmp_path / 'set/classes.txt', 'disc', 'square', '')
     contents, report = read(options(*both, out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     assert [len(content['annotations']) for content in contents] == [4, 4]
     assert contents[0]['annotations'][0]['converted_from'] == 'labels/train/1.txt:1'
     with pytest.raises(ValueError, match='is one of two paths of --data, and has the parts train'):
@@ -260,7 +260,7 @@ def test_images_that_share_labels(drawn: Parts, tmp_path: Path) -> None:
         WRITERS[form](drawn, tmp_path / form)
         draw_image(tmp_path / form / folder / '1.png')
         _, report = read(options(tmp_path / form, out=tmp_path / 'own.py'))
-        assert_said(report.faults, '1.jpg and 1.png: rename one')
+        assert_said(report.errors, '1.jpg and 1.png: rename one')
 
 
 VOC = '<annotation><filename>{}</filename><size><width>{}</width><height>40</height></size>' \
@@ -281,7 +281,7 @@ def test_pixels_of_voc_count_from_1(drawn: Parts, tmp_path: Path) -> None:
     found = contents[0]['annotations'][0]
     assert (found['bbox'], found['iscrowd']) == ([4, 4, 16, 21], 1)
     assert found['segmentation'] == [[4, 4, 19, 4, 19, 24]]
-    assert_said(report.remarks, 'objects marked difficult become crowds',
+    assert_said(report.warnings, 'objects marked difficult become crowds',
                 'what `truncated` says of objects is lost (2, the first: train/1.xml: object 1)')
 
 
@@ -294,7 +294,7 @@ def test_parts_that_voc_lists(drawn: Parts, tmp_path: Path) -> None:
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert [[image['file_name'] for image in content['images']] for content in contents] == [
         ['1.jpg'], ['100.jpg']]  # yapf: disable
-    assert_said(report.remarks, 'images of the test part are left for tests (1)',
+    assert_said(report.warnings, 'images of the test part are left for tests (1)',
                 'or of no part, are not used (2, the first: JPEGImages/101.jpg)')
     (tmp_path / 'set/ImageSets/Main/val.txt').rename(tmp_path / 'set/ImageSets/Main/trainval.txt')
     with pytest.raises(ValueError, match='has no validation images of its own'):
@@ -302,7 +302,7 @@ def test_parts_that_voc_lists(drawn: Parts, tmp_path: Path) -> None:
     (tmp_path / 'set/ImageSets/Main/trainval.txt').unlink()
     lines(tmp_path / 'set/ImageSets/Main/train.txt', '1', '', '7')
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert_said(report.faults, 'train.txt:3: there is no ')
+    assert_said(report.errors, 'train.txt:3: there is no ')
 
 
 def draw_voc(folder: Path, annotations: str, images: str, **begins: int) -> None:
@@ -324,7 +324,7 @@ def draw_voc(folder: Path, annotations: str, images: str, **begins: int) -> None
 def test_parts_of_voc_beside_each_other(annotations: str, images: str, tmp_path: Path) -> None:
     draw_voc(tmp_path / 'set', annotations, images)
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     assert [[image['file_name'] for image in content['images']] for content in contents] == [
         ['train 0.jpg', 'train 1.jpg'], ['val 0.jpg', 'val 1.jpg']]  # yapf: disable
 
@@ -337,7 +337,7 @@ def test_the_folder_around_voc(tmp_path: Path) -> None:
     for split in ('train', 'val'):
         lines(folder / f'ImageSets/Main/{split}.txt', f'{split} 0', f'{split} 1')
     contents, report = read(options(tmp_path / 'VOCdevkit', out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     assert [len(content['images']) for content in contents] == [2, 2]
     shutil.copytree(folder, folder.with_name('VOC2007'))
     with pytest.raises(ValueError, match='VOC2007 and .*VOC2012 may be meant: name one of them'):
@@ -358,7 +358,7 @@ def test_xml_with_a_namespace(tmp_path: Path) -> None:
         source = file.read_text().replace('annotation>', 'v:annotation>')
         file.write_text(source.replace('<v:annotation', '<v:annotation xmlns:v="urn:a"', 1))
     contents, report = read(options(tmp_path, out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     assert [len(content['annotations']) for content in contents] == [2, 2]
 
 
@@ -378,7 +378,7 @@ def test_xml_in_other_encodings(encoding: str, declared: str, tmp_path: Path) ->
         source = f'<?xml version="1.0" encoding={declared!r}?>\n{source}'
         file.write_bytes(source.encode(encoding))
     contents, report = read(options(tmp_path, out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     assert contents[0]['categories'] == [dict(id=0, name=name)]
 
 
@@ -392,7 +392,7 @@ def test_encodings_that_hide_something(declared: str, says: str, tmp_path: Path)
     source = '<annotation/>' if declared != 'utf-7' else '+ADwAIQ-DOCTYPE a><annotation/>'
     (tmp_path / 'train/train 0.xml').write_text(f'<?xml encoding={declared!r}?>{source}')
     _, report = read(options(tmp_path, out=tmp_path / 'own.py'))
-    assert_said(report.faults, says)
+    assert_said(report.errors, says)
 
 
 def labelme(*shapes: dict, **values: object) -> str:
@@ -465,7 +465,7 @@ def test_files_that_are_wrong(form: str, file: str, source: str, says: str, draw
     WRITERS[form](drawn, tmp_path / 'set')
     lines(tmp_path / 'set' / file, *([BOX] if form == 'yolo_boxes' else []), source)
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert_said(report.faults, says)
+    assert_said(report.errors, says)
     assert not (tmp_path / 'own_data').exists()
 
 
@@ -485,11 +485,11 @@ def test_shapes_of_labelme(drawn: Parts, tmp_path: Path) -> None:
     assert circle['area'] == pytest.approx(314.16, rel=2e-3)
     assert pair['bbox'] == [1, 1, 28, 8] and list(map(len, pair['segmentation'])) == [6, 8]
     assert_said(
-        report.remarks, 'shapes of kind line, which have no area, are left out (1, the ',
+        report.warnings, 'shapes of kind line, which have no area, are left out (1, the ',
         'polygons of fewer than three points are left out (1', 'flags of shapes are lost',
         'descriptions of shapes are lost', 'circles become polygons of 64 points',
         'repaired: objects without a mask beside others with one: the corners of their '
-        'box are the mask (--boxes trains boxes alone) (1, the first: train/1.json: ')
+        'box are the mask (--boxes-only trains boxes alone) (1, the first: train/1.json: ')
 
 
 def test_masks_and_turned_boxes_of_labelme(drawn: Parts, tmp_path: Path) -> None:
@@ -502,7 +502,7 @@ def test_masks_and_turned_boxes_of_labelme(drawn: Parts, tmp_path: Path) -> None
                 shape([[5, 5], [9, 9], [5, 13], [1, 9]], 'rotation', direction=0.78),
                 part | dict(mask=png_mask(0 * pixels)), shape([[1, 1], [9, 9]], 'cuboid')))
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     alone, joined, turned = [a for a in contents[0]['annotations'] if a['image_id'] == 1]
     expected = np.zeros((40, 48), np.uint8)
     expected[20:24, 10:16] = pixels
@@ -512,9 +512,9 @@ def test_masks_and_turned_boxes_of_labelme(drawn: Parts, tmp_path: Path) -> None
     np.testing.assert_array_equal(coco_masks.decode(joined['segmentation']), expected)
     assert joined['bbox'] == [1, 1, 15, 23]
     assert turned['segmentation'] == [[5, 5, 9, 9, 5, 13, 1, 9]]
-    assert_said(report.remarks, 'masks without a pixel are left out (1',
+    assert_said(report.warnings, 'masks without a pixel are left out (1',
                 "shapes of kind 'cuboid', which is not known, are left out (1")
-    assert not any('no area' in remark for remark in report.remarks)
+    assert not any('no area' in remark for remark in report.warnings)
 
 
 @pytest.mark.parametrize('form', ['labelme_polygons', 'voc_boxes'])
@@ -523,8 +523,8 @@ def test_two_files_of_one_image(form: str, drawn: Parts, tmp_path: Path) -> None
     file = next((tmp_path / 'set/train').glob('1.[jx]*[nl]'))
     shutil.copy(file, file.with_stem('1 (copy)'))
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert_said(report.faults, f'{file.name}: ')
-    assert_said(report.faults, 'is of the same image')
+    assert_said(report.errors, f'{file.name}: ')
+    assert_said(report.errors, 'is of the same image')
 
 
 def test_large_files_of_labelme(drawn: Parts, tmp_path: Path) -> None:
@@ -535,7 +535,7 @@ def test_large_files_of_labelme(drawn: Parts, tmp_path: Path) -> None:
         file.unlink()
         file.with_suffix('.JSON').write_text(json.dumps(content | dict(version='5' * 70000)))
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     assert [len(content['annotations']) for content in contents] == [4, 4]
 
 
@@ -544,7 +544,7 @@ def test_annotations_without_an_image(drawn: Parts, tmp_path: Path) -> None:
         WRITERS[form](drawn, tmp_path / form)
         (tmp_path / form / image).unlink()
         _, report = read(options(tmp_path / form, out=tmp_path / 'own.py'))
-        assert_said(report.faults, 'there is no image 1.jpg of it')
+        assert_said(report.errors, 'there is no image 1.jpg of it')
 
 
 def test_files_of_coco_that_are_not_clear(drawn: Parts, tmp_path: Path) -> None:
@@ -552,10 +552,10 @@ def test_files_of_coco_that_are_not_clear(drawn: Parts, tmp_path: Path) -> None:
     train, own = tmp_path / 'set/annotations/instances_train2017.json', tmp_path / 'own.py'
     shutil.copy(train, train.with_stem('other'))
     _, report = read(options(tmp_path / 'set', out=own))
-    assert_said(report.remarks, 'names tell no part are not used (1, the first: annotations/other')
+    assert_said(report.warnings, 'names tell no part are not used (1, the first: annotations/other')
     shutil.copy(train, train.with_stem('instances_train2014'))
     _, report = read(options(tmp_path / 'set', out=own))
-    assert_said(report.faults, 'more than one file is of the part train: annotations/instances')
+    assert_said(report.errors, 'more than one file is of the part train: annotations/instances')
     train.with_stem('instances_train2014').unlink()
     train.unlink()
     shutil.copytree(tmp_path / 'set/train2017', tmp_path / 'set/images')
@@ -576,25 +576,25 @@ def test_names_of_images_in_coco(drawn: Parts, tmp_path: Path) -> None:
     file.write_text(json.dumps(content))
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
     assert [image['file_name'] for image in contents[0]['images']] == ['deep/1.jpg', 'deep/2.jpg']
-    assert_said(report.remarks, 'backslashes in names of images are read as slashes (1',
+    assert_said(report.warnings, 'backslashes in names of images are read as slashes (1',
                 '0: numbered from 1 (8, the first: train/_annotations.coco.json: annotation 0)')
     for name in ('/no/1.jpg', 'C:\\no\\1.jpg'):
         content['images'] = [image | dict(file_name=name) for image in content['images']]
         file.write_text(json.dumps(content))
         _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-        assert_said(report.faults, f'its image {name} is not there: name images from their folder')
+        assert_said(report.errors, f'its image {name} is not there: name images from their folder')
     for image in content['images']:
         image['file_name'] = str(file.parent / f'deep/{image["id"]}.jpg')
     file.write_text(json.dumps(content))
     contents, report = read(options(tmp_path / 'set', out=tmp_path / 'absolute.py'))
-    assert not report.faults and contents[0]['images'][0]['file_name'].startswith('/')
+    assert not report.errors and contents[0]['images'][0]['file_name'].startswith('/')
 
 
 def test_label_studio_writes_notes(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     (tmp_path / 'set/notes.json').write_text('{"categories": [{"id": 0, "name": "disc"}]}')
     _, report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert_said(report.remarks, 'set is read as YOLO')
+    assert_said(report.warnings, 'set is read as YOLO')
 
 
 TEXTS = ('.json', '.txt', '.xml', '.yaml')
@@ -619,7 +619,7 @@ def test_damaged_files_are_reported(form: str, drawn: Parts, tmp_path: Path) -> 
         except (ValueError, OSError) as error:
             assert str(tmp_path) in str(error), (file, word[0], damage)
         else:
-            assert all(str(tmp_path) in fault for fault in report.faults)
+            assert all(str(tmp_path) in fault for fault in report.errors)
         file.write_bytes(source)
 
 

@@ -124,7 +124,7 @@ def test_own_data(name: str, tmp_path: Path, printed: Callable) -> None:
     out = tmp_path / 'own.py'
     arguments = data_of(name, tmp_path)
     if name.startswith('labelme') or name.startswith('voc'):
-        arguments += ['--split', '0.5']
+        arguments += ['--val-fraction', '0.5']
     text = printed('create_config', leaf(head), *arguments, '--out', out)
     texts = [text, out.read_text() if out.exists() else 'no config']
     for part in ('train', 'val'):

@@ -12,9 +12,9 @@ import pytest
 from helpers.drawn_data import assert_said, draw_instances, draw_label_maps, faults_of, leaf
 from PIL import Image
 
-from colonnade.datasets.bit_depth import Depths
-from colonnade.datasets.formats.instance_records import files_below
-from colonnade.datasets.validation.image_files import image_size
+from colonnade.datasets.bit_depth import ImageDepths
+from colonnade.datasets.formats.data_format import find_files
+from colonnade.datasets.validation.image_files import read_image_size
 from colonnade.inference.inputs import walk
 from colonnade.runtime.images import SUFFIXES, ImageError, read_image
 
@@ -57,15 +57,15 @@ SEEN = {  # name -> how it is written, a word of the remark
 
 @pytest.mark.parametrize('name', SEEN)
 def test_training_and_prediction_see_the_same(name: str, tmp_path: Path) -> None:
-    path, depths = tmp_path / name, Depths()
+    path, depths = tmp_path / name, ImageDepths()
     write, remark = SEEN[name]
     write(str(path))
-    assert image_size(path, depths) == SIZE[::-1]
+    assert read_image_size(path, depths) == SIZE[::-1]
     np.testing.assert_array_equal(read_image(path), mmcv.imread(str(path), channel_order='rgb'))
-    assert depths.faults() == []
-    assert bool(depths.remarks()) == bool(remark)
-    assert_said(depths.remarks(), *filter(None, [remark]))
-    assert all(str(path) in said for said in depths.remarks())
+    assert depths.find_errors() == []
+    assert bool(depths.find_warnings()) == bool(remark)
+    assert_said(depths.find_warnings(), *filter(None, [remark]))
+    assert all(str(path) in said for said in depths.find_warnings())
 
 
 def test_colours_of_16_bits_in_tiff_differ_by_rounding(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_what_is_refused(name: str, tmp_path: Path) -> None:
     for big in (False, True):
         path = bands(tmp_path / name, REFUSED[name][0], bigtiff=big)
         with pytest.raises(OSError, match=REFUSED[name][1]):
-            image_size(path)
+            read_image_size(path)
         for source in (path, path.read_bytes()):
             with pytest.raises(ImageError, match=REFUSED[name][1]):
                 read_image(source)
@@ -128,22 +128,22 @@ def test_what_would_be_read_otherwise_is_refused(name: str, tmp_path: Path) -> N
     write, says = READ_OTHERWISE[name]
     write(str(tmp_path / name))
     with pytest.raises(OSError, match=says):
-        image_size(tmp_path / name)
+        read_image_size(tmp_path / name)
     with pytest.raises(ImageError, match=says):
         read_image(tmp_path / name)
 
 
 def test_dark_images_among_others(tmp_path: Path) -> None:
     """One of the whole range does not excuse them; an image that is black in any depth is none."""
-    depths = Depths()
+    depths = ImageDepths()
     for name, highest in (('whole', 65535), ('dark', 4095), ('dim', 9000), ('black', 0)):
         pixels = values(np.uint16, (), highest) if highest else np.zeros(SIZE, np.uint16)
         cv2.imwrite(str(tmp_path / f'{name}.png'), pixels)
-        image_size(tmp_path / f'{name}.png', depths)
-    fault, = depths.faults()
+        read_image_size(tmp_path / f'{name}.png', depths)
+    fault, = depths.find_errors()
     assert fault.startswith(f'1 images have values of 16 bits, but up to 4095 alone: {tmp_path}')
     assert 'dark.png' in fault
-    assert_said(depths.remarks(), '3 images have 16 bits')
+    assert_said(depths.find_warnings(), '3 images have 16 bits')
 
 
 @pytest.mark.parametrize('highest, suffix, channels', [(255, 'png', ()), (4095, 'png', (3, )),
@@ -153,9 +153,9 @@ def test_twelve_bits_in_sixteen(highest: int, suffix: str, channels: tuple[int, 
     """They would be black; what the fault says mends them."""
     old, new = (tmp_path / f'{name}.{suffix}' for name in ('old', 'new'))
     cv2.imwrite(str(old), values(np.uint16, channels, highest))
-    depths = Depths()
-    image_size(old, depths)
-    fault, = depths.faults()
+    depths = ImageDepths()
+    read_image_size(old, depths)
+    fault, = depths.find_errors()
     assert f'up to {highest} alone' in fault and f'sees the upper 8 bits, 0 to {highest >> 8}' in \
         fault
     with pytest.raises(ImageError, match='as 8 bits, the image would be black'):
@@ -165,8 +165,8 @@ def test_twelve_bits_in_sixteen(highest: int, suffix: str, channels: tuple[int, 
     exec(code, dict(cv2=cv2))
     assert read_image(new).max() == 255
     cv2.imwrite(str(old), values(np.uint16, channels))  # one image of the whole range: all count
-    image_size(old, depths)
-    assert depths.faults() == []
+    read_image_size(old, depths)
+    assert depths.find_errors() == []
 
 
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
@@ -192,18 +192,18 @@ def test_only_the_heads_of_chunks_of_a_png_are_read(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(pixels).save(tmp_path / 'turned.png', exif=exif)
-    assert image_size(tmp_path / 'plain.png') == pixels.shape[1::-1]
-    assert image_size(tmp_path / 'turned.png') == pixels.shape[:2]
+    assert read_image_size(tmp_path / 'plain.png') == pixels.shape[1::-1]
+    assert read_image_size(tmp_path / 'turned.png') == pixels.shape[:2]
     content = (tmp_path / 'plain.png').read_bytes()
     (tmp_path / 'cut.png').write_bytes(content[:1000])
-    assert image_size(tmp_path / 'cut.png') == pixels.shape[1::-1]
+    assert read_image_size(tmp_path / 'cut.png') == pixels.shape[1::-1]
     (tmp_path / 'sparse.png').write_bytes(content[:60])
     with (tmp_path / 'sparse.png').open('r+b') as file:  # a chunk of 2 GB, of which nothing is read
         file.seek(33)
         file.write((2**31 - 1).to_bytes(4, 'big') + b'IDAT')
         file.truncate(2**31 + 100)
     tracemalloc.start()
-    assert image_size(tmp_path / 'sparse.png') == pixels.shape[1::-1]
+    assert read_image_size(tmp_path / 'sparse.png') == pixels.shape[1::-1]
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
 
@@ -214,9 +214,9 @@ def test_training_sees_the_files_that_prediction_does(suffix: str, tmp_path: Pat
     path = tmp_path / f'a{suffix}'
     Image.fromarray(values(np.uint8, (3, ))).save(path)
     assert read_image(path).shape == (*SIZE, 3)
-    assert files_below(tmp_path, SUFFIXES) == [path] == list(walk(tmp_path, tmp_path / 'out'))
+    assert find_files(tmp_path, SUFFIXES) == [path] == list(walk(tmp_path, tmp_path / 'out'))
     if suffix in ('.avif', '.gif'):
         with pytest.raises(OSError, match='does not decode (AVIF|GIF): save it as JPEG or PNG'):
-            image_size(path)
+            read_image_size(path)
     else:
-        assert image_size(path) == SIZE[::-1]
+        assert read_image_size(path) == SIZE[::-1]

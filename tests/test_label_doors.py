@@ -29,7 +29,7 @@ from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
 from colonnade.common.errors import UserError
-from colonnade.datasets.formats.color_tables import text_rows
+from colonnade.datasets.formats.color_tables import parse_text
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.conversion_sources import find_changes
 from colonnade.datasets.validation.validation_report import Report
@@ -44,16 +44,16 @@ ONE: Splits = {'.': draw_samples(['p1_a', 'p1_b', 'p2_a', 'p3_a', 'p3_b'])}
 
 
 def look(out: Path, *paths: Path,
-         **options: object) -> tuple[config_creation.OwnData | None, Report]:
+         **options: object) -> tuple[config_creation.CustomDataset | None, Report]:
     """What ``create_config.py`` finds, without a recipe."""
-    args, report = DataOptions(data=list(paths), data_out=out, **options), Report()
+    args, report = DataOptions(data=list(paths), converted_dir=out, **options), Report()
     check_data_options(args)
     complete_data_options(args)
     data = config_creation.look_at_data(args, report, masks=True, filter_cfg={}, kind='labels')
     return data, report
 
 
-def loaded(data: config_creation.OwnData) -> dict[str, dict[str, np.ndarray]]:
+def loaded(data: config_creation.CustomDataset) -> dict[str, dict[str, np.ndarray]]:
     """The label maps as mmseg loads them, by names of images."""
     found = []
     for settings in data.datasets:
@@ -99,7 +99,7 @@ def assert_equal(found: dict[str, dict[str, np.ndarray]],
 def test_forms_are_read_without_loss(write: Callable, options: dict, classes: tuple | int,
                                      converts: bool, tmp_path: Path) -> None:
     data, report = look(tmp_path / 'out', write(tmp_path / 'data', SPLITS), **options)
-    assert report.faults == [] and data is not None
+    assert report.errors == [] and data is not None
     assert data.classes == classes or len(data.classes) == classes
     assert_equal(loaded(data), SPLITS)
     assert (tmp_path / 'out').exists() == converts
@@ -120,7 +120,7 @@ def test_cityscapes_ids_become_train_ids(tmp_path: Path) -> None:
     }  # yapf: disable
     write_cityscapes(tmp_path / 'data', splits, 'labelIds')
     data, report = look(tmp_path / 'out', tmp_path / 'data')
-    assert report.faults == [] and data is not None and data.palette is not None
+    assert report.errors == [] and data is not None and data.palette is not None
     assert data.classes[18] == 'bicycle' and data.palette[18] == (119, 11, 32)
     table = np.full(256, 255, np.uint8)
     table[[7, 11, 33]] = 0, 2, 18
@@ -139,14 +139,14 @@ def test_cityscapes_without_label_maps(tmp_path: Path) -> None:
             }
         }, 'labelIds')
     _, report = look(tmp_path / 'out', tmp_path / 'ids')
-    assert_said(report.faults, 'b_gtFine_labelIds.png cannot be used: Cityscapes\' ids end at 33')
+    assert_said(report.errors, 'b_gtFine_labelIds.png cannot be used: Cityscapes\' ids end at 33')
 
 
 @pytest.mark.parametrize('zero', [None, 'unlabelled'])
 def test_polygons_are_painted(zero: str | None, tmp_path: Path) -> None:
     """Classes are in the alphabet's order."""
-    data, report = look(tmp_path / 'out', write_labelme(tmp_path / 'data', SPLITS), zero=zero)
-    assert report.faults == [] and data is not None
+    data, report = look(tmp_path / 'out', write_labelme(tmp_path / 'data', SPLITS), label_zero=zero)
+    assert report.errors == [] and data is not None
     assert data.classes == (() if zero else ('background', )) + ('house', 'road', 'tree')
     table = np.array([255, 1, 2, 0] if zero else [0, 2, 3, 1], np.uint8)
     assert_equal(loaded(data), SPLITS, table)
@@ -169,7 +169,7 @@ def test_order_of_polygons_and_what_is_lost(tmp_path: Path) -> None:
     assert data is not None
     found = loaded(data)['train']['c3']
     assert (found[:, :8] == 255).all() and (found[:, 8:] == data.classes.index('road')).all()
-    assert_said(report.remarks, 'linestrip, which have no area, are left out')
+    assert_said(report.warnings, 'linestrip, which have no area, are left out')
     assert json.loads((tmp_path / 'out/conversion.json').read_text())['lost']
     pixels = io.BytesIO()
     Image.new('1', (48, 20), 1).save(pixels, 'PNG')
@@ -188,11 +188,11 @@ def test_order_of_polygons_and_what_is_lost(tmp_path: Path) -> None:
     file.write_text(json.dumps(content))
     (tmp_path / 'train/c4.jpg').unlink()
     _, report = look(tmp_path / 'out2', tmp_path)
-    assert_said(report.faults, 'c3.json: shape 1: points must be', 'c4.json: there is no image')
+    assert_said(report.errors, 'c3.json: shape 1: points must be', 'c4.json: there is no image')
     assert not (tmp_path / 'out2').exists()
     data, report = look(tmp_path / 'out2', tmp_path, on_bad_data='skip')
     assert data is not None and not loaded(data)['train'].keys() & {'c3', 'c4'}
-    assert_said(report.remarks, '--on-bad-data skip: 2 samples are left out, the first: train/c3')
+    assert_said(report.warnings, '--on-bad-data skip: 2 samples are left out, the first: train/c3')
 
 
 def test_names_of_labelme_that_are_chosen(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_names_of_labelme_that_are_chosen(tmp_path: Path) -> None:
     data, _ = look(tmp_path / 'out', tmp_path, classes=['tree', 'road', 'house'])
     assert data is not None and data.classes == ('background', 'tree', 'road', 'house')
     _, report = look(tmp_path / 'out2', tmp_path, classes=['tree', 'road'])
-    assert_said(report.faults, "a b.json cannot be used: 'house' is none of --classes")
+    assert_said(report.errors, "a b.json cannot be used: 'house' is none of --classes")
 
 
 @pytest.mark.parametrize('table', [
@@ -216,8 +216,8 @@ def test_tables_of_every_form(table: str, tmp_path: Path) -> None:
     write_camvid(tmp_path / 'data', SPLITS, '')
     file = tmp_path / ('t.json' if table[0] in '[{' else 't.csv')
     file.write_bytes(table.encode())
-    data, report = look(tmp_path / 'out', tmp_path / 'data', colours=file)
-    assert report.faults == [] and data is not None
+    data, report = look(tmp_path / 'out', tmp_path / 'data', color_map=file)
+    assert report.errors == [] and data is not None
     assert data.classes == tuple('abcd') and data.palette == list(COLOURS)
     assert_equal(loaded(data), SPLITS)
 
@@ -252,7 +252,7 @@ def test_tables_of_any_names(rows: dict[str, tuple[int, int, int]]) -> None:
     assume(len(set(rows.values())) == len(rows))
     file = io.StringIO()
     csv.writer(file).writerows([('name', 'r', 'g', 'b'), *((n, *c) for n, c in rows.items())])
-    assert dict(text_rows(file.getvalue())) == rows
+    assert dict(parse_text(file.getvalue())) == rows
 
 
 @pytest.mark.parametrize('text', ['{"a": [0, 0]}', '[[1, 2, 3]]', '{"a": "red"}', '{', '3', '[{}]'])
@@ -260,7 +260,7 @@ def test_json_that_is_no_table(text: str, tmp_path: Path) -> None:
     write_camvid(tmp_path / 'data', SPLITS, '')
     (tmp_path / 't.json').write_text(text)
     with pytest.raises(ValueError, match='t.json: '):
-        look(tmp_path / 'out', tmp_path / 'data', colours=tmp_path / 't.json')
+        look(tmp_path / 'out', tmp_path / 'data', color_map=tmp_path / 't.json')
 
 
 def test_rows_that_stand_for_unlabelled_pixels(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_rows_that_stand_for_unlabelled_pixels(tmp_path: Path) -> None:
     data, report = look(tmp_path / 'out', write_camvid(tmp_path / 'data', SPLITS, table))
     assert data is not None and data.classes == NAMES[1:]
     assert_equal(loaded(data), SPLITS, np.array([255, 0, 1, 2], np.uint8))
-    assert_said(report.remarks, 'pixels of (0, 0, 0) are unlabelled')
+    assert_said(report.warnings, 'pixels of (0, 0, 0) are unlabelled')
 
 
 def test_colours_that_are_not_in_the_table(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_colours_that_are_not_in_the_table(tmp_path: Path) -> None:
     Image.fromarray(painted(SPLITS['val']['v2'][1])).save(tmp_path / 'val_labels/v2_L.png', 'JPEG')
     _, report = look(tmp_path / 'out', tmp_path)
     assert_said(
-        report.faults, 'c3_L.png cannot be used: colours that are not in the table: (9, 9, 250) of '
+        report.errors, 'c3_L.png cannot be used: colours that are not in the table: (9, 9, 250) of '
         "5 pixels; (126, 66, 128) of 3 pixels (near 'road')", 'smooth edges or from JPEG',
         'v1_L.png cannot be used: it has 6 x 5 pixels, the image 48 x 40',
         'v2_L.png cannot be used: it is a JPEG')
@@ -295,8 +295,8 @@ def test_pictures_without_a_table(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match='is a picture in colours.*\n  name,r,g,b\n') as error:
         look(tmp_path / 'out', tmp_path / 'data')
     (tmp_path / 't.csv').write_text(str(error.value).partition('names:\n')[2])
-    data, report = look(tmp_path / 'out', tmp_path / 'data', colours=tmp_path / 't.csv')
-    assert report.faults == [] and data is not None and len(data.classes) == 4
+    data, report = look(tmp_path / 'out', tmp_path / 'data', color_map=tmp_path / 't.csv')
+    assert report.errors == [] and data is not None and len(data.classes) == 4
 
 
 def test_tables_beside_label_maps_of_one_channel(tmp_path: Path) -> None:
@@ -304,11 +304,11 @@ def test_tables_beside_label_maps_of_one_channel(tmp_path: Path) -> None:
     table = tmp_path / 'table/class_dict.csv'
     write_folders(tmp_path / 'data', SPLITS)
     with pytest.raises(ValueError, match='has one channel, which holds labels and no colours'):
-        look(tmp_path / 'out', tmp_path / 'data', colours=table)
+        look(tmp_path / 'out', tmp_path / 'data', color_map=table)
     table.rename(tmp_path / 'data/class_dict.csv')
     data, report = look(tmp_path / 'out', tmp_path / 'data')
     assert data is not None and not (tmp_path / 'out').exists()
-    assert_said(report.remarks, 'class_dict.csv is not used')
+    assert_said(report.warnings, 'class_dict.csv is not used')
 
 
 @pytest.mark.parametrize('group', [None, '^(p.)_'])
@@ -319,8 +319,8 @@ def test_one_set_is_split(group: str | None, tmp_path: Path) -> None:
     masks = dict(masks=[tmp_path / 'data/masks'], images=[tmp_path / 'data/images'])
     for paths, options in (([tmp_path / 'data'], {}), ([], masks)):
         out = tmp_path / f'out{len(found)}'
-        data, report = look(out, *paths, split=0.4, group=group, **options)
-        assert report.faults == [] and data is not None and data.num_images == (3, 2)
+        data, report = look(out, *paths, val_fraction=0.4, group_regex=group, **options)
+        assert report.errors == [] and data is not None and data.num_images == (3, 2)
         names = ['conversion.json', 'sources.json', 'train.txt', 'val.txt']
         assert sorted(path.name for path in out.iterdir()) == names
         found.append(loaded(data))
@@ -334,25 +334,25 @@ def test_one_set_is_split(group: str | None, tmp_path: Path) -> None:
 def test_one_set_of_colours_is_converted_and_split(tmp_path: Path) -> None:
     write_camvid(tmp_path / 'table', {})
     write_folders(tmp_path / 'data', ONE, colours=True)
-    options = dict(split=0.4, colours=tmp_path / 'table/class_dict.csv')
+    options = dict(val_fraction=0.4, color_map=tmp_path / 'table/class_dict.csv')
     data, report = look(tmp_path / 'out', tmp_path / 'data', **options)
-    assert report.faults == [] and data is not None and data.num_images == (3, 2)
+    assert report.errors == [] and data is not None and data.num_images == (3, 2)
     found = loaded(data)
     assert_equal({'.': found['train'] | found['val']}, ONE)
 
 
 def test_a_split_that_is_needed_or_not(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match='no validation set. --split 0.2'):
+    with pytest.raises(ValueError, match='no validation set. --val-fraction 0.2'):
         look(tmp_path / 'out', write_folders(tmp_path / 'one', ONE))
     with pytest.raises(ValueError, match='--split is for one set of images, and there are two'):
-        look(tmp_path / 'out', write_folders(tmp_path / 'two', SPLITS), split=0.5)
+        look(tmp_path / 'out', write_folders(tmp_path / 'two', SPLITS), val_fraction=0.5)
     with pytest.raises(ValueError, match='--split takes one folder of --masks'):
-        look(tmp_path, masks=[tmp_path] * 2, images=[tmp_path] * 2, split=0.5)
+        look(tmp_path, masks=[tmp_path] * 2, images=[tmp_path] * 2, val_fraction=0.5)
     with pytest.raises(ValueError, match='--split takes one folder of --masks'):
-        look(tmp_path, masks=[tmp_path], split=0.5)
+        look(tmp_path, masks=[tmp_path], val_fraction=0.5)
     with pytest.raises(ValueError, match='have 4 parts, wanted are two'):
         look(tmp_path / 'out', tmp_path / 'two', tmp_path / 'two')
-    with pytest.raises(ValueError, match='or say --split 0.2'):
+    with pytest.raises(ValueError, match='or say --val-fraction 0.2'):
         look(tmp_path, masks=[tmp_path], images=[tmp_path])
 
 
@@ -362,7 +362,7 @@ def test_a_conversion_happens_once(tmp_path: Path) -> None:
     state = (tmp_path / 'out').stat().st_mtime_ns
     data, report = look(tmp_path / 'out', tmp_path / 'data')
     assert data is not None and (tmp_path / 'out').stat().st_mtime_ns == state
-    assert_said(report.remarks, 'out is used again: label maps and lists')
+    assert_said(report.warnings, 'out is used again: label maps and lists')
     save(tmp_path / 'data/train_labels/c3_L.png', painted(SPLITS['train']['c4'][1]))
     os.utime(tmp_path / 'data/train_labels/c3_L.png', (1, 1))
     with pytest.raises(UserError, match='of other data: remove it'):
@@ -380,7 +380,7 @@ def test_masks_edited_after_the_conversion(tmp_path: Path) -> None:
     assert find_changes(tmp_path / 'out') == [f'{tmp_path}/data/class_dict.csv (edited)',
                                               f'{mask} (edited)']  # yapf: disable
     write_folders(tmp_path / 'one', ONE)
-    look(tmp_path / 'lists', tmp_path / 'one', split=0.4)
+    look(tmp_path / 'lists', tmp_path / 'one', val_fraction=0.4)
     mask = next((tmp_path / 'one/masks').glob('*.png'))
     mask.write_bytes(mask.read_bytes() + b'0')
     assert find_changes(tmp_path / 'lists') == []
@@ -392,17 +392,17 @@ def test_files_that_are_missing(tmp_path: Path) -> None:
     write_camvid(tmp_path / 'a', SPLITS)
     (tmp_path / 'a/train_labels/a b_L.png').unlink()
     _, report = look(tmp_path / 'out', tmp_path / 'a')
-    assert_said(report.faults, 'train/a b.png has no label map')
+    assert_said(report.errors, 'train/a b.png has no label map')
     write_roboflow(tmp_path / 'b', SPLITS)
     (tmp_path / 'b/train/a b_mask.png').unlink()
     (tmp_path / 'b/train/c3.jpg').unlink()
     _, report = look(tmp_path / 'out', tmp_path / 'b')
-    assert_said(report.faults, 'a b.jpg has no label map a b_mask.png')
+    assert_said(report.errors, 'a b.jpg has no label map a b_mask.png')
     write_voc(tmp_path / 'c', SPLITS)
     (tmp_path / 'c/SegmentationClass/v1.png').unlink()
     (tmp_path / 'c/ImageSets/Segmentation/train.txt').write_text('c3\n\nno\nümläut\nc3\n')
     _, report = look(tmp_path / 'out', tmp_path / 'c')
-    assert_said(report.faults, 'v1.jpg has no label map', 'train.txt:2: a line without a name',
+    assert_said(report.errors, 'v1.jpg has no label map', 'train.txt:2: a line without a name',
                 'train.txt:3: there is no image')
     assert not (tmp_path / 'out').exists()
 
@@ -430,14 +430,14 @@ def test_the_benchmark_of_pascal_voc_has_names(tmp_path: Path) -> None:
 
 def test_options_that_have_no_effect(tmp_path: Path) -> None:
     for write, option in ((write_cityscapes, dict(classes=['a'])),
-                          (write_camvid, dict(zero='class')), (write_labelme,
+                          (write_camvid, dict(label_zero='class')), (write_labelme,
                                                                dict(suffixes=['.jpg', '.png'])),
-                          (write_roboflow, dict(colours=tmp_path))):
+                          (write_roboflow, dict(color_map=tmp_path))):
         root = write(tmp_path / write.__name__, SPLITS)
         with pytest.raises(ValueError, match=f'--{[*option][0]} has no effect'):
             look(tmp_path / 'out', root, **option)
-    with pytest.raises(ValueError, match='--boxes is for detectors'):
-        look(tmp_path / 'out', tmp_path / 'write_camvid', boxes=True)
+    with pytest.raises(ValueError, match='--boxes-only is for detectors'):
+        look(tmp_path / 'out', tmp_path / 'write_camvid', boxes_only=True)
 
 
 def real_splits() -> Splits:
@@ -469,7 +469,7 @@ def test_real_label_maps_pass_through_colours(tmp_path: Path) -> None:
     rows = (f'label {n},{",".join(map(str, colour))}\n' for n, colour in enumerate(colours))
     (tmp_path / 'data/palette.csv').write_text(''.join(rows))
     data, report = look(tmp_path / 'out', tmp_path / 'data')
-    assert report.faults == [] and data is not None and len(data.classes) == 151
+    assert report.errors == [] and data is not None and len(data.classes) == 151
     assert_equal(loaded(data), splits)
 
 
@@ -526,8 +526,8 @@ def test_folders_that_may_be_meant(tmp_path: Path) -> None:
     (tmp_path / 'labels').mkdir()
     (tmp_path / 'labels/a.txt').write_text('0 0.5 0.5 0.1 0.1')
     data, report = look(tmp_path / 'out', tmp_path)
-    assert report.faults == [] and data is not None and data.num_images == (4, 2)
-    assert_said(report.remarks, 'Images/test is left for tests')
+    assert report.errors == [] and data is not None and data.num_images == (4, 2)
+    assert_said(report.warnings, 'Images/test is left for tests')
     write_folders(tmp_path, SPLITS, 'img/{}')
     with pytest.raises(ValueError, match='Images and .*img may be meant: say --masks'):
         look(tmp_path / 'out', tmp_path)
@@ -536,7 +536,7 @@ def test_folders_that_may_be_meant(tmp_path: Path) -> None:
 def test_folders_of_splits_with_a_year(tmp_path: Path) -> None:
     write_folders(tmp_path, SPLITS, 'images/{}2017', 'masks/{}2017')
     data, report = look(tmp_path / 'out', tmp_path)
-    assert report.faults == [] and data is not None and data.num_images == (4, 2)
+    assert report.errors == [] and data is not None and data.num_images == (4, 2)
 
 
 def test_files_beside_the_images_of_voc(tmp_path: Path) -> None:
@@ -544,14 +544,14 @@ def test_files_beside_the_images_of_voc(tmp_path: Path) -> None:
     first = (tmp_path / 'ImageSets/Segmentation/train.txt').read_text().split('\n')[0]
     (tmp_path / f'JPEGImages/{first}.a').touch()
     data, report = look(tmp_path / 'out', tmp_path)
-    assert report.faults == [] and data is not None
+    assert report.errors == [] and data is not None
 
 
 @pytest.mark.parametrize('name', ['ends ', ' begins', 'two\nlines'])
 def test_names_that_lists_cannot_hold(name: str, tmp_path: Path) -> None:
     write_folders(tmp_path / 'data', {'.': draw_samples(['a', name])})
     with pytest.raises(ValueError, match='mmseg takes names of images from a list'):
-        look(tmp_path / 'out', tmp_path / 'data', split=0.5)
+        look(tmp_path / 'out', tmp_path / 'data', val_fraction=0.5)
     assert not (tmp_path / 'out').exists()
 
 
@@ -560,17 +560,17 @@ def test_what_is_named_like_a_table_and_is_none(tmp_path: Path) -> None:
     (tmp_path / 'colors.txt').write_text('red\n')
     data, report = look(tmp_path / 'out', tmp_path)
     assert data is not None
-    assert_said(report.remarks, 'colors.txt: line 1: wanted name,r,g,b')
+    assert_said(report.warnings, 'colors.txt: line 1: wanted name,r,g,b')
     (tmp_path / 'palette.csv').write_text('red\n')
-    with pytest.raises(ValueError, match='may be the table of colours: say --colours'):
+    with pytest.raises(ValueError, match='may be the table of colours: say --color-map'):
         look(tmp_path / 'out', tmp_path)
 
 
 def test_names_in_other_encodings(tmp_path: Path) -> None:
     """OpenCV crashes at them."""
     write_folders(tmp_path / 'data', {'.': draw_samples(['a', 'latin\udce4'])})
-    _, report = look(tmp_path / 'out', tmp_path / 'data', split=0.5)
-    assert_said(report.faults, 'cannot be read: its name is not in UTF-8: rename it')
+    _, report = look(tmp_path / 'out', tmp_path / 'data', val_fraction=0.5)
+    assert_said(report.errors, 'cannot be read: its name is not in UTF-8: rename it')
 
 
 def test_masks_in_colours_that_are_named(tmp_path: Path) -> None:
@@ -578,17 +578,17 @@ def test_masks_in_colours_that_are_named(tmp_path: Path) -> None:
     folders = dict(
         masks=[tmp_path / 'train_labels', tmp_path / 'val_labels'],
         images=[tmp_path / 'train', tmp_path / 'val'])
-    data, report = look(tmp_path / 'out', colours=tmp_path / 'class_dict.csv', **folders)
-    assert report.faults == [] and data is not None and data.classes == NAMES
+    data, report = look(tmp_path / 'out', color_map=tmp_path / 'class_dict.csv', **folders)
+    assert report.errors == [] and data is not None and data.classes == NAMES
     assert_equal(loaded(data), SPLITS)
     assert (tmp_path / 'out/conversion.json').is_file()
 
 
 def test_polygons_of_the_test_part_are_left(tmp_path: Path) -> None:
     write_labelme(tmp_path, {'train': ONE['.'], 'test': draw_samples('t')})
-    data, report = look(tmp_path / 'out', tmp_path, split=0.4)
-    assert report.faults == [] and data is not None and data.num_images == (3, 2)
-    assert_said(report.remarks, 'test is left for tests')
+    data, report = look(tmp_path / 'out', tmp_path, val_fraction=0.4)
+    assert report.errors == [] and data is not None and data.num_images == (3, 2)
+    assert_said(report.warnings, 'test is left for tests')
 
 
 def test_two_paths(tmp_path: Path) -> None:
@@ -596,5 +596,5 @@ def test_two_paths(tmp_path: Path) -> None:
     for split, samples in SPLITS.items():
         write_folders(tmp_path / split, {'.': samples}, 'images', 'masks')
     data, report = look(tmp_path / 'out', tmp_path / 'train', tmp_path / 'val')
-    assert report.faults == [] and data is not None
+    assert report.errors == [] and data is not None
     assert_equal(loaded(data), SPLITS)

@@ -37,7 +37,7 @@ def test_boxes_where_some_have_masks(recipe: str, instances: list, tmp_path: Pat
                                      capsys: pytest.CaptureFixture[str]) -> None:
     change(instances[1], 'annotations', 0, segmentation=None)
     out = tmp_path / 'own.py'
-    run_tool('create_config', leaf('mask_rcnn', recipe), *instances, '--boxes', '--out', out)
+    run_tool('create_config', leaf('mask_rcnn', recipe), *instances, '--boxes-only', '--out', out)
     assert 'repaired' not in capsys.readouterr().out
     cfg = Config.fromfile(out)
     assert cfg.model.type == 'FasterRCNN'

@@ -17,7 +17,7 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from colonnade.datasets.validation.image_files import image_size, labels_of
+from colonnade.datasets.validation.image_files import read_image_size, read_label_values
 
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'TIFF', 'BMP', 'JPEG2000', 'MPO')
 NOISE = np.random.default_rng(0).integers(0, 256, (20, 30), dtype=np.uint8)
@@ -52,7 +52,7 @@ def test_sizes_are_those_that_opencv_decodes(kind: str, orientation: int, tmp_pa
     file = tmp_path / 'image'
     file.write_bytes(saved(kind, orientation))
     height, width, _ = cv2.imdecode(np.frombuffer(file.read_bytes(), np.uint8), 1).shape
-    assert image_size(file) == (width, height)
+    assert read_image_size(file) == (width, height)
 
 
 @pytest.mark.filterwarnings('ignore:Corrupt EXIF')
@@ -66,7 +66,7 @@ def test_exif_data_behind_the_pixels_and_damaged_ones(tmp_path: Path) -> None:
     for content in (png, jpeg.getvalue()):
         file.write_bytes(content)
         height, width, _ = cv2.imdecode(np.frombuffer(content, np.uint8), 1).shape
-        assert image_size(file) == (width, height)
+        assert read_image_size(file) == (width, height)
 
 
 @pytest.mark.parametrize('kind', ['GIF', 'AVIF'])
@@ -76,7 +76,7 @@ def test_formats_that_opencv_does_not_decode(kind: str, tmp_path: Path) -> None:
     if cv2.imread(str(file)) is not None:
         pytest.skip(f'this OpenCV decodes {kind}')
     with pytest.raises(OSError, match=f'OpenCV, which loads images, does not decode {kind}'):
-        image_size(file)
+        read_image_size(file)
 
 
 @pytest.mark.filterwarnings('error')
@@ -111,7 +111,7 @@ def test_an_image_above_opencvs_limit(tmp_path: Path) -> None:
     header = struct.pack('>IIBBBBB', 2**16, 2**15, 1, 0, 0, 0, 0)
     file.write_bytes(b'\x89PNG\r\n\x1a\n' + png_chunk(b'IHDR', header) + png_chunk(b'IDAT'))
     with pytest.raises(OSError, match='OpenCV decodes 1073741824'):
-        image_size(file)
+        read_image_size(file)
 
 
 @pytest.mark.parametrize('mode, pixel, expected', [
@@ -138,16 +138,16 @@ def test_label_maps_of_all_modes(mode: str, pixel: object, expected: set[int] | 
     image.save(file)
     if isinstance(expected, str):
         with pytest.raises(ValueError, match=expected):
-            labels_of(file, (6, 4))
+            read_label_values(file, (6, 4))
     else:
-        assert labels_of(file, (6, 4)) == expected
+        assert read_label_values(file, (6, 4)) == expected
 
 
 def test_animated_label_maps_are_their_first_image(tmp_path: Path) -> None:
     """As mmseg loads them."""
     frames = [Image.new('L', (6, 4), label) for label in (1, 2)]
     frames[0].save(tmp_path / 'a.png', save_all=True, append_images=frames[1:])
-    assert labels_of(tmp_path / 'a.png', (6, 4)) == {1}
+    assert read_label_values(tmp_path / 'a.png', (6, 4)) == {1}
 
 
 def test_jpegs_are_no_label_maps(tmp_path: Path, run_tool: Callable,
@@ -174,7 +174,7 @@ def test_damaged_files_are_faults(kind: str, at: int, content: bytes, end: int,
     damaged[at:at + len(content)] = content
     path = tmp_path / 'image'
     path.write_bytes(damaged[:len(damaged) * end // 400 + 1])
-    for read in (image_size, lambda path: labels_of(path, (30, 20))):
+    for read in (read_image_size, lambda path: read_label_values(path, (30, 20))):
         try:
             assert read(path)
         except (OSError, ValueError) as error:

@@ -14,7 +14,7 @@ from helpers.drawn_data import (CLASSES, HEIGHT, WIDTH, assert_said, change, coc
 from mmengine.config import Config
 
 from colonnade.datasets.options import DataOptions
-from colonnade.datasets.validation.coco_files import Usage, check_headers, check_instances
+from colonnade.datasets.validation.coco_files import Usage, check_instances, make_header_check
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.recipes.custom_data.config_creation import look_at_data
 from colonnade.tools.command_line import parse_options
@@ -36,7 +36,7 @@ def report_of(annotation: dict[str, Any], folder: Path, evaluated: bool = False)
         Path('a.json'),
         content,
         report,
-        look=check_headers(folder),
+        check_images=make_header_check(folder),
         usage=Usage(evaluated=evaluated))
     return report
 
@@ -107,9 +107,9 @@ def repaired(instances: list, *options: str) -> tuple[list[dict], list[str]]:
     args = parse_options(parser, DataOptions, words=[*map(str, instances), *options])
     args.out, report = instances[1].parent / 'own.py', Report()
     data = look_at_data(args, report, masks=True, filter_cfg={}, kind='instances')
-    assert data is not None and not report.faults
+    assert data is not None and not report.errors
     files = [data.root / dataset['ann_file'] for dataset in data.datasets]
-    return [json.loads(file.read_text()) for file in files], report.remarks
+    return [json.loads(file.read_text()) for file in files], report.warnings
 
 
 @pytest.mark.parametrize('split', [1, 2])
@@ -137,7 +137,7 @@ def repaired(instances: list, *options: str) -> tuple[list[dict], list[str]]:
     ('annotations', dict(segmentation=[POLYGON, [1, 2, 3, 4]]), dict(segmentation=[POLYGON]),
      'polygons of fewer than three points: removed'),
     ('annotations', dict(segmentation=[]), dict(segmentation=[[4, 4, 20, 4, 20, 16, 4, 16]]),
-     'the corners of their box are the mask (--boxes trains boxes alone)'),
+     'the corners of their box are the mask (--boxes-only trains boxes alone)'),
 ])
 def test_what_is_repaired(split: int, kind: str, values: dict, expected: dict, says: str,
                           instances: list) -> None:
@@ -263,7 +263,7 @@ def test_repaired_files_are_made_again(instances: list, run_tool: Callable, tmp_
     change(instances[1], 'annotations', 2, bbox=[5, 5, 9, 9])
     with pytest.raises(SystemExit):
         run_tool('check_dataset', tmp_path / 'own.py')
-    run_tool('check_dataset', tmp_path / 'own.py', '--convert-again')
+    run_tool('check_dataset', tmp_path / 'own.py', '--reconvert')
     content = json.loads((tmp_path / 'own_data/train.json').read_text())
     assert [image['file_name'] for image in content['images']] == ['2.jpg']
     assert content['annotations'][0]['bbox'] == [5, 5, 9, 9]
@@ -288,14 +288,14 @@ def test_what_mmdet_passes_over(values: dict, says: str, tmp_path: Path) -> None
     for number in (1, 2):
         draw_image(tmp_path / f'{number}.jpg')
     report = report_of(values, tmp_path)
-    assert_said(report.remarks, says)
-    assert not report.faults
+    assert_said(report.warnings, says)
+    assert not report.errors
 
 
 def test_an_id_that_the_evaluation_takes_for_none(tmp_path: Path) -> None:
     assert 'must not be 0' not in str(report_of(dict(id=0), tmp_path).faults)
     report = report_of(dict(id=0), tmp_path, evaluated=True)
-    assert_said(report.faults, 'annotation 0: ids must not be 0')
+    assert_said(report.errors, 'annotation 0: ids must not be 0')
 
 
 @pytest.mark.parametrize('polygon', [[5, 5], [5, 5, 9, 9], [1, 1, 9, 1, 9, 9, 3], []])
@@ -303,7 +303,7 @@ def test_polygons_that_the_evaluation_cannot_read(polygon: list[int], tmp_path: 
     """mmdet leaves them out of training; pycocotools stops, or takes four numbers for a box."""
     for mask in ([polygon], [POLYGON, polygon]):
         report = report_of(dict(segmentation=mask), tmp_path, evaluated=True)
-        assert_said(report.faults, 'segmentation has')
+        assert_said(report.errors, 'segmentation has')
 
 
 @pytest.mark.parametrize('content, says', [

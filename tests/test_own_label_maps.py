@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from mmseg.datasets import BaseSegDataset
 
-from colonnade.datasets.custom.label_map_datasets import interpret_labels
+from colonnade.datasets.custom.label_maps import interpret_labels
 
 
 @pytest.mark.parametrize('values, names, zero, classes, reduced', [
@@ -42,8 +42,8 @@ def test_what_label_0_is_taken_for(tmp_path: Path, run_tool: Callable,
     run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--out', tmp_path / 'a.py')
     printed = capsys.readouterr().out
     assert "remark: label 0 is taken for 'road', label 1 for 'sky' and so on. If label 0 stands " \
-        'for unlabelled pixels, say --zero unlabelled, with 2 names or more' in printed
-    run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--zero', 'class', '--out',
+        'for unlabelled pixels, say --label-zero ignore, with 2 names or more' in printed
+    run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--label-zero', 'class', '--out',
              tmp_path / 'b.py')
     assert 'remark' not in capsys.readouterr().out
 
@@ -51,12 +51,12 @@ def test_what_label_0_is_taken_for(tmp_path: Path, run_tool: Callable,
 @pytest.mark.parametrize('labels, options, says', [
     ((255, ), [], 'every pixel of every label map is 255, which mmseg ignores'),
     ((0, 255), [], '--classes with one name takes 0 for the background and 255 for that class'),
-    ((0, 255), ['--classes', 'a', '--zero', 'class'], 'the labels are 0 and 255 alone, and mmseg'),
+    ((0, 255), ['--classes', 'a', '--label-zero', 'class'], 'the labels are 0 and 255 alone, and mmseg'),
     ((1, 255), ['--classes', 'a', 'b'
                 ], 'Where 255 is a class, save it as another label, such as 1'),
     ((0, 1, 2, 3), ['--classes', 'background', 'person', 'chair'], "if it is a class, such as "
      "'background', a name is missing: pass 4"),
-    ((0, 1, 2), ['--classes', 'sky', 'road'], 'pass --zero unlabelled; if it is a class'),
+    ((0, 1, 2), ['--classes', 'sky', 'road'], 'pass --label-zero ignore; if it is a class'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels of 255'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabelled, say --ignore-255'),
     ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2, from label 0'),
@@ -261,7 +261,7 @@ def test_images_and_label_maps_that_are_swapped(tmp_path: Path, run_tool: Callab
 def test_labels_without_names(tmp_path: Path, run_tool: Callable,
                               capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, labels=(0, 1, 3))
-    run_tool('create_config', leaf('sem_fpn'), *arguments, '--zero', 'unlabelled', '--out',
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--label-zero', 'ignore', '--out',
              tmp_path / 'own.py')
     printed = capsys.readouterr().out
     assert 'remark: nothing names the 3 classes, which are counted up to the highest label that ' \

@@ -17,7 +17,7 @@ from mmdet.datasets import CocoDataset
 from pycocotools import mask as coco_masks
 
 from colonnade.datasets.custom.instance_datasets import describe_instances
-from colonnade.datasets.validation.segmentations import decoded_counts, segmentation_fault
+from colonnade.datasets.validation.segmentations import decode_counts, find_segmentation_error
 from colonnade.datasets.validation.validation_report import Report
 
 
@@ -28,7 +28,7 @@ def test_compressed_run_lengths_are_pycocotools() -> None:
         if density < 0.01:
             mask[:, 200:] = 1
         encoded = coco_masks.encode(mask)
-        counts = list(decoded_counts(encoded['counts'].decode()))
+        counts = list(decode_counts(encoded['counts'].decode()))
         assert sum(counts) == mask.size
         assert sum(counts[1::2]) == mask.sum()
         back = coco_masks.frPyObjects(dict(size=[300, 400], counts=counts), 300, 400)
@@ -83,10 +83,10 @@ def reported(content: dict, folder: Path) -> list[str]:
     filter_cfg = dict(filter_empty_gt=True, min_size=16)
     data = describe_instances(
         files, [folder] * 2, None, masks=True, filter_cfg=filter_cfg, report=report)
-    assert data is not None or report.faults
-    if not report.faults:
+    assert data is not None or report.errors
+    if not report.errors:
         assert_mmdet_and_pycocotools_read(files[1], data.classes)
-    return report.faults
+    return report.errors
 
 
 def assert_mmdet_and_pycocotools_read(file: Path, classes: tuple[str, ...]) -> None:
@@ -144,8 +144,8 @@ def test_accepted_run_lengths_decode(bits: list[bool], at: int, character: str) 
     """What is not refused, pycocotools decodes to a mask of the image's size."""
     encoded = coco_masks.encode(np.array(bits, np.uint8, order='F').reshape(4, 6, order='F'))
     counts = encoded['counts'].decode()
-    assert segmentation_fault(dict(size=[4, 6], counts=counts), [4, 6], evaluated=True) is None
+    assert find_segmentation_error(dict(size=[4, 6], counts=counts), [4, 6], evaluated=True) is None
     counts = counts[:at] + character + counts[at + 1:]
-    if segmentation_fault(dict(size=[4, 6], counts=counts), [4, 6], evaluated=True) is None:
-        runs = list(decoded_counts(counts))
+    if find_segmentation_error(dict(size=[4, 6], counts=counts), [4, 6], evaluated=True) is None:
+        runs = list(decode_counts(counts))
         assert coco_masks.decode(dict(size=[4, 6], counts=counts)).sum() == sum(runs[1::2])

@@ -14,7 +14,7 @@ from conftest import ROOMS, ROOT, config
 from mmengine.config import Config
 
 from colonnade.datasets.validation.coco_files import Usage, check_instances
-from colonnade.datasets.validation.fast_checks import are_sound
+from colonnade.datasets.validation.fast_checks import are_annotations_valid
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.recipes.config_report import examine
 from colonnade.settings.checks import all_checks
@@ -140,7 +140,7 @@ def test_the_fast_path_skips_no_rule(index: int, key: str, value: Any, usage: Us
         del content['annotations'][index][key]
         same_without(content, usage)
     else:
-        assert are_sound(content, usage)
+        assert are_annotations_valid(content, usage)
 
 
 @pytest.mark.parametrize('change', [
@@ -161,7 +161,7 @@ def test_nor_where_images_or_categories_are_wrong(change: Callable) -> None:
 
 def same_without(content: dict[str, list], usage: Usage) -> None:
     """Ask all rules, and then only those that the fast path leaves to be asked."""
-    if not are_sound(content, usage):
+    if not are_annotations_valid(content, usage):
         return
     found = []
     for asked in (content, dict(content, annotations=[])):

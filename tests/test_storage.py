@@ -24,8 +24,7 @@ from mmengine.registry import DATASETS
 from colonnade.common.errors import UserError
 from colonnade.common.storage import FsspecBackend, exists, local_copy
 from colonnade.common.storage.shard_index import ShardIndex
-from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
-from colonnade.datasets.shards.shard_verification import verify_shards
+from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards, verify_shards
 from colonnade.datasets.shards.shard_writer import ShardWriter
 from colonnade.engine.work_dir.metrics_table import MetricsTable
 from colonnade.settings.dataset_paths import check_dataset, find_datasets, redirect_data_root

@@ -18,9 +18,9 @@ from mmengine.dataset import Compose
 from PIL import Image
 from torch.utils.data import ChainDataset, Dataset
 
-from colonnade.datasets.path_checks import image_paths
-from colonnade.datasets.training_checks import shared_images, takes_polygons_alone
-from colonnade.datasets.validation.label_map_files import label_problems
+from colonnade.datasets.path_checks import iter_image_paths
+from colonnade.datasets.training_checks import find_shared_images, loads_only_polygons
+from colonnade.datasets.validation.label_map_files import find_unknown_labels
 from colonnade.datasets.validation.preflight import run_preflight_checks
 from colonnade.settings.checks.all_checks import check_config, findings
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -98,14 +98,14 @@ def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     cfg.train_dataloader.dataset.reduce_zero_label = reduce
-    found = findings(cfg, ('train_dataloader', ), [label_problems])
+    found = findings(cfg, ('train_dataloader', ), [find_unknown_labels])
     assert re.search(rf'train_dataloader.dataset: {path.parent}/\S+ {says}', str(found[0]))
     with pytest.raises(ValueError, match=says):
         run_preflight_checks(cfg, skip=False)
     check_config(cfg, ('val_dataloader', ))
     if reduce:
         cfg.model.decode_head.ignore_index = 8
-        assert not errors_of(findings(cfg, ('train_dataloader', ), [label_problems]))
+        assert not errors_of(findings(cfg, ('train_dataloader', ), [find_unknown_labels]))
 
 
 def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
@@ -155,8 +155,8 @@ class OwnLoader(LoadAnnotations):
       dict(type=LoadAnnotations, with_mask=True, poly2mask=False)], False),
 ])
 def test_what_loads_polygons_alone(steps: list[dict[str, Any]], expected: bool) -> None:
-    assert takes_polygons_alone(steps) == expected
-    assert takes_polygons_alone(Compose(steps).transforms) == expected
+    assert loads_only_polygons(steps) == expected
+    assert loads_only_polygons(Compose(steps).transforms) == expected
 
 
 OWN_FILES = """
@@ -217,14 +217,14 @@ def test_images_of_both_sets_are_warned_of(data: Path, train: Callable, tmp_path
 
 def test_validation_on_what_is_trained_on(tmp_path: Path) -> None:
     paths = [f'{tmp_path}/{number}.jpg' for number in range(9)]  # not even opened
-    assert shared_images(paths, paths) == paths
+    assert find_shared_images(paths, paths) == paths
 
 
 def test_names_alone_are_no_images_of_both_sets(tmp_path: Path) -> None:
     for name, content in (('a', b'1234'), ('b', b'1235'), ('c', b'12')):
         (tmp_path / name).mkdir()
         (tmp_path / name / '1.jpg').write_bytes(content)
-    assert shared_images([f'{tmp_path}/a/1.jpg', 's3://x/1.jpg'],
+    assert find_shared_images([f'{tmp_path}/a/1.jpg', 's3://x/1.jpg'],
                          [f'{tmp_path}/b/1.jpg', f'{tmp_path}/c/1.jpg']) == []
 
 
@@ -234,12 +234,12 @@ def test_frames_of_many_clips_are_soon_compared(tmp_path: Path) -> None:
         (tmp_path / f'{number}/1.jpg').write_bytes(b'x' * (number % 1999))  # two are the same
     paths = [f'{tmp_path}/{number}/1.jpg' for number in range(2000)]
     started = time.process_time()
-    assert shared_images(paths[:1000], paths[1000:]) == [paths[1999]]
+    assert find_shared_images(paths[:1000], paths[1000:]) == [paths[1999]]
     assert time.process_time() - started < 1  # each with each: a million comparisons
 
 
 def test_data_sets_of_torch_say_no_images() -> None:
-    assert list(image_paths([Dataset(), ChainDataset([])])) == []
+    assert list(iter_image_paths([Dataset(), ChainDataset([])])) == []
 
 
 def test_configs_of_data_sets_with_other_classes_stay() -> None:

@@ -21,10 +21,10 @@ from mmengine.registry import DATASETS
 from PIL import Image
 
 from colonnade.common.console_logging import Printable, WithoutStart
-from colonnade.datasets.bad_samples import SampleError, name_samples, of_storage
-from colonnade.datasets.validation.image_files import reading_fault
-from colonnade.datasets.validation.label_map_files import label_map_fault
-from colonnade.datasets.validation.listed_files import Depth
+from colonnade.datasets.bad_samples import SampleError, handle_bad_samples, is_storage_error
+from colonnade.datasets.validation.image_files import describe_read_error
+from colonnade.datasets.validation.label_map_files import check_label_map
+from colonnade.datasets.validation.listed_files import CheckLevel
 from colonnade.datasets.validation.preflight import BadDataError, run_preflight_checks
 from colonnade.datasets.validation.sources import Source, check_source, find_sources
 from colonnade.engine.runner.hooks import QuietFilter
@@ -290,17 +290,17 @@ def test_a_second_start_reads_nothing(data: Path, cache: Path,
     """Until something changes. A damaged cache is made anew, and none at all is no error."""
     read: list[str] = []
 
-    def look(cfg: Config, source: Source, depth: Depth) -> None:
+    def look(cfg: Config, source: Source, depth: CheckLevel) -> None:
         read.append(source.name)
         check_source(cfg, source, depth)
 
     def look_at_labels(*arguments: Any) -> Any:
         labels.append(arguments[0])
-        return label_map_fault(*arguments)
+        return check_label_map(*arguments)
 
     labels: list[Any] = []
     for module in ('label_map_files', 'listed_files'):
-        monkeypatch.setattr(f'colonnade.datasets.validation.{module}.label_map_fault',
+        monkeypatch.setattr(f'colonnade.datasets.validation.{module}.check_label_map',
                             look_at_labels)
     monkeypatch.setattr('colonnade.datasets.validation.preflight.check_source', look)
     cfg = read_config(config('sem_fpn'))
@@ -337,8 +337,8 @@ def test_what_stops_training_is_looked_at_again(data: Path,
     cfg = read_config(config('mask_rcnn'))
     redirect_data_root(cfg, data / 'coco')
     with monkeypatch.context() as patch:
-        patch.setattr('colonnade.datasets.validation.listed_files.header_fault',
-                      lambda path, *_, **__: reading_fault(path, OSError(5, 'no answer')))
+        patch.setattr('colonnade.datasets.validation.listed_files.check_header',
+                      lambda path, *_, **__: describe_read_error(path, OSError(5, 'no answer')))
         with pytest.raises(BadDataError, match='cannot be read: no answer'):
             run_preflight_checks(cfg, skip=False)
     run_preflight_checks(cfg, skip=False)
@@ -380,7 +380,7 @@ def test_images_that_no_colours_are_made_of(step: dict[str, Any], stops: bool, d
     cfg.train_dataloader.dataset.pipeline[0] = step
     for whole in (False, True):
         source, = find_sources(cfg, ('train', ))
-        check_source(cfg, source, Depth(whole))
+        check_source(cfg, source, CheckLevel(whole))
         assert source.report.number('sample') == stops * len(images_of(data, 'coco'))
 
 
@@ -395,7 +395,7 @@ def test_pycocotools_needs_iscrowd(kind: str, stops: bool, data: Path) -> None:
     del content['annotations'][0]['iscrowd']
     file.write_text(json.dumps(content))
     source, = find_sources(cfg, ('val', ))
-    check_source(cfg, source, Depth())
+    check_source(cfg, source, CheckLevel())
     assert dict(source.report.counts) == {
         ('no-iscrowd', 'loading' if stops else 'meaning'): 1,
         ('skipped-check', 'none'): 1,
@@ -461,12 +461,12 @@ def test_label_maps_that_are_not_of_their_images(damage: Callable, says: str, da
         settings.data_prefix = cfg.train_dataloader.dataset.data_prefix
         dataset = DATASETS.build(settings)
         steps = [*dataset.pipeline.transforms]
-        name_samples(dataset, None, 'as is said')
+        handle_bad_samples(dataset, None, 'as is said')
         assert dataset.pipeline.transforms == steps  # so that indices are the config's
         assert dataset[1]
         with pytest.raises(SampleError, match=f'{re.escape(says)}$'):
             dataset[2]
-    name_samples(dataset := DATASETS.build(settings), tmp_path / 'skipped.jsonl')
+    handle_bad_samples(dataset := DATASETS.build(settings), tmp_path / 'skipped.jsonl')
     assert dataset[2]['data_samples'].img_path == dataset[3]['data_samples'].img_path
 
 
@@ -485,7 +485,7 @@ def test_the_next_sample_takes_the_place(data: Path, tmp_path: Path) -> None:
             return idx
 
     numbers = Numbers(serialize_data=False)  # which would collect garbage
-    name_samples(numbers, tmp_path / 'skipped.jsonl')
+    handle_bad_samples(numbers, tmp_path / 'skipped.jsonl')
     assert [numbers[index] for index in range(5)] == [0, 3, 3, 3, 0]
     lines = [json.loads(line) for line in (tmp_path / 'skipped.jsonl').read_text().splitlines()]
     assert [line['index'] for line in lines] == [1, 2, 2, 4]
@@ -500,8 +500,8 @@ def test_the_next_sample_takes_the_place(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('number', [errno.EIO, errno.ESTALE, errno.ENETDOWN, errno.ETIMEDOUT])
 def test_a_disk_that_fails_is_no_bad_sample(number: int) -> None:
-    assert of_storage(OSError(number, 'no answer'))
-    assert not of_storage(OSError(errno.ENOENT, 'absent')) and not of_storage(ValueError())
+    assert is_storage_error(OSError(number, 'no answer'))
+    assert not is_storage_error(OSError(errno.ENOENT, 'absent')) and not is_storage_error(ValueError())
 
 
 def test_what_cannot_be_shown_is_written_out() -> None:

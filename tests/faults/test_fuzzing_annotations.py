@@ -22,8 +22,8 @@ from mmengine.registry import METRICS, DefaultScope
 from pycocotools import mask as coco_masks
 
 from colonnade.datasets.custom.instance_datasets import describe_instances
-from colonnade.datasets.validation.coco_files import (Usage, check_headers, check_instances,
-                                                      load_coco)
+from colonnade.datasets.validation.coco_files import (Usage, check_instances, load_coco,
+                                                      make_header_check)
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.reading import import_without_warnings
 
@@ -99,14 +99,14 @@ def test_annotations_to_train_with(content: bytes, images: Path) -> None:
     assert found is not None
     data, report = found
     assert all('changed.json' in fault or 'training' in fault or '.jpg' in fault
-               for fault in report.faults), report.faults  # yapf: disable
-    if report.num_faults or not data.masks:
+               for fault in report.errors), report.errors  # yapf: disable
+    if report.num_errors or not data.masks:
         event('faults')
         return
     assert data.classes == CLASSES
     loaded, quiet = load_coco(file, Report()), Report()
     assert loaded is not None
-    counted = check_instances(file, loaded, quiet, look=check_headers(images))
+    counted = check_instances(file, loaded, quiet, check_images=make_header_check(images))
     dataset = dataset_of(file, images)
     assert len(dataset) == data.num_images[0]
     used = dict.fromkeys(CLASSES, 0)
@@ -158,7 +158,7 @@ def test_annotations_to_evaluate_with(content: bytes, images: Path, metric: Call
     found = attempt(lambda: described(images / 'whole.json', file, images))
     assert found is not None
     data, report = found
-    if report.num_faults or not data.masks:
+    if report.num_errors or not data.masks:
         event('faults')
         return
     with redirect_stdout(StringIO()):
@@ -201,12 +201,12 @@ def test_other_forms(form: str, foreign: dict[str, Path], draw: st.DataObject) -
         if found is None:
             return
         written, report = found
-        assert all(form in fault for fault in report.faults), report.faults
+        assert all(form in fault for fault in report.errors), report.errors
         for part, content in zip(('train', 'val'), written, strict=False):
             (folder.parent / f'{part}.json').write_text(json.dumps(content))
             quiet = Report()
             check_instances(folder.parent / f'{part}.json', content, quiet,
-                            look=check_headers(folder), usage=Usage(masks=False))  # yapf: disable
+                            check_images=make_header_check(folder), usage=Usage(masks=False))  # yapf: disable
             wrong = [fault for fault in quiet.faults if 'there is no' not in fault]
             assert form == 'coco' or not wrong, wrong
     finally:

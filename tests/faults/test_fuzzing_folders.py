@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from mmengine.config import Config
 
 from colonnade.common.storage.shard_reader import ShardsBackend, open_shard, sharded
-from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
-from colonnade.datasets.shards.shard_verification import verify_shards
+from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards, verify_shards
 from colonnade.engine.training import set_resume
 from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.metrics_table import MetricsTable

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
-from colonnade.datasets.validation.image_files import image_size, labels_of
+from colonnade.datasets.validation.image_files import read_image_size, read_label_values
 from colonnade.inference.serving.uploads import Limits, UploadError, read_upload
 from colonnade.runtime.images import ImageError, num_frames, read_image
 
@@ -120,7 +120,7 @@ def test_sizes_of_images(image: tuple[str, bytes], folder: Path) -> None:
     suffix, content = image
     path = folder / f'changed.{suffix}'
     path.write_bytes(content)
-    size = attempt(lambda: image_size(path), OSError)
+    size = attempt(lambda: read_image_size(path), OSError)
     if size is None or size[0] * size[1] > 10**7:
         return
     try:
@@ -162,7 +162,7 @@ def test_label_maps(draw: st.DataObject, folder: Path) -> None:
     name = draw.draw(st.sampled_from(list(LABEL_FILES)))
     path = folder / f'labels.{name}'
     path.write_bytes(with_checksums(draw.draw(changed_bytes(LABEL_FILES[name]))))
-    labels = attempt(lambda: labels_of(path, (WIDTH, HEIGHT)))
+    labels = attempt(lambda: read_label_values(path, (WIDTH, HEIGHT)))
     if labels is None:
         return
     with limited():

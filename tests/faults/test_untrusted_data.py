@@ -20,7 +20,7 @@ from mmengine.config import Config
 
 from colonnade.common.storage import ShardsBackend
 from colonnade.common.storage.shard_index import read_manifest
-from colonnade.datasets.formats.instance_records import Reading
+from colonnade.datasets.formats.data_format import ReadContext
 from colonnade.datasets.formats.yolo_yaml import read_yaml
 from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
 from colonnade.datasets.validation.validation_report import Report
@@ -164,8 +164,8 @@ def test_yaml_that_would_run_code(tmp_path: Path) -> None:
     file.write_text('train: images\nnames: !!python/object/apply:pathlib.Path.touch\n'
                     f'- !!python/object/apply:pathlib.Path [{tmp_path}/made]\n')
     report = Report()
-    assert read_yaml(file, Reading(tmp_path, report)) == ([], {})
-    assert 'could not determine a constructor' in report.faults[0]
+    assert read_yaml(file, ReadContext(tmp_path, report)) == ([], {})
+    assert 'could not determine a constructor' in report.errors[0]
     assert not (tmp_path / 'made').exists()
 
 

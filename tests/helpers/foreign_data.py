@@ -197,6 +197,6 @@ def read(args: DataOptions) -> tuple[list[dict[str, Any]], Report]:
     """Both COCO files that a format gives, and what it says."""
     report = Report()
     with open_dataset(args, 'instances', report):
-        if report.num_faults:
+        if report.num_errors:
             return [], report
         return [json.loads(file.read_text()) for file in args.coco], report
