@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from conftest import NO_WORKERS, ROOT, SHORT, config
-from helpers import foreign_data
-from helpers.drawn_data import draw_instances, draw_label_maps, leaf
+from helpers import third_party_formats
+from helpers.synthetic_data import draw_instances, draw_label_maps, leaf
 
 from colonnade.__main__ import TOOLS
 from colonnade.__main__ import main as run_command
@@ -112,7 +112,7 @@ def data_of(name: str, folder: Path) -> list[object]:
         return draw_instances(folder)
     if name == 'label_maps':
         return draw_label_maps(folder)
-    foreign_data.WRITERS[name](foreign_data.drawn_parts(folder / 'drawn'), folder / 'set')
+    third_party_formats.WRITERS[name](third_party_formats.drawn_parts(folder / 'drawn'), folder / 'set')
     return ['--data', folder / 'set']
 
 

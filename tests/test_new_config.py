@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from conftest import ROOT, run_python
-from helpers.drawn_data import draw_instances, draw_label_maps, leaf, trained_and_tested
+from helpers.synthetic_data import draw_instances, draw_label_maps, leaf, trained_and_tested
 from mmengine.config import Config
 
 from colonnade.recipes.backbone_swap.swap import config_file

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import toy_backbone  # noqa: F401, registers it
-from helpers.drawn_data import draw_instances, draw_label_maps
+from helpers.synthetic_data import draw_instances, draw_label_maps
 
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels.without_memory import without_memory

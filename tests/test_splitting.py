@@ -32,7 +32,9 @@ def test_every_image_is_on_one_side(labels: dict, fraction: float, seed: int) ->
 @quickly
 def test_classes_of_two_images_are_on_both_sides(classes: list[str], fraction: float) -> None:
     labels = {str(i): {name} for i, name in enumerate(classes)}
-    sides = [{name for image in side for name in labels[image]} for side in split_dataset(labels, fraction)]
+    sides = [{name
+              for image in side
+              for name in labels[image]} for side in split_dataset(labels, fraction)]
     for name, count in Counter(classes).items():
         assert count == 1 or all(name in side for side in sides)
 
@@ -106,5 +108,5 @@ def test_fractions_that_are_none(fraction: float) -> None:
 
 
 def test_one_image_cannot_be_split() -> None:
-    with pytest.raises(ValueError, match='two images or more, got 1'):
+    with pytest.raises(ValueError, match='at least two images, got 1'):
         split_dataset({'a': {'x'}}, 0.5)

@@ -86,9 +86,9 @@ def test_classes_that_the_file_lacks_are_named(kind: str, key: str, data: Path) 
 
 
 @pytest.mark.parametrize('reduce, says', [
-    (True, 'has label 8, and the config has 4 classes .background, disc, square, triangle., which '
-     'are labels 0 to 3, after reduce_zero_label took 1 from each'),
-    (False, 'has label 4, and the config has 4 classes .*, which are labels 0 to 3'),
+    (True, 'has label 8, but the config has 4 classes .background, disc, square, triangle., which '
+     'are labels 0 to 3, after reduce_zero_label has subtracted 1'),
+    (False, 'has label 4, but the config has 4 classes .*, which are labels 0 to 3'),
 ])
 def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path) -> None:
     for path in sorted((data / 'ade/annotations/training').iterdir())[3:]:
@@ -113,7 +113,7 @@ def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
     path.write_bytes(path.read_bytes()[:30])
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
-    with pytest.raises(ValueError, match=f'{path} is cut off or damaged'):
+    with pytest.raises(ValueError, match=f'{path} is truncated or damaged'):
         run_preflight_checks(cfg, skip=False)
 
 
@@ -123,7 +123,7 @@ def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
     (dict(ignore=1), ['train_dataloader.dataset.filter_cfg=None'], r'\(\d+ to be ignored\)'),
     (dict(area=0), [], r'\(\d+ without area in the image\)'),
     ({}, ['train_dataloader.dataset.pipeline.1.poly2mask=False'
-          ], r'\(43 RLEs, and the pipeline says poly2mask=False\)'),
+          ], r'\(43 RLEs, though the pipeline has poly2mask=False\)'),
     ({}, ['train_dataloader.dataset.filter_cfg.min_size=65'
           ], '12 images are smaller than filter_cfg.min_size 65'),
 ])
@@ -212,7 +212,7 @@ def test_images_of_both_sets_are_warned_of(data: Path, train: Callable, tmp_path
     lines = [line for line in latest_log(tmp_path / 'run').splitlines() if 'trained on too' in line]
     assert len(lines) == 1 and 'WARNING' in lines[0]
     assert lines[0].endswith(f'are: {here / first.name}, {here / last.name}')
-    assert '2 of 5 images of validation are trained on too' in lines[0]
+    assert '2 of 5 validation images are also used for training' in lines[0]
 
 
 def test_validation_on_what_is_trained_on(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_names_alone_are_no_images_of_both_sets(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / '1.jpg').write_bytes(content)
     assert find_shared_images([f'{tmp_path}/a/1.jpg', 's3://x/1.jpg'],
-                         [f'{tmp_path}/b/1.jpg', f'{tmp_path}/c/1.jpg']) == []
+                              [f'{tmp_path}/b/1.jpg', f'{tmp_path}/c/1.jpg']) == []
 
 
 def test_frames_of_many_clips_are_soon_compared(tmp_path: Path) -> None:

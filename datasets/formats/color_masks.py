@@ -126,7 +126,7 @@ class ColorReader:
         for color, count in counts.most_common(5):
             distances = np.abs(np.array(self.table.all_colors) - np.array(color)).sum(axis=1)
             nearest = int(distances.argmin())
-            is_near = distances[nearest] <= NEAR
+            is_near = bool(distances[nearest] <= NEAR)
             is_any_near |= is_near
             texts.append(f'{color} of {count} pixels' + f' (near {names[nearest]!r})' * is_near)
         more = f' and {len(counts) - 5} more' if len(counts) > 5 else ''

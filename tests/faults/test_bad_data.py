@@ -125,12 +125,12 @@ def turn(path: Path) -> None:
 
 
 DAMAGES = [(Path.unlink, 'missing-file', 'there is no'), (empty, 'empty-file', '0 bytes'),
-           (cut, 'damaged-image', 'cut off or damaged: '),
-           (replace_by_text, 'not-an-image', 'its content is no image'),
+           (cut, 'damaged-image', 'truncated or damaged: '),
+           (replace_by_text, 'not-an-image', 'it is not an image'),
            (replace_by_folder, 'unreadable-file', 'Is a directory'),
-           (break_link, 'broken-link', 'is a link to /nowhere/a.jpg: there is none'),
-           (turn, 'other-size', '32 x 64 pixels, the file says 64 x 64'),
-           (cut_in_header, 'damaged-image', 'cut off or damaged: ')]  # yapf: disable
+           (break_link, 'broken-link', 'is a link to /nowhere/a.jpg, which does not exist'),
+           (turn, 'other-size', '32 x 64 pixels, but its annotations say 64 x 64'),
+           (cut_in_header, 'damaged-image', 'truncated or damaged: ')]  # yapf: disable
 
 
 def test_damaged_images_are_listed(check: Callable, data: Path) -> None:
@@ -198,11 +198,11 @@ def save_label(path: Path) -> None:
 
 def test_damaged_label_maps_are_listed(check: Callable, data: Path) -> None:
     damages = [(Path.unlink, 'no-label-map', 'has no label map'),
-               (save_rgb, 'wrong-label-map', 'a label map has one channel, this has 3'),
-               (turn, 'other-label-map', '32 x 64 pixels, the image 64 x 64'),
-               (save_16_bits, 'wrong-label-map', 'labels must be in 0 ... 255, got 700 to 700'),
-               (cut, 'damaged-image', 'cut off or damaged'), (empty, 'empty-file', '0 bytes'),
-               (save_label, 'unknown-label', 'has label 76, and the config has 4 classes')]
+               (save_rgb, 'wrong-label-map', 'a label map has one channel, but this one has 3'),
+               (turn, 'other-label-map', '32 x 64 pixels, but the image 64 x 64'),
+               (save_16_bits, 'wrong-label-map', 'labels must be 0 to 255, got 700 to 700'),
+               (cut, 'damaged-image', 'truncated or damaged'), (empty, 'empty-file', '0 bytes'),
+               (save_label, 'unknown-label', 'has label 76, but the config has 4 classes')]
     maps = sorted((data / 'ade/annotations/training').iterdir())
     for path, (damage, *_) in zip(maps, damages, strict=False):
         damage(path)
@@ -225,7 +225,7 @@ def test_images_of_segmenters_are_opened_before_training(data: Path) -> None:
     replace_by_text(path)
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
-    with pytest.raises(BadDataError, match=f'{path} cannot be read: its content is no image'):
+    with pytest.raises(BadDataError, match=f'{path} cannot be read: it is not an image'):
         run_preflight_checks(cfg, skip=False)
 
 
@@ -420,7 +420,7 @@ def test_a_sample_that_breaks_names_itself(workers: int, train: Callable, data: 
     path = images_of(data, 'ade')[3]
     assert says == (f'train: sample {path} with {data}/ade/annotations/training/{path.stem}.png '
                     '(index 3, BaseSegDataset) cannot be loaded: AssertionError: failed to load '
-                    f'image: {path}. colonnade check_dataset CONFIG lists all that break; '
+                    f'image: {path}. run colonnade check_dataset CONFIG to list all samples that fail; '
                     '--on-bad-data skip takes others in their place')  # yapf: disable
     assert 'Traceback' not in capfd.readouterr().err
 
@@ -448,8 +448,8 @@ def test_label_maps_of_another_size_are_skipped(train: Callable, data: Path) -> 
 
 
 @pytest.mark.parametrize('damage, says', [
-    (turn, 'loaded: the label map has 32 x 64 pixels, the image 64 x 64. as is said'),
-    (save_rgb, 'loaded: a label map has one channel, this has 3. as is said'),
+    (turn, 'loaded: the label map has 32 x 64 pixels, but the image 64 x 64. as is said'),
+    (save_rgb, 'loaded: a label map has one channel, but this one has 3. as is said'),
     (empty, '002.png is empty: 0 bytes. as is said'),
 ])
 def test_label_maps_that_are_not_of_their_images(damage: Callable, says: str, data: Path,
@@ -491,17 +491,19 @@ def test_the_next_sample_takes_the_place(data: Path, tmp_path: Path) -> None:
     assert [line['index'] for line in lines] == [1, 2, 2, 4]
     assert lines[0].items() >= dict(data='Numbers', file='1.jpg', id=1).items()
     numbers.broken = (0, 1, 2, 3, 4)
-    with pytest.raises(SampleError, match='5 samples in a row break; the first: sample 0'):
+    with pytest.raises(
+            SampleError, match='5 samples in a row cannot be loaded; the first: sample 0'):
         numbers[0]
     numbers.prepare_data.skipped = Path('/dev/full')  # type: ignore[attr-defined]
-    with pytest.raises(SampleError, match='5 samples in a row break'):
+    with pytest.raises(SampleError, match='5 samples in a row cannot be loaded'):
         numbers[0]
 
 
 @pytest.mark.parametrize('number', [errno.EIO, errno.ESTALE, errno.ENETDOWN, errno.ETIMEDOUT])
 def test_a_disk_that_fails_is_no_bad_sample(number: int) -> None:
     assert is_storage_error(OSError(number, 'no answer'))
-    assert not is_storage_error(OSError(errno.ENOENT, 'absent')) and not is_storage_error(ValueError())
+    assert not is_storage_error(OSError(errno.ENOENT, 'absent')) and not is_storage_error(
+        ValueError())
 
 
 def test_what_cannot_be_shown_is_written_out() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.drawn_data import CLASSES, HEIGHT, WIDTH, coco_content, draw_image
-from helpers.foreign_data import WRITERS, Parts, drawn_parts, options, read
 from helpers.fuzzing import attempt, changed_bytes, changed_json, changed_text, fuzz
+from helpers.synthetic_data import CLASSES, HEIGHT, WIDTH, coco_content, draw_image
+from helpers.third_party_formats import WRITERS, Parts, drawn_parts, options, read
 from hypothesis import event, given
 from hypothesis import strategies as st
 from mmdet.datasets import CocoDataset

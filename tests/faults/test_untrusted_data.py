@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import NO_VAL, NO_WORKERS, config, latest_log
-from helpers.drawn_data import change, draw_instances, draw_label_maps, leaf
 from helpers.packages import write_checkpoint
+from helpers.synthetic_data import change, draw_instances, draw_label_maps, leaf
 from markdown_it import MarkdownIt
 from mmengine.config import Config
 
@@ -258,7 +258,7 @@ def test_logs_hold_no_control_characters(tmp_path: Path, run_tool: Callable) -> 
     run_tool('train', *arguments, '--cfg-options', 'train_cfg.max_iters=1',
              'train_dataloader.batch_size=2', *NO_WORKERS)
     log = latest_log(tmp_path / 'run')
-    assert 'images of validation are trained on too' in log
+    assert 'validation images are also used for training' in log
     assert r'a\x1b[31mb.jpg' in log and '\x1b' not in log
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from helpers.drawn_data import (HEIGHT, WIDTH, assert_said, change, draw_instances, draw_label_maps,
-                                faults_of, leaf)
+from helpers.synthetic_data import (HEIGHT, WIDTH, assert_messages, change, draw_instances,
+                                    draw_label_maps, leaf, run_and_get_errors)
 from hypothesis import HealthCheck, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
@@ -98,8 +98,8 @@ def test_a_label_map_above_pillows_limit(tmp_path: Path, run_tool: Callable,
     """mmseg would not load it."""
     arguments = draw_label_maps(tmp_path)
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', WIDTH * HEIGHT // 3)
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(
         said, f'has {WIDTH} x {HEIGHT} pixels, and Pillow, with which mmseg loads it, '
         f'refuses more than {WIDTH * HEIGHT // 3 * 2}')
     with pytest.raises(Image.DecompressionBombError):
@@ -121,13 +121,13 @@ def test_an_image_above_opencvs_limit(tmp_path: Path) -> None:
     ('I;16', 5, {5}),
     ('I', 5, {5}),
     ('F', 2.0, {2}),
-    ('I;16', 300, 'labels must be in 0 ... 255, got 300'),
-    ('I', -1, 'labels must be in 0 ... 255, got -1'),
-    ('F', 2.5, 'labels must be whole numbers'),
-    ('F', float('nan'), 'labels must be in 0 ... 255, got nan'),
-    ('RGB', (1, 1, 1), 'a label map has one channel, this has 3'),
-    ('RGBA', (1, 1, 1, 1), 'a label map has one channel, this has 4'),
-    ('LA', (1, 1), 'a label map has one channel, this has 2'),
+    ('I;16', 300, 'labels must be 0 to 255, got 300'),
+    ('I', -1, 'labels must be 0 to 255, got -1'),
+    ('F', 2.5, 'labels must be integers'),
+    ('F', float('nan'), 'labels must be 0 to 255, got nan'),
+    ('RGB', (1, 1, 1), 'a label map has one channel, but this one has 3'),
+    ('RGBA', (1, 1, 1, 1), 'a label map has one channel, but this one has 4'),
+    ('LA', (1, 1), 'a label map has one channel, but this one has 2'),
 ])
 def test_label_maps_of_all_modes(mode: str, pixel: object, expected: set[int] | str,
                                  tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_animated_label_maps_are_their_first_image(tmp_path: Path) -> None:
 def test_jpegs_are_no_label_maps(tmp_path: Path, run_tool: Callable,
                                  capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, mask_name='{}.jpg')
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(said, 'is a JPEG, whose compression changes labels')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(said, 'is a JPEG, whose compression changes labels')
 
 
 @given(
@@ -193,5 +193,5 @@ def test_damaged_label_maps(damage: Callable[[bytes], bytes], tmp_path: Path, ru
     arguments = draw_label_maps(tmp_path)
     mask = tmp_path / 'masks/train/a.png'
     mask.write_bytes(damage(mask.read_bytes()))
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(said, f'{mask} cannot be used')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(said, f'{mask} cannot be used')

@@ -10,8 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from helpers.drawn_data import (HEIGHT, WIDTH, assert_said, draw_image, draw_label_maps, faults_of,
-                                leaf, trained_and_tested)
+from helpers.synthetic_data import (HEIGHT, WIDTH, assert_messages, draw_image, draw_label_maps,
+                                    leaf, run_and_get_errors, trained_and_tested)
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from mmseg.datasets import BaseSegDataset
@@ -51,7 +51,8 @@ def test_what_label_0_is_taken_for(tmp_path: Path, run_tool: Callable,
 @pytest.mark.parametrize('labels, options, says', [
     ((255, ), [], 'every pixel of every label map is 255, which mmseg ignores'),
     ((0, 255), [], '--classes with one name takes 0 for the background and 255 for that class'),
-    ((0, 255), ['--classes', 'a', '--label-zero', 'class'], 'the labels are 0 and 255 alone, and mmseg'),
+    ((0, 255), ['--classes', 'a', '--label-zero', 'class'
+                ], 'the labels are 0 and 255 alone, and mmseg'),
     ((1, 255), ['--classes', 'a', 'b'
                 ], 'Where 255 is a class, save it as another label, such as 1'),
     ((0, 1, 2, 3), ['--classes', 'background', 'person', 'chair'], "if it is a class, such as "
@@ -66,7 +67,8 @@ def test_labels_that_cannot_be_learnt(labels: tuple[int, ...], options: list[str
                                       tmp_path: Path, run_tool: Callable,
                                       capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, labels=labels)
-    assert_said(faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments, *options), says)
+    assert_messages(
+        run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments, *options), says)
 
 
 @pytest.mark.parametrize('labels, names, classes', [
@@ -109,7 +111,7 @@ def test_label_maps_that_cannot_be_used_are_skipped(tmp_path: Path, run_tool: Ca
     assert not (tmp_path / 'own_data/masks').exists()
     printed = capsys.readouterr().out
     assert '2 training and 6 validation images' in printed
-    assert f'skip: 1 samples are left out, the first: {images[0]} has no label map' in printed
+    assert f'skip: 1 samples are skipped, the first: {images[0]} has no label map' in printed
     assert f'skip: 3 samples are left out, the first: {images[1]} cannot be read' in printed
     dataset = Config.fromfile(out).train_dataloader.dataset
     assert dataset.ann_file == 'own_data/train.txt'
@@ -169,8 +171,8 @@ def test_every_fault_of_label_maps(tmp_path: Path, run_tool: Callable,
     cv2.imwrite(str(masks[3]), np.zeros((5, 6), np.uint8))
     cv2.imwrite(str(masks[4]), np.full((HEIGHT, WIDTH), 255, np.uint8))
     shutil.copy(images[5], images[5].with_suffix('.jpeg'))
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(
         said, f'{images[0]} has no label map {masks[0]}', f'{masks[1]} is not used',
         f'{images[2]} cannot be read',
         f'{masks[3]} cannot be used: the label map has 6 x 5 pixels, the image {WIDTH} x {HEIGHT}',
@@ -214,8 +216,8 @@ def test_one_image_without_its_label_map(tmp_path: Path, run_tool: Callable,
                                          capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, mask_name='{}_gt.png', num_images=4)
     (tmp_path / 'masks/train/a_gt.png').unlink()
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(said, 'images/train/a.jpg has no label map')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(said, 'images/train/a.jpg has no label map')
     assert len([line for line in said if line.startswith('fault')]) == 1
 
 
@@ -225,9 +227,9 @@ def test_several_label_maps_of_an_image(tmp_path: Path, run_tool: Callable,
     arguments = draw_label_maps(tmp_path, mask_name='{}_ids.png', num_images=3)
     for mask in [*(tmp_path / 'masks').rglob('*.png')]:
         shutil.copy(mask, mask.with_name(mask.name.replace('ids', 'colour')))
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(said, 'images have more than one label map each: say --suffixes .jpg _')
-    assert_said(said, '--suffixes .jpg _ids.png', '--suffixes .jpg _colour.png')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(said, 'images have more than one label map each: say --suffixes .jpg _')
+    assert_messages(said, '--suffixes .jpg _ids.png', '--suffixes .jpg _colour.png')
 
 
 @pytest.mark.parametrize('image_name, mask_name', [
@@ -251,9 +253,10 @@ def test_images_and_label_maps_that_are_swapped(tmp_path: Path, run_tool: Callab
     """One fault, not two for each image."""
     arguments = draw_label_maps(tmp_path, num_images=6)
     swap = {'--masks': '--images', '--images': '--masks'}
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *[swap.get(a, a) for a in arguments])
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'),
+                              *[swap.get(a, a) for a in arguments])
     assert len(said) == 1
-    assert_said(
+    assert_messages(
         said, f'{tmp_path / "images/train"} has JPEGs alone, which cannot be label maps, '
         f'and {tmp_path / "masks/train"} has none: they look swapped')
 
@@ -276,9 +279,9 @@ def test_names_that_have_nothing_in_common(tmp_path: Path, run_tool: Callable,
     for folder in (tmp_path / 'masks').iterdir():
         for number, mask in enumerate(sorted(folder.iterdir())):
             mask.rename(folder / f'{number}.png')
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
     assert len(said) == 1
-    assert_said(
+    assert_messages(
         said, 'none of 12 images', 'images are named a.jpg, b.jpg, c.jpg and 3 more; label '
         'maps 0.png, 1.png, 2.png and 3 more', '--suffixes IMAGE MASK says how both end')
 
@@ -291,11 +294,11 @@ def test_images_and_label_maps_in_one_folder(tmp_path: Path, run_tool: Callable,
             mask.rename(tmp_path / 'images' / split / mask.name)
     folders = [tmp_path / 'images/train', tmp_path / 'images/val']
     arguments = ['--masks', *folders, '--images', *folders]
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(said, 'holds images and label maps: say with --suffixes')
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments, '--suffixes', '.png',
-                     '_labels.png')
-    assert_said(said, 'mmseg would take label maps *_labels.png for images *.png')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(said, 'holds images and label maps: say with --suffixes')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments, '--suffixes', '.png',
+                              '_labels.png')
+    assert_messages(said, 'mmseg would take label maps *_labels.png for images *.png')
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '_labels.png',
              '--out', tmp_path / 'own.py')
     dataset = Config.fromfile(tmp_path / 'own.py').train_dataloader.dataset
@@ -330,12 +333,14 @@ def test_folders_without_files_and_links_in_circles(tmp_path: Path, run_tool: Ca
                                                     capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path)
     (tmp_path / 'images/train/again').symlink_to(tmp_path / 'images')
-    assert_said(faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments), 'a link leads to')
+    assert_messages(
+        run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments), 'a link leads to')
     os.unlink(tmp_path / 'images/train/again')
     (tmp_path / 'empty').mkdir()
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images',
-                     tmp_path / 'empty', tmp_path / 'empty')
-    assert_said(said, f'{tmp_path / "empty"}: there are no images in it')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images',
+                              tmp_path / 'empty', tmp_path / 'empty')
+    assert_messages(said, f'{tmp_path / "empty"}: there are no images in it')
     file = tmp_path / 'masks/train/a.png'
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images', file, file)
-    assert_said(said, f'{file} is a file')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images', file,
+                              file)
+    assert_messages(said, f'{file} is a file')

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.drawn_data import change, draw_instances, leaf, remove, trained_and_tested
+from helpers.synthetic_data import change, draw_instances, leaf, remove, trained_and_tested
 from mmengine.config import Config
 
 

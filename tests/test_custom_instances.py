@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from helpers.drawn_data import (CLASSES, HEIGHT, WIDTH, assert_said, change, coco_content,
-                                draw_image, draw_instances, faults_of, leaf, remove)
+from helpers.synthetic_data import (CLASSES, HEIGHT, WIDTH, assert_messages, change, coco_content,
+                                    draw_image, draw_instances, leaf, remove, run_and_get_errors)
 from mmengine.config import Config
 
 from colonnade.datasets.options import DataOptions
@@ -53,7 +53,7 @@ def report_of(annotation: dict[str, Any], folder: Path, evaluated: bool = False)
     ('categories', dict(id=1), 'category 1 stands there more than once'),
     ('categories', dict(name='square'), "more than one is named 'square'"),
     ('categories', dict(name='ring'), 'must have the same categories in the same order'),
-    ('annotations', dict(category_id=9), 'annotation 2: there is no category 9'),
+    ('annotations', dict(category_id=9), 'annotation 2: category 9'),
     ('annotations', dict(bbox=[1, 2, 3],
                          segmentation=[]), 'bbox must be [left, top, width, height'),
     ('annotations', dict(bbox=None, segmentation=[[1, 2, None]]), 'bbox must be [left'),
@@ -77,7 +77,7 @@ def report_of(annotation: dict[str, Any], folder: Path, evaluated: bool = False)
 def test_what_cannot_be_used(kind: str, values: dict, says: str, instances: list,
                              run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     change(instances[1], kind, 0, **values)
-    assert_said(faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances), says)
+    assert_messages(run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *instances), says)
 
 
 def test_one_fault_brings_no_others(instances: list, run_tool: Callable,
@@ -86,8 +86,8 @@ def test_one_fault_brings_no_others(instances: list, run_tool: Callable,
     content = json.loads(instances[1].read_text())
     content['categories'].append(7)
     instances[1].write_text(json.dumps(content))
-    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances)
-    assert_said(said, 'categories[2] must have id, name, got 7')
+    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *instances)
+    assert_messages(said, 'categories[2] must have id, name, got 7')
     assert len([line for line in said if line.startswith('fault')]) == 1
     for kind, values in (('images', dict(file_name='no.jpg',
                                          width=None)), ('categories', dict(name=None)),
@@ -97,7 +97,7 @@ def test_one_fault_brings_no_others(instances: list, run_tool: Callable,
         content = json.loads(instances[1].read_text())
         content['images'] = content['images'][:1]
         instances[1].write_text(json.dumps(content))
-        said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances)
+        said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *instances)
         assert len([line for line in said if line.startswith('fault')]) == 1, said
 
 
@@ -137,7 +137,7 @@ def repaired(instances: list, *options: str) -> tuple[list[dict], list[str]]:
     ('annotations', dict(segmentation=[POLYGON, [1, 2, 3, 4]]), dict(segmentation=[POLYGON]),
      'polygons of fewer than three points: removed'),
     ('annotations', dict(segmentation=[]), dict(segmentation=[[4, 4, 20, 4, 20, 16, 4, 16]]),
-     'the corners of their box are the mask (--boxes-only trains boxes alone)'),
+     'the corners of the box used as mask (pass --boxes-only to ignore masks)'),
 ])
 def test_what_is_repaired(split: int, kind: str, values: dict, expected: dict, says: str,
                           instances: list) -> None:
@@ -205,8 +205,8 @@ def test_a_file_of_other_images_is_refused(instances: list, run_tool: Callable,
     for annotation in content['annotations'][1:]:
         annotation['image_id'] += 1000
     instances[1].write_text(json.dumps(content))
-    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances)
-    assert_said(said, '3 of 4 annotations are of images that the file does not have')
+    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *instances)
+    assert_messages(said, '3 of 4 annotations are of images that the file does not have')
 
 
 @pytest.mark.parametrize('names', [['square', 'disc'], ['square'], ['disc', 'square', 'ring']])
@@ -234,12 +234,13 @@ def test_samples_that_cannot_be_repaired_are_skipped(instances: list, run_tool: 
     (arguments[1].parent / 'train/2.jpg').unlink()
     change(arguments[1], 'annotations', 4, category_id=9)  # of image 3
     change(arguments[1], 'annotations', 6, bbox=None, segmentation=None)  # of image 4
-    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *arguments)
-    assert_said(said, 'image 1: ', 'train/2.jpg', 'there is no category 9', 'bbox must be')
+    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *arguments)
+    assert_messages(said, 'image 1: ', 'train/2.jpg', 'category 9', 'bbox must be')
     (train, val), remarks = repaired(arguments, '--on-bad-data', 'skip')
     assert [image['id'] for image in train['images']] == [5]
     assert {a['image_id'] for a in train['annotations']} == {5} and len(val['images']) == 5
-    assert_said(remarks, '--on-bad-data skip: 4 samples are left out, the first: train.json: image')
+    assert_messages(remarks,
+                    '--on-bad-data skip: 4 samples are skipped, the first: train.json: image')
 
 
 def test_repaired_files_are_what_the_config_uses(instances: list, run_tool: Callable,
@@ -288,14 +289,14 @@ def test_what_mmdet_passes_over(values: dict, says: str, tmp_path: Path) -> None
     for number in (1, 2):
         draw_image(tmp_path / f'{number}.jpg')
     report = report_of(values, tmp_path)
-    assert_said(report.warnings, says)
+    assert_messages(report.warnings, says)
     assert not report.errors
 
 
 def test_an_id_that_the_evaluation_takes_for_none(tmp_path: Path) -> None:
     assert 'must not be 0' not in str(report_of(dict(id=0), tmp_path).faults)
     report = report_of(dict(id=0), tmp_path, evaluated=True)
-    assert_said(report.errors, 'annotation 0: ids must not be 0')
+    assert_messages(report.errors, 'annotation 0: annotation IDs must not be 0')
 
 
 @pytest.mark.parametrize('polygon', [[5, 5], [5, 5, 9, 9], [1, 1, 9, 1, 9, 9, 3], []])
@@ -303,7 +304,7 @@ def test_polygons_that_the_evaluation_cannot_read(polygon: list[int], tmp_path: 
     """mmdet leaves them out of training; pycocotools stops, or takes four numbers for a box."""
     for mask in ([polygon], [POLYGON, polygon]):
         report = report_of(dict(segmentation=mask), tmp_path, evaluated=True)
-        assert_said(report.errors, 'segmentation has')
+        assert_messages(report.errors, 'segmentation has')
 
 
 @pytest.mark.parametrize('content, says', [
@@ -322,7 +323,7 @@ def test_polygons_that_the_evaluation_cannot_read(polygon: list[int], tmp_path: 
 def test_files_that_are_not_cocos(content: bytes, says: str, instances: list, run_tool: Callable,
                                   capsys: pytest.CaptureFixture[str]) -> None:
     instances[2].write_bytes(content)
-    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *instances)
+    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *instances)
     assert any(f'{instances[2]}' in line and says in line for line in said), said
 
 
@@ -341,8 +342,9 @@ def test_other_programs_data_are_named(name: str, what: str, instances: list, tm
     file.parent.mkdir(parents=True)
     file.write_text('0 0.5 0.5 0.1 0.1\n')
     named = file if file.suffix == '.yaml' else tmp_path / 'other'
-    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), '--coco', named, named, *instances[3:])
-    assert_said(said, f'{named} is {what}', "--coco takes COCO's JSON")
+    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), '--coco', named, named,
+                              *instances[3:])
+    assert_messages(said, f'{named} is {what}', "--coco takes COCO's JSON")
 
 
 def test_a_file_that_is_not_there(instances: list, run_tool: Callable) -> None:
@@ -355,9 +357,9 @@ def test_many_faults_of_a_kind_are_counted(tmp_path: Path, run_tool: Callable,
     arguments = draw_instances(tmp_path, num_images=40)
     for image in (tmp_path / 'train').iterdir():
         image.unlink()
-    said = faults_of(run_tool, capsys, leaf('mask_rcnn'), *arguments)
+    said = run_and_get_errors(run_tool, capsys, leaf('mask_rcnn'), *arguments)
     assert len(said) < 20
-    assert_said(said, 'fault: and 30 more of this kind')
+    assert_messages(said, 'fault: and 30 more of this kind')
 
 
 def test_a_folder_of_images_that_is_not_there(instances: list, run_tool: Callable) -> None:
@@ -376,6 +378,6 @@ def test_run_lengths_where_polygons_alone_train(tmp_path: Path, run_tool: Callab
     ).out
     for index in range(1, 4):
         change(instances[1], 'annotations', index, segmentation=rle)
-    assert_said(
-        faults_of(run_tool, capsys, rtmdet, *instances),
+    assert_messages(
+        run_and_get_errors(run_tool, capsys, rtmdet, *instances),
         'train.json: no image has an annotation that could be used')

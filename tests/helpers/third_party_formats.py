@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 from globox import AnnotationSet
-from helpers.drawn_data import coco_content, draw_image
+from helpers.synthetic_data import coco_content, draw_image
 from supervision import DetectionDataset
 
 from colonnade.datasets.formats.format_detection import open_dataset

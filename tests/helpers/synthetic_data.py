@@ -103,7 +103,8 @@ def trained_and_tested(run_tool: Callable, config: Path) -> dict[str, float]:
     return json.loads((work_dir / 'm.json').read_text())['metrics']
 
 
-def faults_of(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments) -> list[str]:
+def run_and_get_errors(run_tool: Callable, capsys: pytest.CaptureFixture[str],
+                       *arguments) -> list[str]:
     """The faults, and behind them the remarks, of a run that writes no config."""
     out = Path('own_that_is_not_written.py')
     try:
@@ -117,6 +118,6 @@ def faults_of(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments
     return [line for line in (said.err + said.out).splitlines() if ': ' in line]
 
 
-def assert_said(said: list[str], *texts: str) -> None:
+def assert_messages(said: list[str], *texts: str) -> None:
     for text in texts:
         assert any(text in line for line in said), (text, said)

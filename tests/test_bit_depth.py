@@ -9,7 +9,8 @@ import cv2
 import mmcv
 import numpy as np
 import pytest
-from helpers.drawn_data import assert_said, draw_instances, draw_label_maps, faults_of, leaf
+from helpers.synthetic_data import (assert_messages, draw_instances, draw_label_maps, leaf,
+                                    run_and_get_errors)
 from PIL import Image
 
 from colonnade.datasets.bit_depth import ImageDepths
@@ -64,7 +65,7 @@ def test_training_and_prediction_see_the_same(name: str, tmp_path: Path) -> None
     np.testing.assert_array_equal(read_image(path), mmcv.imread(str(path), channel_order='rgb'))
     assert depths.find_errors() == []
     assert bool(depths.find_warnings()) == bool(remark)
-    assert_said(depths.find_warnings(), *filter(None, [remark]))
+    assert_messages(depths.find_warnings(), *filter(None, [remark]))
     assert all(str(path) in said for said in depths.find_warnings())
 
 
@@ -143,7 +144,7 @@ def test_dark_images_among_others(tmp_path: Path) -> None:
     fault, = depths.find_errors()
     assert fault.startswith(f'1 images have values of 16 bits, but up to 4095 alone: {tmp_path}')
     assert 'dark.png' in fault
-    assert_said(depths.find_warnings(), '3 images have 16 bits')
+    assert_messages(depths.find_warnings(), '3 images have 16 bits')
 
 
 @pytest.mark.parametrize('highest, suffix, channels', [(255, 'png', ()), (4095, 'png', (3, )),
@@ -178,11 +179,11 @@ def test_faults_of_a_data_set(head: str, tmp_path: Path, run_tool: Callable,
         size = cv2.imread(str(path)).shape[:2]
         content = cv2.imencode('.png', np.full(size, 4000, np.uint16))[1]
         path.write_bytes(content.tobytes())
-    said = faults_of(run_tool, capsys, leaf(head), *arguments)
-    assert_said(said, '4 images have values of 16 bits, but up to 4000 alone')
+    said = run_and_get_errors(run_tool, capsys, leaf(head), *arguments)
+    assert_messages(said, '4 images have values of 16 bits, but up to 4000 alone')
     bands(path, RANDOM.random(size).astype(np.float32))
-    said = faults_of(run_tool, capsys, leaf(head), *arguments)
-    assert_said(said, 'cannot be read: its values are floating-point numbers')
+    said = run_and_get_errors(run_tool, capsys, leaf(head), *arguments)
+    assert_messages(said, 'cannot be read: its values are floating-point numbers')
 
 
 def test_only_the_heads_of_chunks_of_a_png_are_read(tmp_path: Path) -> None:

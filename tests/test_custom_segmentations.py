@@ -9,7 +9,7 @@ from typing import Any
 import faster_coco_eval
 import numpy as np
 import pycocotools.coco
-from helpers.drawn_data import HEIGHT, WIDTH, coco_content, draw_image
+from helpers.synthetic_data import HEIGHT, WIDTH, coco_content, draw_image
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
