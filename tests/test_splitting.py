@@ -30,7 +30,7 @@ def test_every_image_is_on_one_side(labels: dict, fraction: float, seed: int) ->
 
 @given(st.lists(st.sampled_from('abcdef'), min_size=2, max_size=60), FRACTIONS)
 @quickly
-def test_classes_of_two_images_are_on_both_sides(classes: list[str], fraction: float) -> None:
+def test_class_of_two_images_is_on_both_sides(classes: list[str], fraction: float) -> None:
     labels = {str(i): {name} for i, name in enumerate(classes)}
     sides = [{name
               for image in side
@@ -45,7 +45,7 @@ def test_groups_stay_together(drawn: list[tuple[str, int]], fraction: float) -> 
     labels = {str(i): {name} for i, (name, _) in enumerate(drawn)}
     groups = {str(i): str(group) for i, (_, group) in enumerate(drawn) if group}  # 0: no group
     if len(set(groups.values())) + len(labels) - len(groups) < 2:
-        with pytest.raises(ValueError, match='two groups of images or more'):
+        with pytest.raises(ValueError, match='at least two groups of images'):
             split_dataset(labels, fraction, groups=groups)
         return
     train, val = split_dataset(labels, fraction, groups=groups)
@@ -71,8 +71,8 @@ def test_distribution_of_real_images() -> None:
 
 @pytest.mark.parametrize('number, fraction, expected', [(20, 0.2, 4), (60, 0.1, 6), (21, 0.2, 4),
                                                         (3, 0.9, 2), (3, 0.01, 1), (2, 0.9, 1)])
-def test_the_number_is_the_rounded_one(number: int, fraction: float, expected: int) -> None:
-    """Of images of several classes, whose shares do not add up to whole images."""
+def test_number_of_images_is_rounded(number: int, fraction: float, expected: int) -> None:
+    """Images have several classes, whose fractions are not integers."""
     several = {str(i): {'abc'[i % 3], 'abcd'[i // 3 % 4]} for i in range(number)}
     labels = several if number > 3 else {name: set() for name in several}
     train, val = split_dataset(labels, fraction)
@@ -81,20 +81,20 @@ def test_the_number_is_the_rounded_one(number: int, fraction: float, expected: i
         assert {label for name in side for label in labels[name]} == set('abcd')
 
 
-def test_groups_move_if_that_is_nearer() -> None:
+def test_groups_move_to_match_fraction() -> None:
     labels = {str(i): {'ab'[i % 2]} for i in range(40)}
     groups = {name: str(int(name) // 4) for name in labels}  # ten groups of four
     assert len(split_dataset(labels, 0.25, groups=groups)[1]) in (8, 12)
     assert len(split_dataset(labels, 0.4, groups=groups)[1]) == 16
 
 
-def test_other_seeds_other_splits() -> None:
+def test_seed_changes_split() -> None:
     labels = {str(i): {'ab'[i % 2]} for i in range(40)}
     assert len({tuple(split_dataset(labels, 0.25, seed=seed)[1]) for seed in range(5)}) > 1
     assert len(split_dataset(labels, 0.25)[1]) == 10
 
 
-def test_many_images_take_seconds() -> None:
+def test_splitting_many_images_is_fast() -> None:
     labels = {str(i): {str(i % 91), str(i % 7 * 13)} if i % 3 else set() for i in range(20000)}
     start = time.process_time()
     split_dataset(labels, 0.1)
@@ -102,11 +102,11 @@ def test_many_images_take_seconds() -> None:
 
 
 @pytest.mark.parametrize('fraction', [0, 1, -0.2, 20, float('nan')])
-def test_fractions_that_are_none(fraction: float) -> None:
+def test_invalid_fractions(fraction: float) -> None:
     with pytest.raises(ValueError, match='must be between 0 and 1, got'):
         split_dataset({'a': set(), 'b': set()}, fraction)
 
 
-def test_one_image_cannot_be_split() -> None:
+def test_single_image_cannot_be_split() -> None:
     with pytest.raises(ValueError, match='at least two images, got 1'):
         split_dataset({'a': {'x'}}, 0.5)
