@@ -19,7 +19,7 @@ from colonnade.common.atomic_files import check_writable
 from colonnade.common.console_logging import without_steps
 from colonnade.common.errors import MissingFileError, UserError, file_errors
 from colonnade.common.gc_control import pause_gc
-from colonnade.datasets.bad_samples import SkippedSamples
+from colonnade.datasets.bad_samples import SkippedSamplesHook
 from colonnade.datasets.path_checks import check_pickles
 from colonnade.datasets.training_checks import check_loaded_data, loaded_datasets
 from colonnade.datasets.validation.preflight import run_preflight_checks
@@ -243,7 +243,7 @@ def skip_samples(runner: Runner, on_bad_data: str) -> None:
         if not isinstance(runner, StrictRunner):
             raise UserError('--on-bad-data skip needs a runner of colonnade, the config asks for '
                             f'{type(runner).__name__}')
-        hook = SkippedSamples(Path(runner.work_dir))
+        hook = SkippedSamplesHook(Path(runner.work_dir))
         runner.register_hook(hook)
         runner.skipped_samples = hook.file
 
@@ -311,6 +311,6 @@ def prepared_runner(
                 raise
             finally:
                 for hook in runner.hooks:
-                    if isinstance(hook, (NanGuard, SkippedSamples)):
+                    if isinstance(hook, (NanGuard, SkippedSamplesHook)):
                         hook.say(runner)
         barrier()  # none may leave while the first still writes

@@ -24,9 +24,9 @@ from colonnade.common.distributed import do_in_first
 from colonnade.common.errors import FileError, MissingFileError, UserError
 from colonnade.common.hashing import sha256_of
 from colonnade.configs import find_config
-from colonnade.datasets.path_checks import check_pickles, image_paths, naming_deep_files
+from colonnade.datasets.path_checks import check_pickles, iter_image_paths, report_deep_json
 from colonnade.datasets.training_checks import iter_datasets
-from colonnade.datasets.validation.label_map_files import label_problems
+from colonnade.datasets.validation.label_map_files import find_unknown_labels
 from colonnade.engine.distributed.fsdp import ShardedRunner
 from colonnade.engine.distributed.process_consistency import (check_same_data, check_same_start,
                                                               check_same_weights)
@@ -90,7 +90,7 @@ def testing_settings(options: TestOptions) -> Settings:
             cfg.pop('runner_type')  # an evaluation has no states to share out
         check_pickles(cfg, ('test_dataloader', ), trust=options.trust)
 
-    settings = Settings.load(options, ('test_dataloader', ), change=start, further=[label_problems])
+    settings = Settings.load(options, ('test_dataloader', ), change=start, further=[find_unknown_labels])
     if options.tta:
         augment_tests(settings.config)
     return settings
@@ -136,13 +136,13 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
     Raises:
         ValueError: If annotations name files that they may not, or if processes have other data.
     """
-    with without_steps(), naming_deep_files(runner.cfg, ('test_dataloader', )):
+    with without_steps(), report_deep_json(runner.cfg, ('test_dataloader', )):
         if runner.test_loop is None:
             return
         dataset = runner.test_dataloader.dataset
     if not allow_outside:
         do_in_first(
-            lambda: deque(image_paths(iter_datasets(dataset), allow_outside=False), maxlen=0))
+            lambda: deque(iter_image_paths(iter_datasets(dataset), allow_outside=False), maxlen=0))
     check_same_data(runner.cfg, dict(test_dataloader=dataset))
 
 

@@ -14,7 +14,7 @@ import torch
 
 from colonnade.common.atomic_files import check_writable, write_text
 from colonnade.common.errors import UserError
-from colonnade.datasets.custom.instance_datasets import OwnData
+from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.datasets.validation.validation_report import Report, find_repeated
 from colonnade.evaluation.probing.backbones import RANDOM, NamedBackbone, named_backbones
 from colonnade.evaluation.probing.feature_cache import CacheError, default_folder, size_of
@@ -53,12 +53,12 @@ def complete(args: RankOptions) -> list[NamedBackbone]:
     return named_backbones(texts)
 
 
-def look(args: RankOptions, report: Report) -> OwnData | None:
+def look(args: RankOptions, report: Report) -> CustomDataset | None:
     """What the data set is; None if it cannot be used."""
     return look_at_data(args, report, masks=True, filter_cfg={})
 
 
-def probes_of(args: RankOptions, data: OwnData, cache: Path) -> Probes:
+def probes_of(args: RankOptions, data: CustomDataset, cache: Path) -> Probes:
     """What is done with the data set, on a part of it if it is large; features go to ``cache``."""
     classes, train, val = samples_of(data)
     for split, samples in (('training', train), ('validation', val)):
@@ -91,7 +91,7 @@ def cache_folder(args: RankOptions) -> Iterator[Path]:
         yield Path(folder)
 
 
-def rank(args: RankOptions, backbones: Sequence[NamedBackbone], data: OwnData) -> list[str]:
+def rank(args: RankOptions, backbones: Sequence[NamedBackbone], data: CustomDataset) -> list[str]:
     """Measure all backbones; write the table after each, print and draw it at the end.
 
     Returns:

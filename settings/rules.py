@@ -111,7 +111,7 @@ OF_DATA = {
     'id-0': Rule('error', 'annotations of id 0',
         'number annotations from 1: evaluation takes 0 for "not matched"', 'meaning'),
     'no-segmentation': Rule('error', 'annotations without a segmentation',
-        'add it, or train boxes alone (colonnade create_config --boxes)', 'sample'),
+        'add it, or train boxes alone (colonnade create_config --boxes-only)', 'sample'),
     'wrong-segmentation': Rule('error', 'segmentations that are malformed',
         'correct or delete the annotation', 'sample'),
     'empty-box': Rule('note', 'boxes without area',

@@ -16,9 +16,9 @@ import pytest
 import torch
 import yaml
 from conftest import NO_WORKERS, ROOMS, ROOT, run_python
-from helpers.drawn_data import draw_instances
 from helpers.pages import (PAGES, Block, anchors_of, blocks_of, commands_of, docstrings_of,
                            links_of, long_sentences, prose_of)
+from helpers.synthetic_data import draw_instances
 
 from colonnade.backbones import XCiT
 from colonnade.configs import find_config

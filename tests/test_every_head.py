@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import ROOT
-from helpers.drawn_data import CLASSES, draw_instances, draw_label_maps
+from helpers.synthetic_data import CLASSES, draw_instances, draw_label_maps
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.optim import OptimWrapper, build_optim_wrapper

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from conftest import NO_WORKERS, ROOT, SHORT, config
-from helpers import foreign_data
-from helpers.drawn_data import draw_instances, draw_label_maps, leaf
+from helpers import third_party_formats
+from helpers.synthetic_data import draw_instances, draw_label_maps, leaf
 
 from colonnade.__main__ import TOOLS
 from colonnade.__main__ import main as run_command
@@ -112,7 +112,7 @@ def data_of(name: str, folder: Path) -> list[object]:
         return draw_instances(folder)
     if name == 'label_maps':
         return draw_label_maps(folder)
-    foreign_data.WRITERS[name](foreign_data.drawn_parts(folder / 'drawn'), folder / 'set')
+    third_party_formats.WRITERS[name](third_party_formats.drawn_parts(folder / 'drawn'), folder / 'set')
     return ['--data', folder / 'set']
 
 
@@ -124,7 +124,7 @@ def test_own_data(name: str, tmp_path: Path, printed: Callable) -> None:
     out = tmp_path / 'own.py'
     arguments = data_of(name, tmp_path)
     if name.startswith('labelme') or name.startswith('voc'):
-        arguments += ['--split', '0.5']
+        arguments += ['--val-fraction', '0.5']
     text = printed('create_config', leaf(head), *arguments, '--out', out)
     texts = [text, out.read_text() if out.exists() else 'no config']
     for part in ('train', 'val'):

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from conftest import ROOT, run_python
-from helpers.drawn_data import draw_instances, draw_label_maps, leaf, trained_and_tested
+from helpers.synthetic_data import draw_instances, draw_label_maps, leaf, trained_and_tested
 from mmengine.config import Config
 
 from colonnade.recipes.backbone_swap.swap import config_file
@@ -75,9 +75,9 @@ def test_label_maps(head: str, three_classes: Path, tmp_path: Path, run_tool: Ca
                     capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf(head), '--masks', three_classes, '--classes', *STUFF, '--out',
-             out, '--zero', 'unlabelled')
+             out, '--label-zero', 'ignore')
     printed = capsys.readouterr().out
-    assert 'label 0 stands for unlabelled pixels: as --zero or the form of the data says' in printed
+    assert 'label 0 stands for unlabelled pixels: as --label-zero or the form of the data says' in printed
     cfg = Config.fromfile(out)
     heads = [cfg.model.decode_head, cfg.model.get('auxiliary_head')]
     assert {head.num_classes for head in heads if head} == {3}
@@ -176,9 +176,9 @@ def test_a_schedule_of_one_epoch_and_a_small_batch() -> None:
     (['{det}', '--coco', '{seg}', 'b.json', '--images', '.', 'no'
       ], 'no such file or folder: --coco b.json, --images no'),
     (['{det}', '--coco', 'a', 'b', '--ignore-255'
-      ], '--zero, --suffixes, --ignore-255 and --colours'),
+      ], '--label-zero, --suffixes, --ignore-255 and --color-map'),
     (['{seg}', '--masks', '.'], '. is not laid out as ADE20k (annotations/training, images/tr'),
-    (['{seg}', '--masks', '.', '--boxes'], '--boxes is for --coco'),
+    (['{seg}', '--masks', '.', '--boxes-only'], '--boxes-only is for --coco'),
     (['{seg}', '--masks', '{seg}'], 'is a file and --masks takes folders of label maps'),
     (['{seg}', '--masks', '.', '.', '--images', '.'], '--images must name two folders'),
     (['{seg}', '--masks', '.', '--out', '{seg}'], 'exists: name another --out'),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import toy_backbone  # noqa: F401, registers it
-from helpers.drawn_data import draw_instances, draw_label_maps
+from helpers.synthetic_data import draw_instances, draw_label_maps
 
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels.without_memory import without_memory
@@ -81,7 +81,7 @@ def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: py
         [[row[key] for key in same] for row in rows]
 
 
-@pytest.mark.parametrize('boxes', [[], pytest.param(['--boxes'], marks=pytest.mark.slow)])
+@pytest.mark.parametrize('boxes', [[], pytest.param(['--boxes-only'], marks=pytest.mark.slow)])
 def test_instances_are_ranked_by(boxes: list[str], rank: Callable, tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw', lambda *_: None)
@@ -97,7 +97,7 @@ def test_instances_are_ranked_by(boxes: list[str], rank: Callable, tmp_path: Pat
     (['--backbones', 'Toy:tiny', '--steps', 0], '--steps must be at least 1'),
     (['--backbones', 'Toy:tiny', '--temperature', 0], '--temperature must be positive, got 0.0'),
     (['--backbones', 'Toy:tiny', '--out', '.'], '. exists: name another --out'),
-    (['--backbones', 'Toy:tiny', '--boxes'], '--boxes is for --coco'),
+    (['--backbones', 'Toy:tiny', '--boxes-only'], '--boxes-only is for --coco'),
     (['--backbones', 'Toy:tiny', '--random', '--cache', 'file'], 'features cannot be kept in file'),
 ])
 def test_wrong_options_are_named(options: list, message: str, run_tool: Callable, tmp_path: Path,

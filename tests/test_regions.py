@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align as theirs
 
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.datasets.mask_encoding import encode_for
-from colonnade.datasets.rle import encode_masks
+from colonnade.datasets.rle import encode_masks, encode_masks_for
 from colonnade.models.fusion.region_heads import (BagRoIExtractor, WantedMaskHead, fuse_regions,
                                                   modules_in_default_order)
 from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align
@@ -265,7 +264,7 @@ def test_run_lengths_are_mmdets(size: tuple[int, int]) -> None:
 def test_metrics_encode_alike() -> None:
     metric = CocoMetric(metric=['bbox', 'segm'], format_only=True, outfile_prefix='unused')
     plain = copy.deepcopy(metric)
-    encode_for(metric)
+    encode_masks_for(metric)
     masks = torch.rand(3, 20, 30) > 0.5
     shared = dict(scores=torch.rand(3), labels=torch.zeros(3).long(), bboxes=torch.rand(3, 4))
     samples = [

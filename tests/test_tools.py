@@ -189,8 +189,8 @@ def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
     ('train', ['{config}', '--data-root', '{data}', '--fsdp'], '--fsdp needs a launcher'),
     ('train', ['{config}', '--data-root', '{data}', '--checkpoints', 'sharded'
                ], '--checkpoints sharded needs --fsdp'),
-    ('make_shapes', ['{data}'], '{data} exists: name another folder'),
-    ('make_shapes', ['{data}/new', '--num-val', '0'], 'at least one image in each set'),
+    ('make_shapes', ['{data}'], '{data} already exists: choose another folder'),
+    ('make_shapes', ['{data}/new', '--num-val', '0'], 'each split must have at least one image'),
 ])
 def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, shapes: Path,
                               run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:

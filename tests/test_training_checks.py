@@ -18,9 +18,9 @@ from mmengine.dataset import Compose
 from PIL import Image
 from torch.utils.data import ChainDataset, Dataset
 
-from colonnade.datasets.path_checks import image_paths
-from colonnade.datasets.training_checks import shared_images, takes_polygons_alone
-from colonnade.datasets.validation.label_map_files import label_problems
+from colonnade.datasets.path_checks import iter_image_paths
+from colonnade.datasets.training_checks import find_shared_images, loads_only_polygons
+from colonnade.datasets.validation.label_map_files import find_unknown_labels
 from colonnade.datasets.validation.preflight import run_preflight_checks
 from colonnade.settings.checks.all_checks import check_config, findings
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -86,9 +86,9 @@ def test_classes_that_the_file_lacks_are_named(kind: str, key: str, data: Path) 
 
 
 @pytest.mark.parametrize('reduce, says', [
-    (True, 'has label 8, and the config has 4 classes .background, disc, square, triangle., which '
-     'are labels 0 to 3, after reduce_zero_label took 1 from each'),
-    (False, 'has label 4, and the config has 4 classes .*, which are labels 0 to 3'),
+    (True, 'has label 8, but the config has 4 classes .background, disc, square, triangle., which '
+     'are labels 0 to 3, after reduce_zero_label has subtracted 1'),
+    (False, 'has label 4, but the config has 4 classes .*, which are labels 0 to 3'),
 ])
 def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path) -> None:
     for path in sorted((data / 'ade/annotations/training').iterdir())[3:]:
@@ -98,14 +98,14 @@ def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     cfg.train_dataloader.dataset.reduce_zero_label = reduce
-    found = findings(cfg, ('train_dataloader', ), [label_problems])
+    found = findings(cfg, ('train_dataloader', ), [find_unknown_labels])
     assert re.search(rf'train_dataloader.dataset: {path.parent}/\S+ {says}', str(found[0]))
     with pytest.raises(ValueError, match=says):
         run_preflight_checks(cfg, skip=False)
     check_config(cfg, ('val_dataloader', ))
     if reduce:
         cfg.model.decode_head.ignore_index = 8
-        assert not errors_of(findings(cfg, ('train_dataloader', ), [label_problems]))
+        assert not errors_of(findings(cfg, ('train_dataloader', ), [find_unknown_labels]))
 
 
 def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
@@ -113,7 +113,7 @@ def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
     path.write_bytes(path.read_bytes()[:30])
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
-    with pytest.raises(ValueError, match=f'{path} is cut off or damaged'):
+    with pytest.raises(ValueError, match=f'{path} is truncated or damaged'):
         run_preflight_checks(cfg, skip=False)
 
 
@@ -123,7 +123,7 @@ def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:
     (dict(ignore=1), ['train_dataloader.dataset.filter_cfg=None'], r'\(\d+ to be ignored\)'),
     (dict(area=0), [], r'\(\d+ without area in the image\)'),
     ({}, ['train_dataloader.dataset.pipeline.1.poly2mask=False'
-          ], r'\(43 RLEs, and the pipeline says poly2mask=False\)'),
+          ], r'\(43 RLEs, though the pipeline has poly2mask=False\)'),
     ({}, ['train_dataloader.dataset.filter_cfg.min_size=65'
           ], '12 images are smaller than filter_cfg.min_size 65'),
 ])
@@ -155,8 +155,8 @@ class OwnLoader(LoadAnnotations):
       dict(type=LoadAnnotations, with_mask=True, poly2mask=False)], False),
 ])
 def test_what_loads_polygons_alone(steps: list[dict[str, Any]], expected: bool) -> None:
-    assert takes_polygons_alone(steps) == expected
-    assert takes_polygons_alone(Compose(steps).transforms) == expected
+    assert loads_only_polygons(steps) == expected
+    assert loads_only_polygons(Compose(steps).transforms) == expected
 
 
 OWN_FILES = """
@@ -212,20 +212,20 @@ def test_images_of_both_sets_are_warned_of(data: Path, train: Callable, tmp_path
     lines = [line for line in latest_log(tmp_path / 'run').splitlines() if 'trained on too' in line]
     assert len(lines) == 1 and 'WARNING' in lines[0]
     assert lines[0].endswith(f'are: {here / first.name}, {here / last.name}')
-    assert '2 of 5 images of validation are trained on too' in lines[0]
+    assert '2 of 5 validation images are also used for training' in lines[0]
 
 
 def test_validation_on_what_is_trained_on(tmp_path: Path) -> None:
     paths = [f'{tmp_path}/{number}.jpg' for number in range(9)]  # not even opened
-    assert shared_images(paths, paths) == paths
+    assert find_shared_images(paths, paths) == paths
 
 
 def test_names_alone_are_no_images_of_both_sets(tmp_path: Path) -> None:
     for name, content in (('a', b'1234'), ('b', b'1235'), ('c', b'12')):
         (tmp_path / name).mkdir()
         (tmp_path / name / '1.jpg').write_bytes(content)
-    assert shared_images([f'{tmp_path}/a/1.jpg', 's3://x/1.jpg'],
-                         [f'{tmp_path}/b/1.jpg', f'{tmp_path}/c/1.jpg']) == []
+    assert find_shared_images([f'{tmp_path}/a/1.jpg', 's3://x/1.jpg'],
+                              [f'{tmp_path}/b/1.jpg', f'{tmp_path}/c/1.jpg']) == []
 
 
 def test_frames_of_many_clips_are_soon_compared(tmp_path: Path) -> None:
@@ -234,12 +234,12 @@ def test_frames_of_many_clips_are_soon_compared(tmp_path: Path) -> None:
         (tmp_path / f'{number}/1.jpg').write_bytes(b'x' * (number % 1999))  # two are the same
     paths = [f'{tmp_path}/{number}/1.jpg' for number in range(2000)]
     started = time.process_time()
-    assert shared_images(paths[:1000], paths[1000:]) == [paths[1999]]
+    assert find_shared_images(paths[:1000], paths[1000:]) == [paths[1999]]
     assert time.process_time() - started < 1  # each with each: a million comparisons
 
 
 def test_data_sets_of_torch_say_no_images() -> None:
-    assert list(image_paths([Dataset(), ChainDataset([])])) == []
+    assert list(iter_image_paths([Dataset(), ChainDataset([])])) == []
 
 
 def test_configs_of_data_sets_with_other_classes_stay() -> None:

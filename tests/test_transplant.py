@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.drawn_data import draw_instances, draw_label_maps, leaf
+from helpers.synthetic_data import draw_instances, draw_label_maps, leaf
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper

@@ -3,7 +3,7 @@
     colonnade check_dataset mine.py
     colonnade check_dataset mine.py --split train --json faults.json
 
-    colonnade check_dataset mine.py --convert-again
+    colonnade check_dataset mine.py --reconvert
 
 Images and label maps are decoded. Training looks at annotations and some headers alone. The status
 is 1 if training or evaluation would stop at the data.
@@ -24,14 +24,14 @@ def main(options: CheckDataOptions) -> None:
     from colonnade.settings.reading import import_without_warnings
     import_without_warnings('colonnade.datasets.validation')  # takes seconds
     from colonnade.datasets.validation import dataset_report
-    if options.convert_again:
-        from colonnade.datasets.formats.reconversion import convert_all_again
-        report = convert_all_again(options)
+    if options.reconvert:
+        from colonnade.datasets.formats.reconversion import reconvert_all
+        report = reconvert_all(options)
         print_report(report, 'check_dataset', 'nothing was converted')
-    sources = dataset_report.check_data_sets(options)
+    sources = dataset_report.check_datasets(options)
     for source in sources:
         print('\n'.join(dataset_report.format_report(source)))
-    if number := dataset_report.stops_training(sources):
+    if number := dataset_report.count_stopping_findings(sources):
         found = '1 finding stops' if number == 1 else f'{number} findings stop'
         sys.exit(f'check_dataset: {found} training or evaluation')
     print('check_dataset: nothing stops training or evaluation')

@@ -20,7 +20,7 @@ from colonnade.tools.command_line import command
 def main(options: ShardOptions) -> None:
     """Write shards, or check them."""
     if options.config is None:
-        from colonnade.datasets.shards.shard_verification import verify_shards  # takes seconds
+        from colonnade.datasets.shards.dataset_sharding import verify_shards  # takes seconds
         print(f'{options.out}: {described(verify_shards(options.out))}; all are what was written')
         return
     options.config = find_config(options.config)

@@ -15,7 +15,7 @@ from mmengine.utils.dl_utils import collect_env
 
 from colonnade.common.hashing import sha256_of
 from colonnade.common.storage.file_access import Settings, is_here
-from colonnade.datasets.validation.label_map_files import spread
+from colonnade.datasets.validation.label_map_files import sample_evenly
 from colonnade.settings.dataset_paths import find_datasets, paths_of
 
 LIBRARIES = {  # what a page calls it -> distributions, of which one is installed
@@ -80,7 +80,7 @@ def sha256_of_listing(folder: str) -> str:
     digest = hashlib.sha256()
     for path in paths:
         digest.update(os.fsencode(path.removeprefix(folder).lstrip(os.sep) + '\n'))
-    for path in spread(paths, MAX_SIZES):
+    for path in sample_evenly(paths, MAX_SIZES):
         digest.update(f'{size_of(path)}\n'.encode())
     return digest.hexdigest()
 

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.common.console_logging import Printable, shorten_start
-from colonnade.datasets.bad_samples import ADVICE, name_samples
-from colonnade.datasets.mask_encoding import encode_for
+from colonnade.datasets.bad_samples import ADVICE, handle_bad_samples
+from colonnade.datasets.rle import encode_masks_for
 from colonnade.weights.checkpoint_files import arguments_of_whole_files
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
@@ -178,7 +178,7 @@ class StrictRunner(Runner):
         is_training = dataloader is self._train_dataloader
         may_skip = is_training and not self.skipped_samples
         advice = ADVICE + '; --on-bad-data skip takes others in their place' * may_skip
-        name_samples(built.dataset, self.skipped_samples if is_training else None, advice)
+        handle_bad_samples(built.dataset, self.skipped_samples if is_training else None, advice)
         return built
 
     def train(self) -> nn.Module:
@@ -204,7 +204,7 @@ class StrictRunner(Runner):
         built = super().build_evaluator(evaluator)
         for metric in built.metrics:
             if type(metric).__name__ in ('CocoMetric', 'FasterCocoMetric'):
-                encode_for(metric)
+                encode_masks_for(metric)
         return built
 
     def build_optim_wrapper(self, optim_wrapper: Any) -> Any:

@@ -14,7 +14,7 @@ from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
 
 from colonnade.common.errors import UserError
-from colonnade.datasets.custom.instance_datasets import OwnData
+from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.datasets.rle import decode_rle, encode_segmentation
 
@@ -36,7 +36,7 @@ class Sample:
     label_map: Callable[[], np.ndarray]
 
 
-def samples_of(data: OwnData) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:
+def samples_of(data: CustomDataset) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:
     """Classes, training samples and validation samples of a data set.
 
     Of a COCO file, instances are painted into label maps. The background is a class of its own,
@@ -52,7 +52,7 @@ def samples_of(data: OwnData) -> tuple[tuple[str, ...], list[Sample], list[Sampl
     return ((BACKGROUND, *data.classes) if data.ann_file else data.classes), train, val
 
 
-def _samples_of_split(settings: dict[str, Any], data: OwnData) -> list[Sample]:
+def _samples_of_split(settings: dict[str, Any], data: CustomDataset) -> list[Sample]:
     is_coco = settings['type'] == 'CocoDataset'
     kind = CocoDataset if is_coco else BaseSegDataset
     dataset = kind(

@@ -8,9 +8,9 @@ from mmengine.config import Config
 
 from colonnade.common.atomic_files import write_text
 from colonnade.common.errors import UserError
-from colonnade.datasets.custom.instance_datasets import OwnData, describe_instances
-from colonnade.datasets.custom.label_map_datasets import describe_label_maps
-from colonnade.datasets.formats.data_format import Kind
+from colonnade.datasets.custom.instance_datasets import CustomDataset, describe_instances
+from colonnade.datasets.custom.label_maps import describe_label_maps
+from colonnade.datasets.formats.data_format import AnnotationType
 from colonnade.datasets.formats.format_detection import open_dataset
 from colonnade.datasets.options import DataOptions
 from colonnade.datasets.validation.validation_report import Report
@@ -52,8 +52,8 @@ def look_at_data(args: DataOptions,
                  *,
                  masks: bool,
                  filter_cfg: dict,
-                 polygons_alone: bool = False,
-                 kind: Kind | None = None) -> OwnData | None:
+                 polygons_only: bool = False,
+                 kind: AnnotationType | None = None) -> CustomDataset | None:
     """What the data set is; None if it cannot be used.
 
     Args:
@@ -61,7 +61,7 @@ def look_at_data(args: DataOptions,
         report: Takes what is wrong.
         masks: Whether to use the segmentations of a COCO file.
         filter_cfg: Which of its images mmdet leaves out of training.
-        polygons_alone: Whether training takes polygons and no RLE.
+        polygons_only: Whether training takes polygons and no RLE.
         kind: What the model learns from; ``None`` takes what there is.
 
     Raises:
@@ -69,31 +69,31 @@ def look_at_data(args: DataOptions,
         ValueError: If ``--data`` has no known form, or cannot be split.
     """
     if kind == 'instances' and not masks:
-        args.boxes = True  # no mask is completed that nobody reads
+        args.boxes_only = True  # no mask is completed that nobody reads
     with open_dataset(args, kind, report):
-        if report.num_faults:
+        if report.num_errors:
             return None
         return _described(
-            args, report, masks=masks, filter_cfg=filter_cfg, polygons_alone=polygons_alone)
+            args, report, masks=masks, filter_cfg=filter_cfg, polygons_only=polygons_only)
 
 
 def _described(args: DataOptions, report: Report, *, masks: bool, filter_cfg: dict,
-               polygons_alone: bool) -> OwnData | None:
+               polygons_only: bool) -> CustomDataset | None:
     if args.coco:
         return describe_instances(
             args.coco,
             args.images,
             args.classes,
-            masks=masks and not args.boxes,
+            masks=masks and not args.boxes_only,
             filter_cfg=filter_cfg,
             report=report,
-            polygons_alone=polygons_alone)
+            polygons_only=polygons_only)
     data = describe_label_maps(
         args.masks,
         args.images,
         args.suffixes and tuple(args.suffixes),
         args.classes,
-        zero=args.zero,
+        label_zero=args.label_zero,
         ignore_255=args.ignore_255,
         report=report,
         lists=args.lists)
@@ -102,7 +102,7 @@ def _described(args: DataOptions, report: Report, *, masks: bool, filter_cfg: di
     return data
 
 
-def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) -> OwnData | None:
+def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) -> CustomDataset | None:
     """As :func:`look_at_data`, with what a recipe uses of a COCO file.
 
     Files outside of the dataset's folder are faults, because training would refuse them, unless
@@ -115,7 +115,7 @@ def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) ->
         report,
         masks=has_masks(cfg),
         filter_cfg=filter_cfg,
-        polygons_alone=any(step.get('poly2mask') is False for step in steps),
+        polygons_only=any(step.get('poly2mask') is False for step in steps),
         kind='labels' if cfg.default_scope == 'mmseg' else 'instances')
     if data and not args.allow_outside:
         for path in data.outside:
@@ -124,7 +124,7 @@ def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) ->
     return data
 
 
-def write_config(cfg: Config, args: NewConfigOptions, data: OwnData) -> None:
+def write_config(cfg: Config, args: NewConfigOptions, data: CustomDataset) -> None:
     """Write the config, if it is one.
 
     Raises:

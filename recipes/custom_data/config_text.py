@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.common.errors import MissingFileError, UserError
-from colonnade.datasets.custom.instance_datasets import OwnData
+from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.runtime.colors import distinct_colors
 from colonnade.settings.classes import with_num_classes
 from colonnade.settings.config_writer import Source, base_path, comment_lines, laid_out
@@ -69,7 +69,7 @@ def has_masks(cfg: Config) -> bool:
 
 
 def settings(cfg: Config,
-             data: OwnData,
+             data: CustomDataset,
              *,
              out: Path,
              batch_size: int | None = None,
@@ -167,7 +167,7 @@ def _root(root: Path, out: Path) -> tuple[str, str]:
     return str(root), 'data_root is absolute: if the data move, change it or say --data-root'
 
 
-def config_source(leaf: Path, out: Path, content: dict[str, Any], data: OwnData) -> str:
+def config_source(leaf: Path, out: Path, content: dict[str, Any], data: CustomDataset) -> str:
     """The config file: what was found and chosen as comments, the recipe, and what it sets."""
     trained, evaluated = data.num_images
     base = base_path(leaf, out)

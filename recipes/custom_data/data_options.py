@@ -47,12 +47,12 @@ def check_data_options(args: DataOptions) -> None:
         raise UserError('--images is for --coco and --masks: --data finds images')
     if args.data and len(args.data) > 2:
         raise UserError('--data takes one path, or two: training and validation')
-    if args.coco and len(args.coco) != (1 if args.split else 2):
-        raise UserError('--coco takes two files, training and validation, or one with --split 0.2')
-    if args.coco and (args.zero or args.suffixes or args.ignore_255 or args.colours):
-        raise UserError('--zero, --suffixes, --ignore-255 and --colours are for --masks')
-    if args.masks and args.boxes:
-        raise UserError('--boxes is for --coco')
+    if args.coco and len(args.coco) != (1 if args.val_fraction else 2):
+        raise UserError('--coco takes two files, training and validation, or one with --val-fraction 0.2')
+    if args.coco and (args.label_zero or args.suffixes or args.ignore_255 or args.color_map):
+        raise UserError('--label-zero, --suffixes, --ignore-255 and --color-map are for --masks')
+    if args.masks and args.boxes_only:
+        raise UserError('--boxes-only is for --coco')
     for path in args.masks or ():
         if path.is_file():
             raise UserError(f"{path} is a file and --masks takes folders of label maps. Instances "
@@ -72,17 +72,17 @@ def check_paths(args: DataOptions) -> None:
 
 def check_split_options(args: DataOptions) -> None:
     """Raise a ValueError if the options that split one data set do not go together."""
-    if args.split is None and (args.group or args.split_seed):
-        raise UserError('--group and --split-seed are for --split')
-    if args.split is not None and not 0 < args.split < 1:
-        raise UserError(f'--split must be between 0 and 1, got {args.split}')
-    if args.group is not None:
+    if args.val_fraction is None and (args.group_regex or args.split_seed):
+        raise UserError('--group-regex and --split-seed are for --val-fraction')
+    if args.val_fraction is not None and not 0 < args.val_fraction < 1:
+        raise UserError(f'--val-fraction must be between 0 and 1, got {args.val_fraction}')
+    if args.group_regex is not None:
         try:
-            groups = re.compile(args.group).groups
+            groups = re.compile(args.group_regex).groups
         except re.error as error:
-            raise UserError(f'--group {args.group} is no regular expression: {error}') from error
+            raise UserError(f'--group-regex {args.group_regex} is no regular expression: {error}') from error
         if not groups:
-            raise UserError(f"--group {args.group} has no group in brackets, as '^([^_]+)_' has")
+            raise UserError(f"--group-regex {args.group_regex} has no group in brackets, as '^([^_]+)_' has")
 
 
 def complete_data_options(args: DataOptions) -> None:
@@ -99,7 +99,7 @@ def complete_data_options(args: DataOptions) -> None:
     if args.data:  # the format's reader sets the rest
         return
     args.images = folders_of_images(args)
-    if args.masks and len(args.masks) == 1 and args.split is None:
+    if args.masks and len(args.masks) == 1 and args.val_fraction is None:
         args.masks = [args.masks[0] / LAYOUT[0][1] / split for split in LAYOUT[1]]
 
 
@@ -109,9 +109,9 @@ def folders_of_images(args: DataOptions) -> list[Path]:
     Raises:
         ValueError: If that is not what the command line says.
     """
-    if args.masks and args.split:
+    if args.masks and args.val_fraction:
         if len(args.masks) > 1 or len(args.images or ()) != 1:
-            raise UserError('--split takes one folder of --masks and one of --images')
+            raise UserError('--val-fraction takes one folder of --masks and one of --images')
         return args.images
     if args.masks and len(args.masks) == 1 and not args.images:
         if not (args.masks[0] / LAYOUT[0][1] / LAYOUT[1][0]).is_dir():
@@ -123,7 +123,7 @@ def folders_of_images(args: DataOptions) -> list[Path]:
     if len(args.images) > 2 or len(args.masks or ()) > 2:
         raise UserError('--images and --masks take two folders, training and validation')
     if args.masks and len(args.images) != 2:
-        raise UserError('--images must name two folders, training and validation, or say --split '
+        raise UserError('--images must name two folders, training and validation, or say --val-fraction '
                         '0.2 for one of --images and one of --masks')
     return args.images * (2 // len(args.images))
 

@@ -1,4 +1,4 @@
-"""Tiny data sets in both layouts, drawn on the spot, and the faults that are reported of them."""
+"""Tiny synthetic datasets for detectors and segmenters, and helpers for reported errors."""
 from __future__ import annotations
 
 import json
@@ -32,7 +32,7 @@ def draw_image(path: Path) -> None:
 
 
 def coco_content(num_images: int = 2, first: int = 1) -> dict[str, list]:
-    """What a COCO file says: in each image one instance of each class."""
+    """Return the content of a COCO file with one instance of each class per image."""
     ids = range(first, first + num_images)
     images = [dict(id=i, file_name=f'{i}.jpg', width=WIDTH, height=HEIGHT) for i in ids]
     annotations = [
@@ -51,7 +51,7 @@ def coco_content(num_images: int = 2, first: int = 1) -> dict[str, list]:
 
 
 def draw_instances(folder: Path, num_images: int = 2) -> list[str | Path]:
-    """Arguments of ``create_config`` for two COCO files in ``folder``."""
+    """Write two COCO files with images, and return the arguments of ``create_config`` for them."""
     for split, first in (('train', 1), ('val', 100)):
         content = coco_content(num_images, first)
         for image in content['images']:
@@ -83,7 +83,7 @@ def draw_label_maps(folder: Path,
                     mask_name: str = '{}.png',
                     image_name: str = '{}.jpg',
                     num_images: int = 2) -> list[str | Path]:
-    """Arguments of ``create_config`` for images and label maps in ``folder``, with these labels."""
+    """Write images and label maps, and return the arguments of ``create_config`` for them."""
     label_map = np.resize(np.array(labels, np.uint8), (HEIGHT, WIDTH))
     for split in ('train', 'val'):
         (folder / 'masks' / split).mkdir(parents=True)
@@ -95,7 +95,7 @@ def draw_label_maps(folder: Path,
 
 
 def trained_and_tested(run_tool: Callable, config: Path) -> dict[str, float]:
-    """A short run of the config as it is, and its metrics."""
+    """Train and evaluate a config briefly, and return its metrics."""
     work_dir = config.parent / 'run'
     run_tool('train', config, '--work-dir', work_dir, *SHORT)
     run_tool('test', config, work_dir / 'iter_2.pth', '--work-dir', work_dir, '--out',
@@ -103,20 +103,21 @@ def trained_and_tested(run_tool: Callable, config: Path) -> dict[str, float]:
     return json.loads((work_dir / 'm.json').read_text())['metrics']
 
 
-def faults_of(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments) -> list[str]:
-    """The faults, and behind them the remarks, of a run that writes no config."""
+def run_and_get_errors(run_tool: Callable, capsys: pytest.CaptureFixture[str],
+                       *arguments) -> list[str]:
+    """Return the errors, then the warnings, of a ``create_config`` that writes no config."""
     out = Path('own_that_is_not_written.py')
     try:
         with pytest.raises(SystemExit, match='no config was written'):
             run_tool('create_config', *arguments, '--out', out)
         assert not out.exists()
-    finally:  # what is written all the same must not make other tests fail
+    finally:  # a config that was written must not make other tests fail
         out.unlink(missing_ok=True)
         shutil.rmtree(out.with_name(f'{out.stem}_data'), ignore_errors=True)
     said = capsys.readouterr()
     return [line for line in (said.err + said.out).splitlines() if ': ' in line]
 
 
-def assert_said(said: list[str], *texts: str) -> None:
+def assert_messages(said: list[str], *texts: str) -> None:
     for text in texts:
         assert any(text in line for line in said), (text, said)

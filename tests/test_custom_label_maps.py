@@ -1,4 +1,4 @@
-"""Label maps: what labels mean, how files are named, and all that is wrong with either."""
+"""Custom label maps: meaning of labels, file names, errors."""
 from __future__ import annotations
 
 import os
@@ -10,63 +10,63 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from helpers.drawn_data import (HEIGHT, WIDTH, assert_said, draw_image, draw_label_maps, faults_of,
-                                leaf, trained_and_tested)
+from helpers.synthetic_data import (HEIGHT, WIDTH, assert_messages, draw_image, draw_label_maps,
+                                    leaf, run_and_get_errors, trained_and_tested)
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from mmseg.datasets import BaseSegDataset
 
-from colonnade.datasets.custom.label_map_datasets import interpret_labels
+from colonnade.datasets.custom.label_maps import interpret_labels
 
 
-@pytest.mark.parametrize('values, names, zero, classes, reduced', [
+@pytest.mark.parametrize('values, names, label_zero, classes, reduced', [
     ({0, 1, 2}, ['a', 'b'], None, ('a', 'b'), True),
     ({0, 1}, ['a', 'b'], None, ('a', 'b'), False),
     ({0, 1, 2}, ['a', 'b', 'c'], None, ('a', 'b', 'c'), False),
     ({1, 2}, None, None, ('label 1', 'label 2'), True),
     ({0, 2}, None, None, ('label 0', 'label 1', 'label 2'), False),
-    ({0, 2}, None, 'unlabelled', ('label 1', 'label 2'), True),
+    ({0, 2}, None, 'ignore', ('label 1', 'label 2'), True),
     ({0, 1}, ['a'], None, ('background', 'a'), False),
-    ({0, 1}, ['a', 'b'], 'unlabelled', ('a', 'b'), True),
+    ({0, 1}, ['a', 'b'], 'ignore', ('a', 'b'), True),
 ])
-def test_meaning_of_labels(values: set[int], names: list[str] | None, zero: str | None,
-                           classes: tuple[str, ...], reduced: bool) -> None:
-    assert interpret_labels(values, names, zero)[:2] == (classes, reduced)
+def test_interpret_labels(values: set[int], names: list[str] | None, label_zero: str | None,
+                          classes: tuple[str, ...], reduced: bool) -> None:
+    assert interpret_labels(values, names, label_zero)[:2] == (classes, reduced)
 
 
-def test_what_label_0_is_taken_for(tmp_path: Path, run_tool: Callable,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
-    """Three names for labels 0 to 2: that 0 is none of them cannot be known, so it is said."""
+def test_meaning_of_label_0_is_explained(tmp_path: Path, run_tool: Callable,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    """With three names for labels 0 to 2, the meaning of label 0 is uncertain."""
     arguments = draw_label_maps(tmp_path, labels=(0, 1, 2))
     names = ['--classes', 'road', 'sky', 'tree']
     run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--out', tmp_path / 'a.py')
     printed = capsys.readouterr().out
-    assert "remark: label 0 is taken for 'road', label 1 for 'sky' and so on. If label 0 stands " \
-        'for unlabelled pixels, say --zero unlabelled, with 2 names or more' in printed
-    run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--zero', 'class', '--out',
+    assert "remark: label 0 is assumed to be 'road', label 1 'sky' and so on. If label 0 stands for " \
+        'unlabeled pixels, pass --label-zero ignore, and at least 2 names'  in printed
+    run_tool('create_config', leaf('sem_fpn'), *arguments, *names, '--label-zero', 'class', '--out',
              tmp_path / 'b.py')
     assert 'remark' not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('labels, options, says', [
     ((255, ), [], 'every pixel of every label map is 255, which mmseg ignores'),
-    ((0, 255), [], '--classes with one name takes 0 for the background and 255 for that class'),
-    ((0, 255), ['--classes', 'a', '--zero', 'class'], 'the labels are 0 and 255 alone, and mmseg'),
-    ((1, 255), ['--classes', 'a', 'b'
-                ], 'Where 255 is a class, save it as another label, such as 1'),
+    ((0, 255), [], 'pass one name with --classes if 0 is the background and 255 the class'),
+    ((0, 255), ['--classes', 'a', '--label-zero', 'class'
+                ], 'the only labels are 0 and 255, which mmseg'),
+    ((1, 255), ['--classes', 'a', 'b'], 'if 255 is a class, save it as another label, such as 1'),
     ((0, 1, 2, 3), ['--classes', 'background', 'person', 'chair'], "if it is a class, such as "
-     "'background', a name is missing: pass 4"),
-    ((0, 1, 2), ['--classes', 'sky', 'road'], 'pass --zero unlabelled; if it is a class'),
+     "'background', pass 4 names"),
+    ((0, 1, 2), ['--classes', 'sky', 'road'], 'pass --label-zero ignore; if it is a class'),
     ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'training: no pixels of c, but pixels of 255'),
-    ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabelled, say --ignore-255'),
+    ((0, 1, 255), ['--classes', 'a', 'b', 'c'], 'if they are unlabeled, pass --ignore-255'),
     ((0, 1, 4), ['--classes', 'a', 'b'], 'labels 4 have no class: there are 2, from label 0'),
     ((1, ), [], 'a segmenter needs at least two classes'),
 ])
-def test_labels_that_cannot_be_learnt(labels: tuple[int, ...], options: list[str], says: str,
-                                      tmp_path: Path, run_tool: Callable,
-                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_labels(labels: tuple[int, ...], options: list[str], says: str, tmp_path: Path,
+                        run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, labels=labels)
-    assert_said(faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments, *options), says)
+    assert_messages(
+        run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments, *options), says)
 
 
 @pytest.mark.parametrize('labels, names, classes', [
@@ -75,10 +75,10 @@ def test_labels_that_cannot_be_learnt(labels: tuple[int, ...], options: list[str
     ((0, 2), ['ground', 'house'], ('ground', 'house')),
     ((3, 200), ['house'], ('background', 'house')),
 ])
-def test_two_values_are_background_and_one_class(labels: tuple[int, ...], names: list[str],
-                                                 classes: tuple[str, ...], tmp_path: Path,
-                                                 run_tool: Callable,
-                                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_values_become_background_and_class(labels: tuple[int, ...], names: list[str],
+                                                classes: tuple[str, ...], tmp_path: Path,
+                                                run_tool: Callable,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, labels=labels)
     original = (tmp_path / 'masks/train/a.png').read_bytes()
     out = tmp_path / 'own.py'
@@ -93,9 +93,9 @@ def test_two_values_are_background_and_one_class(labels: tuple[int, ...], names:
     assert (tmp_path / 'masks/train/a.png').read_bytes() == original
 
 
-def test_label_maps_that_cannot_be_used_are_skipped(tmp_path: Path, run_tool: Callable,
-                                                    capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing but lists is written: the others stay in place."""
+def test_bad_label_maps_are_skipped(tmp_path: Path, run_tool: Callable,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """Only lists are written; the other label maps stay in place."""
     arguments = draw_label_maps(tmp_path, num_images=6)
     images = sorted((tmp_path / 'images/train').iterdir())
     masks = sorted((tmp_path / 'masks/train').iterdir())
@@ -109,16 +109,15 @@ def test_label_maps_that_cannot_be_used_are_skipped(tmp_path: Path, run_tool: Ca
     assert not (tmp_path / 'own_data/masks').exists()
     printed = capsys.readouterr().out
     assert '2 training and 6 validation images' in printed
-    assert f'skip: 1 samples are left out, the first: {images[0]} has no label map' in printed
-    assert f'skip: 3 samples are left out, the first: {images[1]} cannot be read' in printed
+    assert f'skip: 1 samples are skipped, the first: {images[0]} has no label map' in printed
+    assert f'skip: 3 samples are skipped, the first: {images[1]} cannot be read' in printed
     dataset = Config.fromfile(out).train_dataloader.dataset
     assert dataset.ann_file == 'own_data/train.txt'
 
 
 @pytest.mark.parametrize('extensions', [('.jpg', '.png', '.JPG', '.jpeg', '.jpg', '.jpg'),
                                         ('.JPG', ) * 5 + ('.jpg', )])
-def test_extensions_that_are_mixed(extensions: tuple[str, ...], tmp_path: Path,
-                                   run_tool: Callable) -> None:
+def test_mixed_extensions(extensions: tuple[str, ...], tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path, num_images=6)
     for image, extension in zip(
             sorted((tmp_path / 'images/train').iterdir()), extensions, strict=True):
@@ -134,7 +133,7 @@ def test_extensions_that_are_mixed(extensions: tuple[str, ...], tmp_path: Path,
 
 
 def assert_equal_label_maps(folder: Path, config: Path, mask_name: str) -> None:
-    """What mmseg loads with a config are the label maps in the folder."""
+    """Check that mmseg loads the label maps in the folder with a config."""
     settings = Config.fromfile(config).train_dataloader.dataset
     with DefaultScope.overwrite_default_scope('mmseg'):
         settings = {key: settings[key] for key in settings if key not in ('type', 'pipeline')}
@@ -150,16 +149,16 @@ def assert_equal_label_maps(folder: Path, config: Path, mask_name: str) -> None:
             cv2.imread(str(original), cv2.IMREAD_UNCHANGED))
 
 
-def test_unlabelled_pixels_beside_a_class_that_is_rare(tmp_path: Path, run_tool: Callable,
-                                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_ignore_255_with_missing_class(tmp_path: Path, run_tool: Callable,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, labels=(0, 1, 255))
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--classes', 'a', 'b', 'c',
              '--ignore-255', '--out', tmp_path / 'own.py')
     assert 'remark: training: no pixels of c' in capsys.readouterr().out
 
 
-def test_every_fault_of_label_maps(tmp_path: Path, run_tool: Callable,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_label_maps(tmp_path: Path, run_tool: Callable,
+                              capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, num_images=6)
     images = sorted((tmp_path / 'images/train').iterdir())
     masks = sorted((tmp_path / 'masks/train').iterdir())
@@ -169,13 +168,13 @@ def test_every_fault_of_label_maps(tmp_path: Path, run_tool: Callable,
     cv2.imwrite(str(masks[3]), np.zeros((5, 6), np.uint8))
     cv2.imwrite(str(masks[4]), np.full((HEIGHT, WIDTH), 255, np.uint8))
     shutil.copy(images[5], images[5].with_suffix('.jpeg'))
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(
         said, f'{images[0]} has no label map {masks[0]}', f'{masks[1]} is not used',
         f'{images[2]} cannot be read',
-        f'{masks[3]} cannot be used: the label map has 6 x 5 pixels, the image {WIDTH} x {HEIGHT}',
+        f'{masks[3]} cannot be used: the label map has 6 x 5 pixels, but the image {WIDTH} x {HEIGHT}',
         f'{masks[4]}: every pixel is 255',
-        'all files must have one extension, there are 5 .jpg, 1 .jpeg')
+        'all files must have the same extension, got 5 .jpg, 1 .jpeg')
 
 
 @pytest.mark.parametrize('image_name, mask_name, suffixes', [
@@ -184,9 +183,9 @@ def test_every_fault_of_label_maps(tmp_path: Path, run_tool: Callable,
      ('leftImg8bit.jpg', 'gtFine_labelTrainIds.png')),
     ('set/{}.jpg', 'set/{}-mask.png', ('.jpg', '-mask.png')),
 ])
-def test_ends_of_names_are_found(image_name: str, mask_name: str, suffixes: tuple[str, str],
-                                 tmp_path: Path, run_tool: Callable,
-                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_suffixes_are_inferred(image_name: str, mask_name: str, suffixes: tuple[str, str],
+                               tmp_path: Path, run_tool: Callable,
+                               capsys: pytest.CaptureFixture[str]) -> None:
     for split in ('train', 'val'):
         (tmp_path / 'masks' / split / mask_name).parent.mkdir(parents=True)
         for stem in 'abc':
@@ -197,37 +196,37 @@ def test_ends_of_names_are_found(image_name: str, mask_name: str, suffixes: tupl
     run_tool('create_config', leaf('sem_fpn'), '--masks', tmp_path / 'masks/train',
              tmp_path / 'masks/val', '--images', tmp_path / 'images/train', tmp_path / 'images/val',
              '--out', out)
-    assert f'remark: names of images end with {suffixes[0]}, those of their label maps with ' \
+    assert f'remark: image names end in {suffixes[0]}, and those of their label maps in ' \
         f'{suffixes[1]}' in capsys.readouterr().out
     dataset = Config.fromfile(out).train_dataloader.dataset
     assert (dataset.img_suffix, dataset.seg_map_suffix) == suffixes
 
 
 @pytest.mark.slow
-def test_found_names_train(tmp_path: Path, run_tool: Callable) -> None:
+def test_train_with_inferred_suffixes(tmp_path: Path, run_tool: Callable) -> None:
     arguments = draw_label_maps(tmp_path, mask_name='{}_gt.png', num_images=3)
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
     assert 0 <= trained_and_tested(run_tool, tmp_path / 'own.py')['mIoU'] <= 100
 
 
-def test_one_image_without_its_label_map(tmp_path: Path, run_tool: Callable,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_label_map(tmp_path: Path, run_tool: Callable,
+                           capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, mask_name='{}_gt.png', num_images=4)
     (tmp_path / 'masks/train/a_gt.png').unlink()
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(said, 'images/train/a.jpg has no label map')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(said, 'images/train/a.jpg has no label map')
     assert len([line for line in said if line.startswith('fault')]) == 1
 
 
-def test_several_label_maps_of_an_image(tmp_path: Path, run_tool: Callable,
-                                        capsys: pytest.CaptureFixture[str]) -> None:
-    """As Cityscapes has them."""
+def test_several_label_maps_per_image(tmp_path: Path, run_tool: Callable,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
+    """Cityscapes has several label maps per image."""
     arguments = draw_label_maps(tmp_path, mask_name='{}_ids.png', num_images=3)
     for mask in [*(tmp_path / 'masks').rglob('*.png')]:
         shutil.copy(mask, mask.with_name(mask.name.replace('ids', 'colour')))
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(said, 'images have more than one label map each: say --suffixes .jpg _')
-    assert_said(said, '--suffixes .jpg _ids.png', '--suffixes .jpg _colour.png')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(said, 'images have several label maps each: pass --suffixes .jpg _')
+    assert_messages(said, '--suffixes .jpg _ids.png', '--suffixes .jpg _colour.png')
 
 
 @pytest.mark.parametrize('image_name, mask_name', [
@@ -235,82 +234,83 @@ def test_several_label_maps_of_an_image(tmp_path: Path, run_tool: Callable,
     ('img_{}.jpg', 'mask_{}.png'),
     ('{}.jpg', 'gt_{}_v2.png'),
 ])
-def test_label_maps_that_are_named_by_their_start(image_name: str, mask_name: str, tmp_path: Path,
-                                                  run_tool: Callable,
-                                                  capsys: pytest.CaptureFixture[str]) -> None:
-    """mmseg cannot pair them: they are copied."""
+def test_label_maps_with_other_prefix_are_copied(image_name: str, mask_name: str, tmp_path: Path,
+                                                 run_tool: Callable,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    """mmseg can only pair files by suffixes."""
     arguments = draw_label_maps(tmp_path, mask_name=mask_name, image_name=image_name, num_images=3)
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--out', tmp_path / 'own.py')
-    assert f'label maps are found by the rest of their names, as {mask_name.format("a")} for ' \
+    assert f'label maps are found by the common part of their names, e.g. {mask_name.format("a")} for ' \
         f'{image_name.format("a")}' in capsys.readouterr().out
     assert_equal_label_maps(tmp_path, tmp_path / 'own.py', mask_name)
 
 
-def test_images_and_label_maps_that_are_swapped(tmp_path: Path, run_tool: Callable,
-                                                capsys: pytest.CaptureFixture[str]) -> None:
-    """One fault, not two for each image."""
+def test_swapped_images_and_label_maps(tmp_path: Path, run_tool: Callable,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    """There is one error, not two per image."""
     arguments = draw_label_maps(tmp_path, num_images=6)
     swap = {'--masks': '--images', '--images': '--masks'}
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *[swap.get(a, a) for a in arguments])
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'),
+                              *[swap.get(a, a) for a in arguments])
     assert len(said) == 1
-    assert_said(
-        said, f'{tmp_path / "images/train"} has JPEGs alone, which cannot be label maps, '
-        f'and {tmp_path / "masks/train"} has none: they look swapped')
+    assert_messages(
+        said, f'{tmp_path / "images/train"} has only JPEGs, which cannot be label maps, '
+        f'and {tmp_path / "masks/train"} has none: --images and --masks look swapped')
 
 
 def test_labels_without_names(tmp_path: Path, run_tool: Callable,
                               capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path, labels=(0, 1, 3))
-    run_tool('create_config', leaf('sem_fpn'), *arguments, '--zero', 'unlabelled', '--out',
+    run_tool('create_config', leaf('sem_fpn'), *arguments, '--label-zero', 'ignore', '--out',
              tmp_path / 'own.py')
     printed = capsys.readouterr().out
-    assert 'remark: nothing names the 3 classes, which are counted up to the highest label that ' \
-        'occurs, 3: say --classes with all names' in printed
+    assert 'remark: the 3 classes have no names, and are counted up to the highest label, 3: pass ' \
+        'the names of all classes with --classes' in printed
     assert '2 training and 2 validation images\n3 classes: label 1, label 2, label 3' in printed
 
 
-def test_names_that_have_nothing_in_common(tmp_path: Path, run_tool: Callable,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
-    """One fault, not one for each image."""
+def test_unrelated_names(tmp_path: Path, run_tool: Callable,
+                         capsys: pytest.CaptureFixture[str]) -> None:
+    """There is one error, not one per image."""
     arguments = draw_label_maps(tmp_path, num_images=6)
     for folder in (tmp_path / 'masks').iterdir():
         for number, mask in enumerate(sorted(folder.iterdir())):
             mask.rename(folder / f'{number}.png')
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
     assert len(said) == 1
-    assert_said(
+    assert_messages(
         said, 'none of 12 images', 'images are named a.jpg, b.jpg, c.jpg and 3 more; label '
-        'maps 0.png, 1.png, 2.png and 3 more', '--suffixes IMAGE MASK says how both end')
+        'maps 0.png, 1.png, 2.png and 3 more',
+        'Pass the endings by which the names differ with --suffixes')
 
 
-def test_images_and_label_maps_in_one_folder(tmp_path: Path, run_tool: Callable,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_and_label_maps_in_same_folder(tmp_path: Path, run_tool: Callable,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
     draw_label_maps(tmp_path, mask_name='{}_labels.png')
     for split in ('train', 'val'):
         for mask in (tmp_path / 'masks' / split).iterdir():
             mask.rename(tmp_path / 'images' / split / mask.name)
     folders = [tmp_path / 'images/train', tmp_path / 'images/val']
     arguments = ['--masks', *folders, '--images', *folders]
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments)
-    assert_said(said, 'holds images and label maps: say with --suffixes')
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments, '--suffixes', '.png',
-                     '_labels.png')
-    assert_said(said, 'mmseg would take label maps *_labels.png for images *.png')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments)
+    assert_messages(said, 'has images and label maps: pass the endings')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments, '--suffixes', '.png',
+                              '_labels.png')
+    assert_messages(said, 'mmseg would take label maps *_labels.png for images *.png')
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '_labels.png',
              '--out', tmp_path / 'own.py')
     dataset = Config.fromfile(tmp_path / 'own.py').train_dataloader.dataset
     assert (dataset.img_suffix, dataset.seg_map_suffix) == ('.jpg', '_labels.png')
 
 
-def test_images_that_suffixes_leave_out(tmp_path: Path, run_tool: Callable,
-                                        capsys: pytest.CaptureFixture[str]) -> None:
-    """mmseg passes over them in silence."""
+def test_images_without_suffix_cause_warning(tmp_path: Path, run_tool: Callable,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path)
     shutil.copy(tmp_path / 'images/train/a.jpg', tmp_path / 'images/train/a.jpeg')
     run_tool('create_config', leaf('sem_fpn'), *arguments, '--suffixes', '.jpg', '.png', '--out',
              tmp_path / 'own.py')
-    assert f'remark: {tmp_path / "images/train"}: 1 files are not used, which do not end with ' \
-        '.jpg: a.jpeg' in capsys.readouterr().out
+    assert f'remark: {tmp_path / "images/train"}: 1 files that do not end in .jpg ' \
+        'are not used: a.jpeg' in capsys.readouterr().out
 
 
 def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,
@@ -326,16 +326,19 @@ def test_images_in_training_and_validation(tmp_path: Path, run_tool: Callable,
         capsys.readouterr().out)
 
 
-def test_folders_without_files_and_links_in_circles(tmp_path: Path, run_tool: Callable,
-                                                    capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_folders_and_circular_links(tmp_path: Path, run_tool: Callable,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
     arguments = draw_label_maps(tmp_path)
     (tmp_path / 'images/train/again').symlink_to(tmp_path / 'images')
-    assert_said(faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments), 'a link leads to')
+    assert_messages(
+        run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments),
+        'is a link to a folder that was read already')
     os.unlink(tmp_path / 'images/train/again')
     (tmp_path / 'empty').mkdir()
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images',
-                     tmp_path / 'empty', tmp_path / 'empty')
-    assert_said(said, f'{tmp_path / "empty"}: there are no images in it')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images',
+                              tmp_path / 'empty', tmp_path / 'empty')
+    assert_messages(said, f'{tmp_path / "empty"} has no images')
     file = tmp_path / 'masks/train/a.png'
-    said = faults_of(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images', file, file)
-    assert_said(said, f'{file} is a file')
+    said = run_and_get_errors(run_tool, capsys, leaf('sem_fpn'), *arguments[:3], '--images', file,
+                              file)
+    assert_messages(said, f'{file} is a file')

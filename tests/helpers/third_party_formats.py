@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 from globox import AnnotationSet
-from helpers.drawn_data import coco_content, draw_image
+from helpers.synthetic_data import coco_content, draw_image
 from supervision import DetectionDataset
 
 from colonnade.datasets.formats.format_detection import open_dataset
@@ -197,6 +197,6 @@ def read(args: DataOptions) -> tuple[list[dict[str, Any]], Report]:
     """Both COCO files that a format gives, and what it says."""
     report = Report()
     with open_dataset(args, 'instances', report):
-        if report.num_faults:
+        if report.num_errors:
             return [], report
         return [json.loads(file.read_text()) for file in args.coco], report

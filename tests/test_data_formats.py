@@ -1,4 +1,4 @@
-"""Instances in the forms of other programs: what is read equals what was written."""
+"""Instance formats of other programs: reading returns what was written."""
 from __future__ import annotations
 
 import json
@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 import yaml as yaml_module
 from conftest import ROOT
-from helpers.drawn_data import SHORT, assert_said, coco_content, draw_image, faults_of, leaf
-from helpers.foreign_data import BOX, WRITERS, Parts, drawn_parts, lines, options, read, smaller
+from helpers.synthetic_data import (SHORT, assert_messages, coco_content, draw_image, leaf,
+                                    run_and_get_errors)
+from helpers.third_party_formats import (BOX, WRITERS, Parts, drawn_parts, lines, options, read,
+                                         smaller)
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.data_index import AnnotatedImage, DataIndex, Instance, index_images
 from colonnade.datasets.formats import format_detection
-from colonnade.datasets.formats.data_format import DataFormat
+from colonnade.datasets.formats.data_format import DataFormat, ReadContext
 from colonnade.datasets.formats.format_detection import detect_format
 from colonnade.datasets.formats.instance_formats import open_instances
-from colonnade.datasets.formats.instance_records import Reading
 from colonnade.datasets.validation.preflight import check_sources
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.settings.reading import read_config
@@ -55,17 +56,17 @@ def objects(content: dict[str, Any], exact: bool) -> dict[str, list[tuple]]:
     }  # yapf: disable
 
 
-def test_a_toy_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader and a row are all that a format needs; objects keep their file and line."""
+def test_custom_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A format needs only a reader and a table row; objects keep their file and line."""
 
-    def read_csv(path: Path, reading: Reading) -> dict[str, DataIndex]:
+    def read_csv(path: Path, context: ReadContext) -> dict[str, DataIndex]:
         found: dict[str, list[AnnotatedImage]] = {'train': [], 'val': []}
-        for number, line in enumerate(reading.lines_of(path / 'boxes.csv'), 1):
+        for number, line in enumerate(context.read_lines(path / 'boxes.csv'), 1):
             split, name, label, *sides = line.split(',')
-            source = reading.source(path / 'boxes.csv', number)
+            source = context.locate(path / 'boxes.csv', number)
             left, top, right, bottom = map(float, sides)
             box = Instance(label, (left, top, right, bottom), [], source)
-            size = reading.size_of(path / name)
+            size = context.read_size(path / name)
             assert size is not None
             found[split].append(AnnotatedImage(path / name, size, source, [box]))
         return {split: index_images(images) for split, images in found.items()}
@@ -77,18 +78,18 @@ def test_a_toy_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         draw_image(tmp_path / 'set' / name)
     lines(tmp_path / 'set/boxes.csv', 'train,a.png,disc,1,2,9,8', 'val,b.png,ring,1,2,9,8')
     (train, val), report = read(options(tmp_path / 'set', out=tmp_path / 'own.py'))
-    assert not report.faults and val['categories'] == train['categories']
+    assert not report.errors and val['categories'] == train['categories']
     assert [each['name'] for each in train['categories']] == ['disc', 'ring']
     annotation, = val['annotations']
     assert annotation['converted_from'] == 'boxes.csv:2' and annotation['bbox'] == [1, 2, 8, 6]
 
 
 @pytest.mark.parametrize('form', WRITERS)
-def test_what_was_written_is_read(form: str, real: Parts, tmp_path: Path) -> None:
+def test_written_instances_are_read(form: str, real: Parts, tmp_path: Path) -> None:
     WRITERS[form](real, tmp_path / 'set')
     args = options(tmp_path / 'set', out=tmp_path / 'own.py')
     contents, report = read(args)
-    assert not report.faults
+    assert not report.errors
     rasterised = form in ('voc_polygons', 'yolo_polygons')  # by the program that wrote it
     for (_, original), content, folder in zip(real.values(), contents, args.images, strict=True):
         assert all((folder / image['file_name']).is_file() for image in content['images'])
@@ -106,120 +107,121 @@ def test_what_was_written_is_read(form: str, real: Parts, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize('form', ['yolo_polygons', 'labelme_polygons'])
-def test_its_config_is_written(form: str, drawn: Parts, tmp_path: Path, run_tool: Callable,
-                               capsys: pytest.CaptureFixture[str]) -> None:
+def test_create_config_from_format(form: str, drawn: Parts, tmp_path: Path, run_tool: Callable,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
     WRITERS[form](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
     said = capsys.readouterr().out
-    assert f'{tmp_path / "set"} is read as' in said and '2 classes: disc, square' in said
+    assert f'{tmp_path / "set"} is in ' in said and '2 classes: disc, square' in said
     record = json.loads((tmp_path / 'own_data/conversion.json').read_text())
     assert record['source'] == [str(tmp_path / 'set')]
     assert record['counts']['train'] == dict(images=2, annotations=4, categories=2)
 
 
-def test_a_segmenter_needs_label_maps(drawn: Parts, tmp_path: Path) -> None:
+def test_segmenter_rejects_instances(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
-    with pytest.raises(ValueError, match='is read as YOLO, which has instances, for a detector'):
+    with pytest.raises(ValueError, match='is in YOLO format, which has instances, for a detector'):
         detect_format(tmp_path / 'set', 'labels')
 
 
-def test_two_folders_with_other_classes(drawn: Parts, tmp_path: Path) -> None:
-    """Where nothing lists the classes, both parts have those of both."""
+def test_two_folders_share_inferred_classes(drawn: Parts, tmp_path: Path) -> None:
+    """Without a list of classes, both splits have the classes of both."""
     del drawn['val'][1]['annotations'][::2]
     WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
     both = tmp_path / 'set/train', tmp_path / 'set/val'
     contents, report = read(options(*both, out=tmp_path / 'own.py'))
-    assert not report.faults
+    assert not report.errors
     train, val = (content['categories'] for content in contents)
     assert train == val == [dict(id=0, name='disc'), dict(id=1, name='square')]
     assert {a['category_id'] for a in contents[1]['annotations']} == {1}
 
 
-def test_one_folder_is_split(real: Parts, tmp_path: Path) -> None:
+def test_split_folder(real: Parts, tmp_path: Path) -> None:
     WRITERS['labelme_polygons'](real, tmp_path / 'set')
     one = tmp_path / 'set/train'
-    with pytest.raises(ValueError, match='has no validation images of its own: say --split 0.2'):
+    with pytest.raises(ValueError, match='has no validation images: pass --val-fraction 0.2'):
         read(options(one, out=tmp_path / 'own.py'))
-    contents, _ = read(options(one, out=tmp_path / 'own.py', split=0.4))
+    contents, _ = read(options(one, out=tmp_path / 'own.py', val_fraction=0.4))
     names = [{image['file_name'] for image in content['images']} for content in contents]
     assert len(names[0] | names[1]) == 5 and not names[0] & names[1] and names[1]
     record = json.loads((tmp_path / 'own_data/conversion.json').read_text())['split']
     assert (record['fraction'], record['seed'], set(record['val'])) == (0.4, 0, names[1])
-    for other in (dict(split=0.4, split_seed=1), dict(split=0.2)):
-        with pytest.raises(UserError, match='split in another way: remove it, or name'):
+    for other in (dict(val_fraction=0.4, split_seed=1), dict(val_fraction=0.2)):
+        with pytest.raises(UserError, match='with another split: remove it, or choose'):
             read(options(one, out=tmp_path / 'own.py', **other))
-    with pytest.raises(ValueError, match='does not match 5 names of images'):
-        read(options(one, out=tmp_path / 'own.py', split=0.4, group='^(a)'))
-    groups = options(one, out=tmp_path / 'g.py', split=0.4, group=r'(\d)\.jpg$')
+    with pytest.raises(ValueError, match='does not match 5 image names'):
+        read(options(one, out=tmp_path / 'own.py', val_fraction=0.4, group_regex='^(a)'))
+    groups = options(one, out=tmp_path / 'g.py', val_fraction=0.4, group_regex=r'(\d)\.jpg$')
     contents, _ = read(groups)
     ends = [{image['file_name'][-5] for image in content['images']} for content in contents]
     assert not ends[0] & ends[1]
 
 
-def test_one_coco_file_is_split(drawn: Parts, tmp_path: Path, run_tool: Callable,
-                                capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_coco_file(drawn: Parts, tmp_path: Path, run_tool: Callable,
+                         capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / 'all.json'
     content = coco_content(num_images=8)
     for image in content['images']:
         draw_image(tmp_path / 'images' / image['file_name'])
     file.write_text(json.dumps(content))
-    arguments = [leaf('mask_rcnn'), '--coco', file, '--images', tmp_path / 'images', '--split']
+    arguments = [
+        leaf('mask_rcnn'), '--coco', file, '--images', tmp_path / 'images', '--val-fraction'
+    ]
     run_tool('create_config', *arguments, '0.25', '--out', tmp_path / 'own.py')
     assert '6 training and 2 validation images' in (tmp_path / 'own.py').read_text()
     content['annotations'][3]['segmentation'] = [[1, None]]
     file.write_text(json.dumps(content))
-    said = faults_of(run_tool, capsys, *arguments, '0.25')
-    assert_said(said, 'all.json: annotation 5: polygons must be numbers')
+    said = run_and_get_errors(run_tool, capsys, *arguments, '0.25')
+    assert_messages(said, 'all.json: annotation 5: polygons must be numbers')
     assert not Path('own_that_is_not_written_data').exists()
 
 
-def test_a_conversion_is_used_again(drawn: Parts, tmp_path: Path) -> None:
+def test_conversion_is_reused(drawn: Parts, tmp_path: Path) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
     read(options(tmp_path / 'set', out=out))
     before = (tmp_path / 'own_data/train.json').stat()
     _, report = read(options(tmp_path / 'set', out=out))
-    assert_said(report.remarks, 'own_data is used again')
+    assert_messages(report.warnings, 'own_data: reused')
     assert (tmp_path / 'own_data/train.json').stat() == before
     lines(tmp_path / 'set/labels/train/1.txt', BOX)
     with pytest.raises(UserError, match='own_data is a conversion of other data: remove it'):
         read(options(tmp_path / 'set', out=out))
     (tmp_path / 'other').mkdir()
-    with pytest.raises(UserError, match='other exists and is no conversion'):
-        read(options(tmp_path / 'set', out=out, data_out=tmp_path / 'other'))
+    with pytest.raises(UserError, match='other already exists and is not a converted'):
+        read(options(tmp_path / 'set', out=out, converted_dir=tmp_path / 'other'))
 
 
-def found_before_training(config: Path) -> list[str]:
-    """What a training says of its data before it starts."""
+def find_preflight_messages(config: Path) -> list[str]:
     reports = [Report.from_json(each['report']) for each in check_sources(read_config(config))]
     return [found.message for report in reports for found in report.findings
             if found.rule != 'partly-checked']  # yapf: disable
 
 
 @pytest.mark.parametrize('form', ['yolo_boxes', 'voc_boxes', 'labelme_polygons'])
-def test_labels_edited_after_the_conversion(form: str, drawn: Parts, tmp_path: Path,
-                                            run_tool: Callable,
-                                            capsys: pytest.CaptureFixture[str]) -> None:
-    """Training and check_dataset stop; one command converts again, also when all has moved."""
+def test_edited_labels_make_conversion_stale(form: str, drawn: Parts, tmp_path: Path,
+                                             run_tool: Callable,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """Training and check_dataset stop; --reconvert fixes it, also after moving all folders."""
     WRITERS[form](drawn, tmp_path / 'a/set')
     out = tmp_path / 'a/own.py'
     run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'a/set', '--out', out)
-    assert not found_before_training(out)
+    assert not find_preflight_messages(out)
     source = json.loads((tmp_path / 'a/own_data/sources.json').read_bytes())
     folder = tmp_path / 'a/set'
     file = next(path for path in sorted(folder.rglob('*'))
                 if any(str(path).endswith(name) for name in source['labels']))  # yapf: disable
     text = file.read_text()
     os.utime(file, (1, 1))
-    assert not found_before_training(out)  # of the same content
+    assert not find_preflight_messages(out)  # of the same content
     file.with_name(f'another{file.suffix}').write_text(text)
-    assert f'another{file.suffix} (new)' in found_before_training(out)[0]
+    assert f'another{file.suffix} (new)' in find_preflight_messages(out)[0]
     file.with_name(f'another{file.suffix}').unlink()
     file.write_text(f'{text}\n')
-    assert_said(
-        found_before_training(out), f'{file} (edited); convert again with: '
-        f'colonnade check_dataset {out} --convert-again')
+    assert_messages(
+        find_preflight_messages(out), f'{file} (edited). Convert again with: '
+        f'colonnade check_dataset {out} --reconvert')
     with pytest.raises(SystemExit, match='1 finding stops'):
         run_tool('check_dataset', out)
     assert 'conversions that are older than their sources (1)' in capsys.readouterr().out
@@ -230,8 +232,8 @@ def test_labels_edited_after_the_conversion(form: str, drawn: Parts, tmp_path: P
         lines(file, BOX)
     text = (tmp_path / 'b/own.py').read_text()
     (tmp_path / 'b/own.py').write_text(text.replace(f'{tmp_path}/a', f'{tmp_path}/b'))
-    run_tool('check_dataset', tmp_path / 'b/own.py', '--convert-again')
-    assert not found_before_training(tmp_path / 'b/own.py')
+    run_tool('check_dataset', tmp_path / 'b/own.py', '--reconvert')
+    assert not find_preflight_messages(tmp_path / 'b/own.py')
     assert not (tmp_path / 'b/own_data-again').exists()
     if form == 'yolo_boxes':
         assert len(json.loads((tmp_path / 'b/own_data/train.json').read_bytes())['annotations']) < \
@@ -239,7 +241,7 @@ def test_labels_edited_after_the_conversion(form: str, drawn: Parts, tmp_path: P
 
 
 def add_class(folder: Path) -> None:
-    """A third class, of which there is an object."""
+    """Add a third class and an object of it."""
     yaml, = folder.glob('*.y*ml')
     content = yaml_module.safe_load(yaml.read_text())
     yaml.write_text(yaml_module.safe_dump(content | dict(names=['disc', 'square', 'cow'], nc=3)))
@@ -247,7 +249,7 @@ def add_class(folder: Path) -> None:
 
 
 def move_images(folder: Path) -> None:
-    """All images, and their labels, in a folder more."""
+    """Move all training images and labels to a subfolder."""
     for kind in ('images', 'labels'):
         for path in list((folder / kind / 'train').iterdir()):
             (folder / kind / 'train/day1').mkdir(exist_ok=True)
@@ -258,43 +260,42 @@ def move_images(folder: Path) -> None:
     (add_class, 'the classes are now disc, square, cow, and those of the config disc, square'),
     (move_images, 'the images are now in .*day1, and those of the config in '),
 ])
-def test_a_conversion_that_the_config_does_not_fit_is_refused(edit: Callable, says: str,
-                                                              drawn: Parts, tmp_path: Path,
-                                                              run_tool: Callable,
-                                                              capsys: Any) -> None:
+def test_reconversion_must_fit_config(edit: Callable, says: str, drawn: Parts, tmp_path: Path,
+                                      run_tool: Callable, capsys: Any) -> None:
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
     before = (tmp_path / 'own_data/train.json').read_bytes()
     edit(tmp_path / 'set')
     with pytest.raises(SystemExit):
-        run_tool('check_dataset', out, '--convert-again')
-    assert re.search(f'{says}.*: nothing was changed. Write the config again',
+        run_tool('check_dataset', out, '--reconvert')
+    assert re.search(f'{says}.*: nothing was changed. Create the config again',
                      capsys.readouterr().err)
     assert (tmp_path / 'own_data/train.json').read_bytes() == before
     assert not (tmp_path / 'own_data-again').exists()
 
 
-def test_label_maps_that_are_converted_again(drawn: Parts, tmp_path: Path, run_tool: Callable,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
-    """Their numbers are those of the names in order, so other names are refused."""
+def test_reconvert_label_maps(drawn: Parts, tmp_path: Path, run_tool: Callable,
+                              capsys: pytest.CaptureFixture[str]) -> None:
+    """Labels are numbered in the order of names, so other names are rejected."""
     WRITERS['labelme_polygons'](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('sem_fpn'), '--data', tmp_path / 'set', '--out', out)
     files = sorted((tmp_path / 'set').rglob('*.json'))
     files[0].write_text(files[0].read_text() + '\n')
-    assert 'convert again' in found_before_training(out)[0]
-    run_tool('check_dataset', out, '--convert-again')
-    assert not found_before_training(out)
+    assert 'Convert again' in find_preflight_messages(out)[0]
+    run_tool('check_dataset', out, '--reconvert')
+    assert not find_preflight_messages(out)
     for file in files:
         file.write_text(file.read_text().replace('"disc"', '"zebra"'))
     with pytest.raises(SystemExit):
-        run_tool('check_dataset', out, '--convert-again')
+        run_tool('check_dataset', out, '--reconvert')
     assert 'the classes are now' in capsys.readouterr().err
 
 
-def test_labels_in_a_new_folder_are_new(drawn: Parts, tmp_path: Path, run_tool: Callable) -> None:
-    """Below that of others; a conversion, and what is hidden, are no labels."""
+def test_labels_in_new_folder_make_conversion_stale(drawn: Parts, tmp_path: Path,
+                                                    run_tool: Callable) -> None:
+    """A new folder counts below existing ones, except hidden folders and conversions."""
     WRITERS['yolo_boxes'](drawn, tmp_path / 'set')
     run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out',
              tmp_path / 'own.py')
@@ -302,46 +303,47 @@ def test_labels_in_a_new_folder_are_new(drawn: Parts, tmp_path: Path, run_tool: 
     for name in ('.hidden', 'day2'):
         (folder / name).mkdir()
         lines(folder / name / '9.txt', BOX)
-        found = found_before_training(tmp_path / 'own.py')
+        found = find_preflight_messages(tmp_path / 'own.py')
         assert bool(found) == (name == 'day2')
     assert 'day2/9.txt (new)' in found[0]
 
 
-def test_a_run_next_to_labels_is_no_label(tmp_path: Path, run_tool: Callable) -> None:
-    """Labels directly in the folder of the data, where work dirs may be too."""
+def test_run_next_to_labels_is_ignored(tmp_path: Path, run_tool: Callable) -> None:
+    """Labels can be directly in the folder of the dataset, next to work dirs."""
     WRITERS['labelme_polygons'](drawn_parts(tmp_path / 'drawn'), tmp_path / 'set')
     folder = min((tmp_path / 'set').rglob('*.json')).parent
-    run_tool('create_config', leaf('mask_rcnn'), '--data', folder, '--split', '0.5', '--out',
+    run_tool('create_config', leaf('mask_rcnn'), '--data', folder, '--val-fraction', '0.5', '--out',
              tmp_path / 'own.py')
     (folder / 'run').mkdir()
     (folder / 'run/scalars.json').write_text('{}')
-    assert not found_before_training(tmp_path / 'own.py')
+    assert not find_preflight_messages(tmp_path / 'own.py')
     (folder / 'new.json').write_text('{}')
-    assert 'new.json (new)' in found_before_training(tmp_path / 'own.py')[0]
+    assert 'new.json (new)' in find_preflight_messages(tmp_path / 'own.py')[0]
 
 
-def test_sources_that_are_elsewhere(drawn: Parts, tmp_path: Path, run_tool: Callable,
+def test_sources_on_another_machine(drawn: Parts, tmp_path: Path, run_tool: Callable,
                                     capsys: pytest.CaptureFixture[str]) -> None:
-    """As on a machine that has images and conversion, or where an earlier version converted."""
+    """Images and conversion exist, but sources or their record do not."""
     WRITERS['voc_boxes'](drawn, tmp_path / 'set')
     out = tmp_path / 'own.py'
     run_tool('create_config', leaf('mask_rcnn'), '--data', tmp_path / 'set', '--out', out)
     for file in (tmp_path / 'set').rglob('*.xml'):
         file.unlink()
-    assert_said(found_before_training(out), 'was converted from files that cannot be read on this')
+    assert_messages(find_preflight_messages(out), 'they cannot be read on this machine')
     (tmp_path / 'own_data/sources.json').write_text('{')
-    assert_said(found_before_training(out), 'sources.json or a file that it names cannot be read')
+    assert_messages(
+        find_preflight_messages(out), 'sources.json or a file that it lists cannot be read')
     (tmp_path / 'own_data/conversion.json').write_text('{}')
     with pytest.raises(SystemExit, match='was converted by an earlier version'):
-        run_tool('check_dataset', out, '--convert-again')
+        run_tool('check_dataset', out, '--reconvert')
     with pytest.raises(
             SystemExit, match='reads no dataset that colonnade create_config has converted'):
-        run_tool('check_dataset', leaf('mask_rcnn'), '--convert-again')
+        run_tool('check_dataset', leaf('mask_rcnn'), '--reconvert')
 
 
-def test_the_page(drawn: Parts, tmp_path: Path, run_tool: Callable,
-                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands for instances, on data sets of the names there."""
+def test_documented_commands(drawn: Parts, tmp_path: Path, run_tool: Callable,
+                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands for instances work on datasets with the names in the page."""
     for name, form in dict(
             coco='coco', roboflow='roboflow_coco', yolo='yolo_polygons', voc='voc_polygons',
             labelme='labelme_polygons').items():  # yapf: disable
@@ -361,12 +363,12 @@ def test_the_page(drawn: Parts, tmp_path: Path, run_tool: Callable,
 
 
 @pytest.mark.parametrize('names, says', [
-    (['a.txt'], 'it holds a.txt. Wanted: instances, for a detector. The forms are'),
-    ([], 'it holds nothing'),
-    (['data.yaml', 'Annotations/1.xml'], 'has more than one form: YOLO and Pascal VOC'),
-    (['annotations.xml'], "holds CVAT's own XML (CVAT for images), which is not read: export COCO"),
+    (['a.txt'], 'it contains a.txt. Expected instances, for a detector. Supported formats'),
+    ([], 'it contains nothing'),
+    (['data.yaml', 'Annotations/1.xml'], 'matches several dataset formats: YOLO and Pascal VOC'),
+    (['annotations.xml'], 'has the unsupported XML format "CVAT for images": export COCO'),
 ])
-def test_folders_that_are_not_recognised(names: list[str], says: str, tmp_path: Path) -> None:
+def test_unknown_formats(names: list[str], says: str, tmp_path: Path) -> None:
     texts = {'.yaml': 'train: a\nnames: [b]\n', '.xml': '<annotation/>', '.txt': 'hello',
              'annotations.xml': '<?xml version="1.0"?>\n<annotations>'}  # yapf: disable
     for name in names:
@@ -374,7 +376,7 @@ def test_folders_that_are_not_recognised(names: list[str], says: str, tmp_path: 
         (tmp_path / name).write_text(texts.get(name, texts[Path(name).suffix]))
     with pytest.raises(ValueError, match='(?s)' + re.escape(says)):
         detect_format(tmp_path, 'instances')
-    with pytest.raises(FileNotFoundError, match='--data: there is no'):
+    with pytest.raises(FileNotFoundError, match='--data: .* does not exist'):
         detect_format(tmp_path / 'no', 'instances')
 
 
@@ -385,8 +387,8 @@ def test_folders_that_are_not_recognised(names: list[str], says: str, tmp_path: 
     ('yolo/labels', 'yolo (YOLO)'),
     ('yolo/classes.txt', 'yolo (YOLO)'),
 ])
-def test_the_folder_above_or_below(named: str, meant: str, drawn: Parts, tmp_path: Path,
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearby_folder_is_suggested(named: str, meant: str, drawn: Parts, tmp_path: Path,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
     WRITERS['coco'](drawn, tmp_path / 'sets/coco')
     WRITERS['yolo_boxes'](drawn, tmp_path / 'yolo')
     monkeypatch.chdir(tmp_path)
@@ -396,22 +398,23 @@ def test_the_folder_above_or_below(named: str, meant: str, drawn: Parts, tmp_pat
         detect_format(Path(named), 'instances')
 
 
-def test_an_archive(tmp_path: Path) -> None:
+def test_archive_is_rejected(tmp_path: Path) -> None:
     (tmp_path / 'set.zip').write_bytes(b'PK')
-    with pytest.raises(ValueError, match='set.zip is an archive: unpack it, and name the folder'):
+    with pytest.raises(ValueError, match='set.zip is an archive: unpack it, and pass the folder'):
         detect_format(tmp_path / 'set.zip', 'instances')
 
 
 @pytest.mark.parametrize('arguments, says', [
     (['--data', '.', '--images', '.'], '--images is for --coco and --masks'),
     (['--data', '.', '.', '.'], '--data takes one path, or two'),
-    (['--data', '.', '--split', '20'], '--split must be between 0 and 1, got 20'),
-    (['--data', '.', '--group', 'a'], '--group and --split-seed are for --split'),
-    (['--data', '.', '--split', '0.2', '--group', 'a'], 'has no group in brackets'),
-    (['--data', '.', '--split', '0.2', '--group', '('], 'is no regular expression'),
-    (['--coco', 'a.json', '--images', '.'], 'or one with --split 0.2'),
+    (['--data', '.', '--val-fraction', '20'], '--val-fraction must be between 0 and 1, got 20'),
+    (['--data', '.', '--group-regex', 'a'
+      ], '--group-regex and --split-seed are for --val-fraction'),
+    (['--data', '.', '--val-fraction', '0.2', '--group-regex', 'a'], 'has no group in brackets'),
+    (['--data', '.', '--val-fraction', '0.2', '--group-regex', '('], 'is no regular expression'),
+    (['--coco', 'a.json', '--images', '.'], 'or one with --val-fraction 0.2'),
 ])
-def test_options_that_do_not_go_together(arguments: list[str], says: str, run_tool: Callable,
-                                         tmp_path: Path) -> None:
+def test_incompatible_options(arguments: list[str], says: str, run_tool: Callable,
+                              tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f'create_config: .*{says}'):
         run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', tmp_path / 'own.py')

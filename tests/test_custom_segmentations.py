@@ -1,4 +1,4 @@
-"""Masks of COCO files: nothing that a file can hold gives a traceback, here or in pycocotools."""
+"""Masks of COCO files: no content causes a traceback, here or in pycocotools."""
 from __future__ import annotations
 
 import json
@@ -9,7 +9,7 @@ from typing import Any
 import faster_coco_eval
 import numpy as np
 import pycocotools.coco
-from helpers.drawn_data import HEIGHT, WIDTH, coco_content, draw_image
+from helpers.synthetic_data import HEIGHT, WIDTH, coco_content, draw_image
 from hypothesis import HealthCheck, example, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
@@ -17,18 +17,18 @@ from mmdet.datasets import CocoDataset
 from pycocotools import mask as coco_masks
 
 from colonnade.datasets.custom.instance_datasets import describe_instances
-from colonnade.datasets.validation.segmentations import decoded_counts, segmentation_fault
+from colonnade.datasets.validation.segmentations import decode_counts, find_segmentation_error
 from colonnade.datasets.validation.validation_report import Report
 
 
-def test_compressed_run_lengths_are_pycocotools() -> None:
+def test_decode_counts_matches_pycocotools() -> None:
     generator = np.random.default_rng(0)
     for density in (0.001, 0.1, 0.9):
         mask = np.asfortranarray((generator.random((300, 400)) < density).astype(np.uint8))
         if density < 0.01:
             mask[:, 200:] = 1
         encoded = coco_masks.encode(mask)
-        counts = list(decoded_counts(encoded['counts'].decode()))
+        counts = list(decode_counts(encoded['counts'].decode()))
         assert sum(counts) == mask.size
         assert sum(counts[1::2]) == mask.sum()
         back = coco_masks.frPyObjects(dict(size=[300, 400], counts=counts), 300, 400)
@@ -42,30 +42,30 @@ ODD = st.one_of(st.none(), st.booleans(), st.just(float('nan')), st.just(float('
                 st.lists(st.integers(), max_size=4))
 
 
-def places(content: Any, path: tuple = ()) -> Iterator[tuple]:
-    """All keys and indices in nested JSON."""
+def iter_paths(content: Any, path: tuple = ()) -> Iterator[tuple]:
+    """Yield the paths of all values in nested JSON."""
     items = content.items() if isinstance(content, dict) else \
         enumerate(content) if isinstance(content, list) else ()
     for key, value in items:
         yield (*path, key)
-        yield from places(value, (*path, key))
+        yield from iter_paths(value, (*path, key))
 
 
-def replaced(content: Any, path: tuple, value: Any) -> Any:
-    """The content with the value at a path replaced or removed, where there is one."""
+def replace_value(content: Any, path: tuple, value: Any) -> Any:
+    """Return the content with the value at a path replaced or removed, if there is one."""
     if not path:
         return value
     if isinstance(content, dict) and path[0] in content:
-        changed = {**content, path[0]: replaced(content[path[0]], path[1:], value)}
+        changed = {**content, path[0]: replace_value(content[path[0]], path[1:], value)}
         return {key: item for key, item in changed.items() if item is not ...}
     if isinstance(content, list) and path[0] in range(len(content)):
         changed = [*content]
-        changed[path[0]] = replaced(content[path[0]], path[1:], value)
+        changed[path[0]] = replace_value(content[path[0]], path[1:], value)
         return [item for item in changed if item is not ...]
     return content
 
 
-def file_to_break() -> dict[str, list]:
+def make_content() -> dict[str, list]:
     content = coco_content()
     content['annotations'][1]['segmentation'] = dict(size=[HEIGHT, WIDTH], counts=[20, 1900])
     mask = coco_masks.encode(np.eye(HEIGHT, WIDTH, dtype=np.uint8, order='F'))
@@ -74,8 +74,8 @@ def file_to_break() -> dict[str, list]:
     return content
 
 
-def reported(content: dict, folder: Path) -> list[str]:
-    """The faults of training and evaluating with a file of that content."""
+def find_errors(content: dict, folder: Path) -> list[str]:
+    """Return the errors of a dataset with this content for training and validation."""
     files = [folder / 'train.json', folder / 'val.json']
     for file in files:
         file.write_text(json.dumps(content))
@@ -83,10 +83,10 @@ def reported(content: dict, folder: Path) -> list[str]:
     filter_cfg = dict(filter_empty_gt=True, min_size=16)
     data = describe_instances(
         files, [folder] * 2, None, masks=True, filter_cfg=filter_cfg, report=report)
-    assert data is not None or report.faults
-    if not report.faults:
+    assert data is not None or report.errors
+    if not report.errors:
         assert_mmdet_and_pycocotools_read(files[1], data.classes)
-    return report.faults
+    return report.errors
 
 
 def assert_mmdet_and_pycocotools_read(file: Path, classes: tuple[str, ...]) -> None:
@@ -109,7 +109,7 @@ def assert_mmdet_and_pycocotools_read(file: Path, classes: tuple[str, ...]) -> N
 
 @given(
     changes=st.lists(
-        st.tuples(st.sampled_from(list(places(file_to_break()))), st.one_of(st.just(...), ODD)),
+        st.tuples(st.sampled_from(list(iter_paths(make_content()))), st.one_of(st.just(...), ODD)),
         min_size=1,
         max_size=3))
 @example(changes=[])
@@ -123,16 +123,16 @@ def assert_mmdet_and_pycocotools_read(file: Path, classes: tuple[str, ...]) -> N
 @example(changes=[(('annotations', 2, 'segmentation', 'counts'), 'zz')])
 @example_settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_content_gives_a_traceback(changes: list, tmp_path: Path) -> None:
-    """Entries replaced by anything JSON can hold, or removed; what is accepted can be read."""
-    for image in file_to_break()['images']:
+def test_no_content_causes_traceback(changes: list, tmp_path: Path) -> None:
+    """Values are replaced by any JSON or removed; what is accepted can be read."""
+    for image in make_content()['images']:
         if not (tmp_path / image['file_name']).exists():
             draw_image(tmp_path / image['file_name'])
-    content = file_to_break()
+    content = make_content()
     for path, value in changes:
-        content = replaced(content, path, value)
-    faults = reported(content, tmp_path)
-    assert changes or not faults
+        content = replace_value(content, path, value)
+    errors = find_errors(content, tmp_path)
+    assert changes or not errors
 
 
 @given(
@@ -141,11 +141,11 @@ def test_no_content_gives_a_traceback(changes: list, tmp_path: Path) -> None:
     character=st.characters(min_codepoint=32, max_codepoint=120))
 @example_settings(max_examples=300, deadline=None)
 def test_accepted_run_lengths_decode(bits: list[bool], at: int, character: str) -> None:
-    """What is not refused, pycocotools decodes to a mask of the image's size."""
+    """pycocotools decodes what is not rejected to a mask of the image's size."""
     encoded = coco_masks.encode(np.array(bits, np.uint8, order='F').reshape(4, 6, order='F'))
     counts = encoded['counts'].decode()
-    assert segmentation_fault(dict(size=[4, 6], counts=counts), [4, 6], evaluated=True) is None
+    assert find_segmentation_error(dict(size=[4, 6], counts=counts), [4, 6], evaluated=True) is None
     counts = counts[:at] + character + counts[at + 1:]
-    if segmentation_fault(dict(size=[4, 6], counts=counts), [4, 6], evaluated=True) is None:
-        runs = list(decoded_counts(counts))
+    if find_segmentation_error(dict(size=[4, 6], counts=counts), [4, 6], evaluated=True) is None:
+        runs = list(decode_counts(counts))
         assert coco_masks.decode(dict(size=[4, 6], counts=counts)).sum() == sum(runs[1::2])
