@@ -51,7 +51,7 @@ def is_gelu(module: nn.Module) -> bool:
     return is_plain(module, nn.GELU) and module.approximate == 'none'
 
 
-def is_idle(module: nn.Module) -> bool:
+def is_noop(module: nn.Module) -> bool:
     """Return True if a module returns its input: an identity, or dropout that is off."""
     if not is_plain(module, nn.Dropout, nn.Identity):
         return False
@@ -76,7 +76,7 @@ def is_affine(module: nn.Module) -> bool:
 def is_gated_mlp(module: nn.Module) -> bool:
     """Return True if a module is timm's gated MLP of layers that act on each token separately."""
     layers = (*LINEAR, nn.SiLU, nn.Dropout, nn.Identity, nn.LayerNorm, LayerNorm, RmsNorm)
-    return (is_plain(module, GluMlp, SwiGLU) and not all_are_called()
+    return (is_plain(module, GluMlp, SwiGLU) and not is_fast_path_disabled()
             and all(is_plain(layer, *layers) for layer in module.children()))
 
 
@@ -101,10 +101,10 @@ MLP: Parts = {
     '': lambda module: is_plain(module, Mlp),
     'fc1': is_linear,
     'act': is_gelu,
-    'drop1': is_idle,
-    'norm': is_idle,
+    'drop1': is_noop,
+    'norm': is_noop,
     'fc2': is_linear,
-    'drop2': is_idle,
+    'drop2': is_noop,
 }
 
 
@@ -113,19 +113,19 @@ def is_transformed() -> bool:
     return not torch.compiler.is_compiling() and is_transforming()
 
 
-def all_are_called() -> bool:
+def is_fast_path_disabled() -> bool:
     """Return True if no layer may be skipped: under global hooks or ``torch.func`` transforms."""
     return has_global_hooks() or is_transformed()
 
 
-def is_unseen(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+def is_unobserved(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """Return True if a module is exactly of these classes, and no hook keeps its output."""
-    return is_plain(module, *kinds) and not all_are_called()
+    return is_plain(module, *kinds) and not is_fast_path_disabled()
 
 
-def first_touched(module: nn.Module, parts: Parts) -> str | None:
+def find_modified_layer(module: nn.Module, parts: Parts) -> str | None:
     """Return the name of the first part that must be called, or None for the fast path."""
-    if all_are_called():
+    if is_fast_path_disabled():
         return next(iter(parts))
     children = get_children(module)
     for name, check in parts.items():
@@ -134,10 +134,10 @@ def first_touched(module: nn.Module, parts: Parts) -> str | None:
     return None
 
 
-def first_touched_below(module: nn.Module, children: Mapping[str, Parts]) -> str | None:
+def find_modified_sublayer(module: nn.Module, children: Mapping[str, Parts]) -> str | None:
     """Return the path of the first modified part of several children, or None."""
     for child, parts in children.items():
-        if (name := first_touched(module.get_submodule(child), parts)) is not None:
+        if (name := find_modified_layer(module.get_submodule(child), parts)) is not None:
             return f'{child}.{name}'.rstrip('.')
     return None
 

@@ -3,7 +3,7 @@
 torch's BLAS is MKL, which uses half of the vector width on CPUs that are not Intel's. oneDNN, to
 which torch passes convolutions, uses all of it. On Intel CPUs the two differ little, and a busy
 machine would choose at random, so it is always the BLAS there. Elsewhere the faster one is measured
-once per process, in about 10 ms. Set ``COLONNADE_PRODUCTS`` to get the same bits on all machines.
+once per process, in about 10 ms. Set ``COLONNADE_MATMUL`` to get the same bits on all machines.
 """
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from torch.nn import functional as F
 
 from colonnade.common.errors import UserError
 
-VARIABLE = 'COLONNADE_PRODUCTS'
+VARIABLE = 'COLONNADE_MATMUL'
 CHOICES = ('blas', 'onednn')
 TOKENS, WIDTH = 1024, 384  # shape of the timed matmul
-CLEARLY = 1.15  # with less, processes on one machine could choose differently
+MIN_SPEEDUP = 1.15  # with less, processes on one machine could choose differently
 
 
-def check_products() -> None:
-    """Raise a ValueError if ``COLONNADE_PRODUCTS`` is neither ``blas`` nor ``onednn``."""
+def check_matmul_backend() -> None:
+    """Raise a ValueError if ``COLONNADE_MATMUL`` is neither ``blas`` nor ``onednn``."""
     choice = os.environ.get(VARIABLE)
     if choice and choice not in CHOICES:
         raise UserError(f'{VARIABLE} must be {" or ".join(CHOICES)}, got {choice!r}')
@@ -35,14 +35,14 @@ def onednn_is_faster() -> bool:
     """Return True if oneDNN's convolutions are clearly faster than the BLAS.
 
     Raises:
-        ValueError: If ``COLONNADE_PRODUCTS`` is neither ``blas`` nor ``onednn``.
+        ValueError: If ``COLONNADE_MATMUL`` is neither ``blas`` nor ``onednn``.
     """
     return _should_use_onednn(os.environ.get(VARIABLE))
 
 
 @cache
 def _should_use_onednn(choice: str | None) -> bool:
-    check_products()
+    check_matmul_backend()
     if not torch.backends.mkldnn.is_available():
         return False
     return choice == 'onednn' if choice else not _is_intel() and _is_onednn_faster()
@@ -70,4 +70,4 @@ def _is_onednn_faster() -> bool:
                 started = time.perf_counter()
                 run()
                 best[index] = min(best[index], time.perf_counter() - started)
-    return best[0] > CLEARLY * best[1]
+    return best[0] > MIN_SPEEDUP * best[1]

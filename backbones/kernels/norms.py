@@ -55,7 +55,7 @@ def fold_batch_norm(conv: nn.Conv2d, norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     return conv.weight * scale.view(-1, 1, 1, 1), bias
 
 
-def repeats_alone(norm: nn.Module) -> bool:
+def can_rerun_locally(norm: nn.Module) -> bool:
     """Return True if a norm can run again without other processes, unlike synchronized ones."""
     return isinstance(norm, (nn.BatchNorm2d, nn.GroupNorm)) or is_fixed(norm)
 

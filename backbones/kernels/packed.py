@@ -105,7 +105,7 @@ class Packed(nn.Module):
                 self._pack()
         return suits
 
-    def _as_usual(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _forward_unpacked(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return input, weight and bias of the torch layer."""
         dtype = get_matmul_dtype(x)
         bias = None if self.bias is None else self.bias.to(x.device, dtype)
@@ -129,12 +129,12 @@ class PackedLinear(Packed):
     def forward(self, x: Tensor, *, gelu: bool = False) -> Tensor:
         """Map ``(B, N, C_in)`` to ``(B, N, C_out)``, followed by GELU if asked for."""
         if not self._can_use_packed(x):
-            out = F.linear(*self._as_usual(x))
+            out = F.linear(*self._forward_unpacked(x))
             return F.gelu(out) if gelu else out
         return private_torch.run_linear(
             x.to(self.dtype), self.packed, self.bias, *(GELU if gelu else PLAIN))
 
-    def added_to(self, other: Tensor, x: Tensor) -> Tensor:
+    def forward_add(self, other: Tensor, x: Tensor) -> Tensor:
         """Return ``other + layer(x)``; ``other`` is ``(B, N, C_out)``."""
         if other.dtype != self.dtype or not self._can_use_packed(x):
             return self(x).to(other.dtype).add_(other)
@@ -153,13 +153,13 @@ class PackedDepthwise(Packed):
     def forward(self, x: Tensor) -> Tensor:
         """Map a channels-last ``(B, C, H, W)`` to the same shape."""
         if not self._can_use_packed(x):
-            image, weight, bias = self._as_usual(x)
+            image, weight, bias = self._forward_unpacked(x)
             padding = weight.shape[-1] // 2
             return F.conv2d(image, weight, bias, padding=padding, groups=len(weight))
         return private_torch.run_convolution(
             x.to(self.dtype), self.packed, self.bias, *self._get_arguments(self.packed), *PLAIN)
 
-    def added_to(self, other: Tensor, x: Tensor) -> Tensor:
+    def forward_add(self, other: Tensor, x: Tensor) -> Tensor:
         """Return ``other + layer(x)``; ``other`` is overwritten where that saves a copy."""
         if other.dtype != self.dtype or not self._can_use_packed(x):
             return self(x).to(other.dtype).add_(other)
@@ -196,7 +196,7 @@ class PackedHalving(Packed):
             gelu: Apply GELU to the output.
         """
         if not self._can_use_packed(x):
-            out = F.conv2d(*self._as_usual(x), stride=2, padding=padding)
+            out = F.conv2d(*self._forward_unpacked(x), stride=2, padding=padding)
             return F.gelu(out) if gelu else out
         in_kernel = gelu and x.shape[1] >= MIN_GELU_CHANNELS
         out = private_torch.run_convolution(
