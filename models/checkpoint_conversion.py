@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.registry import infer_backbone
 from colonnade.common.atomic_files import check_writable, replacing
 from colonnade.common.errors import FileError, UserError
@@ -29,7 +29,7 @@ def build_backbone(state: State, source: str) -> ColumnarBackbone:
     try:
         of_backbone = without_prefix(state, 'backbone.') or state
         backbone, _ = infer_backbone(of_backbone)
-        with without_memory():
+        with on_meta_device():
             return backbone(**backbone.arguments_for(of_backbone))
     except (LookupError, ValueError) as error:
         raise WeightsError(f'{source} shows no backbone that could be built: {error}') from error

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.backbones import BACKBONES, ColumnarBackbone
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.settings.reading import build_error, read_config
 
@@ -169,7 +169,7 @@ def total_of(parts: list[Part]) -> Part:
 
 def classifier_complexity(backbone: ColumnarBackbone, img_size: int) -> tuple[int, int]:
     """Parameters and multiply-adds of the classifier that the papers list."""
-    with without_memory():
+    with on_meta_device():
         model = backbone.timm_module(img_size, num_classes=1000).eval().requires_grad_(False)
     image = torch.empty(1, 3, img_size, img_size, device='meta')
     return count_parameters(model), multiply_adds(model, image)[0]
@@ -181,7 +181,7 @@ def backbone_rows() -> Iterator[tuple[str, str, float, float]]:
              for size in backbone.published_sizes]
     named = set()
     for backbone, size in sizes:
-        with without_memory():
+        with on_meta_device():
             parameters, work = classifier_complexity(backbone(size.arch), size.img_size)
         name = f'{backbone.__name__} {size.arch}'
         if name not in named:

@@ -7,7 +7,7 @@ from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
 from torch import nn
 
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.settings.config_values import map_dicts
 
 
@@ -21,7 +21,7 @@ def build_on_meta(model: dict[str, Any]) -> nn.Module:
             ``ValueError``.
     """
     try:
-        with without_memory():
+        with on_meta_device():
             return MODELS.build(with_plain_norms(model))
     except RuntimeError:
         return MODELS.build(with_plain_norms(model)).to('meta')

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from colonnade.backbones.kernels.fast_path import is_plain
+from colonnade.backbones.kernels.fast_path import is_exact_type
 from colonnade.backbones.kernels.norms import is_fixed
 
 
@@ -35,21 +35,21 @@ def simplified(layers: Iterable[nn.Module]) -> list[nn.Module]:
 
 def can_absorb_norm(layer: nn.Module) -> bool:
     """Whether a batch norm behind it can be folded into it."""
-    return is_plain(layer, nn.Conv2d) or is_plain(layer, nn.ConvTranspose2d) and layer.groups == 1
+    return is_exact_type(layer, nn.Conv2d) or is_exact_type(layer, nn.ConvTranspose2d) and layer.groups == 1
 
 
 def flattened(layer: nn.Module) -> Iterator[nn.Module]:
     """The layers of sequences within one another, without those that do nothing."""
-    if is_plain(layer, nn.Sequential):
+    if is_exact_type(layer, nn.Sequential):
         for child in layer:
             yield from flattened(child)
-    elif not is_plain(layer, nn.Identity):
+    elif not is_exact_type(layer, nn.Identity):
         yield layer
 
 
 def is_cheaper_merged(first: nn.Module, second: nn.Module) -> bool:
     """Whether two layers can be merged, and fewer products are needed then."""
-    if not (is_plain(first, nn.ConvTranspose2d) and first.groups == 1 and is_pointwise(second)):
+    if not (is_exact_type(first, nn.ConvTranspose2d) and first.groups == 1 and is_pointwise(second)):
         return False
     between, out = second.in_channels, second.out_channels
     reach = first.kernel_size[0] * first.kernel_size[1] / (first.stride[0] * first.stride[1])
@@ -58,7 +58,7 @@ def is_cheaper_merged(first: nn.Module, second: nn.Module) -> bool:
 
 def is_pointwise(layer: nn.Module) -> bool:
     """Whether it is a convolution that computes each pixel from all channels of that pixel."""
-    return (is_plain(layer, nn.Conv2d) and layer.kernel_size == layer.stride == (1, 1)
+    return (is_exact_type(layer, nn.Conv2d) and layer.kernel_size == layer.stride == (1, 1)
             and layer.padding == (0, 0) and layer.groups == 1)
 
 

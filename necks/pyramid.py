@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colonnade.backbones.kernels.devices import should_use_cpu_forms
-from colonnade.backbones.kernels.fast_path import is_plain, is_transformed
+from colonnade.backbones.kernels.fast_path import is_exact_type, is_transformed
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.kernels.memory_format import map_order
 from colonnade.common.errors import UserError
@@ -93,7 +93,7 @@ class Pyramid(BaseModule):
         taken = set()
         for stride in set(self.out_strides):
             level = self.get_submodule(level_name(stride))
-            if not is_plain(level, nn.Sequential, nn.ConvTranspose2d):
+            if not is_exact_type(level, nn.Sequential, nn.ConvTranspose2d):
                 continue
             behind = (following or {}).get(stride)
             layers = simplified([*flattened(level), *([] if behind is None else [behind])])

@@ -9,7 +9,7 @@ from helpers.backbones import ARCHS, every_class, timm_model, tiny
 from mmengine.registry import MODELS, Registry
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 
 TAPS = {  # out_indices of four blocks -> the blocks that are tapped
     None: (0, 1, 1, 3),
@@ -40,7 +40,7 @@ def test_out_indices(cls: type) -> None:
     (CaiT, 'm48', (15, 23, 31, 47)),
 ])
 def test_default_taps(cls: type, arch: str, taps: tuple) -> None:
-    with without_memory():
+    with on_meta_device():
         assert cls(arch).out_indices == taps
 
 
@@ -158,7 +158,7 @@ def test_parameters_are_timms(cls: type) -> None:
 
 
 def check_parameters(cls: type, arch: str) -> None:
-    with without_memory():
+    with on_meta_device():
         ours, theirs = cls(arch), timm_model(cls, arch)
     expected = {
         name: tensor.shape

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from colonnade.backbones import CaiT, position_embedding
 from colonnade.backbones.cait import talking_heads
 from colonnade.backbones.cait.talking_heads import MIB, BoundedTalkingHeadAttn
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.kernels.resampling import resample_positions
-from colonnade.backbones.kernels.without_memory import without_memory
 from colonnade.weights.loading import load_weights, plan_loading
 
 TOKENS, HEADS = 50, 4
@@ -160,7 +160,7 @@ def test_published_files_are_named_and_loaded_as_they_are(arch: str, timms: str,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
     monkeypatch.setattr(position_embedding, 'print_log', lambda text, **_: said.append(text))
-    with without_memory():
+    with on_meta_device():
         state = timm.create_model(timms).state_dict()
         backbone = CaiT(arch)
     assert backbone.describe(state) == backbone.describe() == f'CaiT {arch}'
@@ -226,6 +226,6 @@ def test_wrong_arguments(kwargs: dict, message: str) -> None:
 
 
 def test_the_papers_drop_rates_are_the_defaults() -> None:
-    with without_memory():
+    with on_meta_device():
         assert CaiT('s36').blocks[0].drop_path.drop_prob == 0.2
         assert CaiT('s36', drop_path_rate=0.).blocks[0].drop_path.__class__ is nn.Identity

@@ -15,7 +15,7 @@ from helpers.backbones import tiny
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.evaluation.benchmark.model_profile import Stopwatch, part_table
 from colonnade.models.complexity import (backbone_rows, build, classifier_complexity,
                                          count_parameters, multiply_adds, parts_of, total_of,
@@ -115,7 +115,7 @@ def test_metafiles_say_what_is_counted() -> None:
 
 def test_classifier_of_resmlp() -> None:
     """timm lists 15.35 M and 3.01 G for resmlp_12_224."""
-    with without_memory():
+    with on_meta_device():
         parameters, work = classifier_complexity(ResMLP('s12'), 224)
     assert (round(parameters / 1e6, 2), round(work / 1e9, 2)) == (15.35, 3.01)
 

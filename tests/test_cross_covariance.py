@@ -14,12 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.kernels.folding import FusedError
-from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, attend_plain,
-                                                       covariance_form, is_covariance_faster,
-                                                       prefers_plain)
+from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, attend_by_covariance,
+                                                       attend_plain, is_covariance_faster,
+                                                       should_attend_plain)
 from colonnade.necks import ColumnarPyramid
 
-FORMS = pytest.mark.parametrize('form', [attend_plain, covariance_form])
+FORMS = pytest.mark.parametrize('form', [attend_plain, attend_by_covariance])
 ARCH = dict(embed_dim=64, depth=4, num_heads=4, patch_size=16)  # the covariance form never pays
 WIDE = dict(embed_dim=128, depth=4, num_heads=4, patch_size=8)
 
@@ -122,9 +122,9 @@ def test_half_precision_and_other_devices_take_the_plain_form() -> None:
     with FakeTensorMode():
         tokens = torch.empty(1, 9000, 64)
         assert is_covariance_faster(*tokens.shape[1:])
-        assert prefers_plain(tokens.bfloat16()) and not prefers_plain(tokens)
+        assert should_attend_plain(tokens.bfloat16()) and not should_attend_plain(tokens)
         for device in ('cuda', 'meta'):
-            assert prefers_plain(tokens.to(device))
+            assert should_attend_plain(tokens.to(device))
 
 
 @pytest.mark.parametrize('half', [torch.bfloat16, torch.float16])

@@ -12,7 +12,7 @@ from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.heads import LinearHead
 from colonnade.settings.reading import read_config
 from colonnade.weights.files import read_checkpoint
@@ -146,7 +146,7 @@ def test_a_linear_head_is_a_norm_and_a_matrix() -> None:
 def test_under_the_linear_head_the_backbone_is_frozen(arch: str) -> None:
     """No parameter of it is trained, no layer in training mode, and nothing is stored."""
     leaf = LEAVES['linear'].with_name(f'{arch}_40k_ade20k.py')
-    with without_memory():
+    with on_meta_device():
         model = MODELS.build(read_config(leaf).model).train()
         features = model.extract_feat(torch.empty(1, 3, 64, 64))
     assert not any(parameter.requires_grad for parameter in model.backbone.parameters())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from colonnade.backbones import PlainViT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.plain_vit.blocks import PlainBlock
 from colonnade.engine.optim.layer_decay import LayerDecayConstructor
 from colonnade.evaluation.benchmark.candidates import Intermediates
@@ -133,14 +133,14 @@ def test_rounding_is_timms(model: str) -> None:
     ('vit_base_patch16_siglip_512', False),
 ])
 def test_which_maps_are_normalised(model: str, normalised: bool) -> None:
-    with without_memory():
+    with on_meta_device():
         assert PlainViT(model).tap_norm == normalised
         other = PlainViT(model, tap_norm=not normalised)
     assert hasattr(other, 'norm') != normalised
 
 
 def test_the_weights_of_init_cfg_say_what_is_normalised() -> None:
-    with without_memory():
+    with on_meta_device():
         init_cfg = dict(type='Pretrained', checkpoint='timm://vit_base_patch16_224.dino')
         assert PlainViT('vit_base_patch16_224', init_cfg=init_cfg).tap_norm
 
@@ -263,7 +263,7 @@ def test_what_hooks_keep_is_not_written_over() -> None:
 
 def test_weights_assigned_to_a_backbone_without_memory() -> None:
     backbone, image = tiny().eval(), torch.randn(1, 3, 40, 56).double()
-    with without_memory():
+    with on_meta_device():
         empty = tiny().eval()
     empty.load_state_dict(backbone.state_dict(), assign=True)
     for a, b in zip(empty(image), backbone(image), strict=True):
@@ -323,7 +323,7 @@ def test_attention_dropout_of_an_arch() -> None:
     (lambda: tiny(OTHER_BLOCKS[1], window_size=2, global_blocks=()), 'window_size is not for'),
 ])
 def test_wrong_arguments(make: Callable, message: str) -> None:
-    with without_memory(), pytest.raises(ValueError, match=message):
+    with on_meta_device(), pytest.raises(ValueError, match=message):
         make()
 
 

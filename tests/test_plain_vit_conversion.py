@@ -12,7 +12,7 @@ from helpers.layouts_by_hand import randomised
 from helpers.plain_vit_files import FILES, dinov3, layer_scale_as_parameters
 
 from colonnade.backbones import PlainViT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.models.checkpoint_conversion import build_backbone, plan_conversion
 from colonnade.weights import downloads
@@ -28,7 +28,7 @@ def of_backbone(state: State) -> dict[str, torch.Size]:
 
 
 def state_of(model: str, **kwargs: object) -> State:
-    with without_memory():
+    with on_meta_device():
         return timm.create_model(model, **kwargs).state_dict()
 
 
@@ -79,7 +79,7 @@ def test_a_converted_file_loads(model: str, make: Callable, loads_into: list[str
     torch.save(dict(model=published), tmp_path / 'in.pth')
     run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'out.safetensors')
     for arch in loads_into:
-        with without_memory():
+        with on_meta_device():
             backbone = PlainViT(arch)
         plan = plan_loading(backbone, read_checkpoint(tmp_path / 'out.safetensors'), 'test')
         assert plan.layout == 'PlainViT, timm or ours'

@@ -11,7 +11,7 @@ from helpers.plain_vit_files import DEPTH, FILES, SIDE, WIDTH, File
 from torch import nn
 
 from colonnade.backbones import CaiT, PlainViT, XCiT
-from colonnade.backbones.plain_vit import resizing
+from colonnade.backbones.plain_vit import checkpoint_formats
 from colonnade.necks import ColumnarPyramid
 from colonnade.weights.layouts import LAYOUTS, remap
 from colonnade.weights.loading import load_weights, plan_loading
@@ -26,7 +26,7 @@ STEM = ('cls_token', 'pos_embed', 'class_embedding', 'patch_embed.proj.bias', 's
 def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     """Levels and texts of what a backbone logs."""
     lines: list[tuple[int, str]] = []
-    monkeypatch.setattr(resizing, 'print_log', lambda text, *, level, **_: lines.append(
+    monkeypatch.setattr(checkpoint_formats, 'print_log', lambda text, *, level, **_: lines.append(
         (level, text)))
     return lines
 

@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 
 from colonnade.backbones import PlainViT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.plain_vit.window_attention import Heads, attend_in_windows
 
 
@@ -62,7 +62,7 @@ def test_all_blocks_global_is_no_windows() -> None:
 
 @pytest.mark.parametrize('depth, last_of_quarters', [(12, {2, 5, 8, 11}), (24, {5, 11, 17, 23})])
 def test_global_blocks_are_vitdets(depth: int, last_of_quarters: set[int]) -> None:
-    with without_memory():
+    with on_meta_device():
         backbone = PlainViT(dict(TINY, depth=depth), window_size=14)
     of_all = {i for i, block in enumerate(backbone.blocks) if block.attn.window_size is None}
     assert of_all == last_of_quarters

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from colonnade.backbones import SimplifiedViT
 from colonnade.backbones.kernels.custom_ops import BLOCK
-from colonnade.backbones.simplified_vit.attention import ShapedAttention
-from colonnade.backbones.simplified_vit.blocks import ParallelBlock, PlainBlock, SequentialBlock
+from colonnade.backbones.simplified_vit.blocks import (ParallelBlock, PlainBlock, SequentialBlock,
+                                                       ShapedAttention)
 
 WIDTH, HEADS, TOKENS = 32, 4, 50
 

@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from colonnade.backbones import SimplifiedViT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.simplified_vit.blocks import BLOCKS
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.layouts import detect_format
@@ -44,7 +44,7 @@ def test_counts_of_the_study(arch: str, plain: int, simplified: int) -> None:
     The study has another MLP than ratio 4, and gains of whole blocks instead of heads. Its
     classifier is a class token, a norm, a linear layer and a head of ten classes.
     """
-    with without_memory():
+    with on_meta_device():
         backbones = {block: SimplifiedViT(arch, block=block) for block in ('plain', 'parallel')}
     width, depth = backbones['plain'].embed_dim, backbones['plain'].depth
     classifier = width + 2 * width + width**2 + width + 10 * width + 10
@@ -131,7 +131,7 @@ def test_files_are_converted(block: str, tmp_path: Path, run_tool: Callable,
 
 
 def test_files_of_vision_transformers_are_of_another_kind() -> None:
-    with without_memory():
+    with on_meta_device():
         state = timm.create_model('vit_tiny_patch16_224').state_dict()
     layout = detect_format(state)
     assert layout is None or not layout.name.startswith('SimplifiedViT')

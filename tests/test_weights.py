@@ -20,9 +20,9 @@ from timm.models.xcit import Xcit, checkpoint_filter_fn
 from torch import nn
 
 from colonnade.backbones import XCiT
-from colonnade.backbones.kernels.without_memory import without_memory
-from colonnade.backbones.resmlp.layouts import remap_resmlp_original
-from colonnade.backbones.xcit.layouts import remap_xcit_original
+from colonnade.backbones.kernels.devices import on_meta_device
+from colonnade.backbones.resmlp.backbone import remap_resmlp_original
+from colonnade.backbones.xcit.backbone import remap_xcit_original
 from colonnade.necks import ColumnarPyramid
 from colonnade.weights.layouts import remap
 from colonnade.weights.loading import load_weights, plan_loading
@@ -57,7 +57,7 @@ def test_safetensors_whatever_the_name(make: Callable, tmp_path: Path) -> None:
 
 
 def test_remapping_of_resmlp_agrees_with_timms() -> None:
-    with without_memory():
+    with on_meta_device():
         model = backbone_for(resmlp_timm_state)
     expected = mlp_mixer.checkpoint_filter_fn(resmlp_original_state(), model)
     got = remap_resmlp_original(resmlp_original_state())
@@ -66,7 +66,7 @@ def test_remapping_of_resmlp_agrees_with_timms() -> None:
 
 
 def test_remapping_agrees_with_timms() -> None:
-    with without_memory():
+    with on_meta_device():
         model = Xcit(num_classes=5, **TINY)
     expected, got = checkpoint_filter_fn(original_state(),
                                          model), remap_xcit_original(original_state())
@@ -147,7 +147,7 @@ def test_the_error_lists_and_explains() -> None:
                                             ('resmlp_24_224', 'ResMLP s24'),
                                             ('cait_xs24_384', 'CaiT xs24')])
 def test_the_error_names_the_nearest_cause(name: str, backbone: str) -> None:
-    with without_memory():
+    with on_meta_device():
         state = timm.create_model(name).state_dict()
         model = XCiT('small_12_p16')
     with pytest.raises(
@@ -189,7 +189,7 @@ def test_the_error_counts_the_classes(old: int, new: int) -> None:
 
 
 def test_errors_are_short() -> None:
-    with without_memory():
+    with on_meta_device():
         state, model = XCiT('small_24_p8').state_dict(), XCiT('tiny_12_p16')
     with pytest.raises(WeightsError) as caught:
         plan_loading(model, state, 'some.pth')

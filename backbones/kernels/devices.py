@@ -76,7 +76,7 @@ class _SkipInit(TorchFunctionMode):
 
 
 @contextmanager
-def without_memory() -> Iterator[None]:
+def on_meta_device() -> Iterator[None]:
     """Context manager that builds modules on the meta device, where tensors have no values."""
     with torch.device('meta'), _SkipInit():
         yield

@@ -28,8 +28,8 @@ def is_hooked(module: nn.Module) -> bool:
     return has_hooks(module) or 'forward' in module.__dict__
 
 
-def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Return True if a module is exactly of one of these classes, not hooked, with torch tensors."""
+def is_exact_type(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Return True if a module is exactly of one of these classes, unhooked, with torch tensors."""
     if type(module) not in kinds or is_hooked(module):
         return False
     for tensor in get_parameters(module).values():
@@ -44,45 +44,45 @@ def has_bias(module: nn.Module) -> bool:
 
 
 def is_linear(module: nn.Module) -> bool:
-    return is_plain(module, *LINEAR) and has_bias(module)
+    return is_exact_type(module, *LINEAR) and has_bias(module)
 
 
 def is_gelu(module: nn.Module) -> bool:
-    return is_plain(module, nn.GELU) and module.approximate == 'none'
+    return is_exact_type(module, nn.GELU) and module.approximate == 'none'
 
 
 def is_noop(module: nn.Module) -> bool:
     """Return True if a module returns its input: an identity, or dropout that is off."""
-    if not is_plain(module, nn.Dropout, nn.Identity):
+    if not is_exact_type(module, nn.Dropout, nn.Identity):
         return False
     return type(module) is nn.Identity or not (module.training and module.p)
 
 
 def is_drop_path(module: nn.Module) -> bool:
-    return is_plain(module, DropPath, nn.Identity)
+    return is_exact_type(module, DropPath, nn.Identity)
 
 
 def is_token_norm(module: nn.Module) -> bool:
     """Return True if a module normalizes each token separately."""
-    return is_plain(module, nn.LayerNorm, LayerNorm, RmsNorm, Affine, nn.Identity)
+    return is_exact_type(module, nn.LayerNorm, LayerNorm, RmsNorm, Affine, nn.Identity)
 
 
 def is_affine(module: nn.Module) -> bool:
     """Return True if a module is a norm whose scale and shift can be folded into another layer."""
-    return is_plain(module, nn.LayerNorm, LayerNorm, Affine) and all(
+    return is_exact_type(module, nn.LayerNorm, LayerNorm, Affine) and all(
         tensor is not None for tensor in get_parameters(module).values())
 
 
 def is_gated_mlp(module: nn.Module) -> bool:
     """Return True if a module is timm's gated MLP of layers that act on each token separately."""
     layers = (*LINEAR, nn.SiLU, nn.Dropout, nn.Identity, nn.LayerNorm, LayerNorm, RmsNorm)
-    return (is_plain(module, GluMlp, SwiGLU) and not is_fast_path_disabled()
-            and all(is_plain(layer, *layers) for layer in module.children()))
+    return (is_exact_type(module, GluMlp, SwiGLU) and not is_fast_path_disabled()
+            and all(is_exact_type(layer, *layers) for layer in module.children()))
 
 
 def is_convolution(module: nn.Module, *, stride: int) -> bool:
     """Return True if a module is a zero-padded convolution that keeps the size at stride 1."""
-    if not is_plain(module, nn.Conv2d):
+    if not is_exact_type(module, nn.Conv2d):
         return False
     height, width = module.kernel_size
     return (module.stride == (stride, stride) and module.padding == (height // 2, width // 2)
@@ -91,14 +91,14 @@ def is_convolution(module: nn.Module, *, stride: int) -> bool:
 
 def is_depthwise(module: nn.Module) -> bool:
     """Return True if a module is a depthwise convolution that keeps the grid."""
-    return is_plain(
+    return is_exact_type(
         module, PackedDepthwise) or (is_convolution(module, stride=1) and has_bias(module)
                                      and module.groups == module.in_channels == module.out_channels)
 
 
 NORM: Parts = {'': is_affine}
 MLP: Parts = {
-    '': lambda module: is_plain(module, Mlp),
+    '': lambda module: is_exact_type(module, Mlp),
     'fc1': is_linear,
     'act': is_gelu,
     'drop1': is_noop,
@@ -120,7 +120,7 @@ def is_fast_path_disabled() -> bool:
 
 def is_unobserved(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """Return True if a module is exactly of these classes, and no hook keeps its output."""
-    return is_plain(module, *kinds) and not is_fast_path_disabled()
+    return is_exact_type(module, *kinds) and not is_fast_path_disabled()
 
 
 def find_modified_layer(module: nn.Module, parts: Parts) -> str | None:

@@ -7,7 +7,7 @@ from mmengine.model.utils import _BatchNormXd
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .fast_path import is_plain
+from .fast_path import is_exact_type
 
 #: norms with torch's forward; the last one is mmengine's synchronized norm on one process
 FOLDABLE = (nn.BatchNorm2d, nn.SyncBatchNorm, _BatchNormXd)
@@ -28,7 +28,7 @@ def replace_batch_norms(module: nn.Module, norm_cfg: dict) -> None:
 
 def is_fixed(norm: nn.Module) -> bool:
     """Return True if a module is a batch norm that acts as a fixed affine map."""
-    return (is_plain(norm, *FOLDABLE) and not norm.training and norm.running_mean is not None
+    return (is_exact_type(norm, *FOLDABLE) and not norm.training and norm.running_mean is not None
             and norm.weight is not None and norm.bias is not None)
 
 

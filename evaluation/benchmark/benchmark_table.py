@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.common.errors import UserError, file_errors
 from colonnade.models.fusion import fuse
 from colonnade.models.half_precision import half_type, name_of_type
@@ -130,7 +130,7 @@ def check(args: BenchmarkOptions) -> None:
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
         raise UserError('memory without a GPU is read from /proc, which Linux alone has')
     for backbone in args.backbones:
-        with without_memory():
+        with on_meta_device():
             built = build_backbone(backbone).eval()
         if fused:
             fuse(built)  # which raises if it cannot be

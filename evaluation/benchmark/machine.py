@@ -105,4 +105,4 @@ def computed_by_onednn(dtype: torch.dtype) -> bool:
         return False
     if dtype == torch.bfloat16:
         return not lacks_bfloat16()
-    return dtype == torch.float32 or private_torch.multiplies_by_onednn(dtype)
+    return dtype == torch.float32 or private_torch.has_fast_matmuls(dtype)

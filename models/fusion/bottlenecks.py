@@ -17,7 +17,7 @@ from mmseg.models.utils import resize
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colonnade.backbones.kernels.fast_path import is_convolution, is_plain
+from colonnade.backbones.kernels.fast_path import is_convolution, is_exact_type
 
 from ..replacement import copy_as, replace_modules
 
@@ -153,7 +153,7 @@ def merge_bottlenecks(model: nn.Module) -> list[str]:
     """
     replacements: dict[nn.Module, nn.Module] = {}
     for head in model.modules():
-        if is_plain(head, *FUSED_HEADS) and is_plain(head.psp_modules, PPM):
+        if is_exact_type(head, *FUSED_HEADS) and is_exact_type(head.psp_modules, PPM):
             pooled = [head.psp_modules.in_channels] + [head.channels] * len(head.psp_modules)
             widths = {head.bottleneck: pooled}
             if isinstance(head, UPerHead):
@@ -170,7 +170,7 @@ def merge_bottlenecks(model: nn.Module) -> list[str]:
 
 def can_be_merged(bottleneck: nn.Module) -> bool:
     """Return True if a bottleneck begins with a 3 x 3 convolution that nothing else sees."""
-    if not is_plain(bottleneck, ConvModule):
+    if not is_exact_type(bottleneck, ConvModule):
         return False
     conv = bottleneck.conv
     return (bottleneck.order[0] == 'conv' and not bottleneck.with_explicit_padding

@@ -9,7 +9,7 @@ from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.kernels.devices import should_use_cpu_forms
-from colonnade.backbones.kernels.fast_path import is_plain
+from colonnade.backbones.kernels.fast_path import is_exact_type
 from colonnade.backbones.kernels.memory_format import map_order
 from colonnade.common.errors import UserError
 
@@ -85,7 +85,7 @@ def order_weights(model: nn.Module) -> None:
         from .region_heads import modules_in_default_order
         others = modules_in_default_order(model)
     for module in model.modules():
-        if is_plain(module, nn.Conv2d) and module.kernel_size != (1, 1) and module not in others:
+        if is_exact_type(module, nn.Conv2d) and module.kernel_size != (1, 1) and module not in others:
             module.to(memory_format=map_order(module.weight))
 
 

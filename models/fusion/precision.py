@@ -8,7 +8,7 @@ from mmcv.cnn.bricks import wrappers
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.backbones.kernels.fast_path import is_plain
+from colonnade.backbones.kernels.fast_path import is_exact_type
 
 #: layers whose products autocast computes in half precision; mmcv's are torch's of new versions
 LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, wrappers.Linear, wrappers.Conv2d,
@@ -31,7 +31,7 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> list[str]:
                      for parameter in own_parameters(module))  # yapf: disable
     layers = [
         module for module in model.modules()
-        if id(module) not in inside and is_plain(module, *LAYERS) and all(
+        if id(module) not in inside and is_exact_type(module, *LAYERS) and all(
             parameter.dtype == torch.float32 and owners[id(parameter)] == 1
             for parameter in own_parameters(module))
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from mmcv.cnn import ConvModule
 from torch import nn
 
-from colonnade.backbones.kernels.fast_path import is_hooked, is_plain
+from colonnade.backbones.kernels.fast_path import is_hooked, is_exact_type
 from colonnade.necks import ColumnarPyramid, Pyramid
 
 #: by name: neither library is imported for the other's models
@@ -22,7 +22,7 @@ def fuse_pyramids(model: nn.Module) -> list[str]:
         if pyramid.fused:
             continue
         laterals = {}
-        if is_plain(pyramid, ColumnarPyramid):
+        if is_exact_type(pyramid, ColumnarPyramid):
             for index, lateral in laterals_behind(pyramid, model):
                 stride = pyramid.out_strides[index]
                 if pyramid.out_strides.count(stride) == 1 and begins_with_its_conv(lateral):
@@ -38,7 +38,7 @@ def fuse_pyramids(model: nn.Module) -> list[str]:
 
 def begins_with_its_conv(lateral: nn.Module) -> bool:
     """Whether a level goes into its convolution, and nothing else sees either."""
-    return (is_plain(lateral, ConvModule) and lateral.order[0] == 'conv'
+    return (is_exact_type(lateral, ConvModule) and lateral.order[0] == 'conv'
             and not lateral.with_explicit_padding
             and lateral.efficient_conv_bn_eval_forward is None)
 

@@ -23,7 +23,7 @@ from mmdet.models.roi_heads.roi_extractors import GenericRoIExtractor, SingleRoI
 from torch import Tensor, nn
 
 from colonnade.backbones.kernels.devices import should_use_cpu_forms
-from colonnade.backbones.kernels.fast_path import is_plain
+from colonnade.backbones.kernels.fast_path import is_exact_type
 from colonnade.backbones.kernels.folding import FusedError
 
 from ..replacement import copy_as, replace_modules
@@ -87,22 +87,22 @@ def fuse_regions(model: nn.Module) -> list[str]:
     """
     done, replacements = Counter[str](), dict[nn.Module, nn.Module]()
     for module in model.modules():
-        if is_plain(module, *ROI_HEADS) and module.with_mask and all(
+        if is_exact_type(module, *ROI_HEADS) and module.with_mask and all(
                 map(predicts_by_class, stages_of(module, 'mask_head'))):
             replacements[module] = copy_as(ROI_HEADS[type(module)], module)
             for head in stages_of(module, 'mask_head'):
                 replacements[head] = copy_as(WantedMaskHead, head)
                 done.update((PASTED, WANTED))
-        elif is_plain(module, FCNMaskHead) and module not in replacements:
+        elif is_exact_type(module, FCNMaskHead) and module not in replacements:
             replacements[module] = copy_as(PastingMaskHead, module)
             done[PASTED] += 1
-        elif is_plain(module, SingleRoIExtractor) and all(map(is_average, module.roi_layers)):
+        elif is_exact_type(module, SingleRoIExtractor) and all(map(is_average, module.roi_layers)):
             replacements[module] = copy_as(BagRoIExtractor, module)
             done[SUMMED] += 1
-        elif is_plain(module, GenericRoIExtractor) and all(map(is_average, module.roi_layers)):
+        elif is_exact_type(module, GenericRoIExtractor) and all(map(is_average, module.roi_layers)):
             replacements |= {layer: copy_as(BagRoIAlign, layer) for layer in module.roi_layers}
             done[SUMMED] += 1
-        elif is_plain(module, RPNHead) and suppresses_by_level(module):
+        elif is_exact_type(module, RPNHead) and suppresses_by_level(module):
             split_suppression(module)
             done[SPLIT] += 1
     replace_modules(model, replacements)
@@ -126,15 +126,15 @@ def modules_in_default_order(model: nn.Module) -> set[nn.Module]:
 
 def is_average(layer: nn.Module) -> bool:
     """Whether it is RoIAlign that averages."""
-    return is_plain(layer, RoIAlign) and layer.pool_mode == 'avg'
+    return is_exact_type(layer, RoIAlign) and layer.pool_mode == 'avg'
 
 
 def reads_any_order(roi_head: nn.Module) -> bool:
     """Whether it is a RoI head of mmdet that only reads regions in ways that suit any order."""
-    if not is_plain(roi_head, *ROI_HEADS, *ROI_HEADS.values()) or roi_head.with_shared_head:
+    if not is_exact_type(roi_head, *ROI_HEADS, *ROI_HEADS.values()) or roi_head.with_shared_head:
         return False
     heads = stages_of(roi_head, 'bbox_head') + stages_of(roi_head, 'mask_head')
-    return all(is_plain(head, *BOX_HEADS, *MASK_HEADS) and head.conv_cfg is None for head in heads)
+    return all(is_exact_type(head, *BOX_HEADS, *MASK_HEADS) and head.conv_cfg is None for head in heads)
 
 
 def keep_channels_last(roi_head: StandardRoIHead | CascadeRoIHead) -> list[nn.Module]:
@@ -154,7 +154,7 @@ def keep_channels_last(roi_head: StandardRoIHead | CascadeRoIHead) -> list[nn.Mo
 def flattens(head: ConvFCBBoxHead) -> bool:
     """Whether the first linear layer of a box head on a CPU gets the whole regions."""
     return (head.num_shared_fcs > 0 and not head.with_avg_pool
-            and is_plain(head.shared_fcs[0], nn.Linear)
+            and is_exact_type(head.shared_fcs[0], nn.Linear)
             and should_use_cpu_forms(head.shared_fcs[0].weight)
             and not any(isinstance(layer, ChannelsBehind) for layer in head.shared_convs))
 
@@ -185,11 +185,11 @@ def stages_of(roi_head: StandardRoIHead | CascadeRoIHead, name: str) -> list[nn.
 
 def predicts_by_class(head: nn.Module) -> bool:
     """Whether masks are picked from logits of all classes, behind upsampling by one layer."""
-    if not is_plain(head, FCNMaskHead) or head.class_agnostic:
+    if not is_exact_type(head, FCNMaskHead) or head.class_agnostic:
         return False
     above, last = head.upsample, head.conv_logits
-    return (is_plain(above, nn.ConvTranspose2d, ConvTranspose2d)
-            and is_plain(last, nn.Conv2d, Conv2d) and last.kernel_size == (1, 1)
+    return (is_exact_type(above, nn.ConvTranspose2d, ConvTranspose2d)
+            and is_exact_type(last, nn.Conv2d, Conv2d) and last.kernel_size == (1, 1)
             and above.kernel_size == above.stride and above.stride[0] == above.stride[1]
             and above.padding == above.output_padding == (0, 0) and above.groups == last.groups == 1
             and above.bias is not None and last.bias is not None)

@@ -12,7 +12,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, TRANSFORMS
 
 from colonnade.backbones import ColumnarBackbone, PlainViT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.registry import infer_backbone
 from colonnade.weights.downloads import check_published
 from colonnade.weights.layouts import remap
@@ -81,7 +81,7 @@ def architecture_problem(backbone_class: type[ColumnarBackbone], backbone: Confi
     """Weights of timm's that are of another architecture than the backbone_class."""
     try:
         own: dict[str, Any] = backbone_class.variants.complete(backbone.get('arch', ''))
-        with without_memory():
+        with on_meta_device():
             state = timm.create_model(name.partition('.')[0]).state_dict()
         kind, sizes = infer_backbone(remap(state, f'timm://{name}')[1])
     except WeightsError as error:
