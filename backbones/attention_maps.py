@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 from colonnade.common.errors import UserError
 from colonnade.weights.downloads import fetch
-from colonnade.weights.layouts import remap
-from colonnade.weights.state_dicts import WeightsError, listed, mismatches, state_dict_of
+from colonnade.weights.formats import convert_keys
+from colonnade.weights.state_dicts import (WeightsError, find_mismatches, format_mismatches,
+                                           get_state_dict)
 
 from .cait.talking_heads import BoundedTalkingHeadAttn
 from .columnar import ColumnarBackbone
@@ -78,16 +79,17 @@ def load_class_attention(backbone: ColumnarBackbone,
         WeightsError: If the file has no such stage, or one that does not fit.
     """
     stage = ClassAttentionStage(backbone).eval()
-    layout, state = remap(state_dict_of(fetch(source, trust=trust), str(source)), str(source))
+    layout, state = convert_keys(
+        get_state_dict(fetch(source, trust=trust), str(source)), str(source))
     names = tuple(dict.fromkeys(key.split('.')[0] for key in stage.state_dict()))
     state = {key: value for key, value in state.items() if key.split('.')[0] in names}
     if not state:
         raise WeightsError(f'{source} ({layout.name}) has no class-attention stage '
                            f'({", ".join(names)}): use the file of a classifier')
     required = {key: value.shape for key, value in stage.state_dict().items()}
-    if problems := mismatches(state, required):
+    if problems := find_mismatches(state, required):
         raise WeightsError(f'the class-attention stage of {source} ({layout.name}) does not fit '
-                           f'{backbone.describe()}:\n{listed(problems)}')
+                           f'{backbone.describe()}:\n{format_mismatches(problems)}')
     stage.load_state_dict(state)
     return stage.to(next(backbone.parameters()))  # its device and precision
 

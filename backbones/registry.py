@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from mmengine.registry import MODELS
 
-from colonnade.weights.layouts import Layout, register_formats
+from colonnade.weights.formats import CheckpointFormat, register_formats
 from colonnade.weights.state_dicts import State, WeightsError
 
 Backbone = TypeVar('Backbone', bound=type)
@@ -14,7 +14,7 @@ Backbone = TypeVar('Backbone', bound=type)
 BACKBONES: dict[str, Any] = {}
 
 
-def register_backbone(*layouts: Layout) -> Callable[[Backbone], Backbone]:
+def register_backbone(*layouts: CheckpointFormat) -> Callable[[Backbone], Backbone]:
     """Return a decorator that registers a backbone.
 
     Args:

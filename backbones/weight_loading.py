@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mmengine.model import BaseModule
 from torch import nn
 
-from colonnade.weights.pretrained import load_pretrained, pretrained_of, timm_name_of
+from colonnade.weights.pretrained import get_pretrained, get_timm_name, load_pretrained
 from colonnade.weights.state_dicts import Shapes, State, WeightsError
 
 from .kernels.devices import on_meta_device
@@ -55,7 +55,7 @@ class LoadableBackbone(BaseModule):
     @classmethod
     def weights_name(cls, arch: str | Mapping[str, Any], init_cfg: dict | list[dict] | None) -> str:
         """Return timm's name of the weights in a config, or an empty string."""
-        return timm_name_of(init_cfg)
+        return get_timm_name(init_cfg)
 
     @classmethod
     def implied(cls, arch: str | Mapping[str, Any],
@@ -66,7 +66,7 @@ class LoadableBackbone(BaseModule):
     @property
     def pretrained(self) -> dict[str, Any] | None:
         """Part of ``init_cfg`` with ``type='Pretrained'``."""
-        return pretrained_of(self.init_cfg)
+        return get_pretrained(self.init_cfg)
 
     def init_weights(self) -> None:
         """Load the weights of ``init_cfg``, or warn that training starts from random ones.

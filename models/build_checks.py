@@ -20,7 +20,7 @@ from colonnade.settings.pipeline_steps import name_of
 from colonnade.settings.reading import errors_of_others
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import plan_loading
-from colonnade.weights.pretrained import pretrained_of
+from colonnade.weights.pretrained import get_pretrained
 from colonnade.weights.state_dicts import WeightsError
 
 from .meta_device import build_on_meta
@@ -85,7 +85,7 @@ def unmatched_keys(cfg: Config, model: nn.Module) -> Iterator[Finding]:
 def weights_on_disk(cfg: Config, model: nn.Module) -> Iterator[Finding]:
     """Weights that do not fit, as far as they are files on this machine."""
     init_cfg = cfg.model.backbone.get('init_cfg')
-    own = (pretrained_of(init_cfg) or {}).get('checkpoint')
+    own = (get_pretrained(init_cfg) or {}).get('checkpoint')
     for place, source, part in (('load_from', cfg.get('load_from'), model),
                                 (PLACE, own, model.get_submodule('backbone'))):
         if not source or place == PLACE and cfg.get('load_from'):

@@ -15,9 +15,9 @@ from colonnade.backbones.registry import infer_backbone
 from colonnade.common.atomic_files import check_writable, replacing
 from colonnade.common.errors import FileError, UserError
 from colonnade.weights.downloads import fetch
-from colonnade.weights.layouts import remap
+from colonnade.weights.formats import convert_keys
 from colonnade.weights.loading import Plan, plan_loading
-from colonnade.weights.state_dicts import State, WeightsError, state_dict_of, without_prefix
+from colonnade.weights.state_dicts import State, WeightsError, get_state_dict, strip_prefix
 
 
 def build_backbone(state: State, source: str) -> ColumnarBackbone:
@@ -27,7 +27,7 @@ def build_backbone(state: State, source: str) -> ColumnarBackbone:
         WeightsError: If the state dict does not show it.
     """
     try:
-        of_backbone = without_prefix(state, 'backbone.') or state
+        of_backbone = strip_prefix(state, 'backbone.') or state
         backbone, _ = infer_backbone(of_backbone)
         with on_meta_device():
             return backbone(**backbone.arguments_for(of_backbone))
@@ -41,10 +41,10 @@ def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
     Raises:
         WeightsError: If its layout is not known, or its backbone is not whole.
     """
-    original = state_dict_of(checkpoint, source)
-    _, state = remap(original, source)
+    original = get_state_dict(checkpoint, source)
+    _, state = convert_keys(original, source)
     plan = plan_loading(build_backbone(state, source), checkpoint, source)
-    if not without_prefix(state, 'backbone.'):
+    if not strip_prefix(state, 'backbone.'):
         return plan
     renamed = tuple(key for key in state if key not in original)
     return replace(plan, state=state, renamed=renamed, dropped=())
@@ -52,7 +52,7 @@ def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
 
 def report(plan: Plan, checkpoint: dict[str, Any]) -> str:
     """A line for each tensor: what became of it, its name (before -> now) and shape."""
-    original = state_dict_of(checkpoint, plan.source)
+    original = get_state_dict(checkpoint, plan.source)
     old_names = {(value.data_ptr(), value.numel()): key for key, value in original.items()}
     lines = []
     for key, value in plan.state.items():

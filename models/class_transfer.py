@@ -14,7 +14,7 @@ from colonnade.common.errors import UserError
 from colonnade.settings.classes import class_heads, for_num_classes, merged, num_classes_of
 from colonnade.settings.dataset_paths import classes_of, find_datasets
 from colonnade.settings.reading import errors_of_others
-from colonnade.weights.state_dicts import State, trained_classes
+from colonnade.weights.state_dicts import State, get_classes
 
 from .meta_device import build_on_meta
 
@@ -103,7 +103,7 @@ class ClassTransfer:
             checkpoint: What the file holds, and the names of its classes.
             state: The file's tensors, under our names.
         """
-        old_classes = trained_classes(checkpoint)
+        old_classes = get_classes(checkpoint)
         common = [name for name in self.classes if name in old_classes]
         untrained, adapted = [], dict(state)
         for key, rows in self.rows.items():

@@ -14,7 +14,7 @@ from torch import nn
 
 from colonnade.backbones import BACKBONES, CaiT, ResMLP, XCiT
 from colonnade.weights import WeightsError, load_weights
-from colonnade.weights.layouts import LAYOUTS
+from colonnade.weights.formats import FORMATS as LAYOUTS
 
 LAYOUTS_OF = {  # backbone -> those of its files; names begin with the backbone's
     name: [layout for layout in LAYOUTS if layout.name.startswith(name)]
@@ -235,7 +235,7 @@ def test_weights_load_strictly(cls: type, tmp_path: Path) -> None:
     theirs = {**ours.timm_module(64, 5).state_dict(), **ours.state_dict()}
     for state in (ours.state_dict(), theirs):
         fitting = [backbone for backbone, layouts in LAYOUTS_OF.items()
-                   if any(layout.fits(state) for layout in layouts)]  # yapf: disable
+                   if any(layout.matches(state) for layout in layouts)]  # yapf: disable
         assert fitting == [cls.__name__]
         torch.save(state, tmp_path / 'a.pth')
         backbone = tiny(cls)

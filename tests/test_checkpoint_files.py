@@ -180,5 +180,5 @@ def test_a_checkpoint_without_weights_is_named(content: dict) -> None:
 
 
 def test_an_unknown_layout_is_named() -> None:
-    with pytest.raises(WeightsError, match='some.pth has none of the known layouts .*like conv1'):
+    with pytest.raises(WeightsError, match='some.pth has none of the known formats .*like conv1'):
         plan_loading(XCiT(TINY), {'conv1.weight': torch.zeros(1)}, 'some.pth')

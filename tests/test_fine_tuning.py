@@ -17,7 +17,7 @@ from colonnade.models.class_transfer import ClassTransfer, rows_by_class
 from colonnade.settings.classes import class_heads
 from colonnade.settings.reading import read_config
 from colonnade.weights.loading import plan_loading
-from colonnade.weights.state_dicts import trained_classes
+from colonnade.weights.state_dicts import get_classes
 
 OLD = {'coco': ('triangle', 'star', 'disc', 'ring'), 'ade': ('ring', 'square', 'background')}
 NEW = {
@@ -120,7 +120,7 @@ def test_a_file_that_names_no_classes() -> None:
     (None, ()),
 ])
 def test_names_in_a_checkpoint(meta: Any, names: tuple[str, ...]) -> None:
-    assert trained_classes(dict(meta=meta)) == names
+    assert get_classes(dict(meta=meta)) == names
 
 
 def said_by(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:

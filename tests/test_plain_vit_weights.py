@@ -13,9 +13,9 @@ from torch import nn
 from colonnade.backbones import CaiT, PlainViT, XCiT
 from colonnade.backbones.plain_vit import checkpoint_formats
 from colonnade.necks import ColumnarPyramid
-from colonnade.weights.layouts import LAYOUTS, remap
+from colonnade.weights.formats import FORMATS, convert_keys
 from colonnade.weights.loading import load_weights, plan_loading
-from colonnade.weights.state_dicts import WeightsError, with_prefix
+from colonnade.weights.state_dicts import WeightsError, add_prefix
 
 every_file = pytest.mark.parametrize('file', FILES.values(), ids=FILES)
 STEM = ('cls_token', 'pos_embed', 'class_embedding', 'patch_embed.proj.bias', 'storage_tokens',
@@ -39,7 +39,7 @@ def equal(got: State, expected: State) -> bool:
 @every_file
 def test_a_file_loads_as_timm_loads_it(file: File) -> None:
     backbone, state = file.one_backbone, file.state()
-    assert {layout.name.split(',')[0] for layout in LAYOUTS if layout.fits(state)} == {'PlainViT'}
+    assert {layout.name.split(',')[0] for layout in FORMATS if layout.matches(state)} == {'PlainViT'}
 
     plan = plan_loading(backbone, file.content(), 'test')
 
@@ -71,7 +71,7 @@ def test_a_changed_block_or_stem_is_refused(file: File) -> None:
     }
     with pytest.raises(WeightsError) as caught:
         plan_loading(backbone, spoilt, 'test')
-    before, after = (backbone.renamed(remap(each, '')[1]) for each in (state, spoilt))
+    before, after = (backbone.renamed(convert_keys(each, '')[1]) for each in (state, spoilt))
     differing = before.keys() ^ after.keys()
     assert len(differing) == 4
     assert all(key in str(caught.value) for key in differing)
@@ -129,7 +129,7 @@ def test_the_final_norm_is_needed_behind_taps() -> None:
                                              ('module.', 'state_dict')])
 def test_wrappers(prefix: str, wrapper: str | None, tmp_path: Path) -> None:
     file, backbone = FILES['PE core'], FILES['PE core'].backbone()
-    state = with_prefix(file.state(), prefix)
+    state = add_prefix(file.state(), prefix)
     torch.save({wrapper: state, 'epoch': 1} if wrapper else state, tmp_path / 'a.pth')
     load_weights(backbone, tmp_path / 'a.pth')
     assert equal(backbone.state_dict(), file.by_timm())
@@ -200,7 +200,7 @@ def test_patches_are_resampled_as_by_timm(name: str, said: list) -> None:
 
 def test_a_whole_model_of_another_size(said: list) -> None:
     model = nn.ModuleDict(dict(backbone=FILES['DINOv2'].backbone(img_size=70)))
-    model.load_state_dict(with_prefix(FILES['DINOv2'].backbone().state_dict(), 'backbone.'))
+    model.load_state_dict(add_prefix(FILES['DINOv2'].backbone().state_dict(), 'backbone.'))
     (_, text), = said
     assert text.endswith('from there to that of each image. To keep them, write img_size=42')
     assert model.backbone.pos_embed.shape == (1, 26, WIDTH)

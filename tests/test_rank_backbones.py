@@ -134,7 +134,7 @@ def test_names_are_timms_or_ours(text: str, described: str) -> None:
 
 
 @pytest.mark.parametrize('text, message', [
-    ('resnet50=random', 'resnet50 has none of the known layouts'),
+    ('resnet50=random', 'resnet50 has none of the known formats'),
     ('nothing=random', "timm has no model 'nothing', and it is not CLASS:ARCH"),
     ('Swin:tiny=random', r"CLASS:ARCH needs .*XCiT.* for CLASS, got 'Swin'"),
     ('XCiT:huge=random', "XCiT has no arch 'huge'"),

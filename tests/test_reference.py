@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from colonnade.backbones import ColumnarBackbone
 from colonnade.backbones.attention_maps import class_attention, load_class_attention
 from colonnade.necks import ColumnarPyramid
-from colonnade.weights.layouts import remap
+from colonnade.weights.formats import convert_keys
 from colonnade.weights.loading import load_weights
 
 REFERENCE = SHARED / 'reference'
@@ -195,7 +195,7 @@ def test_training_takes_the_originals_steps(name: str, dtype: torch.dtype, with_
     image = case.image().to(dtype).requires_grad_()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    _, names = remap({key: key for key in case.json['keys']}, name)  # ours to the original's
+    _, names = convert_keys({key: key for key in case.json['keys']}, name)  # ours to the original's
     for step, expected in enumerate(case.json['losses']):
         optimizer.zero_grad()
         levels = compute_levels(model, image)

@@ -20,7 +20,7 @@ from colonnade.backbones import SimplifiedViT
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.simplified_vit.blocks import BLOCKS
 from colonnade.weights.files import read_checkpoint
-from colonnade.weights.layouts import detect_format
+from colonnade.weights.formats import detect_format
 from colonnade.weights.loading import plan_loading
 
 every_block = pytest.mark.parametrize('block', BLOCKS)

@@ -110,7 +110,7 @@ def test_convert_writes_nothing_unasked(tmp_path: Path, run_tool: Callable,
 @pytest.mark.parametrize('state, message', [
     ({
         'a.weight': torch.zeros(1)
-    }, 'has none of the known layouts'),
+    }, 'has none of the known formats'),
     ({
         k: v
         for k, v in original_state().items() if k != 'blocks.1.gamma2'

@@ -24,9 +24,9 @@ from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.resmlp.backbone import remap_resmlp_original
 from colonnade.backbones.xcit.backbone import remap_xcit_original
 from colonnade.necks import ColumnarPyramid
-from colonnade.weights.layouts import remap
+from colonnade.weights.formats import convert_keys
 from colonnade.weights.loading import load_weights, plan_loading
-from colonnade.weights.state_dicts import WeightsError, without_prefix
+from colonnade.weights.state_dicts import WeightsError, strip_prefix
 
 layouts = pytest.mark.parametrize('make', LAYOUTS, ids=lambda make: make.__name__)
 
@@ -88,7 +88,7 @@ def test_round_trip_by_timms_names() -> None:
 def test_remapping_is_pure(make: Callable) -> None:
     state = make()
     before = dict(state)
-    remap(state, 'test')
+    convert_keys(state, 'test')
     assert state.keys() == before.keys()
     assert all(state[key] is before[key] for key in before)
 
@@ -126,7 +126,7 @@ def test_a_changed_file_is_refused(make: Callable, kind: str, chosen: set[int]) 
                 state[key] = value.unsqueeze(0)
     head = {key for key in made(make) if key.startswith('head.')}
     assume(not (kind == 'drop' and set(made(make)) - set(state) == head))
-    with pytest.raises(WeightsError, match='does not fit|none of the known layouts'):
+    with pytest.raises(WeightsError, match='does not fit|none of the known formats'):
         plan_loading(backbone_for(make), state, 'test')
 
 
@@ -183,7 +183,7 @@ def test_the_error_counts_the_classes(old: int, new: int) -> None:
     checkpoint = dict(
         state_dict=detector(old).state_dict(), meta=dict(dataset_meta=dict(classes=names)))
     model = detector(new)
-    model['backbone'].load_state_dict(without_prefix(checkpoint['state_dict'], 'backbone.'))
+    model['backbone'].load_state_dict(strip_prefix(checkpoint['state_dict'], 'backbone.'))
     with pytest.raises(WeightsError, match=f'{old} classes in the file, {new} in the config'):
         plan_loading(model, checkpoint, 'some.pth')
 

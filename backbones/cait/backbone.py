@@ -12,7 +12,7 @@ from timm.models.cait import Cait, LayerScaleBlock
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
-from colonnade.weights.layouts import Layout
+from colonnade.weights.formats import CheckpointFormat
 from colonnade.weights.state_dicts import State
 
 from ..kernels.fast_path import (MLP, NORM, add_branch, find_modified_sublayer, is_drop_path,
@@ -55,8 +55,8 @@ TABLE_3 = {
 }  # yapf: disable
 
 LAYOUTS = (
-    Layout('CaiT, original or timm', ('blocks.0.attn.proj_l.', 'blocks_token_only.')),
-    Layout('CaiT, ours', ('blocks.0.attn.proj_l.', )),
+    CheckpointFormat('CaiT, original or timm', ('blocks.0.attn.proj_l.', 'blocks_token_only.')),
+    CheckpointFormat('CaiT, ours', ('blocks.0.attn.proj_l.', )),
 )
 
 

@@ -158,7 +158,7 @@ class PlainViT(ColumnarBackbone):
     @classmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
         """Infer width, depth, patch size and positions."""
-        if not LAYOUTS[-1].fits(state):
+        if not LAYOUTS[-1].matches(state):
             raise KeyError(LAYOUTS[-1].name)
         weight = state['patch_embed.proj.weight']
         prefix = sum(state[name].shape[1] for name in PREFIX_TOKENS if name in state)
@@ -203,7 +203,7 @@ class PlainViT(ColumnarBackbone):
     def rename_state(self, state: State) -> State:
         """Rename DeiT-III's LayerScale, whose timm name depends on the model."""
         has_scale = any(name.startswith('blocks.0.ls1.') for name, _ in self.named_parameters())
-        is_deit3 = LAYOUTS[-1].fits(state) and has_scale
+        is_deit3 = LAYOUTS[-1].matches(state) and has_scale
         return rename_layer_scale(state) if is_deit3 else state
 
     def unused_shapes(self, state: State) -> list[Shapes]:

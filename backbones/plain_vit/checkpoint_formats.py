@@ -20,8 +20,8 @@ from timm.models import eva, vision_transformer
 from torch import Tensor
 
 from colonnade.common.errors import UserError
-from colonnade.weights.layouts import Layout, rename
-from colonnade.weights.state_dicts import Shapes, State, WeightsError, without_prefix
+from colonnade.weights.formats import CheckpointFormat, rename_keys
+from colonnade.weights.state_dicts import Shapes, State, WeightsError, strip_prefix
 
 from ..kernels.devices import on_meta_device
 from ..variants import Settings
@@ -101,39 +101,39 @@ def drop_pretraining(state: State) -> State:
 
 def rename_layer_scale(state: State) -> State:
     """Rename DeiT-III's ``gamma_1`` and ``gamma_2`` as in timm's ``VisionTransformer``."""
-    return rename(state, ((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'), ))
+    return rename_keys(state, ((r'^(blocks\.\d+)\.gamma_([12])$', r'\1.ls\2.gamma'), ))
 
 
-LAYOUTS = (
-    Layout('PlainViT, DINOv3', ('storage_tokens', 'blocks.0.attn.qkv.'), remap_dinov3),
-    Layout('PlainViT, Sapiens2', ('storage_tokens', 'blocks.0.attn.wq.'), remap_eva),
-    Layout('PlainViT, MAE with its decoder', ('patch_embed.proj.weight', 'decoder_embed.'),
-           drop_pretraining),
-    Layout('PlainViT, DINOv2', ('mask_token', 'patch_embed.proj.weight', 'blocks.0.ls1.'),
-           remap_vit),
-    Layout('PlainViT, TIPSv2', ('vision_encoder.mask_token', ), remap_vit),
-    Layout('PlainViT, CLIP', ('visual.conv1.weight', 'visual.class_embedding'), remap_vit,
-           without=('visual.attn_pool.', 'visual.transformer.resblocks.0.ls_')),
-    Layout('PlainViT, Perception Encoder', ('visual.conv1.weight', 'visual.transformer.'),
-           remap_eva),
-    Layout('PlainViT, Perception Encoder', ('conv1.weight', 'transformer.resblocks.0.'),
-           remap_eva, without=('visual.', )),
-    Layout('PlainViT, OpenCLIP', ('visual.trunk.patch_embed.', ),
-           lambda state: without_prefix(state, 'visual.trunk.')),
-    Layout('PlainViT, EVA-CLIP', ('visual.patch_embed.', 'visual.pos_embed'), remap_eva),
-    Layout('PlainViT, EVA', ('patch_embed.proj.weight', ('blocks.0.mlp.w1.', 'blocks.0.mlp.w12.',
-                                                         'blocks.0.attn.inner_attn_ln.')),
-           remap_eva),
-    Layout('PlainViT, EVA', ('patch_embed.proj.weight', 'mask_token', 'blocks.0.attn.q_bias'),
-           remap_eva),
-    Layout('PlainViT, BEiT-3', ('beit3.vision_embed.', 'beit3.encoder.'), remap_vit),
-    Layout('PlainViT, AIMv2', ('preprocessor.patchifier.', 'trunk.blocks.0.'), remap_vit),
-    Layout('PlainViT, RADIO', ('radio_model.model.patch_generator.', ), remap_vit),
-    Layout(
-        'PlainViT, timm or ours',
-        ('patch_embed.proj.weight', 'blocks.0.', ('cls_token', 'reg_token', 'pos_embed')),
-        without=(*OTHER_BACKBONES, 'mask_token')),
-)  # yapf: disable
+def remap_openclip(state: State) -> State:
+    """Strip the prefix of timm's names in OpenCLIP's image tower."""
+    return strip_prefix(state, 'visual.trunk.')
+
+
+LAYOUTS = tuple(
+    CheckpointFormat(f'PlainViT, {name}', *fields) for name, *fields in (
+        ('DINOv3', ('storage_tokens', 'blocks.0.attn.qkv.'), remap_dinov3),
+        ('Sapiens2', ('storage_tokens', 'blocks.0.attn.wq.'), remap_eva),
+        ('MAE with its decoder', ('patch_embed.proj.weight', 'decoder_embed.'), drop_pretraining),
+        ('DINOv2', ('mask_token', 'patch_embed.proj.weight', 'blocks.0.ls1.'), remap_vit),
+        ('TIPSv2', ('vision_encoder.mask_token', ), remap_vit),
+        ('CLIP', ('visual.conv1.weight', 'visual.class_embedding'), remap_vit,
+         ('visual.attn_pool.', 'visual.transformer.resblocks.0.ls_')),
+        ('Perception Encoder', ('visual.conv1.weight', 'visual.transformer.'), remap_eva),
+        ('Perception Encoder', ('conv1.weight', 'transformer.resblocks.0.'), remap_eva,
+         ('visual.', )),
+        ('OpenCLIP', ('visual.trunk.patch_embed.', ), remap_openclip),
+        ('EVA-CLIP', ('visual.patch_embed.', 'visual.pos_embed'), remap_eva),
+        ('EVA', ('patch_embed.proj.weight',
+                 ('blocks.0.mlp.w1.', 'blocks.0.mlp.w12.', 'blocks.0.attn.inner_attn_ln.')),
+         remap_eva),
+        ('EVA', ('patch_embed.proj.weight', 'mask_token', 'blocks.0.attn.q_bias'), remap_eva),
+        ('BEiT-3', ('beit3.vision_embed.', 'beit3.encoder.'), remap_vit),
+        ('AIMv2', ('preprocessor.patchifier.', 'trunk.blocks.0.'), remap_vit),
+        ('RADIO', ('radio_model.model.patch_generator.', ), remap_vit),
+        ('timm or ours',
+         ('patch_embed.proj.weight', 'blocks.0.', ('cls_token', 'reg_token', 'pos_embed')), dict,
+         (*OTHER_BACKBONES, 'mask_token')),
+    ))  # yapf: disable
 
 
 def find_model(state: State, sizes: Settings) -> str:

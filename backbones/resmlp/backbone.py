@@ -12,7 +12,7 @@ from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
-from colonnade.weights.layouts import Layout, rename
+from colonnade.weights.formats import CheckpointFormat, rename_keys
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
@@ -36,7 +36,7 @@ TOKEN_MIXING = ('resample', 'window')
 
 def remap_resmlp_original(state: State) -> State:
     """Convert the authors' files, whose affine layers have vectors."""
-    renamed = rename(state, (
+    renamed = rename_keys(state, (
         (r'^patch_embed\.', 'stem.'),
         (r'\.attn\.', '.linear_tokens.'),
         (r'\.mlp\.', '.mlp_channels.'),
@@ -49,9 +49,10 @@ def remap_resmlp_original(state: State) -> State:
 
 
 LAYOUTS = (
-    Layout('ResMLP, original', ('patch_embed.', 'blocks.0.norm1.alpha'), remap_resmlp_original),
-    Layout('ResMLP, timm', ('stem.', 'blocks.0.linear_tokens.', 'norm.')),
-    Layout('ResMLP, ours', ('stem.', 'blocks.0.linear_tokens.')),
+    CheckpointFormat('ResMLP, original', ('patch_embed.', 'blocks.0.norm1.alpha'),
+                     remap_resmlp_original),
+    CheckpointFormat('ResMLP, timm', ('stem.', 'blocks.0.linear_tokens.', 'norm.')),
+    CheckpointFormat('ResMLP, ours', ('stem.', 'blocks.0.linear_tokens.')),
 )
 
 

@@ -11,7 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
-from colonnade.weights.layouts import Layout
+from colonnade.weights.formats import CheckpointFormat
 from colonnade.weights.state_dicts import State
 
 from ..position_embedding import LearnedPositions
@@ -33,7 +33,8 @@ STUDY = {  # patch 4, images of 32
     'study_128_12': (128, 12, 4),
 }  # yapf: disable
 DEFAULTS = dict(img_size=224, block='parallel', centring=False)
-LAYOUTS = (Layout('SimplifiedViT', ('patch_embed.proj.weight', 'pos_embed', 'blocks.0.attn.qk.')), )
+LAYOUTS = (CheckpointFormat('SimplifiedViT',
+                            ('patch_embed.proj.weight', 'pos_embed', 'blocks.0.attn.qk.')), )
 
 
 def build_rows() -> dict[str, Any]:

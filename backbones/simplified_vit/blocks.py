@@ -155,8 +155,7 @@ class ParallelBlock(SimplifiedBlock):
     """Shaped attention and MLP in parallel, without residual: SAS-P.
 
     ``A(norm(x)) + drop_path(mlp(norm(x)))``: the paper's equation 7 with a skip gain of 0 and the
-    attention of equation 12 (section 4.3). Stochastic depth drops only the MLP, since tokens have no
-    way around attention.
+    attention of equation 12 (section 4.3). Stochastic depth drops only the MLP.
     """
     norm_name = 'norm'
 

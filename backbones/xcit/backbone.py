@@ -12,7 +12,7 @@ from timm.models.xcit import Xcit
 from torch import Tensor, nn
 
 from colonnade.common.errors import UserError
-from colonnade.weights.layouts import Layout, Rules, rename
+from colonnade.weights.formats import CheckpointFormat, Rules, rename_keys
 from colonnade.weights.state_dicts import State
 
 from ..columnar import ColumnarBackbone
@@ -49,7 +49,7 @@ TABLE_1 = {
 def remap_xcit_original(state: State) -> State:
     """Convert the authors' classifiers and DINO files, which join q, k and v of class attention."""
     remapped = {}
-    for key, value in rename(state, ((r'^pos_embeder\.', 'pos_embed.'), )).items():
+    for key, value in rename_keys(state, ((r'^pos_embeder\.', 'pos_embed.'), )).items():
         fused = re.fullmatch(r'(cls_attn_blocks\.\d+\.attn\.)qkv(\.\w+)', key)
         if fused and value.ndim and len(value) % 3 == 0:
             for name, part in zip('qkv', value.chunk(3), strict=True):
@@ -61,7 +61,7 @@ def remap_xcit_original(state: State) -> State:
 
 def remap_xcit_mmpretrain(state: State) -> State:
     """Convert mmpretrain's classifiers."""
-    return rename(state, (
+    return rename_keys(state, (
         (r'^backbone\.', ''),
         (r'^head\.fc\.', 'head.'),
         (r'^xca_layers\.', 'blocks.'),
@@ -83,7 +83,7 @@ def remap_xcit_dense(state: State) -> State:
     if patch_16:
         pyramid = ((r'^backbone\.fpn1\.', 'neck.stride4.'), (r'^backbone\.fpn2\.0\.',
                                                              'neck.stride8.'))
-    return rename(state, (
+    return rename_keys(state, (
         (r'^neck\.(lateral|fpn)_convs\.', r'neck.fpn.\1_convs.'),
         (r'^backbone\.pos_embeder\.', 'backbone.pos_embed.'),
         *pyramid,
@@ -91,15 +91,15 @@ def remap_xcit_dense(state: State) -> State:
 
 
 LAYOUTS = (
-    Layout(
+    CheckpointFormat(
         'XCiT detector or segmenter, original', ('backbone.pos_embeder.', ),
         remap_xcit_dense,
         published_model=True),
-    Layout('XCiT, original', ('pos_embeder.', 'blocks.'), remap_xcit_original),
-    Layout('XCiT, mmpretrain', ('backbone.xca_layers.', ), remap_xcit_mmpretrain),
-    Layout('XCiT, mmpretrain', ('xca_layers.', ), remap_xcit_mmpretrain),
-    Layout('XCiT, timm', ('pos_embed.token_projection.', 'blocks.', 'cls_attn_blocks.')),
-    Layout('XCiT, ours', ('pos_embed.token_projection.', 'blocks.')),
+    CheckpointFormat('XCiT, original', ('pos_embeder.', 'blocks.'), remap_xcit_original),
+    CheckpointFormat('XCiT, mmpretrain', ('backbone.xca_layers.', ), remap_xcit_mmpretrain),
+    CheckpointFormat('XCiT, mmpretrain', ('xca_layers.', ), remap_xcit_mmpretrain),
+    CheckpointFormat('XCiT, timm', ('pos_embed.token_projection.', 'blocks.', 'cls_attn_blocks.')),
+    CheckpointFormat('XCiT, ours', ('pos_embed.token_projection.', 'blocks.')),
 )
 
 

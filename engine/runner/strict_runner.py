@@ -22,7 +22,7 @@ from colonnade.backbones import ColumnarBackbone
 from colonnade.common.console_logging import Printable, shorten_start
 from colonnade.datasets.bad_samples import ADVICE, name_samples
 from colonnade.datasets.mask_encoding import encode_for
-from colonnade.weights.checkpoint_files import arguments_of_whole_files
+from colonnade.weights.checkpoint_files import get_save_options
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.mmengine_loaders import strip_code
@@ -250,5 +250,5 @@ class StrictRunner(Runner):
         Raises:
             CheckpointError: If it cannot be written, in the first process alone.
         """
-        kwargs = arguments_of_whole_files(out_dir, *args, **kwargs)
+        kwargs = get_save_options(out_dir, *args, **kwargs)
         super().save_checkpoint(out_dir, filename, *args, **kwargs)

@@ -14,7 +14,7 @@ from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.config_values import plain
 from colonnade.settings.dataset_paths import evaluators
 from colonnade.settings.plain_config import PackageError
-from colonnade.weights.pretrained import pretrained_of
+from colonnade.weights.pretrained import get_pretrained
 
 #: what inference and evaluation read; how the model was trained stands in the card
 KEPT = ('default_scope', 'custom_imports', 'model', 'test_dataloader', 'test_evaluator', 'test_cfg')
@@ -142,7 +142,7 @@ def training_of(cfg: Config, progress: Mapping[str, int]) -> dict[str, Any]:
     size = (cfg.get('train_dataloader') or {}).get('batch_size')
     if isinstance(size, int):
         found['images_per_process'] = size
-    source = (pretrained_of((cfg.model.get('backbone') or {}).get('init_cfg'))
+    source = (get_pretrained((cfg.model.get('backbone') or {}).get('init_cfg'))
               or {}).get('checkpoint')
     if isinstance(source, str):  # a URL or a name is public, a path is not
         found['backbone_from'] = source if '://' in source else Path(source).name

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from mmcv.cnn import ConvModule
 from torch import nn
 
-from colonnade.backbones.kernels.fast_path import is_hooked, is_exact_type
+from colonnade.backbones.kernels.fast_path import is_exact_type, is_hooked
 from colonnade.necks import ColumnarPyramid, Pyramid
 
 #: by name: neither library is imported for the other's models

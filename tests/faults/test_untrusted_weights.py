@@ -28,7 +28,7 @@ from test_nothing_runs import SCHEMES
 from colonnade import evaluate, load, train
 from colonnade.evaluation.probing.feature_cache import FeatureCache
 from colonnade.weights import WeightsError
-from colonnade.weights.checksums import SUMS
+from colonnade.weights.checkpoint_files import SUMS
 from colonnade.weights.downloads import fetch
 from colonnade.weights.files import read_checkpoint
 

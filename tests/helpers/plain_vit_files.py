@@ -13,7 +13,7 @@ from helpers.layouts_by_hand import State, randomised
 from torch import nn
 
 from colonnade.backbones import PlainViT
-from colonnade.weights.state_dicts import state_dict_of, with_prefix
+from colonnade.weights.state_dicts import add_prefix, get_state_dict
 
 WIDTH, DEPTH, SIDE = 16, 3, 3  # the last is that of the grid of tokens
 SIZES = dict(embed_dim=WIDTH, depth=DEPTH, num_heads=2)
@@ -63,7 +63,7 @@ class File:
 
     def state(self) -> State:
         """The tensors in it."""
-        return state_dict_of(self.content(), self.model)
+        return get_state_dict(self.content(), self.model)
 
     def by_timm(self, content: dict[str, Any] | None = None, **changes: Any) -> State:
         """State dict of a module of changed arguments that timm itself has loaded a file into."""
@@ -160,7 +160,7 @@ def clip_tower(state: State) -> State:
 
 
 def with_text(prefix: str, tower: Callable[[State], State], state: State) -> State:
-    return with_prefix(tower(state), prefix) | TEXT
+    return add_prefix(tower(state), prefix) | TEXT
 
 
 def perception_encoder(state: State) -> State:
@@ -234,7 +234,7 @@ def radio(state: State) -> State:
     file['patch_generator.embedder.weight'] = weight
     file['patch_generator.cls_token.token'] = tokens
     file['patch_generator.pos_embed'] = file.pop('pos_embed')
-    file = with_prefix(file, 'radio_model.model.')
+    file = add_prefix(file, 'radio_model.model.')
     return file | {'radio_model.summary_idxs': torch.arange(3)}
 
 
@@ -288,7 +288,7 @@ FILES = {
     'Sapiens2': File('vit_base_patch16_sapiens2', 'Sapiens2', sapiens2,
                      sizes=dict(num_kv_heads=[2, 1, 2])),
     'I-JEPA': File('vit_base_patch16_gap_224', 'timm or ours',
-                   partial(with_prefix, prefix='module.'), 'encoder'),
+                   partial(add_prefix, prefix='module.'), 'encoder'),
 }  # yapf: disable
 IN_TIMM = [
     'vit_base_patch16_rope_mixed_ape_224', 'vit_base_patch16_rope_reg1_gap_256', SIGLIP,

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from colonnade.backbones import ColumnarBackbone, register_backbone
 from colonnade.backbones.variants import Variants
-from colonnade.weights.layouts import Layout
+from colonnade.weights.formats import CheckpointFormat
 from colonnade.weights.state_dicts import State
 
 
 @register_backbone(
-    Layout(
+    CheckpointFormat(
         'Toy', ('patch_embed.proj.weight', 'blocks.0.attn.qkv.'),
         without=('pos_embed', 'cls_token', 'reg_token', 'blocks.0.attn.proj_l',
                  'blocks.0.norm1.alpha')))
