@@ -13,8 +13,8 @@ import torch
 from timm.models.xcit import XCA
 from torch import Tensor, nn
 
-from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, attend_plain,
-                                                       attend_by_covariance)
+from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, attend_by_covariance,
+                                                       attend_plain)
 
 NUM_TOKENS = 4096  # of an image of 1024 pixels with patches of 16
 SIZES = {'XCiT-N': (128, 4), 'XCiT-S': (384, 8), 'XCiT-L': (768, 16)}  # width and heads

@@ -1,4 +1,4 @@
-"""Modules of a model that give way to subclasses of theirs."""
+"""Replacement of a model's modules by subclasses."""
 from __future__ import annotations
 
 import copy
@@ -11,12 +11,10 @@ M = TypeVar('M', bound=nn.Module)
 
 
 def copy_as(kind: type[M], module: nn.Module, **attributes: object) -> M:
-    """Return a module of a subclass with the parameters, buffers and children of another.
+    """Return an instance of a subclass with the state of a module and additional attributes.
 
-    Args:
-        kind: A subclass of the module's class; its ``__init__`` is not called.
-        module: The module to copy. Both share their state; only one should be used afterwards.
-        attributes: Attributes that the copy has in addition.
+    The ``__init__`` of the subclass is not called. Both share their state, so only one should be
+    used afterwards.
     """
     twin: M = object.__new__(kind)
     twin.__setstate__(vars(module) | attributes)
@@ -24,11 +22,11 @@ def copy_as(kind: type[M], module: nn.Module, **attributes: object) -> M:
 
 
 def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:
-    """Put modules in the place of others, wherever a model holds those.
+    """Replace modules below a model, wherever they occur.
 
     Args:
-        model: Changed in place. It cannot be replaced itself.
-        replacements: The new modules by the old ones.
+        model: Model that is changed in place.
+        replacements: Old modules -> new ones.
     """
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if path and module in replacements:
@@ -37,17 +35,14 @@ def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module
 
 def copy_with_subclasses(model: nn.Module, kinds: Mapping[type[nn.Module],
                                                           type[nn.Module]]) -> nn.Module:
-    """Return a copy of a model, with the same tensors, whose modules of some classes are others.
+    """Copy a model with the same tensors, with modules of exact classes replaced by subclasses.
 
     Args:
-        model: Stays as it is.
-        kinds: Exact class of a module -> its subclass, which has the same attributes.
+        model: Model that is not changed.
+        kinds: Exact classes -> subclasses that have the same attributes.
     """
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     model = copy.deepcopy(model, tensors)
-    replace_modules(
-        model, {
-            module: copy_as(kinds[type(module)], module)
-            for module in model.modules() if type(module) in kinds
-        })
+    modules = [module for module in model.modules() if type(module) in kinds]
+    replace_modules(model, {module: copy_as(kinds[type(module)], module) for module in modules})
     return model

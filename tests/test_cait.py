@@ -218,7 +218,7 @@ def test_positions_of_no_square_grid_are_refused(shape: tuple[int, ...]) -> None
     (dict(img_size=100), 'img_size must be a multiple of patch_size 16, got 100'),
     (dict(attn_block_size=0), 'attn_block_size must be positive, got 0'),
     (dict(attn_budget=-1.), 'attn_budget must be positive'),
-    (dict(attn_block_size=4, attn_budget=1.), 'attn_budget has no effect beside attn_block_size'),
+    (dict(attn_block_size=4, attn_budget=1.), 'attn_budget has no effect with attn_block_size'),
 ])
 def test_wrong_arguments(kwargs: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -20,13 +20,13 @@ from torch.utils._pytree import tree_leaves
 
 from colonnade.engine.optim.batch_size import accumulate
 from colonnade.evaluation.tta import augment_tests
+from colonnade.models.building import build_on_meta
 from colonnade.models.checkpoint_conversion import convert
-from colonnade.models.class_transfer import rows_by_class
-from colonnade.models.columnar_parts import parts_of_ours
-from colonnade.models.complexity import build, count_parameters, parts_of, total_of
+from colonnade.models.class_transfer import find_class_rows
+from colonnade.models.complexity import build_from_file, count_parameters, iter_parts, sum_parts
 from colonnade.models.fusion import fuse as fuse_model
+from colonnade.models.fusion.full_model import find_columnar_modules
 from colonnade.models.half_precision import Bfloat16OptimWrapper, compute_in
-from colonnade.models.meta_device import build_on_meta
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.classes import class_heads, num_classes_of
 from colonnade.settings.dataset_paths import redirect_data_root
@@ -84,7 +84,7 @@ def create_config(head: SimpleNamespace) -> None:
 
 def new_classes(head: SimpleNamespace) -> None:
     number = 4 if head.cfg.default_scope == 'mmseg' else 3
-    assert rows_by_class(head.cfg, number)
+    assert find_class_rows(head.cfg, number)
 
 
 def layer_decay(head: SimpleNamespace) -> None:
@@ -123,8 +123,8 @@ def conversion(head: SimpleNamespace) -> None:
 
 
 def complexity(head: SimpleNamespace) -> None:
-    model, _ = build(head.leaf)
-    whole = total_of(list(parts_of(model, 64, 96)))
+    model, _ = build_from_file(head.leaf)
+    whole = sum_parts(list(iter_parts(model, 64, 96)))
     assert whole.parameters == count_parameters(head.model)
     assert whole.multiply_adds
 
@@ -167,7 +167,7 @@ def compiled(head: SimpleNamespace) -> None:
 
 
 def compile_parts(model: nn.Module) -> None:
-    for part in parts_of_ours(model):
+    for part in find_columnar_modules(model):
         part.compile(dynamic=True)
 
 

@@ -13,7 +13,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from colonnade.models.class_transfer import ClassTransfer, rows_by_class
+from colonnade.models.class_transfer import ClassTransfer, find_class_rows
 from colonnade.settings.classes import class_heads
 from colonnade.settings.reading import read_config
 from colonnade.weights.loading import plan_loading
@@ -188,7 +188,7 @@ def test_rows_of_anchors_start_anew() -> None:
                 bbox_head=head,
                 test_cfg=dict()))).model
     cfg.train_dataloader.dataset.metainfo = dict(classes=('a', 'b', 'c'))
-    rows = rows_by_class(cfg, 3)
+    rows = find_class_rows(cfg, 3)
     assert set(rows) == {'bbox_head.retina_cls.weight', 'bbox_head.retina_cls.bias'}
     adapter = ClassTransfer(cfg)
     own = {key: torch.zeros(27, *[1] * key.endswith('weight')) for key in rows}

@@ -117,9 +117,9 @@ def test_fused_pyramids_give_the_same(make: Callable[[], nn.Module]) -> None:
     neck.fuse()
     check_same(neck(maps), expected)
     assert not any(isinstance(m, nn.BatchNorm2d) for m in neck.modules())
-    with pytest.raises(FusedError, match='cannot be trained: build it anew'):
+    with pytest.raises(FusedError, match='cannot be trained: build it again'):
         neck.train()
-    with pytest.raises(FusedError, match=r'takes no weights: load, then fuse\(\)'):
+    with pytest.raises(FusedError, match=r'cannot load weights: load first'):
         neck.load_state_dict(make().state_dict())
 
 
@@ -220,7 +220,7 @@ def test_convolutions_that_are_shared_keep_norms_of_their_own() -> None:
 
 
 def test_what_cannot_be_fused() -> None:
-    with pytest.raises(ValueError, match='no backbone and no pyramid of colonnade'):
+    with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
         fuse(nn.Linear(2, 2).eval())
     neck = ColumnarPyramid(4, 16)
     with pytest.raises(ValueError, match=r'for evaluation: call eval\(\) before'):
@@ -228,7 +228,7 @@ def test_what_cannot_be_fused() -> None:
     maybe_fuse(nn.Sequential(neck), False)
     assert not neck.fused
     maybe_fuse(nn.Linear(2, 2), None)
-    with pytest.raises(ValueError, match='no backbone and no pyramid of colonnade'):
+    with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
         maybe_fuse(nn.Linear(2, 2), True)
 
 

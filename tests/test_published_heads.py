@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, HOOKS, init_default_scope
 from torch import nn
 
-from colonnade.models.meta_device import build_on_meta
+from colonnade.models.building import build_on_meta
 from colonnade.settings.reading import read_config
 
 SYNC_BN = {'decode_head.norm_cfg.type', 'decode_head.norm_cfg.requires_grad'}  # ours says BN

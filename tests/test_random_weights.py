@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from colonnade.models.random_weights import without_pretrained
+from colonnade.models.building import drop_pretrained
 
 
 @pytest.mark.parametrize('backbone, kept', [
@@ -19,6 +19,6 @@ from colonnade.models.random_weights import without_pretrained
 ])  # yapf: disable
 def test_no_weights_are_named(backbone: dict[str, Any], kept: dict[str, Any]) -> None:
     changes: list[str] = []
-    assert without_pretrained(dict(backbone=backbone), 'model', changes) == dict(backbone=kept)
+    assert drop_pretrained(dict(backbone=backbone), 'model', changes) == dict(backbone=kept)
     assert len(changes) == (backbone != kept)
     assert all(change.startswith('model.backbone.') for change in changes)

@@ -27,7 +27,7 @@ from torchvision.ops import roi_align as theirs
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.datasets.mask_encoding import encode_for
 from colonnade.datasets.rle import encode_masks
-from colonnade.models.fusion.region_heads import (BagRoIExtractor, WantedMaskHead, fuse_regions,
+from colonnade.models.fusion.region_heads import (BagRoIExtractor, ClassMaskHead, fuse_regions,
                                                   modules_in_default_order)
 from colonnade.models.fusion.roi_align import BagRoIAlign, roi_align
 from colonnade.models.replacement import copy_as
@@ -132,7 +132,7 @@ def test_box_heads(kind: type) -> None:
         for order in (torch.channels_last, torch.contiguous_format):
             torch.testing.assert_close(head(regions.contiguous(memory_format=order)), expected)
     for each in (head, copy.deepcopy(head)):
-        with pytest.raises(FusedError, match=r'takes no weights: load, then fuse\(\)'):
+        with pytest.raises(FusedError, match=r'cannot load weights: load first'):
             each.load_state_dict(state)
 
 
@@ -167,7 +167,7 @@ def test_masks_are_pasted_as_mmdets(agnostic: bool, options: dict) -> None:
     torch.manual_seed(0)
     plain = FCNMaskHead(num_convs=0, in_channels=2, num_classes=3, class_agnostic=agnostic)
     parent = nn.Sequential(copy.deepcopy(plain))
-    assert fuse_regions(parent) == ['mask heads paste each mask on the region of its box (1)']
+    assert fuse_regions(parent) == ['mask heads paste each mask in the region of its box (1)']
     fused, = parent
     meta = dict(scale_factor=(0.5, 0.75), ori_shape=(61, 83))
     boxes = draw_regions(25, 45, 41)[:, 1:].float().clamp_min(0)
@@ -246,7 +246,7 @@ def test_what_is_hooked_or_not_mmdets_stays() -> None:
     for part in model:
         part.register_forward_hook(lambda *_: None)
     assert fuse_regions(model) == [] == fuse_regions(nn.Linear(2, 2))
-    assert not isinstance(model[0], BagRoIExtractor) and not isinstance(model[1], WantedMaskHead)
+    assert not isinstance(model[0], BagRoIExtractor) and not isinstance(model[1], ClassMaskHead)
 
 
 @pytest.mark.parametrize('size', [(7, 9), (1, 5), (64, 3), (0, 4)])

@@ -91,8 +91,8 @@ def test_no_tensor_has_all_pairs_of_tokens(block: str) -> None:
     (dict(init='static'), r"'dynamic', 'inverse_dynamic' or a pair \(alpha, beta\) .* 'static'"),
     (dict(init=(1, 0, 0)), r'or a pair \(alpha, beta\) .* got \(1, 0, 0\)'),
     (dict(init=0.5), r'or a pair \(alpha, beta\) .* got 0.5'),
-    (dict(block='plain', init=(1, 0)), "init has no effect beside block='plain'"),
-    (dict(block='plain', centring=True), "centring has no effect beside block='plain'"),
+    (dict(block='plain', init=(1, 0)), "init has no effect with block='plain'"),
+    (dict(block='plain', centring=True), "centring has no effect with block='plain'"),
     (dict(img_size=100), 'img_size must be a multiple of patch_size 8, got 100'),
 ])
 def test_wrong_arguments(kwargs: dict, message: str) -> None:

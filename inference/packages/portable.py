@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.engine.runner.hooks import averages_weights, hooks_of
-from colonnade.models.random_weights import without_pretrained
+from colonnade.models.building import drop_pretrained
 from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.config_values import plain
 from colonnade.settings.dataset_paths import evaluators
@@ -56,7 +56,7 @@ def portable(cfg: Config, classes: tuple[str, ...],
     values['custom_imports'] = dict(
         imports=list(dict.fromkeys((*given, *IMPORTS))), allow_failed_imports=False)
     changes: list[str] = []
-    values['model'] = without_pretrained(values['model'], 'model', changes)
+    values['model'] = drop_pretrained(values['model'], 'model', changes)
     roots = [str(root) for root in (dataset.get('data_root'), cfg.get('data_root')) if root]
     dataset['metainfo'] = dict(classes=classes, palette=list(palette))
     values['test_dataloader'] = {**LOADER, 'dataset': dataset}
