@@ -45,7 +45,7 @@ def test_default_taps(cls: type, arch: str, taps: tuple) -> None:
 
 
 WRONG = [  # arguments, and what is said of them
-    (dict(arch='small_12_p14'), r"has no arch 'small_12_p14'; it has"),
+    (dict(arch='small_12_p14'), r"has no arch 'small_12_p14': choose one of"),
     (dict(depth=0), 'depth must be at least 1, got 0'),
     (dict(arch=dict(embed_dim=32, width=1)), r"missing \['depth'.* unknown \['width'\]"),
     (dict(out_indices=(0, 4)), r'out_indices must be block numbers in -4 ... 3, got \(0, 4\)'),

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.backbones import (every_backbone, every_class, every_class_with_kernels, timm_model,
-                               tiny)
+from helpers.backbones import every_backbone, every_class, timm_model, tiny
 from helpers.modified_layers import pair, results
 from helpers.rounding import check_all_rounding, doubled
 from torch import nn
@@ -93,10 +92,12 @@ def test_maps_equal_timms_intermediates(cls: type, arch: str, size: tuple[int, i
 
 
 @every_backbone
-def test_image_smaller_than_a_patch(make: partial) -> None:
+def test_rejects_unbatched_and_small_images(make: partial) -> None:
     backbone = tiny(make)
     with pytest.raises(ValueError, match=f'at least .* got 64 x {backbone.patch_size - 1}'):
         backbone(torch.randn(1, 3, 64, backbone.patch_size - 1))
+    with pytest.raises(ValueError, match=r'must be \(B, 3, H, W\), got the shape \(3, 64, 64\)'):
+        backbone(torch.randn(3, 64, 64))
 
 
 @pytest.mark.parametrize(
@@ -179,12 +180,6 @@ def test_a_graph_is_gone_through_twice(make: partial, with_cp: bool) -> None:
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
 
 
-@every_backbone
-def test_an_image_without_a_batch(make: partial) -> None:
-    with pytest.raises(ValueError, match=r'must be \(B, 3, H, W\), got the shape \(3, 64, 64\)'):
-        tiny(make)(torch.randn(3, 64, 64))
-
-
 @pytest.mark.parametrize('frozen_stages', [0, 2, 4])
 @every_backbone
 def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
@@ -212,13 +207,6 @@ def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
     assert bool(changed) == (frozen_stages < 4)
 
 
-@every_class_with_kernels
-@torch.no_grad()
-def test_an_empty_batch_through_a_fused_backbone(cls: type) -> None:
-    maps = tiny(cls).eval().fuse()(torch.empty(0, 3, 75, 101))
-    assert [len(m) for m in maps] == [0] * 4
-
-
 @pytest.mark.parametrize('training', [False, True])
 @every_class
 def test_maps_and_gradients_equal_timms(cls: type, training: bool) -> None:
@@ -244,12 +232,9 @@ def test_weights_load_strictly(cls: type, tmp_path: Path) -> None:
         load_weights(backbone, tmp_path / 'a.pth')
         assert all(torch.equal(value, state[key]) for key, value in backbone.state_dict().items())
         key = next(key for key in state if key.startswith('blocks.1.norm'))
-        for spoilt in (without(state, key), {**state, key: state[key][..., :3]},
+        missing = {other: value for other, value in state.items() if other != key}
+        for spoilt in (missing, {**state, key: state[key][..., :3]},
                        {**state, 'blocks.1.other': state[key]}):  # yapf: disable
             torch.save(spoilt, tmp_path / 'b.pth')
             with pytest.raises(WeightsError, match='blocks.1'):
                 load_weights(backbone, tmp_path / 'b.pth')
-
-
-def without(state: dict[str, torch.Tensor], key: str) -> dict[str, torch.Tensor]:
-    return {other: value for other, value in state.items() if other != key}

@@ -82,7 +82,7 @@ def test_what_torch_does_not_read_is_not_called_damaged(tmp_path: Path) -> None:
     torch.save(dict(state_dict=original_state(), a=np.zeros(3, 'O')), tmp_path / 'a.pth')
     content = np.zeros(3, [('x', 'f4')])
     torch.save(dict(state_dict=original_state(), a=content), tmp_path / 'b.pth')
-    with pytest.raises(WeightsError, match='b.pth contains .* say --trust'):
+    with pytest.raises(WeightsError, match='b.pth contains .* pass --trust'):
         read_checkpoint(tmp_path / 'b.pth')
 
 
@@ -91,8 +91,8 @@ def test_what_torch_does_not_read_is_not_called_damaged(tmp_path: Path) -> None:
     (b'\0' * 100, 'is empty'),
     (b'<!DOCTYPE html><html>404</html>', 'is a web page'),
     (b'\n <html>', 'is a web page'),
-    (b'version https://git-lfs.github.com/spec/v1\noid sha256:1', 'pointer of Git LFS'),
-    (b'some text', 'is damaged or no weights file'),
+    (b'version https://git-lfs.github.com/spec/v1\noid sha256:1', 'Git LFS pointer'),
+    (b'some text', 'is damaged or not a weights file'),
     ((100).to_bytes(8, 'little') + b'{"a": 3', 'damaged safetensors'),
     (pickle.dumps([1, 2], protocol=5), 'pickle of protocol 5'),
 ])
@@ -115,7 +115,7 @@ def test_a_bit_that_changed_is_found(tmp_path: Path) -> None:
         assert read_checkpoint(tmp_path / 'a.pth')['a'].equal(tensor)
         if checksums:
             with pytest.raises(
-                    WeightsError, match='b.pth is damaged: .* is not what its CRC-32 says'):
+                    WeightsError, match='b.pth is damaged: the CRC-32 of .* is wrong'):
                 read_checkpoint(tmp_path / 'b.pth')
         else:
             assert not read_checkpoint(tmp_path / 'b.pth')['a'].equal(tensor)
@@ -175,10 +175,5 @@ def test_an_address_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize('content', [dict(a=1), dict(state_dict={}), dict(model=dict(a='b'))])
 def test_a_checkpoint_without_weights_is_named(content: dict) -> None:
-    with pytest.raises(WeightsError, match='some.pth holds no state dict'):
+    with pytest.raises(WeightsError, match='some.pth has no state dict'):
         plan_loading(XCiT(TINY), content, 'some.pth')
-
-
-def test_an_unknown_layout_is_named() -> None:
-    with pytest.raises(WeightsError, match='some.pth has none of the known formats .*like conv1'):
-        plan_loading(XCiT(TINY), {'conv1.weight': torch.zeros(1)}, 'some.pth')

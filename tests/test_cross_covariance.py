@@ -20,7 +20,6 @@ from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, attend_
 from colonnade.necks import ColumnarPyramid
 
 FORMS = pytest.mark.parametrize('form', [attend_plain, attend_by_covariance])
-ARCH = dict(embed_dim=64, depth=4, num_heads=4, patch_size=16)  # the covariance form never pays
 WIDE = dict(embed_dim=128, depth=4, num_heads=4, patch_size=8)
 
 
@@ -212,19 +211,6 @@ def test_backbones_equal_timms(image: Tensor, changes: dict[str, float]) -> None
             parameter.grad, theirs[name].grad, expected, scale=scale, floor=1000, name=name)
 
 
-@torch.no_grad()
-def test_bfloat16_backbone_is_no_worse_than_timms() -> None:
-    ours, theirs = pair(WIDE)
-    image = torch.randn(1, 3, 320, 320)
-    exact = maps(theirs.eval(), image)
-    ours, theirs, image = ours.eval().bfloat16(), theirs.bfloat16(), image.bfloat16()
-    ours_off, theirs_off = (
-        sum((a.float() - b).norm().item()
-            for a, b in zip(maps(backbone, image), exact, strict=True))
-        for backbone in (ours, theirs))
-    assert ours_off <= 1.1 * theirs_off
-
-
 @pytest.mark.parametrize('training', [False, True])
 def test_autocast_and_checkpointing(training: bool) -> None:
     ours, _ = pair(WIDE)
@@ -260,32 +246,15 @@ def test_fused_backbones_give_the_same_maps(cls: type, arch: dict) -> None:
     for size in ((64, 64), (90, 101), (320, 320)):
         image = torch.randn(1, 3, *size)
         check_all_rounding(fused(image), plain(image), doubled(plain)(image.double()))
+    assert [len(m) for m in fused(torch.empty(0, 3, 75, 101))] == [0] * 4
     assert fused.fuse() is fused and not any(p.requires_grad for p in fused.parameters())
     assert fused.eval() is fused
     with pytest.raises(FusedError, match='cannot be trained'):
         fused.train()
     with pytest.raises(FusedError, match='cannot load weights: load first'):
         fused.load_state_dict(plain.state_dict())
-    with pytest.raises(FusedError, match=r'call eval\(\) before'):
+    with pytest.raises(FusedError, match=r'call eval\(\) first'):
         cls(arch).train().fuse()
-
-
-@pytest.mark.parametrize('training', [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    'cls, arch',
-    [
-        pytest.param(XCiT, ARCH, marks=pytest.mark.slow),  # takes half a minute to compile
-        pytest.param(ResMLP, dict(embed_dim=64, img_size=64), marks=pytest.mark.slow),
-    ])
-def test_no_graph_breaks_at_any_size(cls: type, arch: dict, training: bool) -> None:
-    torch._dynamo.reset()
-    backbone = cls(arch | dict(depth=1)).train(training)
-    model = nn.Sequential(backbone, ColumnarPyramid(64, 16)).train(training)
-    compiled = torch.compile(model, backend='eager', fullgraph=True, dynamic=True)
-    with torch.set_grad_enabled(training):
-        for size in ((64, 96), (128, 608)):
-            image = torch.randn(2, 3, *size)
-            check_all_rounding(compiled(image), model(image), doubled(model)(image.double()))
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_a_file_that_names_no_classes() -> None:
     checkpoint = dict(state_dict=before)
     adapt_to = partial(adapt, model.state_dict(), checkpoint)
     plan = plan_loading(model, checkpoint, 'a.pth', adapt=adapt_to)
-    assert 'The file does not name its classes: all of them start untrained.' in str(adapt)
+    assert 'The file has no class names: all classes start untrained.' in str(adapt)
     assert plan.state['decode_head.conv_seg.weight'].shape[0] == 4
     assert torch.equal(plan.state['neck.stride4.0.weight'], before['neck.stride4.0.weight'])
 

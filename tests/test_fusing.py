@@ -223,7 +223,7 @@ def test_what_cannot_be_fused() -> None:
     with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
         fuse(nn.Linear(2, 2).eval())
     neck = ColumnarPyramid(4, 16)
-    with pytest.raises(ValueError, match=r'for evaluation: call eval\(\) before'):
+    with pytest.raises(ValueError, match=r'for evaluation: call eval\(\) first'):
         fuse(nn.Sequential(neck))
     maybe_fuse(nn.Sequential(neck), False)
     assert not neck.fused

@@ -63,16 +63,6 @@ def test_processors(flags: tuple[str, ...], limit: str, reason: str | None,
     assert get_half_type(False, 'cpu') is None
 
 
-def test_what_limits_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newer of its variables goes before the older one."""
-    set_processor(monkeypatch, 'amx_bf16', limit='AVX512_CORE_AMX')
-    monkeypatch.setenv('DNNL_MAX_CPU_ISA', 'AVX2')
-    assert get_half_type(True, 'cpu') == torch.bfloat16
-    monkeypatch.delenv('ONEDNN_MAX_CPU_ISA')
-    with pytest.raises(ValueError, match='--amp: DNNL_MAX_CPU_ISA=AVX2 allows neither'):
-        get_half_type(True, 'cpu')
-
-
 @pytest.mark.parametrize('machine', ['aarch64', 'arm64'])
 def test_processors_that_were_not_measured(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     set_processor(monkeypatch)

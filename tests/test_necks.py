@@ -1,13 +1,25 @@
-"""The neck contract."""
+"""Pyramids: levels, names, arguments and numbers of the ViTDet paper."""
 from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from conftest import LAYOUTS, NO_WORKERS, SHORT, config
+from helpers.backbones import ARCHS
+from helpers.rounding import check_all_rounding, doubled
 from mmdet.models.necks import FPN
+from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
+from colonnade.backbones import ResMLP
+from colonnade.backbones.kernels.memory_format import map_order
 from colonnade.necks import ColumnarPyramid, SimplePyramid
+from colonnade.weights.state_dicts import WeightsError
 
 SIZES = [(64, 64), (64, 96), (75, 101), (16, 16)]
 
@@ -40,6 +52,9 @@ def test_an_empty_batch_gives_empty_levels(stride: int, fpn: dict | None) -> Non
     levels = neck([m[:0] for m in maps])
     assert [level.shape for level in levels] == [level[:0].shape for level in neck(maps)]
     sum(level.sum() for level in levels).backward()
+    simple = SimplePyramid(8, stride)
+    assert [len(level) for level in simple(maps[:1])] == [2] * 5
+    assert [len(level) for level in simple([maps[0][:0]])] == [0] * 5
 
 
 def test_pooling_drops_an_odd_last_row_as_the_originals_do() -> None:
@@ -96,16 +111,20 @@ def test_norm_cfg() -> None:
     assert type(ColumnarPyramid(8, 16).stride4[1]) is nn.BatchNorm2d
 
 
-@pytest.mark.parametrize('kwargs, message', [
-    (dict(stride=7), r'stride 7 must be among \[1.75, 3.5, 7, 14, 28\], got 4'),
-    (dict(out_strides=(2, 8)), r'must be among \[4, 8, 16, 32, 64\], got 2'),
-    (dict(out_strides=(8, 4)), r'out_strides must not decrease, got \(8, 4\)'),
-    (dict(out_strides=()), 'out_strides must not decrease'),
-    (dict(fpn=dict(type='mmdet.FPN', in_channels=[8])), r'fpn must not have in_channels.*\[8\]'),
+@pytest.mark.parametrize('make, kwargs, message', [
+    (ColumnarPyramid, dict(stride=7), r'stride 7 must be among \[1.75, 3.5, 7, 14, 28\], got 4'),
+    (ColumnarPyramid, dict(out_strides=(2, 8)), r'must be among \[4, 8, 16, 32, 64\], got 2'),
+    (ColumnarPyramid, dict(out_strides=(8, 4)), r'out_strides must not decrease, got \(8, 4\)'),
+    (ColumnarPyramid, dict(out_strides=()), 'out_strides must not decrease'),
+    (ColumnarPyramid, dict(fpn=dict(type='mmdet.FPN', in_channels=[8])),
+     r'fpn must not have in_channels.*\[8\]'),
+    (SimplePyramid, dict(out_strides=(2, 8)), r'must be among \[4, 8, 16, 32, 64\], got 2'),
+    (SimplePyramid, dict(num_outs=3), 'num_outs must be at least 4, .* out_strides, got 3'),
+    (SimplePyramid, dict(in_channels=10), 'in_channels must be a multiple of 4, got 10'),
 ])
-def test_wrong_arguments(kwargs: dict, message: str) -> None:
+def test_rejects_wrong_arguments(make: type, kwargs: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ColumnarPyramid(**{'in_channels': 8, 'stride': 16, **kwargs})
+        make(**{'in_channels': 8, 'stride': 16, **kwargs})
 
 
 @pytest.mark.parametrize('number', [3, 5])
@@ -118,5 +137,149 @@ def test_wrong_number_of_maps(number: int) -> None:
 @pytest.mark.parametrize('make', [ColumnarPyramid, SimplePyramid])
 def test_prefix_tokens_beside_maps_are_refused(make: type) -> None:
     pairs = [(torch.zeros(1, 8, 4, 4), torch.zeros(1, 1, 8))] * 4
-    with pytest.raises(ValueError, match='take maps, got a tuple: .*return_prefix_tokens'):
+    with pytest.raises(ValueError, match='need feature maps, got a tuple: .*return_prefix_tokens'):
         make(8, 16)(pairs)
+
+
+SIMPLE_STRIDES = {8: (2, 4, 8, 16), 14: (3.5, 7, 14, 28), 16: (4, 8, 16, 32)}
+GRIDS = [(4, 4), (5, 7), (1, 1), (1, 6)]
+
+
+class ChannelNorm(nn.LayerNorm):
+    """Over the channels of ``(B, C, H, W)``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+class Published(nn.Module):
+    """The pyramid as the paper describes it, of torch's layers."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        norm = [ChannelNorm(width // 2, eps=1e-6), nn.GELU()]
+        to_half = nn.ConvTranspose2d(width, width // 2, 2, 2)
+        to_quarter = nn.ConvTranspose2d(width // 2, width // 4, 2, 2)
+        ways = [[to_half, *norm, to_quarter], [nn.ConvTranspose2d(width, width // 2, 2, 2)], [],
+                [nn.MaxPool2d(2, 2)]]
+        self.levels = nn.ModuleList()
+        for way, narrow in zip(ways, (width // 4, width // 2, width, width), strict=True):
+            self.levels.append(
+                nn.Sequential(*way, nn.Conv2d(narrow, out, 1, bias=False),
+                              ChannelNorm(out, eps=1e-6),
+                              nn.Conv2d(out, out, 3, padding=1, bias=False),
+                              ChannelNorm(out, eps=1e-6)))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        levels = [level(x) for level in self.levels]
+        return [*levels, levels[-1][..., ::2, ::2]]
+
+
+def randomised(module: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    return module
+
+
+@pytest.mark.parametrize('grid', [(4, 4), (5, 7), (2, 3)])
+@pytest.mark.parametrize('stride', SIMPLE_STRIDES)
+def test_values_and_gradients_are_the_papers(stride: int, grid: tuple[int, int]) -> None:
+    neck = randomised(SimplePyramid(8, stride, out_channels=6))
+    published = Published(8, 6)
+    for theirs, ours in zip(published.parameters(), neck.parameters(), strict=True):
+        theirs.data = ours.data.clone()
+    x, exact = torch.randn(2, 8, *grid), doubled(published)
+    found = []
+    for run in (neck, published, exact):
+        image = x.clone().to(next(run.parameters()).dtype).requires_grad_()
+        levels = run([image] if run is neck else image)
+        sum((level.sin() * 0.1).sum() for level in levels).backward()
+        found.append([*levels, image.grad, *(p.grad for p in run.parameters())])
+    check_all_rounding(*found)
+
+
+@pytest.mark.parametrize('grid', GRIDS)
+@pytest.mark.parametrize('stride', SIMPLE_STRIDES)
+def test_simple_levels_have_strides(stride: int, grid: tuple[int, int]) -> None:
+    neck = SimplePyramid(8, stride, out_channels=6)
+    assert neck.out_strides == SIMPLE_STRIDES[stride]
+    maps = [torch.randn(2, 8, *grid) for _ in range(4)]
+    levels = neck(maps)
+    assert isinstance(levels, tuple) and len(levels) == 5
+    for level, out_stride in zip(levels[:4], neck.out_strides, strict=True):
+        expected = [max(1, int(size * stride / out_stride)) for size in grid]
+        assert list(level.shape) == [2, 6, *expected]
+        assert level.is_contiguous(memory_format=map_order(level))
+    assert torch.equal(levels[4], levels[3][..., ::2, ::2])
+    assert all(map(torch.equal, levels, neck(maps[3:])))  # the last map alone counts
+
+
+def test_names_and_settings() -> None:
+    names = [name for name, _ in SimplePyramid(8, 14).named_children()]
+    assert names == ['stride3_5', 'stride7', 'stride14', 'stride28']
+    keys = set(SimplePyramid(8, 16).stride8.state_dict())
+    assert keys == {
+        '0.weight', '0.bias', '1.conv.weight', '1.norm.weight', '1.norm.bias', '2.conv.weight',
+        '2.norm.weight', '2.norm.bias'
+    }
+    neck = MODELS.build(
+        dict(
+            type='SimplePyramid',
+            in_channels=8,
+            stride=16,
+            out_channels=4,
+            out_strides=(8, 64),
+            num_outs=2,
+            norm_cfg=dict(type='GN', num_groups=2)))
+    assert [tuple(level.shape) for level in neck([torch.randn(1, 8, 9, 4)])] == [(1, 4, 18, 8),
+                                                                                 (1, 4, 2, 1)]
+    assert type(neck.stride64[2].norm) is nn.GroupNorm
+
+
+def test_levels_are_compiled_once_for_all_sizes() -> None:
+    torch._dynamo.reset()
+    counter, counts = CompileCounterWithBackend('eager'), set()
+    plain = SimplePyramid(8, 16, 6)
+    neck = copy.deepcopy(plain)
+    neck.compile(backend=counter, dynamic=True, fullgraph=True)
+    for grid in ((4, 6), (5, 7), (3, 8)):
+        x = torch.randn(2, 8, *grid)
+        check_all_rounding(neck([x]), plain([x]), doubled(plain)([x.double()]))
+        counts.add(counter.frame_count)
+    assert len(counts) == 1 and 0 not in counts
+
+
+def test_loaded_whole_or_not_at_all() -> None:
+    neck = SimplePyramid(8, 16)
+    state = neck.state_dict()
+    SimplePyramid(8, 16).load_state_dict(state)
+    del state['stride8.0.bias']
+    with pytest.raises(WeightsError, match='SimplePyramid .* not loaded[^$]*missing: stride8.0'):
+        SimplePyramid(8, 16).load_state_dict(state, strict=False)
+
+
+WIDTH, OUT = 32, 64
+
+
+def vitdet_model(cfg: Config) -> dict:
+    """Heads as detectron2's, for a config of the slim Mask R-CNN."""
+    cfg.backbone = dict(type='ResMLP', arch=ARCHS[ResMLP] | dict(patch_size=16))
+    cfg.neck = dict(type='SimplePyramid', in_channels=WIDTH, stride=16, out_channels=OUT)
+    cfg.rpn_head.num_convs = 2
+    cfg.roi_head.bbox_head.update(
+        type='Shared4Conv1FCBBoxHead',
+        conv_out_channels=OUT,
+        fc_out_channels=1024,
+        norm_cfg=dict(type='LN2d', eps=1e-6))
+    cfg.roi_head.mask_head.update(num_convs=4, norm_cfg=dict(type='LN2d', eps=1e-6))
+    return cfg
+
+
+def test_in_mask_rcnn(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+    cfg = Config.fromfile(config('mask_rcnn'))
+    vitdet_model(cfg.model)
+    cfg.dump(tmp_path / 'own.py')
+    run_tool('train', tmp_path / 'own.py', '--data-root', shapes / LAYOUTS['mask_rcnn'],
+             '--work-dir', tmp_path / 'run', *SHORT, *NO_WORKERS)
+    assert (tmp_path / 'run/iter_2.pth').is_file()

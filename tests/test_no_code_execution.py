@@ -168,7 +168,7 @@ def test_configs_of_more_than_values_are_left_out(text: Any,
     checkpoint = dict(meta=dict(cfg=text, config=text, epoch=3))
     assert strip_code(checkpoint) == dict(meta=dict(epoch=3)) and not said
     assert strip_code(checkpoint, 'a.pth') == dict(meta=dict(epoch=3))
-    assert [text[:38] for text in said] == 2 * ['a.pth: the config in it is left out, s']
+    assert [text[:38] for text in said] == 2 * ['a.pth: ignoring its config, which cont']
     assert checkpoint['meta']['cfg'] == text
 
 

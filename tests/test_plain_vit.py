@@ -297,7 +297,7 @@ def test_attention_dropout_of_an_arch() -> None:
 
 @pytest.mark.parametrize('make, message', [
     (lambda: PlainViT('vit_smal_patch16_dinov3'), f'did you mean {DINOV3}'),
-    (lambda: PlainViT(f'{DINOV3}.lvd'), f'of {DINOV3} it has lvd1689m'),
+    (lambda: PlainViT(f'{DINOV3}.lvd'), f'choose a tag of {DINOV3}: lvd1689m'),
     (lambda: PlainViT('swin_tiny_patch4_window7_224'), 'PlainViT has no arch'),
     (lambda: PlainViT(dict(embed_dim=48, depth=3)), r"missing \['num_heads'\]"),
     (lambda: PlainViT(dict(TINY, patch_drop_rate=0.1)), r"unknown \['patch_drop_rate'\]"),

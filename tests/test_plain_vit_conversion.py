@@ -82,7 +82,7 @@ def test_a_converted_file_loads(model: str, make: Callable, loads_into: list[str
         with on_meta_device():
             backbone = PlainViT(arch)
         plan = plan_loading(backbone, read_checkpoint(tmp_path / 'out.safetensors'), 'test')
-        assert plan.layout == 'PlainViT, timm or ours'
+        assert plan.layout == 'PlainViT, timm or Colonnade'
         expected = plan_loading(backbone, published, 'test').state
         assert all(torch.equal(plan.state[key], value) for key, value in expected.items())
 

@@ -71,20 +71,20 @@ def test_a_changed_block_or_stem_is_refused(file: File) -> None:
     }
     with pytest.raises(WeightsError) as caught:
         plan_loading(backbone, spoilt, 'test')
-    before, after = (backbone.renamed(convert_keys(each, '')[1]) for each in (state, spoilt))
+    before, after = (backbone.rename_state(convert_keys(each, '')[1]) for each in (state, spoilt))
     differing = before.keys() ^ after.keys()
     assert len(differing) == 4
     assert all(key in str(caught.value) for key in differing)
     assert f'1 of another shape: blocks.{DEPTH - 1}.' in str(caught.value)
     keys = [key for key in state if key.endswith(STEM) and not key.startswith('decoder_')]
     for spoilt in (without(state, keys[0]), state | {keys[-1]: state[keys[-1]][None]}):
-        with pytest.raises(WeightsError, match='does not fit|none of the|cannot be renamed'):
+        with pytest.raises(WeightsError, match='does not fit|none of the|cannot be converted'):
             plan_loading(backbone, spoilt, 'test')
 
 
 def test_what_timm_needs_to_rename_is_named() -> None:
     file = FILES['DINOv2 with registers']
-    with pytest.raises(WeightsError, match=r'^a.pth \(PlainViT, DINOv2\) .*: it lacks pos_embed$'):
+    with pytest.raises(WeightsError, match=r'^a.pth \(PlainViT, DINOv2\) .*: pos_embed is missing$'):
         plan_loading(file.one_backbone, without(file.state(), 'pos_embed'), 'a.pth')
     state = file.state() | {'patch_embed.proj.weight': torch.rand(WIDTH, 3 * 14**2)}
     with pytest.raises(WeightsError, match='a.pth .* a tensor has an unknown shape'):
@@ -96,7 +96,7 @@ def test_biases_are_not_dropped_from_dinov3() -> None:
     with pytest.raises(WeightsError, match='6 unexpected: blocks.0.attn.q_bias'):
         plan_loading(FILES['DINOv3'].backbone(), content, 'test')
     del content['blocks.1.attn.qkv.bias_mask']
-    with pytest.raises(WeightsError, match='blocks.1.attn.qkv.bias has biases of keys'):
+    with pytest.raises(WeightsError, match='blocks.1.attn.qkv.bias has key biases'):
         plan_loading(FILES['DINOv3, biases'].backbone(), content, 'test')
 
 
@@ -139,12 +139,12 @@ def test_wrappers(prefix: str, wrapper: str | None, tmp_path: Path) -> None:
 def test_ours_loads_alone_and_from_a_whole_model(name: str) -> None:
     ours = FILES[name].backbone()
     alone = plan_loading(FILES[name].one_backbone, ours.state_dict(), 'test')
-    assert (alone.layout, alone.renamed) == ('PlainViT, timm or ours', ())
+    assert (alone.layout, alone.renamed) == ('PlainViT, timm or Colonnade', ())
     assert equal(alone.state, ours.state_dict())
     model = nn.ModuleDict(dict(backbone=ours, neck=ColumnarPyramid(WIDTH, 16)))
     model['decode_head'] = nn.Linear(2, 2)
     plan = plan_loading(FILES[name].one_backbone, model.state_dict(), 'test')
-    assert plan.layout == 'whole model, ours'
+    assert plan.layout == 'full model, Colonnade'
     assert equal(plan.state, ours.state_dict())
     assert 'decode_head.weight' in plan.dropped
 
@@ -182,7 +182,7 @@ def test_positions_are_resized_as_by_timm(name: str, dtype: torch.dtype, said: l
     assert plan.resized == ('pos_embed', )
     (level, text), = said
     assert level == logging.WARNING and 'of a 3 x 3 grid is resized to 5 x 5' in text
-    assert text.endswith(f'To keep them, write img_size={own}')
+    assert text.endswith(f'To keep them, set img_size={own}')
     assert plan.state['pos_embed'].dtype == dtype
     expected = file.by_timm(state, img_size=own // SIDE * 5)
     assert torch.equal(plan.state['pos_embed'].float(), expected['pos_embed'])
@@ -202,7 +202,7 @@ def test_a_whole_model_of_another_size(said: list) -> None:
     model = nn.ModuleDict(dict(backbone=FILES['DINOv2'].backbone(img_size=70)))
     model.load_state_dict(add_prefix(FILES['DINOv2'].backbone().state_dict(), 'backbone.'))
     (_, text), = said
-    assert text.endswith('from there to that of each image. To keep them, write img_size=42')
+    assert text.endswith('from there to that of each image. To keep them, set img_size=42')
     assert model.backbone.pos_embed.shape == (1, 26, WIDTH)
 
 
@@ -228,5 +228,5 @@ def test_positions_of_no_square_grid_are_refused() -> None:
 def test_the_error_names_both_backbones(make: type, state: type, file: str, model: str) -> None:
     with pytest.raises(WeightsError) as caught:
         plan_loading(make(), state(), 'a.pth')
-    assert f'the file holds {file}' in str(caught.value)
+    assert f'the file has {file}' in str(caught.value)
     assert f'the model {model}' in str(caught.value)

@@ -82,7 +82,7 @@ def read_checkpoint(path: str | Path, *, trust: bool = False) -> dict[str, Any]:
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise MissingFileError(f'weights file {path} does not exist')
+        raise MissingFileError(f'no weights file {path}')
     with open(path, 'rb') as file:
         head = file.read(64)
     if not head.strip(b'\0'):

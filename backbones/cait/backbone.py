@@ -56,7 +56,7 @@ TABLE_3 = {
 
 LAYOUTS = (
     CheckpointFormat('CaiT, original or timm', ('blocks.0.attn.proj_l.', 'blocks_token_only.')),
-    CheckpointFormat('CaiT, ours', ('blocks.0.attn.proj_l.', )),
+    CheckpointFormat('CaiT, Colonnade', ('blocks.0.attn.proj_l.', )),
 )
 
 

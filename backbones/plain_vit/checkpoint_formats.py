@@ -130,7 +130,7 @@ LAYOUTS = tuple(
         ('BEiT-3', ('beit3.vision_embed.', 'beit3.encoder.'), remap_vit),
         ('AIMv2', ('preprocessor.patchifier.', 'trunk.blocks.0.'), remap_vit),
         ('RADIO', ('radio_model.model.patch_generator.', ), remap_vit),
-        ('timm or ours',
+        ('timm or Colonnade',
          ('patch_embed.proj.weight', 'blocks.0.', ('cls_token', 'reg_token', 'pos_embed')), dict,
          (*OTHER_BACKBONES, 'mask_token')),
     ))  # yapf: disable

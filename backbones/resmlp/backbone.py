@@ -52,7 +52,7 @@ LAYOUTS = (
     CheckpointFormat('ResMLP, original', ('patch_embed.', 'blocks.0.norm1.alpha'),
                      remap_resmlp_original),
     CheckpointFormat('ResMLP, timm', ('stem.', 'blocks.0.linear_tokens.', 'norm.')),
-    CheckpointFormat('ResMLP, ours', ('stem.', 'blocks.0.linear_tokens.')),
+    CheckpointFormat('ResMLP, Colonnade', ('stem.', 'blocks.0.linear_tokens.')),
 )
 
 

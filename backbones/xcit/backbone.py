@@ -99,7 +99,7 @@ LAYOUTS = (
     CheckpointFormat('XCiT, mmpretrain', ('backbone.xca_layers.', ), remap_xcit_mmpretrain),
     CheckpointFormat('XCiT, mmpretrain', ('xca_layers.', ), remap_xcit_mmpretrain),
     CheckpointFormat('XCiT, timm', ('pos_embed.token_projection.', 'blocks.', 'cls_attn_blocks.')),
-    CheckpointFormat('XCiT, ours', ('pos_embed.token_projection.', 'blocks.')),
+    CheckpointFormat('XCiT, Colonnade', ('pos_embed.token_projection.', 'blocks.')),
 )
 
 

@@ -36,15 +36,15 @@ NAMES = [
 
 
 class Intermediates(nn.Module):
-    """timm's spec, giving the maps of some blocks."""
+    """timm module that returns the maps of some blocks."""
 
-    def __init__(self, spec: nn.Module, indices: tuple[int, ...], *, norm: bool = False) -> None:
+    def __init__(self, backbone: nn.Module, indices: tuple[int, ...], *, norm: bool = False) -> None:
         super().__init__()
-        self.spec, self.indices, self.norm = spec, list(indices), norm
+        self.backbone, self.indices, self.norm = backbone, list(indices), norm
 
     def forward(self, img: Tensor) -> list[Tensor]:
         """Maps ``(B, C, h, w)``."""
-        return self.spec.forward_intermediates(
+        return self.backbone.forward_intermediates(
             img, indices=self.indices, intermediates_only=True, norm=self.norm)
 
 

@@ -67,8 +67,10 @@ def refused(run_tool: Callable, tool: str, *arguments: Any,
     assert REFUSED in f'{stopped.value}{capsys.readouterr().err}'
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('tool', TOOLS)
+@pytest.mark.parametrize('tool', [
+    pytest.param(tool, marks=[] if tool in ('convert_checkpoint', 'test') else pytest.mark.slow)
+    for tool in TOOLS
+])
 def test_every_tool_that_takes_weights(tool: str, evil: Path, shapes: Path, run_tool: Callable,
                                        monkeypatch: pytest.MonkeyPatch,
                                        capsys: pytest.CaptureFixture[str]) -> None:

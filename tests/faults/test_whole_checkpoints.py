@@ -393,7 +393,7 @@ def test_files_of_others_load(tmp_path: Path) -> None:
 def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = save(tmp_path, 2), []
-    monkeypatch.setattr(checksums, 'sha256_of', lambda path: read.append(path) or sha256_of(path))
+    monkeypatch.setattr(checkpoint_files, 'sha256_of', lambda path: read.append(path) or sha256_of(path))
     for _ in range(3):
         verify_checksum(path)
     assert len(read) == 1

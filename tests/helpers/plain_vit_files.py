@@ -258,12 +258,12 @@ FILES = {
     'DINOv3, biases': File('vit_small_patch16_dinov3_qkvb', 'DINOv3', partial(dinov3, zero=False)),
     'DINOv3, biases of 0': File('vit_small_patch16_dinov3_qkvb', 'DINOv3', dinov3),
     'DINOv3 plus': File('vit_small_plus_patch16_dinov3', 'DINOv3', dinov3),
-    'DINO': File('vit_small_patch16_224', 'timm or ours', dict),
-    'DeiT': File('deit_small_patch16_224', 'timm or ours', dict, 'model', 5),
-    'DeiT distilled': File('deit_small_distilled_patch16_224', 'timm or ours', dict, 'model', 5),
-    'DeiT-III': File('deit3_small_patch16_224', 'timm or ours', layer_scale_as_parameters, 'model',
+    'DINO': File('vit_small_patch16_224', 'timm or Colonnade', dict),
+    'DeiT': File('deit_small_patch16_224', 'timm or Colonnade', dict, 'model', 5),
+    'DeiT distilled': File('deit_small_distilled_patch16_224', 'timm or Colonnade', dict, 'model', 5),
+    'DeiT-III': File('deit3_small_patch16_224', 'timm or Colonnade', layer_scale_as_parameters, 'model',
                      5),
-    'MAE': File('vit_base_patch16_224', 'timm or ours', dict, 'model'),
+    'MAE': File('vit_base_patch16_224', 'timm or Colonnade', dict, 'model'),
     'MAE with decoder': File('vit_base_patch16_224', 'MAE with its decoder', with_decoder, 'model',
                              timm_reads=False),
     'CLIP': File('vit_base_patch16_clip_224', 'CLIP', partial(with_text, 'visual.', clip_tower),
@@ -272,7 +272,7 @@ FILES = {
     'EVA-02': File('eva02_base_patch14_448', 'EVA', eva02, 'module', 5),
     'EVA-02, small': File('eva02_small_patch14_336', 'EVA', eva02, 'model', 5),
     'EVA-02, masked': File('eva02_base_patch14_224', 'EVA', partial(masked, eva02), 'module'),
-    'EVA': File('eva_giant_patch14_224', 'timm or ours', dict, 'model', 5),
+    'EVA': File('eva_giant_patch14_224', 'timm or Colonnade', dict, 'model', 5),
     'EVA, masked': File('eva_giant_patch14_224', 'EVA', partial(masked, dict), 'module'),
     'EVA-CLIP': File('eva02_base_patch16_clip_224', 'EVA-CLIP',
                      partial(with_text, 'visual.', eva02), None, 5),
@@ -287,7 +287,7 @@ FILES = {
     'RADIO': File('vit_base_patch16_radio_v3', 'RADIO', radio, 'state_dict'),
     'Sapiens2': File('vit_base_patch16_sapiens2', 'Sapiens2', sapiens2,
                      sizes=dict(num_kv_heads=[2, 1, 2])),
-    'I-JEPA': File('vit_base_patch16_gap_224', 'timm or ours',
+    'I-JEPA': File('vit_base_patch16_gap_224', 'timm or Colonnade',
                    partial(add_prefix, prefix='module.'), 'encoder'),
 }  # yapf: disable
 IN_TIMM = [
@@ -296,6 +296,6 @@ IN_TIMM = [
     'vit_small_patch16_dinov3_qkvb', 'eva02_base_patch14_448', 'vit_small_patch16_18x2_224'
 ]
 FILES |= {
-    f'timm {model}': File(model, 'timm or ours', dict, classes=5 * ('gap' not in model))
+    f'timm {model}': File(model, 'timm or Colonnade', dict, classes=5 * ('gap' not in model))
     for model in IN_TIMM
 }
