@@ -39,7 +39,7 @@ def test_out_indices(cls: type) -> None:
     (ResMLP, 's36', (11, 17, 23, 35)),
     (CaiT, 'm48', (15, 23, 31, 47)),
 ])
-def test_default_taps(cls: type, arch: str, taps: tuple) -> None:
+def test_default_out_indices(cls: type, arch: str, taps: tuple) -> None:
     with on_meta_device():
         assert cls(arch).out_indices == taps
 
@@ -58,7 +58,7 @@ WRONG = [  # arguments, and what is said of them
 
 
 @every_class
-def test_wrong_arguments(cls: type) -> None:
+def test_rejects_wrong_arguments(cls: type) -> None:
     for kwargs, message in WRONG:
         columns = {key: value for key, value in kwargs.items() if key == 'depth'}
         others = {key: value for key, value in kwargs.items() if key != 'depth'}
@@ -67,7 +67,7 @@ def test_wrong_arguments(cls: type) -> None:
 
 
 @every_class
-def test_unknown_argument(cls: type) -> None:
+def test_rejects_unknown_argument(cls: type) -> None:
     with pytest.raises(TypeError, match='dorp_path_rate'):
         tiny(cls, dorp_path_rate=0.1)
 
@@ -88,7 +88,7 @@ def test_layer_depth(make: type, name: str, depth: int) -> None:
 
 
 @every_class
-def test_every_parameter_has_a_layer(cls: type) -> None:
+def test_every_parameter_has_layer_depth(cls: type) -> None:
     backbone = tiny(cls)
     depths = {backbone.get_layer_depth(name)[0] for name, _ in backbone.named_parameters()}
     assert depths == {0, 1, 2, 3, 4}
@@ -96,7 +96,7 @@ def test_every_parameter_has_a_layer(cls: type) -> None:
 
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg', None])
 @every_class
-def test_registry_finds_it_in_every_scope(cls: type, scope: str | None) -> None:
+def test_registry_in_every_scope(cls: type, scope: str | None) -> None:
     cfg = dict(type=cls.__name__, arch=ARCHS[cls], **({'_scope_': scope} if scope else {}))
     assert type(MODELS.build(cfg)) is cls
 
@@ -123,8 +123,8 @@ def mmpretrain() -> Iterator[Registry]:
     ('mmengine.XCiT', None, True),
     ('CaiT', 'mmpretrain', True),
 ])
-def test_which_backbone_a_name_means_beside_mmpretrain(name: str, scope: str | None, ours: bool,
-                                                       mmpretrain: Registry) -> None:
+def test_registry_next_to_mmpretrain(name: str, scope: str | None, ours: bool,
+                                     mmpretrain: Registry) -> None:
     arch = dict(arch=ARCHS[CaiT if name == 'CaiT' else XCiT]) if ours else {}
     built = MODELS.build(dict(type=name, **arch, **({'_scope_': scope} if scope else {})))
     assert isinstance(built, (XCiT, CaiT)) == ours
@@ -132,8 +132,8 @@ def test_which_backbone_a_name_means_beside_mmpretrain(name: str, scope: str | N
 
 @pytest.mark.parametrize('cls, settings', [(CaiT, dict(norm_cfg=dict(type='BN'))),
                                            (ResMLP, dict(norm_eval=True))])
-def test_settings_without_effect_are_named(cls: type, settings: dict,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warns_of_settings_without_effect(cls: type, settings: dict,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
     monkeypatch.setattr('colonnade.backbones.columnar.print_log',
                         lambda text, **_: said.append(text))
@@ -142,7 +142,7 @@ def test_settings_without_effect_are_named(cls: type, settings: dict,
 
 
 @every_class
-def test_drop_path_is_constant_over_depth(cls: type) -> None:
+def test_drop_path_is_constant(cls: type) -> None:
     rates = [
         m.drop_prob for m in tiny(cls, drop_path_rate=0.15).modules()
         if type(m).__name__ == 'DropPath'
@@ -152,7 +152,7 @@ def test_drop_path_is_constant_over_depth(cls: type) -> None:
 
 
 @every_class
-def test_parameters_are_timms(cls: type) -> None:
+def test_parameters_equal_timm(cls: type) -> None:
     for arch in cls.variants.rows:
         check_parameters(cls, arch)
 

@@ -25,7 +25,7 @@ SIZES = [(64, 64), (64, 96), (75, 101), (16, 16), (17, 40), (16, 400)]
 @pytest.mark.parametrize('sizes', [SIZES, pytest.param([(512, 800)], marks=pytest.mark.slow)])
 @every_backbone
 @torch.no_grad()
-def test_maps_have_the_ceil_grid(make: partial, sizes: list[tuple[int, int]]) -> None:
+def test_feature_maps_have_ceil_grid(make: partial, sizes: list[tuple[int, int]]) -> None:
     backbone = tiny(make).eval()
     patch = backbone.patch_size
     for height, width in sizes:
@@ -37,7 +37,7 @@ def test_maps_have_the_ceil_grid(make: partial, sizes: list[tuple[int, int]]) ->
 
 
 @every_backbone
-def test_images_of_a_batch_do_not_see_each_other(make: partial) -> None:
+def test_images_of_batch_are_independent(make: partial) -> None:
     backbone, images = tiny(make).eval(), torch.randn(2, 3, 40, 56)
     with torch.no_grad():
         together, alone = [m[1:] for m in backbone(images)], backbone(images[1:])
@@ -46,7 +46,7 @@ def test_images_of_a_batch_do_not_see_each_other(make: partial) -> None:
 
 @every_backbone
 @torch.no_grad()
-def test_every_token_reaches_every_block_after(make: partial) -> None:
+def test_every_token_reaches_last_block(make: partial) -> None:
     """Nothing of an image is lost on the way, at no size: a change anywhere is seen."""
     backbone, image = tiny(make).eval(), torch.randn(1, 3, 75, 101)
     before = backbone(image)[-1]
@@ -67,7 +67,7 @@ def test_every_token_reaches_every_block_after(make: partial) -> None:
     (CaiT, 'xxs24', (384, 384)),
     pytest.param(CaiT, 'xs36', (384, 384), marks=pytest.mark.slow),
 ])
-def test_maps_equal_timms_intermediates(cls: type, arch: str, size: tuple[int, int]) -> None:
+def test_feature_maps_equal_timm_intermediates(cls: type, arch: str, size: tuple[int, int]) -> None:
     """The widest is cut to eight blocks."""
     torch.manual_seed(0)
     widest = arch == 'b24'
@@ -104,7 +104,7 @@ def test_rejects_unbatched_and_small_images(make: partial) -> None:
     'size', [(64, 64),
              (75, 101), pytest.param((512, 800), marks=pytest.mark.slow)])
 @every_backbone
-def test_an_empty_batch_gives_empty_maps(make: partial, size: tuple[int, int]) -> None:
+def test_empty_batch(make: partial, size: tuple[int, int]) -> None:
     """And gradients of zero; statistics stay as they are."""
     backbone, empty = tiny(make).eval(), torch.empty(0, 3, *size)
     shapes = [(0, *m.shape[1:]) for m in backbone(torch.randn(1, 3, *size))]
@@ -121,7 +121,7 @@ def test_an_empty_batch_gives_empty_maps(make: partial, size: tuple[int, int]) -
 
 @pytest.mark.parametrize('with_cp', [False, True])
 @every_backbone
-def test_every_parameter_gets_a_gradient(make: partial, with_cp: bool) -> None:
+def test_all_parameters_get_gradients(make: partial, with_cp: bool) -> None:
     backbone = tiny(make, with_cp=with_cp).train()
     with torch.no_grad():
         for parameter in backbone.parameters():  # none starts where it cuts others off
@@ -136,7 +136,7 @@ def test_every_parameter_gets_a_gradient(make: partial, with_cp: bool) -> None:
 
 @pytest.mark.parametrize('with_cp', [True, 2])
 @every_backbone
-def test_checkpointing_changes_nothing(make: partial, with_cp: bool | int) -> None:
+def test_activation_checkpointing_is_exact(make: partial, with_cp: bool | int) -> None:
     plain, saving = (tiny(make, drop_path_rate=0.2, with_cp=cp) for cp in (False, with_cp))
     saving.load_state_dict(plain.state_dict())
     image = torch.randn(2, 3, 40, 56)
@@ -154,7 +154,7 @@ def test_checkpointing_changes_nothing(make: partial, with_cp: bool | int) -> No
     assert all(torch.equal(state[name], cp_state[name]) for name in state)
 
 
-def test_every_nth_block_is_recomputed() -> None:
+def test_with_cp_recomputes_every_nth_block() -> None:
     runs = []
     for with_cp in (False, True, 2, 3):
         backbone, count = tiny(XCiT, with_cp=with_cp).train(), []
@@ -169,7 +169,7 @@ def test_every_nth_block_is_recomputed() -> None:
 
 @pytest.mark.parametrize('with_cp', [False, True])
 @every_backbone
-def test_a_graph_is_gone_through_twice(make: partial, with_cp: bool) -> None:
+def test_backward_twice(make: partial, with_cp: bool) -> None:
     backbone = tiny(make, with_cp=with_cp).train()
     loss = sum(m.square().mean() for m in backbone(torch.randn(2, 3, 40, 56)))
     once, twice = (
@@ -182,7 +182,7 @@ def test_a_graph_is_gone_through_twice(make: partial, with_cp: bool) -> None:
 
 @pytest.mark.parametrize('frozen_stages', [0, 2, 4])
 @every_backbone
-def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
+def test_frozen_stages_survive_train(make: partial, frozen_stages: int) -> None:
     backbone = tiny(make, frozen_stages=frozen_stages, drop_path_rate=0.1)
     tail = backbone.tail_names if frozen_stages == 4 else ()
     frozen = (*backbone.stem_names, *(f'blocks.{i}.' for i in range(frozen_stages)), *tail)
@@ -209,7 +209,7 @@ def test_freezing_survives_train(make: partial, frozen_stages: int) -> None:
 
 @pytest.mark.parametrize('training', [False, True])
 @every_class
-def test_maps_and_gradients_equal_timms(cls: type, training: bool) -> None:
+def test_feature_maps_and_gradients_equal_timm(cls: type, training: bool) -> None:
     """On images of the native grid, which all of timm's modules take."""
     ours, theirs = pair(cls)
     for a, b in zip(*(results(model, training=training) for model in (ours, theirs)), strict=True):
@@ -217,7 +217,7 @@ def test_maps_and_gradients_equal_timms(cls: type, training: bool) -> None:
 
 
 @every_class
-def test_weights_load_strictly(cls: type, tmp_path: Path) -> None:
+def test_strict_loading(cls: type, tmp_path: Path) -> None:
     """Ours and timm's, whole; not if a tensor is missing, of another shape, or too many."""
     ours = tiny(cls)
     theirs = {**ours.timm_module(64, 5).state_dict(), **ours.state_dict()}

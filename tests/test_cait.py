@@ -36,7 +36,7 @@ def pair() -> tuple[TalkingHeadAttn, BoundedTalkingHeadAttn, Tensor]:
 
 @pytest.mark.parametrize('training', [False, True])
 @pytest.mark.parametrize('block_size', [1, 7, 25, 49, 50, 1000, None])
-def test_talking_heads_equal_timms(block_size: int | None, training: bool) -> None:
+def test_talking_heads_equal_timm(block_size: int | None, training: bool) -> None:
     theirs, ours, x = pair()
     ours.block_size = block_size
     results = []
@@ -57,8 +57,8 @@ def test_talking_heads_equal_timms(block_size: int | None, training: bool) -> No
     (100., TOKENS),
     (None, TOKENS),
 ])
-def test_the_budget_sets_the_block(budget: float | None, block_size: int,
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_sets_block_size(budget: float | None, block_size: int,
+                                monkeypatch: pytest.MonkeyPatch) -> None:
     _, ours, x = pair()
     ours.budget = budget
     seen = []
@@ -71,7 +71,7 @@ def test_the_budget_sets_the_block(budget: float | None, block_size: int,
     assert sum(seen) == 2 * TOKENS
 
 
-def test_no_tensor_has_all_pairs_of_tokens() -> None:
+def test_no_tensor_is_quadratic_in_tokens() -> None:
     """Neither forward nor saved for backward."""
     _, ours, x = pair()
     ours.block_size = 5
@@ -96,7 +96,7 @@ def test_talking_heads_in_half_precision(dtype: torch.dtype | None) -> None:
     assert (got - exact).abs().max() <= 1.5 * (expected - exact).abs().max()
 
 
-def test_evaluation_in_inference_mode_does_not_hinder_training() -> None:
+def test_training_after_inference_mode() -> None:
     backbone, image = tiny(CaiT), torch.randn(1, 3, 32, 96)
     backbone.pos_embed.requires_grad_(False)
     with torch.inference_mode():
@@ -105,7 +105,7 @@ def test_evaluation_in_inference_mode_does_not_hinder_training() -> None:
     assert backbone.blocks[0].gamma_1.grad.any()
 
 
-def test_positions_are_resized_as_images_are() -> None:
+def test_resized_positions_keep_ramp() -> None:
     """A ramp stays a ramp, whichever way the grid changes."""
     ramp = torch.linspace(0, 1, 14)[:, None].expand(14, 14).reshape(1, 196, 1)
     for grid in ((28, 20), (7, 9)):
@@ -122,7 +122,7 @@ def published(img_size: int) -> dict[str, Tensor]:
     return {key: torch.rand_like(value) for key, value in state.items()}
 
 
-def test_positions_of_another_grid_are_resized_and_reported(tmp_path: Path) -> None:
+def test_resizes_and_reports_positions_of_other_grid(tmp_path: Path) -> None:
     state = published(96)
     torch.save({'model': {
         f'module.{key}': value
@@ -144,8 +144,8 @@ def test_positions_of_another_grid_are_resized_and_reported(tmp_path: Path) -> N
     ('xxs24', 'cait_xxs24_384'),
     ('m48', 'cait_m48_448'),
 ])
-def test_published_files_are_named_and_loaded_as_they_are(arch: str, timms: str,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_files_load_without_resizing(arch: str, timms: str,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
     monkeypatch.setattr(position_embedding, 'print_log', lambda text, **_: said.append(text))
     with on_meta_device():
@@ -157,8 +157,8 @@ def test_published_files_are_named_and_loaded_as_they_are(arch: str, timms: str,
 
 
 @pytest.mark.parametrize('entrance', ['ours', 'whole model', 'load_state_dict'])
-def test_positions_that_are_resized_are_warned_of(entrance: str, tmp_path: Path,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warns_of_resized_positions(entrance: str, tmp_path: Path,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, with both grids and with what keeps them."""
     monkeypatch.setitem(CaiT.variants.rows, 'tiny_96',
                         ARCHS[CaiT] | dict(img_size=96, patch_size=16, drop_path_rate=0.))
@@ -185,7 +185,7 @@ def test_positions_that_are_resized_are_warned_of(entrance: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize('shape', [(1, 15, 32), (1, 36, 31), (36, 32)])
-def test_positions_of_no_square_grid_are_refused(shape: tuple[int, ...]) -> None:
+def test_rejects_positions_of_non_square_grid(shape: tuple[int, ...]) -> None:
     state = published(64) | dict(pos_embed=torch.zeros(shape))
     with pytest.raises(ValueError, match=r'of another shape: pos_embed is .* \(1, 16, 32\) in the'):
         plan_loading(tiny(CaiT), state, 'a.pth')
@@ -197,12 +197,12 @@ def test_positions_of_no_square_grid_are_refused(shape: tuple[int, ...]) -> None
     (dict(attn_budget=-1.), 'attn_budget must be positive'),
     (dict(attn_block_size=4, attn_budget=1.), 'attn_budget has no effect with attn_block_size'),
 ])
-def test_wrong_arguments(kwargs: dict, message: str) -> None:
+def test_rejects_wrong_arguments(kwargs: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tiny(CaiT, **kwargs)
 
 
-def test_the_papers_drop_rates_are_the_defaults() -> None:
+def test_default_drop_rates_are_those_of_paper() -> None:
     with on_meta_device():
         assert CaiT('s36').blocks[0].drop_path.drop_prob == 0.2
         assert CaiT('s36', drop_path_rate=0.).blocks[0].drop_path.__class__ is nn.Identity

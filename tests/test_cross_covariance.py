@@ -39,7 +39,7 @@ def attention(width: int = 64, qkv_bias: bool = True) -> XCA:
 @FORMS
 @pytest.mark.parametrize('qkv_bias', [True, False])
 @pytest.mark.parametrize('num_tokens', [1, 7, 64, 400])
-def test_forms_equal_timms_layer(form: Callable, qkv_bias: bool, num_tokens: int) -> None:
+def test_implementations_equal_timm(form: Callable, qkv_bias: bool, num_tokens: int) -> None:
     layer = attention(qkv_bias=qkv_bias)
     tokens = torch.randn(3, num_tokens, 64) + 0.5
     exact, double = doubled(layer)(tokens.double()), doubled(layer)
@@ -51,8 +51,8 @@ def test_forms_equal_timms_layer(form: Callable, qkv_bias: bool, num_tokens: int
 @pytest.mark.parametrize('products', ['blas', 'onednn'])
 @pytest.mark.parametrize('mean', [0, 10, 1000])
 @torch.no_grad()
-def test_means_of_tokens_cost_no_digits(form: Callable, mean: int, products: str,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_means_cost_no_digits(form: Callable, mean: int, products: str,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens of deviation 1 around a mean that they share, as in an image of one color."""
     monkeypatch.setenv('COLONNADE_MATMUL', products)
     layer = attention(width=128)
@@ -62,7 +62,7 @@ def test_means_of_tokens_cost_no_digits(form: Callable, mean: int, products: str
 
 
 @FORMS
-def test_gradients_equal_timms(form: Callable) -> None:
+def test_gradients_equal_timm(form: Callable) -> None:
     layer = attention()
     tokens, weighting = torch.randn(2, 100, 64), torch.randn(2, 100, 64)
     double = doubled(layer)
@@ -75,7 +75,7 @@ def test_gradients_equal_timms(form: Callable) -> None:
 
 
 @FORMS
-def test_zero_columns_are_no_nan(form: Callable) -> None:
+def test_zero_columns_give_no_nan(form: Callable) -> None:
     layer = attention(qkv_bias=False)
     with torch.no_grad():
         layer.qkv.weight[:3] = 0.  # queries without norm
@@ -90,7 +90,7 @@ def test_zero_columns_are_no_nan(form: Callable) -> None:
 @FORMS
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 @torch.no_grad()
-def test_half_precision_is_no_worse_than_timms(form: Callable, dtype: torch.dtype) -> None:
+def test_half_precision_is_as_exact_as_timm(form: Callable, dtype: torch.dtype) -> None:
     layer, tokens = attention(), 3 * torch.randn(2, 300, 64)
     exact = layer(tokens)
     layer.to(dtype)
@@ -111,13 +111,13 @@ def test_under_autocast(form: Callable) -> None:
     assert layer.qkv.weight.grad.dtype == torch.float32
 
 
-def test_the_cheaper_form_is_taken() -> None:
+def test_is_covariance_faster() -> None:
     for width, below, above in ((128, 1000, 1300), (384, 600, 900), (768, 1200, 1500)):
         assert not is_covariance_faster(below, width)
         assert is_covariance_faster(above, width)
 
 
-def test_half_precision_and_other_devices_take_the_plain_form() -> None:
+def test_should_attend_plain() -> None:
     with FakeTensorMode():
         tokens = torch.empty(1, 9000, 64)
         assert is_covariance_faster(*tokens.shape[1:])
@@ -127,7 +127,7 @@ def test_half_precision_and_other_devices_take_the_plain_form() -> None:
 
 
 @pytest.mark.parametrize('half', [torch.bfloat16, torch.float16])
-def test_training_in_half_precision_stores_no_float32_tokens(half: torch.dtype) -> None:
+def test_half_precision_stores_no_float32_tokens(half: torch.dtype) -> None:
     layer, tokens, stored = attention(), torch.randn(2, 400, 64), []
     hooks = (lambda x: stored.append(x) or x, lambda x: x)
     with torch.autocast('cpu', half), torch.autograd.graph.saved_tensors_hooks(*hooks):
@@ -137,7 +137,7 @@ def test_training_in_half_precision_stores_no_float32_tokens(half: torch.dtype) 
 
 
 @torch.no_grad()
-def test_sums_beyond_the_range_of_float16() -> None:
+def test_sums_beyond_range_of_float16() -> None:
     layer, tokens = attention(), torch.randn(1, 4096, 64)
     layer.qkv.weight *= 30
     exact = layer(tokens)
@@ -193,7 +193,7 @@ def bright_pixel() -> Tensor:
             marks=pytest.mark.slow),
     ],
     ids=['random', 'constant', 'bright pixel', 'temperature', 'no scale', 'N < C', 'large'])
-def test_backbones_equal_timms(image: Tensor, changes: dict[str, float]) -> None:
+def test_backbones_equal_timm(image: Tensor, changes: dict[str, float]) -> None:
     """Maps, and gradients in training, on images that the covariance form takes and others."""
     ours, theirs = pair(WIDE, **changes)
     exact = doubled(theirs)
@@ -236,7 +236,7 @@ def test_autocast_and_checkpointing(training: bool) -> None:
     (ResMLP, dict(embed_dim=32, depth=4, img_size=64)),
 ])
 @torch.no_grad()
-def test_fused_backbones_give_the_same_maps(cls: type, arch: dict) -> None:
+def test_fused_backbones_give_equal_maps(cls: type, arch: dict) -> None:
     torch.manual_seed(0)
     backbone = cls(arch)
     for value in backbone.state_dict().values():  # nothing is 0 or 1
@@ -264,7 +264,7 @@ def test_fused_backbones_give_the_same_maps(cls: type, arch: dict) -> None:
     (CaiT, dict(embed_dim=32, depth=4, num_heads=4)),
     (ResMLP, dict(embed_dim=32, depth=4, img_size=64)),
 ])
-def test_blocks_and_levels_compiled_once_for_all(cls: type, arch: dict, training: bool) -> None:
+def test_blocks_and_levels_compile_once(cls: type, arch: dict, training: bool) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     counter = CompileCounterWithBackend('aot_eager')
@@ -294,8 +294,7 @@ def test_blocks_and_levels_compiled_once_for_all(cls: type, arch: dict, training
 
 
 @pytest.mark.slow
-def test_frozen_weights_are_compiled_with_the_whole_backbone(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inductor_freezing_compiles_full_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(torch._inductor.config, 'freezing', True)
     backbone = XCiT(

@@ -234,13 +234,13 @@ PAIRS = [
 
 
 @pytest.mark.parametrize('tool, head', PAIRS, indirect=['head'])
-def test_a_tool_on_a_head(tool: Callable[[SimpleNamespace], None], head: SimpleNamespace) -> None:
+def test_tool_supports_head(tool: Callable[[SimpleNamespace], None], head: SimpleNamespace) -> None:
     tool(head)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('head', LEAVES, indirect=True)
-def test_a_training_step_in_half_precision(head: SimpleNamespace) -> None:
+def test_training_step_in_half_precision(head: SimpleNamespace) -> None:
     """All losses are float32 and near those of float32; all gradients are finite."""
     totals = []
     for half in (False, True):

@@ -63,8 +63,8 @@ def fine_tune(run_tool: Callable, head: str, data: Path, work_dir: Path, *option
 @pytest.mark.parametrize(
     'head',
     ['sem_fpn', *(pytest.param(head, marks=pytest.mark.slow) for head in ('mask_rcnn', 'upernet'))])
-def test_classes_in_common_keep_their_rows(head: str, shapes: Path, tmp_path: Path,
-                                           run_tool: Callable) -> None:
+def test_common_classes_keep_rows(head: str, shapes: Path, tmp_path: Path,
+                                  run_tool: Callable) -> None:
     old, new = OLD[LAYOUTS[head]], NEW[LAYOUTS[head]]
     before = save(tmp_path / 'old.pth', head, dataset_meta=dict(classes=old))
 
@@ -100,7 +100,7 @@ def test_classes_in_common_keep_their_rows(head: str, shapes: Path, tmp_path: Pa
     assert ('Untrained: ' in log) == bool(others)
 
 
-def test_a_file_that_names_no_classes() -> None:
+def test_file_without_class_names() -> None:
     before = model_of('sem_fpn', len(OLD['ade'])).state_dict()
     cfg = read_config(config('sem_fpn'))
     model, adapt = MODELS.build(cfg.model), ClassTransfer(cfg)
@@ -119,7 +119,7 @@ def test_a_file_that_names_no_classes() -> None:
     (dict(dataset_meta=dict(classes='a')), ()),
     (None, ()),
 ])
-def test_names_in_a_checkpoint(meta: Any, names: tuple[str, ...]) -> None:
+def test_get_classes(meta: Any, names: tuple[str, ...]) -> None:
     assert get_classes(dict(meta=meta)) == names
 
 
@@ -129,7 +129,7 @@ def said_by(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments: 
     return f'{stopped.value}{capsys.readouterr().err}'
 
 
-def test_the_error_names_the_option(shapes: Path, tmp_path: Path, run_tool: Callable,
+def test_error_suggests_new_classes(shapes: Path, tmp_path: Path, run_tool: Callable,
                                     capsys: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / 'old.pth', 'mask_rcnn')
     said = said_by(run_tool, capsys, 'mask_rcnn', shapes, tmp_path / 'run', '--load-from',
@@ -138,8 +138,8 @@ def test_the_error_names_the_option(shapes: Path, tmp_path: Path, run_tool: Call
     assert '--load-from FILE --new-classes' in said
 
 
-def test_other_differences_stay_errors(shapes: Path, tmp_path: Path, run_tool: Callable,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_classes_keeps_other_errors(shapes: Path, tmp_path: Path, run_tool: Callable,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
     changes = {'model.neck.fpn.out_channels': 32, 'model.decode_head.in_channels': [32] * 4}
     torch.save(dict(state_dict=model_of('sem_fpn', 9, **changes).state_dict()), tmp_path / 'a.pth')
     said = said_by(run_tool, capsys, 'sem_fpn', shapes, tmp_path / 'run', '--load-from',
@@ -148,14 +148,14 @@ def test_other_differences_stay_errors(shapes: Path, tmp_path: Path, run_tool: C
     assert 'conv_seg' not in said and '--new-classes leaves' not in said
 
 
-def test_the_option_needs_a_model(shapes: Path, tmp_path: Path, run_tool: Callable,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_classes_needs_load_from(shapes: Path, tmp_path: Path, run_tool: Callable,
+                                     capsys: pytest.CaptureFixture[str]) -> None:
     said = said_by(run_tool, capsys, 'sem_fpn', shapes, tmp_path / 'run', '--new-classes')
     assert '--new-classes needs --load-from FILE' in said
 
 
 @pytest.mark.parametrize('old', [dict(num_classes=2, out_channels=1), dict(num_classes=4)])
-def test_one_row_for_two_classes_starts_anew(old: dict) -> None:
+def test_resets_shared_row_of_two_classes(old: dict) -> None:
     """It is of the second class, and of the first by not being so."""
 
     def built(classes: tuple[str, ...], **head: Any) -> tuple[Config, torch.nn.Module]:
@@ -175,7 +175,7 @@ def test_one_row_for_two_classes_starts_anew(old: dict) -> None:
     assert torch.equal(plan.state['neck.stride8.weight'], other.state_dict()['neck.stride8.weight'])
 
 
-def test_rows_of_anchors_start_anew() -> None:
+def test_resets_anchor_rows() -> None:
     """Anchors vary faster than classes in some heads: their rows are not those of a class."""
     cfg = read_config(config('mask_rcnn'))
     head = dict(type='RetinaHead', num_classes=3, in_channels=64, feat_channels=16, stacked_convs=1)

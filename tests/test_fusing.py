@@ -76,7 +76,7 @@ def check_same(found: list[Tensor], expected: list[Tensor]) -> None:
     ('vitdet', (75, 101), ('SimplePyramid: layers merged', )),
     ('rtmdet_ins', (64, 96), ('batch norms folded', )),
 ])
-def test_fused_models_give_the_same(head: str, size: tuple[int, int], says: tuple) -> None:
+def test_fused_models_give_equal_outputs(head: str, size: tuple[int, int], says: tuple) -> None:
     model = model_of(head)
     expected = outputs(model, size)
     lines = '; '.join(fuse(model))
@@ -86,7 +86,7 @@ def test_fused_models_give_the_same(head: str, size: tuple[int, int], says: tupl
     assert fuse(model) == []
 
 
-def test_gradients_go_through() -> None:
+def test_fused_model_passes_gradients_to_images() -> None:
     """To images, as pictures of what a model looks at ask for."""
     model, found = model_of('upernet'), []
     image = torch.randn(1, 3, 75, 101).double().requires_grad_()
@@ -110,7 +110,7 @@ def pyramid(make: Callable[..., nn.Module], **options: object) -> nn.Module:
     lambda: pyramid(ColumnarPyramid, norm_cfg=dict(type='GN', num_groups=2)),
     lambda: pyramid(ColumnarPyramid, out_strides=(4, 4, 8, 64)),
 ])
-def test_fused_pyramids_give_the_same(make: Callable[[], nn.Module]) -> None:
+def test_fused_pyramids_give_equal_levels(make: Callable[[], nn.Module]) -> None:
     neck = make()
     maps = [torch.randn(2, 16, 5, 7).double() for _ in range(4)]
     expected = neck(maps)
@@ -131,7 +131,7 @@ def test_fused_pyramids_give_the_same(make: Callable[[], nn.Module]) -> None:
     ((4, 8), dict(add_extra_convs='on_input'), '4'),
     ((4, 8), dict(add_extra_convs='on_output'), '4, 8'),
 ])
-def test_fpn_of_other_settings(strides: tuple, options: dict, merged: str) -> None:
+def test_merges_laterals_of_fpn_variants(strides: tuple, options: dict, merged: str) -> None:
     fpn = {'type': 'mmdet.FPN', 'out_channels': 8, 'num_outs': 5, **options}
     neck = pyramid(ColumnarPyramid, out_strides=strides, fpn=fpn)
     maps = [torch.randn(2, 16, 5, 7).double() for _ in strides]
@@ -140,7 +140,7 @@ def test_fpn_of_other_settings(strides: tuple, options: dict, merged: str) -> No
     check_same(neck(maps), expected)
 
 
-def test_hooked_layers_are_called() -> None:
+def test_fusion_skips_hooked_layers() -> None:
     neck = pyramid(ColumnarPyramid, fpn=dict(type='mmdet.FPN', out_channels=8, num_outs=4))
     seen = []
     for layer in (neck.stride4[3], neck.fpn.lateral_convs[1]):
@@ -162,7 +162,7 @@ def test_hooked_layers_are_called() -> None:
         [(2, 3), (1, 1), (6, 6)],  # where upsampling comes first
         [(1, 1), (1, 1)],
     ])
-def test_convolving_before_upsampling(sizes: list, align_corners: bool) -> None:
+def test_upsampling_convolution(sizes: list, align_corners: bool) -> None:
     widths = [3, 5, 4, 6, 2][:len(sizes)]
     conv = nn.Conv2d(sum(widths), 7, 3, padding=1).double()
     maps = [
@@ -195,7 +195,7 @@ class SegmenterWithEdges(EncoderDecoder):
     (EncoderDecoder, 2, ', at stride 4, 8 with the lateral ones'),
     (SegmenterWithEdges, 2, ''),
 ])
-def test_levels_that_others_may_take_stay(kind: type, index: int, merged: str) -> None:
+def test_shared_levels_are_not_merged(kind: type, index: int, merged: str) -> None:
     options = dict(channels=4, num_classes=3)
     with DefaultScope.overwrite_default_scope('mmseg'):
         model = kind(
@@ -207,7 +207,7 @@ def test_levels_that_others_may_take_stay(kind: type, index: int, merged: str) -
     assert f'ColumnarPyramid: layers merged{merged}' in fuse(randomised(model))
 
 
-def test_convolutions_that_are_shared_keep_norms_of_their_own() -> None:
+def test_shared_convolutions_keep_separate_norms() -> None:
     norm = dict(type='BN')
     model = nn.ModuleList(ConvModule(4, 4, 3, padding=1, norm_cfg=norm) for _ in range(2))
     model[1].conv = model[0].conv
@@ -219,7 +219,7 @@ def test_convolutions_that_are_shared_keep_norms_of_their_own() -> None:
     check_same([layer(x) for layer in model[:2]], expected)
 
 
-def test_what_cannot_be_fused() -> None:
+def test_rejects_models_that_cannot_be_fused() -> None:
     with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
         fuse(nn.Linear(2, 2).eval())
     neck = ColumnarPyramid(4, 16)
@@ -232,7 +232,7 @@ def test_what_cannot_be_fused() -> None:
         maybe_fuse(nn.Linear(2, 2), True)
 
 
-def test_what_cannot_be_fused_is_left_as_it_was() -> None:
+def test_failed_fusion_changes_nothing() -> None:
     parts = dict(student=XCiT(ARCH, out_indices=[1]), teacher=XCiT(ARCH, out_indices=[1]))
     model = nn.ModuleDict({**parts, 'neck': ColumnarPyramid(16, 16)}).eval()
     hook = model.teacher.blocks[0].attn.qkv.register_forward_hook(lambda *_: None)
@@ -245,7 +245,7 @@ def test_what_cannot_be_fused_is_left_as_it_was() -> None:
     assert not any(part.fused for part in model.values())
 
 
-def test_parts_that_are_fused_by_themselves() -> None:
+def test_separately_fused_parts() -> None:
     model = model_of('sem_fpn')
     expected = outputs(model, (75, 101))
     model.backbone.fuse()
@@ -255,7 +255,7 @@ def test_parts_that_are_fused_by_themselves() -> None:
     assert fuse(model) == []
 
 
-def test_weights_lie_as_maps_do() -> None:
+def test_weights_are_channels_last() -> None:
     model = model_of('sem_fpn')
     with torch.enable_grad():
         fuse(model)
@@ -268,7 +268,7 @@ def test_weights_lie_as_maps_do() -> None:
 
 
 @pytest.mark.parametrize('head', ['mask_rcnn', 'upernet'])
-def test_what_is_fast_on_a_cpu_only_is_not_done_elsewhere(head: str) -> None:
+def test_cpu_fusions_are_skipped_on_accelerators(head: str) -> None:
     model = model_of(head)
     heads = [part for name, part in model.named_modules() if 'head' in name]
     kinds = [type(part) for part in heads]
@@ -284,15 +284,15 @@ def test_what_is_fast_on_a_cpu_only_is_not_done_elsewhere(head: str) -> None:
     assert weights and all(weight.is_contiguous() for weight in weights)
 
 
-def test_levels_of_the_input_stride_are_copies() -> None:
+def test_levels_of_input_stride_are_copies() -> None:
     x = torch.randn(1, 4, 5, 6).contiguous(memory_format=torch.channels_last)
     level = ColumnarPyramid(4, 16).eval().resample(x, 16)
     assert level.equal(x) and level.data_ptr() != x.data_ptr()
 
 
 @pytest.mark.parametrize('compiled, gradients', [(False, False), (True, False), (False, True)])
-def test_the_order_of_maps(compiled: bool, gradients: bool,
-                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_format_of_maps(compiled: bool, gradients: bool,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels-last, but where mmcv's operators are compiled, and in training."""
     assert memory_format.operators_read_any_order()  # tools/mmcv_ext, or none
     monkeypatch.setattr(memory_format, 'operators_read_any_order', lambda: not compiled)

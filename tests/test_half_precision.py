@@ -51,8 +51,8 @@ def set_processor(monkeypatch: pytest.MonkeyPatch, *flags: str, limit: str = '')
     ((), '', 'this CPU has neither AMX nor AVX512-BF16'),
     (('amx_bf16', 'avx512_bf16'), 'avx2', 'ONEDNN_MAX_CPU_ISA=avx2 allows neither'),
 ])
-def test_processors(flags: tuple[str, ...], limit: str, reason: str | None,
-                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amp_on_cpus(flags: tuple[str, ...], limit: str, reason: str | None,
+                     monkeypatch: pytest.MonkeyPatch) -> None:
     set_processor(monkeypatch, *flags, limit=limit)
     for amp in (True, 'bfloat16'):
         if reason is None:
@@ -64,14 +64,14 @@ def test_processors(flags: tuple[str, ...], limit: str, reason: str | None,
 
 
 @pytest.mark.parametrize('machine', ['aarch64', 'arm64'])
-def test_processors_that_were_not_measured(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amp_on_arm(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     set_processor(monkeypatch)
     monkeypatch.setattr('platform.machine', lambda: machine)
     with pytest.raises(ValueError, match=f'^--amp: .* not measured on {machine} CPUs.*remove it$'):
         get_half_type(True, 'cpu')
 
 
-def test_instruction_sets_by_earlier_versions_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instruction_sets_of_earlier_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, 'get_capabilities', raising=False)
     monkeypatch.setattr(torch.cpu, '_is_avx512_bf16_supported', lambda: False)
     for supported, expected in ((True, {'amx_bf16'}), (False, set())):
@@ -79,7 +79,7 @@ def test_instruction_sets_by_earlier_versions_of_torch(monkeypatch: pytest.Monke
         assert half_precision.get_instruction_sets() == expected
 
 
-def test_types_that_devices_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_unsupported_types(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match='--amp-dtype float16 is for GPUs: pass --amp'):
         get_half_type('float16', 'cpu')
     with pytest.raises(
@@ -98,8 +98,8 @@ def test_types_that_devices_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None
 
 @no_gpu
 @pytest.mark.parametrize('tool', ['train', 'test', 'predict', 'serve', 'benchmark'])
-def test_a_slow_processor_refuses(tool: str, trained_once: Path, shapes: Path, tmp_path: Path,
-                                  run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_reject_amp_on_slow_cpu(tool: str, trained_once: Path, shapes: Path, tmp_path: Path,
+                                      run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     set_processor(monkeypatch, 'avx2')
     model = [config(HEAD), *([] if tool == 'train' else [trained_once / 'iter_2.pth'])]
     data = ['--data-root', shapes / 'ade', '--work-dir', tmp_path]
@@ -122,8 +122,8 @@ def test_a_slow_processor_refuses(tool: str, trained_once: Path, shapes: Path, t
     (dict(type='AmpOptimWrapper', loss_scale=512.), 'cuda', 'float16',
      dict(type='AmpOptimWrapper', loss_scale=512., dtype='float16')),
 ])  # yapf: disable
-def test_wrappers_of_optimizers(wrapper: dict, device: str, amp: Any, expected: dict,
-                                fast_bfloat16: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizer_wrappers(wrapper: dict, device: str, amp: Any, expected: dict,
+                            fast_bfloat16: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: device)
     monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda *_, **__: True)
     cfg = Config(dict(optim_wrapper=wrapper))
@@ -134,7 +134,7 @@ def test_wrappers_of_optimizers(wrapper: dict, device: str, amp: Any, expected: 
         set_amp(cfg, amp)
 
 
-def test_a_wrapper_for_gpus_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_wrapper_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config(dict(optim_wrapper=dict(type='AmpOptimWrapper')))
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cpu')
     with pytest.raises(ValueError, match='AmpOptimWrapper needs a GPU, .* --amp trains in'):
@@ -144,9 +144,8 @@ def test_a_wrapper_for_gpus_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cfg.optim_wrapper == dict(type='AmpOptimWrapper')
 
 
-def test_what_has_no_effect_in_training_is_said(fast_bfloat16: None,
-                                                monkeypatch: pytest.MonkeyPatch,
-                                                capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_settings_without_effect(fast_bfloat16: None, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr('colonnade.engine.training.get_device', lambda: 'cpu')
     lost = {'loss_scale': 512., 'dtype': 'float16'}
     for options, dropped in ((lost, lost), ({'dtype': 'bfloat16'}, {})):
@@ -160,14 +159,14 @@ def test_what_has_no_effect_in_training_is_said(fast_bfloat16: None,
             set_amp(Config(dict(optim_wrapper=dict())), amp)
 
 
-def test_tensors_of_half_types_are_widened() -> None:
+def test_cast_to_float32() -> None:
     half, labels = torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.long)
     found = cast_to_float32(dict(a=[half, (labels, None)], b=half.double(), c='text'))
     assert found['a'][0].dtype == torch.float32 and found['b'].dtype == torch.float64
     assert found['a'][1][0] is labels and found['a'][1][1] is None and found['c'] == 'text'
 
 
-def test_which_weights_are_cast() -> None:
+def test_cast_weights() -> None:
     """Plain layers outside backbones; not norms, nor what is hooked, shared or of another class."""
 
     class Own(nn.Linear):
@@ -214,7 +213,7 @@ def test_prediction(trained_once: Path, shapes: Path, fast_bfloat16: None) -> No
 
 
 @torch.no_grad()
-def test_copies_compute_with_their_own_weights() -> None:
+def test_copies_use_their_own_weights() -> None:
     """Copies of a whole model, and what is pickled of it."""
     torch.manual_seed(0)
     model = MODELS.build(read_config(config(HEAD)).model)
@@ -238,7 +237,7 @@ class OwnExtractor(SingleRoIExtractor):
 @pytest.mark.parametrize('far', [False, True], ids=['near', 'beside a far one'])
 @pytest.mark.parametrize('kind, fused', [(SingleRoIExtractor, False), (SingleRoIExtractor, True),
                                          (OwnExtractor, False)])
-def test_corners_of_regions_are_not_rounded(kind: type, fused: bool, far: bool) -> None:
+def test_roi_corners_are_not_rounded(kind: type, fused: bool, far: bool) -> None:
     """Far regions are beyond what the fused extractor takes: it does as mmdet then."""
     torch.manual_seed(0)
     layer = dict(type='RoIAlign', output_size=7, sampling_ratio=0)
@@ -255,8 +254,8 @@ def test_corners_of_regions_are_not_rounded(kind: type, fused: bool, far: bool) 
 
 @pytest.mark.slow
 @no_gpu
-def test_training_goes_on_in_either_precision(trained: Path, shapes: Path, tmp_path: Path,
-                                              fast_bfloat16: None, run_tool: Callable) -> None:
+def test_training_resumes_in_other_precision(trained: Path, shapes: Path, tmp_path: Path,
+                                             fast_bfloat16: None, run_tool: Callable) -> None:
     data = ['--data-root', shapes / 'ade', '--work-dir', trained]
     for last, amp in ((3, ['--amp']), (4, [])):
         run_tool('train', config(HEAD), *data, '--resume', *amp, '--cfg-options',
@@ -271,7 +270,7 @@ def test_training_goes_on_in_either_precision(trained: Path, shapes: Path, tmp_p
             assert tensor.dtype != torch.bfloat16 and tensor.isfinite().all()
 
 
-def test_a_step_of_training(fast_bfloat16: None) -> None:
+def test_training_step(fast_bfloat16: None) -> None:
     """Heads answer in float32, copies of a model too; gradients are near those of float32."""
 
     class Head(nn.Linear):

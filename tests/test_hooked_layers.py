@@ -38,7 +38,7 @@ BEFORE, BACKWARD = CHANGES[1:3]
 
 @pytest.mark.parametrize('turn', [0, pytest.param(1, marks=pytest.mark.slow)])
 @every_class_with_kernels
-def test_hooks_and_forwards_of_a_layer_are_called(cls: type, turn: int) -> None:
+def test_hooks_and_replaced_forwards_are_called(cls: type, turn: int) -> None:
     """Each layer has two of the changes, and the other two where slow."""
     ours, theirs = pair(cls)
     for layer in (*ours.modules(), *theirs.modules()):
@@ -65,7 +65,7 @@ def test_hooks_and_forwards_of_a_layer_are_called(cls: type, turn: int) -> None:
 
 
 @every_class_with_kernels
-def test_hooks_on_all_modules(cls: type) -> None:
+def test_global_hooks_see_all_modules(cls: type) -> None:
     """All of a block are called, under timm's names."""
     ours, theirs = pair(cls)
     called = []
@@ -84,7 +84,7 @@ def test_hooks_on_all_modules(cls: type) -> None:
 @pytest.mark.parametrize('fused', [False, True])
 @every_class_with_kernels
 @torch.no_grad()
-def test_features_that_hooks_keep_stay_as_they_were(cls: type, fused: bool) -> None:
+def test_features_kept_by_hooks_are_not_overwritten(cls: type, fused: bool) -> None:
     """What follows is not written into them."""
     backbone, _ = pair(cls, torch.float32)
     backbone.eval()
@@ -124,7 +124,7 @@ STAY = {  # parts that fusing leaves alone
 
 
 @every_class_with_kernels
-def test_fuse_names_what_it_cannot_fold(cls: type) -> None:
+def test_fuse_reports_hooked_layers(cls: type) -> None:
     """And leaves the backbone as it was."""
     original, image = pair(cls)[0].eval(), IMAGE.double()
     for name in layers_of(cls):
@@ -144,7 +144,7 @@ def test_fuse_names_what_it_cannot_fold(cls: type) -> None:
 
 
 @every_class_with_kernels
-def test_fusing_names_each_block(cls: type) -> None:
+def test_fuse_reports_each_block(cls: type) -> None:
     backbone = tiny(cls).eval()
     replace_layers(backbone, nn.GELU, lambda _: nn.ReLU())
     backbone.blocks[3] = nn.Identity()
@@ -154,7 +154,7 @@ def test_fusing_names_each_block(cls: type) -> None:
 
 
 @every_class_with_kernels
-def test_fusing_leaves_hooks_of_others(cls: type) -> None:
+def test_fuse_keeps_other_hooks(cls: type) -> None:
     backbone = tiny(cls).eval()
     state, handle = backbone.state_dict(), backbone.register_load_state_dict_pre_hook(
         lambda *_: None)

@@ -27,7 +27,7 @@ needs_packing = pytest.mark.skipif(not private_torch.HAS_PACKING, reason='needs 
 @needs_packing
 @pytest.mark.parametrize('keep', [False, True])
 @pytest.mark.parametrize('gelu', [False, True])
-def test_linear_layers(keep: bool, gelu: bool) -> None:
+def test_packed_linear(keep: bool, gelu: bool) -> None:
     layer = nn.Linear(24, 40)
     packed = PackedLinear(layer.weight, layer.bias, torch.float32, keep=keep)
     assert not list(packed.parameters()) and torch.equal(packed.weight, layer.weight)
@@ -48,7 +48,7 @@ def test_linear_layers(keep: bool, gelu: bool) -> None:
 
 @needs_packing
 @torch.no_grad()
-def test_other_precisions_than_that_of_the_weights() -> None:
+def test_packed_weights_under_other_types() -> None:
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip('oneDNN has no bfloat16 on this processor')
     layer, x = nn.Linear(32, 32), torch.randn(1, 9, 32)
@@ -66,7 +66,7 @@ def test_other_precisions_than_that_of_the_weights() -> None:
 @pytest.mark.parametrize('size', [(16, 16), (17, 30), (1, 1)])
 @pytest.mark.parametrize('padding', [(1, 1), (0, 1)])
 @torch.no_grad()
-def test_halving_convolutions(size: tuple[int, int], padding: tuple[int, int]) -> None:
+def test_packed_halving(size: tuple[int, int], padding: tuple[int, int]) -> None:
     if padding == (0, 1) and size == (1, 1):
         size = (3, 1)
     conv, x = nn.Conv2d(6, 10, 3), torch.randn(2, 6, *size)
@@ -79,7 +79,7 @@ def test_halving_convolutions(size: tuple[int, int], padding: tuple[int, int]) -
 
 @needs_packing
 @pytest.mark.parametrize('size', [(9, 14), (1, 1)])
-def test_depthwise_convolutions(size: tuple[int, int]) -> None:
+def test_packed_depthwise(size: tuple[int, int]) -> None:
     conv = nn.Conv2d(20, 20, 3, padding=1, groups=20)
     packed = PackedDepthwise(conv.weight, conv.bias, torch.float32)
     x, other = (
@@ -97,7 +97,7 @@ def test_depthwise_convolutions(size: tuple[int, int]) -> None:
 
 @needs_packing
 @pytest.mark.parametrize('grad', [False, True])
-def test_linear_layers_with_a_summand(grad: bool) -> None:
+def test_packed_linear_forward_add(grad: bool) -> None:
     layer, x, other = nn.Linear(24, 40), torch.randn(2, 7, 24), torch.randn(2, 7, 40)
     packed = PackedLinear(layer.weight, layer.bias, torch.float32)
     with torch.set_grad_enabled(grad):
@@ -108,12 +108,12 @@ def test_linear_layers_with_a_summand(grad: bool) -> None:
 
 @pytest.mark.parametrize('width', [1, 6, 7])
 @torch.no_grad()
-def test_gram_of_halves(width: int) -> None:
+def test_gram(width: int) -> None:
     x = torch.randn(2, 11, width, dtype=torch.float64)
     torch.testing.assert_close(gram(x), x.mT @ x)
 
 
-def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_backend_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, chosen in (('onednn', True), ('blas', False)):
         monkeypatch.setenv(matmul_backend.VARIABLE, name)
         assert matmul_backend.onednn_is_faster() is chosen
@@ -132,7 +132,7 @@ def test_the_library_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         dict(embed_dim=64, depth=1, num_heads=4, patch_size=16),
         dict(embed_dim=128, depth=1, num_heads=4, patch_size=8),  # by the covariance form
     ])
-def test_backbones_by_either_library(arch: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_matmul_backends_agree(arch: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = XCiT(arch, out_indices=(0, ))
     image, found = torch.randn(2, 3, 264, 280), []
     for name in matmul_backend.CHOICES:
@@ -147,7 +147,7 @@ def test_backbones_by_either_library(arch: dict, monkeypatch: pytest.MonkeyPatch
 @needs_packing
 @torch.no_grad()
 @pytest.mark.parametrize('keep', [False, True])
-def test_weights_are_moved_and_cast(keep: bool) -> None:
+def test_packed_weights_move_and_cast(keep: bool) -> None:
     layer, x = nn.Linear(24, 40), torch.randn(2, 7, 24)
     packed = PackedLinear(layer.weight, layer.bias, torch.float32, keep=keep)
     packed(x)
@@ -163,7 +163,7 @@ def test_weights_are_moved_and_cast(keep: bool) -> None:
 
 @needs_packing
 @torch.no_grad()
-def test_fused_backbones_are_cast_but_not_to_float16(tmp_path: Path) -> None:
+def test_fused_backbone_rejects_float16(tmp_path: Path) -> None:
     arch = dict(embed_dim=16, depth=1, num_heads=2, patch_size=16)
     backbone, image = XCiT(arch, out_indices=(0, )).eval(), torch.randn(1, 3, 64, 64)
     expected, = backbone(image)
@@ -191,8 +191,8 @@ def double(*shape: int) -> Tensor:
     (outer_products, [(2500, 2), (2500, 3)], ()),
     (depthwise, [(12, 4), (4, 1, 3, 3), (4, )], (3, )),
 ])
-def test_operators_have_gradients(operator: Callable, shapes: list[tuple[int, ...]], more: tuple,
-                                  batch: int) -> None:
+def test_operator_gradients(operator: Callable, shapes: list[tuple[int, ...]], more: tuple,
+                            batch: int) -> None:
     """Of first order; of second order, too, where XCA's plain form has them."""
     shared = 1 if operator is not outer_products else 2  # what comes with a batch
     given = [double(batch, *shape) for shape in shapes[:shared]]
@@ -211,7 +211,7 @@ def test_products_with_weights_per_image(batch: int) -> None:
     torch.autograd.gradcheck(products, given, fast_mode=True)
 
 
-def test_bounds_tell_rounding_from_errors() -> None:
+def test_rounding_bounds_detect_errors() -> None:
     """Sums in another order pass; a factor that is wrong by a thousandth does not."""
     a, b = torch.randn(300, 2000), torch.randn(2000, 300)
     plain, exact = a @ b, a.double() @ b.double()
@@ -232,7 +232,7 @@ def test_bounds_tell_rounding_from_errors() -> None:
     lambda layer: layer.register_full_backward_hook(lambda *_: None),
     lambda layer: layer.register_full_backward_pre_hook(lambda *_: None),
 ])
-def test_hooks_of_a_module_are_seen(register: Callable) -> None:
+def test_has_hooks(register: Callable) -> None:
     layer = nn.Linear(2, 2)
     assert not private_torch.has_hooks(layer)
     handle = register(layer)
@@ -247,7 +247,7 @@ def test_hooks_of_a_module_are_seen(register: Callable) -> None:
     nn.modules.module.register_module_full_backward_hook,
     nn.modules.module.register_module_full_backward_pre_hook,
 ])
-def test_hooks_of_all_modules_are_seen(register: Callable) -> None:
+def test_has_global_hooks(register: Callable) -> None:
     assert not private_torch.has_global_hooks()
     handle = register(lambda *_: None)
     assert private_torch.has_global_hooks()
@@ -255,20 +255,20 @@ def test_hooks_of_all_modules_are_seen(register: Callable) -> None:
     assert not private_torch.has_global_hooks()
 
 
-def test_transforms_are_seen() -> None:
+def test_is_transforming() -> None:
     seen = []
     torch.func.vmap(lambda x: seen.append(private_torch.is_transforming()) or x)(torch.ones(2))
     assert seen == [True] and not private_torch.is_transforming()
 
 
-def test_parameters_and_children_are_those_that_are_registered() -> None:
+def test_get_parameters_and_children() -> None:
     module = nn.ModuleDict(dict(a=nn.Linear(2, 2, bias=False), b=None))
     parameters = private_torch.get_parameters(module['a'])
     assert parameters['weight'] is module['a'].weight and parameters['bias'] is None
     assert dict(private_torch.get_children(module)) == dict(a=module['a'], b=None)
 
 
-def test_rotary_positions_of_places_are_timms() -> None:
+def test_embed_coordinates() -> None:
     rope = RotaryEmbeddingDinoV3(8).eval()
     centres = (torch.arange(3) + 0.5) / 3
     places = torch.stack(torch.meshgrid(centres, centres, indexing='ij'), dim=-1).flatten(0, 1)
@@ -278,7 +278,7 @@ def test_rotary_positions_of_places_are_timms() -> None:
 
 @needs_packing
 @torch.no_grad()
-def test_packed_products_are_torchs() -> None:
+def test_pack_linear() -> None:
     layer, x = nn.Linear(8, 4), torch.randn(1, 5, 8)
     packed = private_torch.pack_linear(layer.weight.detach().contiguous(), 5)
     found = private_torch.run_linear(x, packed, layer.bias, 'none', [], '')

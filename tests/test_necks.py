@@ -32,8 +32,8 @@ def maps_of(size: tuple[int, int], stride: int, channels: int = 8) -> list[Tenso
 @pytest.mark.parametrize('size', SIZES)
 @pytest.mark.parametrize('stride, out_strides', [(8, (4, 8, 16, 32)), (16, (4, 8, 16, 32)),
                                                  (14, (3.5, 7, 14, 28))])
-def test_levels_have_their_strides(stride: int, out_strides: tuple[float, ...],
-                                   size: tuple[int, int]) -> None:
+def test_levels_have_strides(stride: int, out_strides: tuple[float, ...], size: tuple[int,
+                                                                                      int]) -> None:
     maps, neck = maps_of(size, stride), ColumnarPyramid(8, stride, out_strides)
     assert [name for name, _ in neck.named_children()
             ] == [f'stride{out_stride}'.replace('.', '_') for out_stride in out_strides]
@@ -46,7 +46,7 @@ def test_levels_have_their_strides(stride: int, out_strides: tuple[float, ...],
 
 @pytest.mark.parametrize('fpn', [None, dict(type='mmdet.FPN', out_channels=6, num_outs=5)])
 @pytest.mark.parametrize('stride', [8, 16])
-def test_an_empty_batch_gives_empty_levels(stride: int, fpn: dict | None) -> None:
+def test_empty_batch(stride: int, fpn: dict | None) -> None:
     neck = ColumnarPyramid(8, stride, fpn=fpn).eval()
     maps = maps_of((75, 101), stride)
     levels = neck([m[:0] for m in maps])
@@ -57,7 +57,7 @@ def test_an_empty_batch_gives_empty_levels(stride: int, fpn: dict | None) -> Non
     assert [len(level) for level in simple([maps[0][:0]])] == [0] * 5
 
 
-def test_pooling_drops_an_odd_last_row_as_the_originals_do() -> None:
+def test_pooling_drops_odd_last_row() -> None:
     x = torch.arange(25.).reshape(1, 1, 5, 5)
     coarse = ColumnarPyramid(1, 16)([x] * 4)[3]
     assert coarse.tolist() == [[[[6., 8.], [16., 18.]]]]
@@ -67,7 +67,7 @@ def test_pooling_drops_an_odd_last_row_as_the_originals_do() -> None:
     (16, dict(stride4=nn.Sequential, stride8=nn.ConvTranspose2d, stride16=nn.Identity)),
     (8, dict(stride4=nn.ConvTranspose2d, stride8=nn.Identity)),
 ])
-def test_checkpoint_keys_name_the_level(stride: int, modules: dict) -> None:
+def test_checkpoint_keys_have_level_names(stride: int, modules: dict) -> None:
     neck = ColumnarPyramid(8, stride)
     for name, kind in modules.items():
         assert type(getattr(neck, name)) is kind
@@ -79,7 +79,7 @@ def test_checkpoint_keys_name_the_level(stride: int, modules: dict) -> None:
 
 @pytest.mark.parametrize('stride', [8, 16])
 @pytest.mark.parametrize('fpn', [None, dict(type='mmdet.FPN', out_channels=6, num_outs=5)])
-def test_every_parameter_gets_a_gradient(stride: int, fpn: dict | None) -> None:
+def test_all_parameters_get_gradients(stride: int, fpn: dict | None) -> None:
     maps = maps_of((75, 101), stride)
     neck = ColumnarPyramid(8, stride, fpn=fpn)
     sum(level.square().mean() for level in neck(maps)).backward()
@@ -89,7 +89,7 @@ def test_every_parameter_gets_a_gradient(stride: int, fpn: dict | None) -> None:
     assert all(m.grad.any() for m in maps)
 
 
-def test_fpn_takes_its_widths_from_the_neck() -> None:
+def test_fpn_gets_widths_from_neck() -> None:
     neck = MODELS.build(
         dict(
             type='ColumnarPyramid',
@@ -128,14 +128,14 @@ def test_rejects_wrong_arguments(make: type, kwargs: dict, message: str) -> None
 
 
 @pytest.mark.parametrize('number', [3, 5])
-def test_wrong_number_of_maps(number: int) -> None:
+def test_rejects_wrong_number_of_maps(number: int) -> None:
     maps = (maps_of((64, 64), 16) * 2)[:number]
     with pytest.raises(ValueError, match=f'needs 4 maps .* got {number}: check out_indices'):
         ColumnarPyramid(8, 16)(maps)
 
 
 @pytest.mark.parametrize('make', [ColumnarPyramid, SimplePyramid])
-def test_prefix_tokens_beside_maps_are_refused(make: type) -> None:
+def test_rejects_prefix_tokens(make: type) -> None:
     pairs = [(torch.zeros(1, 8, 4, 4), torch.zeros(1, 1, 8))] * 4
     with pytest.raises(ValueError, match='need feature maps, got a tuple: .*return_prefix_tokens'):
         make(8, 16)(pairs)
@@ -184,7 +184,7 @@ def randomised(module: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize('grid', [(4, 4), (5, 7), (2, 3)])
 @pytest.mark.parametrize('stride', SIMPLE_STRIDES)
-def test_values_and_gradients_are_the_papers(stride: int, grid: tuple[int, int]) -> None:
+def test_values_and_gradients_match_paper(stride: int, grid: tuple[int, int]) -> None:
     neck = randomised(SimplePyramid(8, stride, out_channels=6))
     published = Published(8, 6)
     for theirs, ours in zip(published.parameters(), neck.parameters(), strict=True):
@@ -237,7 +237,7 @@ def test_names_and_settings() -> None:
     assert type(neck.stride64[2].norm) is nn.GroupNorm
 
 
-def test_levels_are_compiled_once_for_all_sizes() -> None:
+def test_levels_compile_once() -> None:
     torch._dynamo.reset()
     counter, counts = CompileCounterWithBackend('eager'), set()
     plain = SimplePyramid(8, 16, 6)
@@ -250,7 +250,7 @@ def test_levels_are_compiled_once_for_all_sizes() -> None:
     assert len(counts) == 1 and 0 not in counts
 
 
-def test_loaded_whole_or_not_at_all() -> None:
+def test_incomplete_weights_are_rejected() -> None:
     neck = SimplePyramid(8, 16)
     state = neck.state_dict()
     SimplePyramid(8, 16).load_state_dict(state)

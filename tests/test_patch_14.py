@@ -5,16 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from conftest import LAYOUTS, NO_WORKERS, SHORT, config
 from helpers.backbones import ARCHS
-from mmdet.models.roi_heads.roi_extractors import SingleRoIExtractor
-from mmdet.models.task_modules import AnchorGenerator
 from mmengine.config import Config
-from mmengine.registry import MODELS, init_default_scope
-from numpy.testing import assert_allclose
 
 from colonnade.backbones import CaiT, PlainViT, ResMLP
 from colonnade.settings.checks.all_checks import check_config
@@ -80,7 +74,7 @@ def test_semantic_fpn(backbone: type, shapes: Path, tmp_path: Path, run_tool: Ca
      r'FPNHead, which rounds logarithms down, needs \[4, 8, 16, 32\] .*: set .*=\[4, 8, 16, 32\]'),
     (segmenter, 'decode_head.feature_strides', [8, 16, 32, 64], r'set .*=\[4, 8, 16, 32\]'),
 ])
-def test_what_does_not_fit_is_named(make: Callable, key: str, value: Any, says: str) -> None:
+def test_reports_wrong_strides(make: Callable, key: str, value: Any, says: str) -> None:
     cfg = make(ResMLP, 'ColumnarPyramid') if make is detector else make(ResMLP)
     check_config(cfg, ())
     cfg.merge_from_dict({f'model.{key}': value})
@@ -88,7 +82,7 @@ def test_what_does_not_fit_is_named(make: Callable, key: str, value: Any, says: 
         check_config(cfg, ())
 
 
-def test_patches_that_are_set_beside_the_architecture() -> None:
+def test_patch_size_argument_sets_stride() -> None:
     cfg = detector(PlainViT, 'SimplePyramid')
     cfg.model.backbone.update(arch=ARCHS[PlainViT], patch_size=14)
     check_config(cfg, ())

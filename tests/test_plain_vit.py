@@ -94,7 +94,7 @@ def gradients(model: nn.Module, maps: list[Tensor]) -> dict[str, Tensor]:
     pytest.param(model, marks=pytest.mark.slow if model in SIMILAR else [])
     for model in (*MODELS, *OTHER_BLOCKS)
 ])
-def test_maps_and_gradients_equal_timms(model: str) -> None:
+def test_feature_maps_and_gradients_equal_timm(model: str) -> None:
     """At sizes of whole patches and others, one patch among them."""
     ours, theirs = pair(model)
     assert ours.num_prefix_tokens == MODELS.get(model, ours.num_prefix_tokens)
@@ -116,7 +116,7 @@ def test_maps_and_gradients_equal_timms(model: str) -> None:
 
 
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'eva02_base_patch14_448'])
-def test_rounding_is_timms(model: str) -> None:
+def test_rounding_error_is_that_of_timm(model: str) -> None:
     ours, theirs = pair(model)
     image = torch.randn(1, 3, 75, 101)
     with torch.no_grad():
@@ -132,20 +132,20 @@ def test_rounding_is_timms(model: str) -> None:
     (DEIT3, False),
     ('vit_base_patch16_siglip_512', False),
 ])
-def test_which_maps_are_normalised(model: str, normalised: bool) -> None:
+def test_default_tap_norm(model: str, normalised: bool) -> None:
     with on_meta_device():
         assert PlainViT(model).tap_norm == normalised
         other = PlainViT(model, tap_norm=not normalised)
     assert hasattr(other, 'norm') != normalised
 
 
-def test_the_weights_of_init_cfg_say_what_is_normalised() -> None:
+def test_default_tap_norm_of_init_cfg() -> None:
     with on_meta_device():
         init_cfg = dict(type='Pretrained', checkpoint='timm://vit_base_patch16_224.dino')
         assert PlainViT('vit_base_patch16_224', init_cfg=init_cfg).tap_norm
 
 
-def test_prefix_tokens_beside_the_maps() -> None:
+def test_return_prefix_tokens() -> None:
     ours, theirs = pair(DINOV3, return_prefix_tokens=True)
     image = torch.randn(2, 3, 40, 56).double()
     expected = theirs.backbone.forward_intermediates(
@@ -156,7 +156,7 @@ def test_prefix_tokens_beside_the_maps() -> None:
 
 
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'vit_base_patch16_rope_mixed_ape_224'])
-def test_early_taps_keep_no_block_behind(model: str) -> None:
+def test_early_out_indices_drop_later_blocks(model: str) -> None:
     ours, theirs = pair(model, out_indices=(0, 1))
     assert len(ours.blocks) == 2
     image = torch.randn(1, 3, 48, 48).double()
@@ -164,7 +164,7 @@ def test_early_taps_keep_no_block_behind(model: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-def test_a_frozen_backbone_stores_nothing() -> None:
+def test_frozen_backbone_stores_nothing() -> None:
     """For probes: no parameter gets a gradient, and there is no graph."""
     backbone = tiny(frozen_stages=3).train()
     assert not any(p.requires_grad for p in backbone.parameters())
@@ -174,7 +174,7 @@ def test_a_frozen_backbone_stores_nothing() -> None:
 
 @pytest.mark.parametrize('model', [DINOV3, 'deit_small_distilled_patch16_224',
                                    'vit_base_patch16_rope_mixed_ape_224'])  # yapf: disable
-def test_layers_are_timms_groups(model: str) -> None:
+def test_layer_depths_are_timm_groups(model: str) -> None:
     ours, theirs = pair(model)
     layers = group_parameters(theirs.backbone, theirs.backbone.group_matcher(), reverse=True)
     for name, _ in ours.named_parameters():
@@ -183,7 +183,7 @@ def test_layers_are_timms_groups(model: str) -> None:
     assert ours.get_layer_depth('neck.stride4.weight', prefix='backbone.') == (4, 5)
 
 
-def test_tokens_and_frequencies_can_be_spared_decay() -> None:
+def test_no_weight_decay_of_tokens_and_frequencies() -> None:
     model = nn.ModuleDict(dict(backbone=tiny('vit_base_patch16_rope_mixed_ape_224')))
     model['backbone'].reg_token = nn.Parameter(torch.zeros(1, 4, 48))
     optimizer = dict(optimizer=dict(type='AdamW', lr=1., weight_decay=0.1))
@@ -233,7 +233,7 @@ def test_compiled_for_any_size(kwargs: dict, training: bool) -> None:
 
 
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'eva_giant_patch14_224'])
-def test_fused_maps_are_the_same(model: str) -> None:
+def test_fused_feature_maps_are_equal(model: str) -> None:
     """EVA's biases and LayerScale of both kinds among what is folded."""
     backbone, image = tiny(model).eval(), torch.randn(1, 3, 60, 84).double()
     with torch.no_grad():
@@ -243,7 +243,7 @@ def test_fused_maps_are_the_same(model: str) -> None:
 
 
 @torch.no_grad()
-def test_what_hooks_keep_is_not_written_over() -> None:
+def test_outputs_kept_by_hooks_are_not_overwritten() -> None:
     """In blocks without LayerScale, too; hooks of a layer, then those on all modules."""
     backbone, image = tiny('vit_small_patch16_224').eval(), torch.randn(1, 3, 40, 56).double()
     for name in ('attn', 'attn.proj', 'attn.proj_drop', 'norm1', 'mlp.fc2'):
@@ -261,7 +261,7 @@ def test_what_hooks_keep_is_not_written_over() -> None:
     assert all(torch.equal(a, b) for a, b in kept) and len(kept) > 40
 
 
-def test_weights_assigned_to_a_backbone_without_memory() -> None:
+def test_assigning_weights_to_meta_backbone() -> None:
     backbone, image = tiny().eval(), torch.randn(1, 3, 40, 56).double()
     with on_meta_device():
         empty = tiny().eval()
@@ -270,7 +270,7 @@ def test_weights_assigned_to_a_backbone_without_memory() -> None:
         assert torch.equal(a, b)
 
 
-def test_a_model_says_that_its_maps_were_normalised(tmp_path: Path) -> None:
+def test_tap_norm_of_full_model(tmp_path: Path) -> None:
     """Its config does, for tools that forget init_cfg; else loading is refused."""
     weights = dict(type='Pretrained', checkpoint='timm://vit_small_patch16_224.dino')
     arch = dict(model='vit_small_patch16_224', **TINY)
@@ -286,7 +286,7 @@ def test_a_model_says_that_its_maps_were_normalised(tmp_path: Path) -> None:
     load_weights(other['backbone'], tmp_path / 'a.pth')  # a backbone takes what it needs
 
 
-def test_attention_dropout_of_an_arch() -> None:
+def test_attention_dropout() -> None:
     backbone = PlainViT(dict(TINY, attn_drop_rate=0.5), window_size=2, global_blocks=(2, ))
     image = torch.randn(1, 3, 64, 64)
     torch.manual_seed(1)
@@ -320,9 +320,10 @@ def test_attention_dropout_of_an_arch() -> None:
     (lambda: PlainViT(DINOV3, init_cfg='timm://x'), r'init_cfg must be dict\(type='),
     (lambda: tiny(global_blocks=(0, )), 'global_blocks has no effect without window_size'),
     (lambda: tiny(window_size=2, global_blocks=(3, )), 'global_blocks must be block numbers'),
-    (lambda: tiny(OTHER_BLOCKS[1], window_size=2, global_blocks=()), 'window_size is not supported for'),
+    (lambda: tiny(OTHER_BLOCKS[1], window_size=2, global_blocks=()),
+     'window_size is not supported for'),
 ])
-def test_wrong_arguments(make: Callable, message: str) -> None:
+def test_rejects_wrong_arguments(make: Callable, message: str) -> None:
     with on_meta_device(), pytest.raises(ValueError, match=message):
         make()
 
@@ -336,8 +337,8 @@ def test_wrong_arguments(make: Callable, message: str) -> None:
     (120., 'timm://vit_base_patch16_224.nonsense', False),
     ((120., ), None, False),
 ])
-def test_images_normalised_for_other_weights(mean: float, checkpoint: str | None,
-                                             warned: bool) -> None:
+def test_warns_of_normalization_for_other_weights(mean: float, checkpoint: str | None,
+                                                  warned: bool) -> None:
     backbone = dict(type='PlainViT', arch='vit_base_patch16_siglip_512')
     if checkpoint:
         backbone['init_cfg'] = dict(type='Pretrained', checkpoint=checkpoint)

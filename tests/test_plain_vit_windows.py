@@ -25,7 +25,8 @@ def mask_of(grid: tuple[int, int], window_size: int, prefix: int) -> Tensor:
 @pytest.mark.parametrize('window_size', [1, 4, 7])
 @pytest.mark.parametrize('grid', [(7, 9), (8, 8), (3, 20), (1, 1), (14, 14)])
 @pytest.mark.parametrize('prefix', [0, 1, 5])
-def test_windows_are_masked_attention(prefix: int, grid: tuple[int, int], window_size: int) -> None:
+def test_windows_equal_masked_attention(prefix: int, grid: tuple[int, int],
+                                        window_size: int) -> None:
     torch.manual_seed(0)
     shape = (2, 3, prefix + grid[0] * grid[1], 4)
     heads = Heads(*(torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(3)))
@@ -41,7 +42,7 @@ def test_windows_are_masked_attention(prefix: int, grid: tuple[int, int], window
 
 
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'vit_base_patch16_siglip_512'])
-def test_a_block_by_windows_is_timms_with_a_mask(model: str) -> None:
+def test_windowed_block_equals_masked_timm_block(model: str) -> None:
     """Rotary positions too: those of the whole image."""
     ours, theirs = pair(model, window_size=2, global_blocks=(1, 2), out_indices=(0, 1, 2))
     image, grid = torch.randn(1, 3, 75, 101).double(), (5, 7)
@@ -52,7 +53,7 @@ def test_a_block_by_windows_is_timms_with_a_mask(model: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-def test_all_blocks_global_is_no_windows() -> None:
+def test_all_global_blocks_disable_windows() -> None:
     windows, plain = (tiny(**kwargs) for kwargs in (
         dict(window_size=2, global_blocks=(0, 1, -1)), {}))  # yapf: disable
     image = torch.randn(1, 3, 64, 64).double()
@@ -61,7 +62,7 @@ def test_all_blocks_global_is_no_windows() -> None:
 
 
 @pytest.mark.parametrize('depth, last_of_quarters', [(12, {2, 5, 8, 11}), (24, {5, 11, 17, 23})])
-def test_global_blocks_are_vitdets(depth: int, last_of_quarters: set[int]) -> None:
+def test_default_global_blocks_are_those_of_vitdet(depth: int, last_of_quarters: set[int]) -> None:
     with on_meta_device():
         backbone = PlainViT(dict(TINY, depth=depth), window_size=14)
     of_all = {i for i, block in enumerate(backbone.blocks) if block.attn.window_size is None}
@@ -69,7 +70,7 @@ def test_global_blocks_are_vitdets(depth: int, last_of_quarters: set[int]) -> No
     assert {block.attn.window_size for block in backbone.blocks} == {None, 14}
 
 
-def test_memory_by_windows_is_linear() -> None:
+def test_memory_of_windows_is_linear() -> None:
     """Nothing that a windowed block stores for gradients grows with the square of the tokens."""
     stored = {}
     for side in (256, 512):
@@ -82,7 +83,7 @@ def test_memory_by_windows_is_linear() -> None:
     assert stored[512] < 4.2 * stored[256]
 
 
-def test_windows_are_compiled_once() -> None:
+def test_windows_compile_once() -> None:
     torch._dynamo.reset()
     counter = CompileCounter()
     backbone = tiny(window_size=2, global_blocks=(), out_indices=(0, 1)).eval()
@@ -96,7 +97,7 @@ def test_windows_are_compiled_once() -> None:
 
 
 @torch.no_grad()
-def test_exported_for_batches_of_any_size() -> None:
+def test_export_with_dynamic_batch() -> None:
     backbone = tiny(window_size=2, global_blocks=(1, ), out_indices=(0, 1)).eval()
     images = torch.randn(3, 3, 40, 56).double()
     sizes = ({0: torch.export.Dim('batch', min=1, max=8)}, )

@@ -84,7 +84,7 @@ def differences(ours: Any, theirs: Any, path: str = '') -> Iterator[str]:
 
 
 @pytest.mark.parametrize('head', STOCK)
-def test_models_are_configured_as_in_the_library(head: str) -> None:
+def test_models_have_library_settings(head: str) -> None:
     own = {'backbone', 'neck', 'data_preprocessor', 'pretrained'}
     ours, theirs = ({key: value for key, value in cfg.model.items() if key not in own}
                     for cfg in (recipe(head), stock(head)))  # yapf: disable
@@ -100,7 +100,7 @@ def head_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize('head', STOCK)
-def test_heads_have_the_librarys_parameters(head: str) -> None:
+def test_heads_have_library_parameters(head: str) -> None:
     theirs, ours = stock(head).model, recipe(head).model
     for name, part in ours.items():  # some heads begin with projections of the backbone's width
         if name.endswith('_head') and 'in_channels' in part:
@@ -110,7 +110,7 @@ def test_heads_have_the_librarys_parameters(head: str) -> None:
 
 
 @pytest.mark.parametrize('head', SCHEDULES)
-def test_schedules_are_the_librarys(head: str) -> None:
+def test_schedules_equal_library(head: str) -> None:
     ours, theirs = recipe(head), stock(head)
     changed = set(differences(ours.train_cfg, theirs.train_cfg))
     # One evaluation behind the last multiple of 5,000, which mmengine adds to any interval.
@@ -134,12 +134,12 @@ def test_schedules_are_the_librarys(head: str) -> None:
 
 
 @pytest.mark.parametrize('head', PIPELINES)
-def test_images_are_augmented_as_in_the_library(head: str) -> None:
+def test_pipelines_equal_library(head: str) -> None:
     pipelines = [cfg.train_dataloader.dataset.pipeline for cfg in (recipe(head), stock(head))]
     assert set(differences(*pipelines)) == PIPELINES[head]
 
 
-def test_vitdet_has_the_matching_of_detectron2() -> None:
+def test_vitdet_matching_equals_detectron2() -> None:
     """A box that overlaps its object by less than half is background, in its second stage alone."""
     cfg = read_config(ROOT / 'configs/vitdet/vit_base_patch16_224_mae_100ep_coco_lsj.py')
     assert cfg.model.train_cfg.rpn.assigner.match_low_quality
@@ -150,14 +150,14 @@ def test_vitdet_has_the_matching_of_detectron2() -> None:
 
 
 @pytest.mark.parametrize('head', ['faster_rcnn', 'dino'])
-def test_detectors_of_boxes_load_no_masks(head: str) -> None:
+def test_box_detectors_load_no_masks(head: str) -> None:
     cfg = recipe(head)
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
         assert not any(step.get('with_mask') for step in loader.dataset.pipeline)
     assert cfg.val_evaluator.metric == cfg.test_evaluator.metric == 'bbox'
 
 
-def test_rtmdet_ends_on_whole_images(shapes: Path) -> None:
+def test_rtmdet_switches_pipeline(shapes: Path) -> None:
     """Its pipelines build; the second has neither mosaics nor mixtures."""
     cfg = recipe('rtmdet_ins')
     init_default_scope('mmdet')

@@ -101,8 +101,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 @pytest.mark.parametrize('token_mixing', ['resample', 'window'])
 @cases('resmlp_*')
 @torch.no_grad()
-def test_either_token_mixing_is_the_originals_at_its_size(name: str, token_mixing: str,
-                                                          weights: Path) -> None:
+def test_token_mixing_matches_original(name: str, token_mixing: str, weights: Path) -> None:
     case = Case(name)
     backbone = case.backbone().eval()
     load_weights(backbone, case.checkpoint(weights))
@@ -113,7 +112,7 @@ def test_either_token_mixing_is_the_originals_at_its_size(name: str, token_mixin
 
 @cases('cait_*')
 @torch.no_grad()
-def test_class_attention_is_the_originals(name: str, dtype: torch.dtype, weights: Path) -> None:
+def test_class_attention_matches_original(name: str, dtype: torch.dtype, weights: Path) -> None:
     case = Case(name)
     backbone = case.backbone().eval()
     load_weights(backbone, case.checkpoint(weights))
@@ -126,8 +125,7 @@ def test_class_attention_is_the_originals(name: str, dtype: torch.dtype, weights
 
 @cases('xcit_cls_*', 'cait_*', 'resmlp_*')
 @torch.no_grad()
-def test_classification_files_give_the_originals_maps(name: str, dtype: torch.dtype,
-                                                      weights: Path) -> None:
+def test_classifier_files_match_original(name: str, dtype: torch.dtype, weights: Path) -> None:
     case = Case(name)
     backbone = case.backbone().eval()
     load_weights(backbone, case.checkpoint(weights))
@@ -138,8 +136,7 @@ def test_classification_files_give_the_originals_maps(name: str, dtype: torch.dt
 
 @cases('xcit_dense_*')
 @torch.no_grad()
-def test_dense_files_give_the_originals_pyramid(name: str, dtype: torch.dtype,
-                                                weights: Path) -> None:
+def test_dense_files_match_original(name: str, dtype: torch.dtype, weights: Path) -> None:
     case = Case(name)
     model = case.dense_model(weights).eval().to(dtype)
     for name, got in compute_levels(model, case.image().to(dtype)).items():
@@ -185,8 +182,8 @@ class Training:
 
 @pytest.mark.parametrize('with_cp', [False, pytest.param(True, marks=pytest.mark.slow)])
 @cases('train_*')
-def test_training_takes_the_originals_steps(name: str, dtype: torch.dtype, with_cp: bool,
-                                            weights: Path) -> None:
+def test_training_matches_original(name: str, dtype: torch.dtype, with_cp: bool,
+                                   weights: Path) -> None:
     """Levels, gradients and running statistics of the first batch, and losses of three steps."""
     case = Case(name)
     training = Training(case, dtype)
@@ -251,8 +248,7 @@ def build(head: str, arch: str = 'small_12_p16') -> nn.Module:
 @pytest.mark.parametrize('entrance', [load_weights, load_checkpoint], ids=['ours', 'mmengine'])
 @cases('[msu]*_xcit_*_p*')
 @torch.no_grad()
-def test_whole_models_give_the_originals_outputs(name: str, entrance: Callable,
-                                                 weights: Path) -> None:
+def test_full_models_match_original(name: str, entrance: Callable, weights: Path) -> None:
     case, head = Case(name), name.split('_xcit_')[0]
     model = build(head, name.split('_xcit_')[1])
     entrance(model, str(case.checkpoint(weights)))

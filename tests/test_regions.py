@@ -69,12 +69,12 @@ def test_roi_align(size: tuple[int, int], ratio: int, aligned: bool) -> None:
     assert roi_align(maps, rois[:0], *rest).shape == (0, 5, 3, 7)
 
 
-def test_regions_with_many_pixels_are_summed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roi_align_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.models.fusion.roi_align.PIXELS', 50)
     test_roi_align((13, 17), 0, True)
 
 
-def test_what_bags_cannot_do_is_left_to_mmcv() -> None:
+def test_roi_align_falls_back_to_mmcv() -> None:
     layer = copy_as(BagRoIAlign, RoIAlign(3, 0.5))
     maps = torch.randn(1, 2, 6, 8, requires_grad=True)
     region = torch.tensor([[0., 1., 2., 9., 8.]])
@@ -137,7 +137,7 @@ def test_box_heads(kind: type) -> None:
 
 
 @torch.no_grad()
-def test_heads_that_view_regions_get_them_in_the_default_order() -> None:
+def test_viewing_heads_get_default_format() -> None:
     box_head = dict(type='DoubleConvFCBBoxHead', num_convs=1, num_fcs=1, conv_out_channels=8)
     roi_head = roi_head_of(DoubleHeadRoIHead, box_head, reg_roi_scale_factor=1.3)
     maps, rois = [torch.randn(2, 6, 30, 40).double()], draw_regions(9, 120, 160)
@@ -147,7 +147,7 @@ def test_heads_that_view_regions_get_them_in_the_default_order() -> None:
     assert modules_in_default_order(nn.Sequential(roi_head)) == set(roi_head.modules())
 
 
-def test_rpn_without_suppression_stays() -> None:
+def test_rpn_without_nms_is_unchanged() -> None:
     with DefaultScope.overwrite_default_scope('mmdet'):
         head = RPNHead(in_channels=4, test_cfg=ConfigDict(nms=None))
     assert fuse_regions(head) == [] and head.test_cfg.nms is None
@@ -163,7 +163,7 @@ def predict_masks(head: nn.Module, masks: Tensor, boxes: Tensor, meta: dict, thr
 
 @pytest.mark.parametrize('options', [{}, dict(rescale=True), dict(activate_map=True)])
 @pytest.mark.parametrize('agnostic', [False, True])
-def test_masks_are_pasted_as_mmdets(agnostic: bool, options: dict) -> None:
+def test_pasted_masks_equal_mmdet(agnostic: bool, options: dict) -> None:
     torch.manual_seed(0)
     plain = FCNMaskHead(num_convs=0, in_channels=2, num_classes=3, class_agnostic=agnostic)
     parent = nn.Sequential(copy.deepcopy(plain))
@@ -216,7 +216,7 @@ def features(found: InstanceData) -> Tensor:
     pytest.param('faster_rcnn', marks=pytest.mark.slow),
     pytest.param('vitdet', marks=pytest.mark.slow),
 ])
-def test_whole_detectors(head: str) -> None:
+def test_fused_detectors(head: str) -> None:
     model = model_of(head)
     expected = predict(model)
     done = fuse_regions(model)
@@ -239,7 +239,7 @@ def test_whole_detectors(head: str) -> None:
     assert [len(sample.pred_instances) for sample in predict(model)] == [0, 0]
 
 
-def test_what_is_hooked_or_not_mmdets_stays() -> None:
+def test_hooked_and_other_modules_are_unchanged() -> None:
     model = nn.ModuleList(
         [SingleRoIExtractor(LAYER, 2, [4]),
          FCNMaskHead(num_convs=0, in_channels=2)])
@@ -250,7 +250,7 @@ def test_what_is_hooked_or_not_mmdets_stays() -> None:
 
 
 @pytest.mark.parametrize('size', [(7, 9), (1, 5), (64, 3), (0, 4)])
-def test_run_lengths_are_mmdets(size: tuple[int, int]) -> None:
+def test_run_lengths_equal_mmdet(size: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     masks = rng.random((40, *size)) < rng.random((40, 1, 1))
     masks[0], masks[1] = False, True
@@ -262,7 +262,7 @@ def test_run_lengths_are_mmdets(size: tuple[int, int]) -> None:
     assert encode_masks(masks[:0]) == []
 
 
-def test_metrics_encode_alike() -> None:
+def test_metrics_encode_equally() -> None:
     metric = CocoMetric(metric=['bbox', 'segm'], format_only=True, outfile_prefix='unused')
     plain = copy.deepcopy(metric)
     encode_for(metric)

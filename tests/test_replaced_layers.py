@@ -112,7 +112,7 @@ def test_replaced_layers(cls: type, touch: Callable) -> None:
     'cls, name, make',
     OF_ONE_BACKBONE,
     ids=[f'{cls.__name__}-{name}' for cls, name, _ in OF_ONE_BACKBONE])
-def test_a_layer_of_another_kind(cls: type, name: str, make: Callable) -> None:
+def test_layer_of_other_type(cls: type, name: str, make: Callable) -> None:
     check_equal(cls, replaced(name, make))
 
 
@@ -147,7 +147,7 @@ class Halved(Tensor):
 
 
 @every_class_with_kernels
-def test_weights_of_another_kind(cls: type) -> None:
+def test_tensor_subclass_weights(cls: type) -> None:
     """A tensor that linear layers know, as quantised ones are; reading it is an error."""
     ours, theirs = pair(cls)
     for model in (ours, theirs):
@@ -162,7 +162,7 @@ def test_weights_of_another_kind(cls: type) -> None:
     torch.backends.quantized.engine == 'none', reason='torch has no quantised layers here')
 @every_class_with_kernels
 @torch.no_grad()
-def test_dynamic_quantisation(cls: type) -> None:
+def test_dynamic_quantization(cls: type) -> None:
     """Its layers, whose weight is a method, are called; maps are near to those before."""
     backbone = tiny(cls, ARCHS[cls] | dict(depth=2), out_indices=(0, 1)).eval()
     quantised = torch.ao.quantization.quantize_dynamic(backbone, {nn.Linear}, dtype=torch.qint8)
@@ -188,8 +188,8 @@ def test_dynamic_quantisation(cls: type) -> None:
 @pytest.mark.parametrize('size, token_mixing', [((64, 64), 'resample'), ((72, 104), 'resample'),
                                                 ((72, 104), 'window')])
 @torch.no_grad()
-def test_touched_token_mixing_on_any_grid(size: tuple[int, int], token_mixing: str,
-                                          touch: Callable) -> None:
+def test_modified_token_mixing_on_any_grid(size: tuple[int, int], token_mixing: str,
+                                           touch: Callable) -> None:
     """It does what a plain layer with the resulting matrix does."""
     backbone = tiny(ResMLP, token_mixing=token_mixing).double().eval()
     merged, image = copy.deepcopy(backbone), torch.randn(2, 3, *size, dtype=torch.float64)
@@ -221,7 +221,7 @@ def test_attention_with_lora_is_bounded() -> None:
         cls, training, marks=[] if training and cls in (XCiT, PlainViT) else pytest.mark.slow)
     for cls in WITH_KERNELS for training in (False, True)
 ])
-def test_touched_backbones_are_compiled(cls: type, training: bool) -> None:
+def test_modified_backbones_compile(cls: type, training: bool) -> None:
     torch._dynamo.reset()
     backbone, _ = pair(cls)
     replace_layers(backbone, nn.Linear, LoRA)

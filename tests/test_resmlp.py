@@ -51,7 +51,7 @@ def windows(x: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int],
 
 @grids
 @pytest.mark.parametrize('shifted', [False, True])
-def test_windows_are_as_defined(grid: tuple[int, int], shifted: bool) -> None:
+def test_windows_match_definition(grid: tuple[int, int], shifted: bool) -> None:
     made = layer()
     x = torch.randn(2, grid[0] * grid[1], 3, dtype=torch.float64)
     got = mix_windows(x, made, grid, NATIVE, shifted=shifted)
@@ -74,7 +74,7 @@ def dense(weight: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 @grids
-def test_resampling_is_as_defined(grid: tuple[int, int]) -> None:
+def test_resampling_matches_definition(grid: tuple[int, int]) -> None:
     made = layer()
     x = torch.randn(2, grid[0] * grid[1], 3, dtype=torch.float64)
     offset = resampled(torch.zeros_like(x), made, grid)
@@ -84,8 +84,7 @@ def test_resampling_is_as_defined(grid: tuple[int, int]) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(old=st.tuples(*[st.integers(1, 40)] * 2), new=st.tuples(*[st.integers(1, 40)] * 2))
-def test_resampling_keeps_constants_and_is_the_identity_at_the_same_grid(
-        old: tuple[int, int], new: tuple[int, int]) -> None:
+def test_resampling_keeps_constants(old: tuple[int, int], new: tuple[int, int]) -> None:
     ones = torch.ones(2, old[0] * old[1], 3)
     found = Resampling.between(old, new, ones)(ones)
     torch.testing.assert_close(found, torch.ones(2, new[0] * new[1], 3))
@@ -124,7 +123,7 @@ def test_windows_alternate_between_blocks() -> None:
     assert [block.shifted for block in blocks] == [False, True, False, True]
 
 
-def test_half_precision_and_gradients_on_another_grid() -> None:
+def test_half_precision_and_gradients_on_other_grid() -> None:
     for mixing in ('resample', 'window'):
         backbone, image = tiny(ResMLP, token_mixing=mixing), torch.randn(1, 3, 75, 101)
         with torch.autocast('cpu', torch.bfloat16):
@@ -137,12 +136,12 @@ def test_half_precision_and_gradients_on_another_grid() -> None:
     (dict(token_mixing='tile'), "token_mixing must be resample or window, got 'tile'"),
     (dict(img_size=60), 'img_size must be a multiple of patch_size 8, got 60'),
 ])
-def test_wrong_arguments(kwargs: dict, message: str) -> None:
+def test_rejects_wrong_arguments(kwargs: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tiny(ResMLP, **kwargs)
 
 
-def test_layer_scale_is_the_archs() -> None:
+def test_layer_scale_of_arch() -> None:
     assert tiny(ResMLP).blocks[0].ls1.eq(0.1).all()
     assert tiny(ResMLP,
                 ARCHS[ResMLP] | dict(layer_scale_init_value=1e-6)).blocks[0].ls2.max() < 2e-6

@@ -43,7 +43,7 @@ def build_vit(block: str, **kwargs: Any) -> SimplifiedViT:
     ('study_128_8', 629130, 364954),
     ('study_128_12', 927370, 531106),
 ])
-def test_counts_of_the_study(arch: str, plain: int, simplified: int) -> None:
+def test_parameter_counts_of_study(arch: str, plain: int, simplified: int) -> None:
     """Ours where both have a part; by the formula what the study alone has.
 
     The study has another MLP than ratio 4, and gains of whole blocks instead of heads. Its
@@ -83,7 +83,7 @@ class Largest(TorchDispatchMode):
 
 
 @every_block
-def test_no_tensor_has_all_pairs_of_tokens(block: str) -> None:
+def test_no_tensor_is_quadratic_in_tokens(block: str) -> None:
     """32 x 32 tokens, forward and backward; the image is the largest."""
     backbone = tiny(SimplifiedViT, block=block, out_indices=(0, ))
     with Largest() as largest:
@@ -100,14 +100,14 @@ def test_no_tensor_has_all_pairs_of_tokens(block: str) -> None:
     (dict(block='plain', centring=True), "centring has no effect with block='plain'"),
     (dict(img_size=100), 'img_size must be a multiple of patch_size 8, got 100'),
 ])
-def test_wrong_arguments(kwargs: dict, message: str) -> None:
+def test_rejects_wrong_arguments(kwargs: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tiny(SimplifiedViT, **kwargs)
 
 
 @every_block
 @pytest.mark.parametrize('other', [*BLOCKS, 'centred'])
-def test_files_say_what_blocks_they_have(block: str, other: str) -> None:
+def test_infers_block_type_of_files(block: str, other: str) -> None:
     """A file of other blocks, or with another centring, is refused by name."""
     backbone = build_vit(block)
     kinds = dict(block='parallel', centring=True) if other == 'centred' else dict(block=other)
@@ -123,7 +123,7 @@ def test_files_say_what_blocks_they_have(block: str, other: str) -> None:
         plan_loading(backbone, state, 'a.pth')
 
 
-def test_files_of_vision_transformers_are_of_another_kind() -> None:
+def test_rejects_files_of_vision_transformers() -> None:
     with on_meta_device():
         state = timm.create_model('vit_tiny_patch16_224').state_dict()
     layout = detect_format(state)
@@ -154,7 +154,7 @@ def test_hooks_are_called(block: str) -> None:
 
 
 @every_block
-def test_hooks_on_all_modules_keep_what_they_saw(block: str) -> None:
+def test_global_hooks_keep_outputs(block: str) -> None:
     backbone, kept, image = build_vit(block), [], torch.randn(1, 3, 40, 56)
     handle = register_module_forward_hook(lambda _, __, out: kept.append((out, out.clone()))
                                           if isinstance(out, Tensor) else None)
@@ -196,7 +196,7 @@ def test_under_autocast(block: str) -> None:
 @pytest.mark.parametrize('block', [
     pytest.param(block, marks=[] if block == 'sequential' else pytest.mark.slow) for block in BLOCKS
 ])
-def test_compiled_once_for_all_blocks_and_sizes(block: str, training: bool) -> None:
+def test_blocks_compile_once(block: str, training: bool) -> None:
     torch._dynamo.reset()
     counter = CompileCounterWithBackend('aot_eager')
     plain, model = (build_vit(block).train(training) for _ in range(2))
@@ -247,7 +247,7 @@ def compute_results(function: Callable, module: nn.Module, x: Tensor) -> list[Te
 
 @pytest.mark.parametrize('centring', [False, True])
 @pytest.mark.parametrize('kind', [ParallelBlock, SequentialBlock])
-def test_blocks_are_what_the_paper_writes(kind: type, centring: bool) -> None:
+def test_blocks_match_paper(kind: type, centring: bool) -> None:
     block = randomised(kind(WIDTH, HEADS, centring=centring).double())
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
     for a, b in zip(
@@ -262,7 +262,7 @@ def test_blocks_are_what_the_paper_writes(kind: type, centring: bool) -> None:
     assert torch.equal(x, before)
 
 
-def test_plain_blocks_are_timms() -> None:
+def test_plain_blocks_equal_timm() -> None:
     ours = randomised(PlainBlock(WIDTH, HEADS).double())
     theirs = Block(WIDTH, HEADS, qkv_bias=True, norm_layer=partial(nn.LayerNorm, eps=1e-6)).double()
     merged = {name: value for name, value in ours.state_dict().items()
@@ -289,7 +289,7 @@ def test_plain_blocks_are_timms() -> None:
     ([0, 1], [(0, 1)] * 4),
 ])
 @pytest.mark.parametrize('centring', [False, True])
-def test_attention_starts_as_its_gains_say(init: Any, gains: list, centring: bool) -> None:
+def test_initial_attention_follows_gains(init: Any, gains: list, centring: bool) -> None:
     """Queries are zero: each token is alpha of itself and beta of the mean, or alpha alone."""
     backbone = tiny(SimplifiedViT, init=init, centring=centring)
     x = torch.randn(2, TOKENS, WIDTH)
@@ -302,14 +302,14 @@ def test_attention_starts_as_its_gains_say(init: Any, gains: list, centring: boo
         assert keys.std().item() == pytest.approx(0.02, rel=0.2)
 
 
-def test_dynamic_is_the_default() -> None:
+def test_dynamic_init_is_default() -> None:
     default, named = tiny(SimplifiedViT), tiny(SimplifiedViT, init='dynamic')
     assert all(torch.equal(a, b) for a, b in zip(default.parameters(), named.parameters(),
                                                  strict=True))  # yapf: disable
 
 
 @pytest.mark.parametrize('kind', [ParallelBlock, SequentialBlock])
-def test_stochastic_depth_leaves_attention_alone(kind: type) -> None:
+def test_stochastic_depth_keeps_attention(kind: type) -> None:
     """A dropped MLP leaves what attention gives."""
     module = randomised(kind(WIDTH, HEADS, drop_path=0.5)).train()
     x = torch.randn(64, 8, WIDTH)

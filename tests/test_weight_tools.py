@@ -58,9 +58,8 @@ def published_state(head: str = 'sem_fpn') -> dict[str, Tensor]:
 
 @pytest.mark.parametrize('suffix', ['.pth', '.safetensors'])
 @pytest.mark.parametrize('make', ONE_TENSOR, ids=lambda make: make.__name__)
-def test_a_converted_backbone_is_ours(make: Callable, suffix: str, tmp_path: Path,
-                                      run_tool: Callable,
-                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_converted_backbone(make: Callable, suffix: str, tmp_path: Path, run_tool: Callable,
+                            capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(dict(model=make()), tmp_path / 'in.pth')
     run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / f'out{suffix}', '--report')
 
@@ -78,7 +77,7 @@ def test_a_converted_backbone_is_ours(make: Callable, suffix: str, tmp_path: Pat
     assert {path.name for path in tmp_path.iterdir()} == {'in.pth', f'out{suffix}'}
 
 
-def test_a_converted_segmenter_is_ours(tmp_path: Path, run_tool: Callable) -> None:
+def test_converted_segmenter(tmp_path: Path, run_tool: Callable) -> None:
     published = published_state()
     meta = dict(CLASSES=('a', 'b'))
     torch.save(dict(meta=meta, state_dict=published), tmp_path / 'in.pth')
@@ -93,8 +92,8 @@ def test_a_converted_segmenter_is_ours(tmp_path: Path, run_tool: Callable) -> No
     assert load_weights(model, tmp_path / 'out.pth').renamed == ()
 
 
-def test_convert_writes_nothing_unasked(tmp_path: Path, run_tool: Callable,
-                                        capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_never_overwrites(tmp_path: Path, run_tool: Callable,
+                                  capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(original_state(), tmp_path / 'in.pth')
     run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'out.pth', '--dry-run')
     assert not (tmp_path / 'out.pth').exists()
@@ -116,8 +115,8 @@ def test_convert_writes_nothing_unasked(tmp_path: Path, run_tool: Callable,
         for k, v in original_state().items() if k != 'blocks.1.gamma2'
     }, '1 missing: blocks.1.gamma2'),
 ])
-def test_convert_names_what_is_wrong(state: dict, message: str, tmp_path: Path, run_tool: Callable,
-                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_reports_errors(state: dict, message: str, tmp_path: Path, run_tool: Callable,
+                                capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(state, tmp_path / 'in.pth')
     with pytest.raises(SystemExit) as stopped:
         run_tool('convert_checkpoint', tmp_path / 'in.pth', tmp_path / 'out.pth')
@@ -137,7 +136,7 @@ def test_published_segmenter_in_train_and_test(shapes: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize('head', LAYOUTS)
-def test_published_models_in_the_libraries_inference(head: str, tmp_path: Path) -> None:
+def test_published_models_in_openmmlab_inference(head: str, tmp_path: Path) -> None:
     classes = ('disc', 'square', 'triangle', 'star')[:3 if head == 'mask_rcnn' else 4]
     meta = dict(CLASSES=classes, PALETTE=[[i, i, i] for i in range(len(classes))])
     published = published_state(head)
@@ -166,8 +165,8 @@ def from_pretrained(checkpoint: str, data_root: Path, work_dir: Path) -> list[st
     ]
 
 
-def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path, run_tool: Callable,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pretrained_weights_from_timm_hub(shapes: Path, tmp_path: Path, run_tool: Callable,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """As the hub's client caches them; nothing is fetched here."""
     name, folder = 'xcit_nano_12_p16_224.fb_in1k', tmp_path / 'hub'
     repository = folder / f'models--timm--{name}'
@@ -185,8 +184,9 @@ def test_pretrained_weights_from_timms_hub(shapes: Path, tmp_path: Path, run_too
     assert 'random weights' not in log
 
 
-def test_wrong_weights_are_named_before_data_sets_are_built(
-        shapes: Path, tmp_path: Path, run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_weights_fail_before_datasets_are_built(shapes: Path, tmp_path: Path,
+                                                      run_tool: Callable,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save(original_state(), tmp_path / 'a.pth')
     monkeypatch.setattr('mmengine.runner.Runner.build_dataloader',
                         lambda *_, **__: pytest.fail('a data set was built'))

@@ -35,7 +35,7 @@ layouts = pytest.mark.parametrize('make', LAYOUTS, ids=lambda make: make.__name_
 
 @layouts
 @pytest.mark.parametrize('wrapper', [None, 'model', 'state_dict', 'module.'])
-def test_every_layout_loads_the_same(make: Callable, wrapper: str | None, tmp_path: Path) -> None:
+def test_all_formats_load_equally(make: Callable, wrapper: str | None, tmp_path: Path) -> None:
     state, backbone = make(), backbone_for(make)
     if wrapper == 'module.':
         content = {'model': {wrapper + key: value for key, value in state.items()}}
@@ -51,14 +51,14 @@ def test_every_layout_loads_the_same(make: Callable, wrapper: str | None, tmp_pa
 
 
 @layouts
-def test_safetensors_whatever_the_name(make: Callable, tmp_path: Path) -> None:
+def test_safetensors_with_any_suffix(make: Callable, tmp_path: Path) -> None:
     safetensors.torch.save_file(make(), tmp_path / 'weights.pth')
     load_weights(backbone := backbone_for(make), tmp_path / 'weights.pth')
     expected = ours_state(make)
     assert all(torch.equal(value, expected[key]) for key, value in backbone.state_dict().items())
 
 
-def test_remapping_of_resmlp_agrees_with_timms() -> None:
+def test_resmlp_conversion_equals_timm() -> None:
     with on_meta_device():
         model = backbone_for(resmlp_timm_state)
     expected = mlp_mixer.checkpoint_filter_fn(resmlp_original_state(), model)
@@ -67,7 +67,7 @@ def test_remapping_of_resmlp_agrees_with_timms() -> None:
     assert all(torch.equal(got[key], expected[key]) for key in expected)
 
 
-def test_remapping_agrees_with_timms() -> None:
+def test_xcit_conversion_equals_timm() -> None:
     with on_meta_device():
         model = Xcit(num_classes=5, **TINY)
     expected, got = checkpoint_filter_fn(original_state(),
@@ -77,7 +77,7 @@ def test_remapping_agrees_with_timms() -> None:
 
 
 @layouts
-def test_remapping_is_pure(make: Callable) -> None:
+def test_conversion_is_pure(make: Callable) -> None:
     state = make()
     before = dict(state)
     convert_keys(state, 'test')
@@ -85,7 +85,7 @@ def test_remapping_is_pure(make: Callable) -> None:
     assert all(state[key] is before[key] for key in before)
 
 
-def test_taps_that_end_early_leave_later_blocks() -> None:
+def test_early_out_indices_drop_later_blocks() -> None:
     plan = plan_loading(XCiT(TINY, out_indices=(0, 1)), original_state(), 'test')
     assert {key.split('.')[1] for key in plan.state if key.startswith('blocks.')} == {'0', '1'}
     assert 'blocks.2.gamma1' in plan.dropped
@@ -103,7 +103,7 @@ subset = st.sets(st.integers(0, 10**6), min_size=1, max_size=8)
 @layouts
 @settings(max_examples=5, deadline=None)
 @given(kind=st.sampled_from(['drop', 'rename', 'reshape', 'add']), chosen=subset)
-def test_a_changed_file_is_refused(make: Callable, kind: str, chosen: set[int]) -> None:
+def test_rejects_changed_files(make: Callable, kind: str, chosen: set[int]) -> None:
     state = dict(made(make))
     whole = any(key.startswith('backbone.') for key in state)
     keys = [key for key in state if key.startswith('backbone.') or not whole]
@@ -122,7 +122,7 @@ def test_a_changed_file_is_refused(make: Callable, kind: str, chosen: set[int]) 
         plan_loading(backbone_for(make), state, 'test')
 
 
-def test_the_error_lists_and_explains() -> None:
+def test_error_lists_tensors() -> None:
     state = original_state()
     del state['blocks.1.gamma2']
     state['blocks.1.gamma4'] = torch.zeros(16)
@@ -138,7 +138,7 @@ def test_the_error_lists_and_explains() -> None:
 @pytest.mark.parametrize('name, backbone', [('xcit_small_12_p8_224', 'XCiT small_12_p8'),
                                             ('resmlp_24_224', 'ResMLP s24'),
                                             ('cait_xs24_384', 'CaiT xs24')])
-def test_the_error_names_the_nearest_cause(name: str, backbone: str) -> None:
+def test_error_describes_other_architecture(name: str, backbone: str) -> None:
     with on_meta_device():
         state = timm.create_model(name).state_dict()
         model = XCiT('small_12_p16')
@@ -146,7 +146,7 @@ def test_the_error_names_the_nearest_cause(name: str, backbone: str) -> None:
         plan_loading(model, state, 'some.pth')
 
 
-def test_the_error_names_the_parts_that_differ() -> None:
+def test_error_names_differing_parts() -> None:
     """The backbones are equal here: they are not what does not fit."""
     model = nn.ModuleDict(dict(backbone=XCiT(TINY), neck=ColumnarPyramid(16, 16)))
     model['decode_head'] = nn.Linear(3, 4)
@@ -160,7 +160,7 @@ def test_the_error_names_the_parts_that_differ() -> None:
 
 
 @pytest.mark.parametrize('old, new', [(4, 43), (1, 80), (20, 3)])
-def test_the_error_counts_the_classes(old: int, new: int) -> None:
+def test_error_reports_numbers_of_classes(old: int, new: int) -> None:
 
     def detector(num_classes: int) -> nn.ModuleDict:
         head = nn.ModuleDict(
@@ -189,7 +189,7 @@ def test_errors_are_short() -> None:
     assert len(lines) == 3 and all(len(line) < 600 and ' more' in line for line in lines)
 
 
-def test_a_backbone_alone_is_no_detector(tmp_path: Path) -> None:
+def test_rejects_backbone_file_for_full_model(tmp_path: Path) -> None:
     torch.save(original_state(), tmp_path / 'a.pth')
     model = nn.ModuleDict(dict(backbone=XCiT(TINY), neck=ColumnarPyramid(16, 16)))
     with pytest.raises(WeightsError, match='has only a backbone.*init_cfg'):
@@ -197,8 +197,7 @@ def test_a_backbone_alone_is_no_detector(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('strict', [True, False])
-def test_openmmlabs_loose_loading_is_strict_for_backbone_and_pyramid(strict: bool,
-                                                                     tmp_path: Path) -> None:
+def test_openmmlab_loading_is_strict(strict: bool, tmp_path: Path) -> None:
     model = nn.ModuleDict(dict(backbone=XCiT(TINY), neck=ColumnarPyramid(16, 16)))
     for key in ('backbone.blocks.0.gamma1', 'neck.stride4.1.weight'):
         state = model.state_dict()
@@ -208,14 +207,14 @@ def test_openmmlabs_loose_loading_is_strict_for_backbone_and_pyramid(strict: boo
             load_checkpoint(model, str(tmp_path / 'a.pth'), strict=strict)
 
 
-def test_init_cfg_loads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_init_cfg(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save(dict(model=original_state()), tmp_path / 'a.pth')
     model = XCiT(TINY, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth')))
     model.init_weights()
     assert torch.equal(model.blocks[0].gamma1, original_state()['blocks.0.gamma1'])
 
 
-def test_init_cfg_of_a_missing_file() -> None:
+def test_init_cfg_of_missing_file() -> None:
     model = XCiT(TINY, init_cfg=dict(type='Pretrained', checkpoint='/no/such.pth'))
     with pytest.raises(FileNotFoundError, match='no weights file /no/such.pth'):
         model.init_weights()
@@ -230,7 +229,7 @@ def test_init_cfg_of_a_missing_file() -> None:
      dict(init_cfg=[dict(type='Kaiming')])),
     (dict(init_cfg=dict(checkpoint='a.pth')), dict()),
 ])  # yapf: disable
-def test_no_weights_are_named(backbone: dict[str, Any], kept: dict[str, Any]) -> None:
+def test_drop_pretrained(backbone: dict[str, Any], kept: dict[str, Any]) -> None:
     changes: list[str] = []
     assert drop_pretrained(dict(backbone=backbone), 'model', changes) == dict(backbone=kept)
     assert len(changes) == (backbone != kept)

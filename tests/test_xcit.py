@@ -25,15 +25,15 @@ TINY = ARCHS[XCiT]
     (dict(num_heads=5), 'multiple of num_heads, .* num_heads 5'),
     (dict(embed_dim=36), 'embed_dim must be a multiple of 8 for the stem, got 36'),
 ])
-def test_wrong_arch(changes: dict, message: str) -> None:
+def test_rejects_wrong_arch(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         XCiT(TINY | changes)
 
 
 @pytest.mark.parametrize('batch', [1, 2])
 @torch.no_grad()
-def test_what_follows_gets_images_in_the_default_order(batch: int,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_memory_format_for_compiled_mmcv(batch: int,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     """mmcv's compiled RoIAlign takes all others for it: strides must be the default ones."""
     monkeypatch.setattr(memory_format, 'operators_read_any_order', lambda: False)
     backbone = tiny(XCiT).eval()
@@ -111,8 +111,8 @@ every_synchronised = pytest.mark.parametrize(
 
 @pytest.mark.parametrize('momentum, with_cp', [(0.1, False), (None, True)])
 @every_synchronised
-def test_synchronised_norms_train_as_plain_ones(synchronise: Callable, momentum: float | None,
-                                                with_cp: bool) -> None:
+def test_synchronized_norms_train_like_batch_norms(synchronise: Callable, momentum: float | None,
+                                                   with_cp: bool) -> None:
     """Two steps: maps, gradients, and statistics that count each batch once."""
     plain = tiny(XCiT)
     for module in plain.modules():
@@ -136,8 +136,8 @@ def test_synchronised_norms_train_as_plain_ones(synchronise: Callable, momentum:
 
 
 @every_synchronised
-def test_synchronised_norms_run_once_without_checkpointing(synchronise: Callable,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_synchronized_norms_run_once(synchronise: Callable,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """A second time, in the backward pass, the processes would have to meet again."""
     backbone = synchronise(tiny(XCiT)).train()
     kind, calls = type(backbone.blocks[0].local_mp.bn), []
@@ -148,7 +148,7 @@ def test_synchronised_norms_run_once_without_checkpointing(synchronise: Callable
 
 
 @every_synchronised
-def test_norm_eval_holds_for_synchronised_norms(synchronise: Callable) -> None:
+def test_norm_eval_of_synchronized_norms(synchronise: Callable) -> None:
     backbone = synchronise(tiny(XCiT, norm_eval=True)).train()
     before = copy.deepcopy(backbone.state_dict())
     backbone(torch.randn(2, 3, 40, 56))
@@ -160,7 +160,7 @@ def test_norm_cfg_can_freeze_affine() -> None:
     assert not backbone.blocks[0].local_mp.bn.weight.requires_grad
 
 
-def test_layer_scale_is_the_archs() -> None:
+def test_layer_scale_of_arch() -> None:
     plain = {key: value for key, value in TINY.items() if key != 'layer_scale_init_value'}
     assert XCiT(plain).blocks[0].gamma1.eq(1.).all()
     assert XCiT(TINY | dict(layer_scale_init_value=1e-5)).blocks[0].gamma3.eq(1e-5).all()

@@ -1,6 +1,6 @@
 """Private names of torch and timm that this room uses; no other module of it uses any.
 
-Read in torch 2.15 and timm 1.0.31; ``tests/test_private_torch.py`` checks that they still exist.
+Read in torch 2.15 and timm 1.0.31; ``tests/test_kernels.py`` checks that they still exist.
 """
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ def architecture_problem(backbone_class: type[ColumnarBackbone], backbone: Confi
     columns = ['embed_dim', 'depth', 'num_heads'] + ['patch_size'] * (
         backbone_class is not PlainViT)
     differing = [key for key in columns if key in sizes and sizes[key] != own[key]]
-    if kind is not backbone or differing:
-        theirs = kind.variants.describe({**own, **sizes}) if kind is backbone else kind.__name__
+    if kind is not backbone_class or differing:
+        theirs = kind.variants.describe({**own, **sizes}) if kind is backbone_class else kind.__name__
         arch = backbone.get('arch')
         yield Finding(
             'weights-arch', f'{PLACE} is timm://{name}, of {theirs}, and model.backbone.arch is '

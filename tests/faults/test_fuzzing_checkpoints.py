@@ -96,7 +96,7 @@ def differs(found: Any, expected: Any) -> bool:
 @pytest.mark.parametrize('form', FORMS)
 @fuzz(few=20, many=5000)
 @given(draw=st.data())
-def test_bytes_of_checkpoints(form: str, folder: Path, backbone: XCiT, draw: st.DataObject) -> None:
+def test_fuzzed_bytes(form: str, folder: Path, backbone: XCiT, draw: st.DataObject) -> None:
     """A file is refused by its name. One with checksums that is taken is what was saved."""
     path = folder / f'{form}.pth'
     path.write_bytes(draw.draw(changed_bytes(FORMS[form])))
@@ -130,7 +130,7 @@ class Shown:
 
 @fuzz(few=8, many=4000)
 @given(content=changed_values(CHECKPOINT, odd=ODD).map(Shown))
-def test_contents_of_checkpoints(content: Shown, folder: Path, backbone: XCiT) -> None:
+def test_fuzzed_contents(content: Shown, folder: Path, backbone: XCiT) -> None:
     """A whole file of other content is refused by its name, or loads the tensors that it holds."""
     path = folder / 'content.pth'
     with warnings.catch_warnings():
@@ -159,7 +159,7 @@ TENSORS = FORMS['safetensors'][8 + HEAD:]
 
 @fuzz(few=30, many=10000)
 @given(draw=st.data())
-def test_headers_of_safetensors(folder: Path, draw: st.DataObject) -> None:
+def test_fuzzed_safetensors_headers(folder: Path, draw: st.DataObject) -> None:
     """A file whose header says something else is refused, or holds tensors of that header."""
     header = draw.draw(changed_json(json.loads(HEADER)))
     path = folder / 'header.safetensors'
@@ -194,7 +194,7 @@ def shards(folder: Path) -> Path:
 
 @fuzz(few=25, many=4000)
 @given(draw=st.data())
-def test_folders_of_shards(shards: Path, draw: st.DataObject) -> None:
+def test_shard_folders(shards: Path, draw: st.DataObject) -> None:
     """A folder is refused by its path, or holds all tensors in their shapes."""
     path = draw.draw(st.sampled_from(sorted(shards.iterdir())))
     source = path.read_bytes()
