@@ -44,11 +44,7 @@ class ClassAttentionMap(NamedTuple):
 
 
 class ClassAttentionStage(nn.Module):
-    """Class token and class-attention blocks of a backbone's classifier, under timm's names.
-
-    Raises:
-        ValueError: If the backbone has no class attention.
-    """
+    """Class token and class-attention blocks of a backbone's classifier, under timm's names."""
 
     def __init__(self, backbone: ColumnarBackbone) -> None:
         super().__init__()

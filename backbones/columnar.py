@@ -101,7 +101,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
             raise UserError(f'frozen_stages must be in -1 ... {num_blocks}, got {frozen_stages}')
         self.frozen_stages = frozen_stages
 
-        backbone = self._build(num_blocks, drop_path_rate=drop_path_rate)
+        backbone = self._build(num_blocks, drop_path_rate=drop_path_rate, num_classes=None)
         for name in (*self.stem_names, 'blocks', *self.tail_names):
             setattr(self, name, getattr(backbone, name))
         if not any(is_batch_norm(module) for module in self.modules()):
@@ -119,16 +119,11 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
 
     @abstractmethod
     def timm_module(self, img_size: int | tuple[int, int], num_classes: int = 0) -> nn.Module:
-        """Build timm's module of this architecture: blocks and classifier.
-
-        Args:
-            img_size: Size of images, for modules that depend on it.
-            num_classes: Number of classes; 0 builds no classifier.
-        """
+        """Build timm's module of this architecture: blocks and classifier."""
 
     def build_classifier(self) -> nn.Module:
         """Build timm's module with the class-attention stage, one block and no head."""
-        return self._build(1, num_classes=0)
+        return self._build(1, drop_path_rate=0., num_classes=0)
 
     @staticmethod
     def attend_to_class(blocks: nn.ModuleList, cls_token: Tensor, x: Tensor) -> Tensor:
@@ -164,10 +159,6 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
 
         Returns:
             ``len(out_indices)`` maps ``(B, C, ceil(H / p), ceil(W / p))``, shallow to deep.
-
-        Raises:
-            ValueError: If the images are smaller than a patch, or have no batch dimension.
-            FusedError: Under autocast to float16, if the backbone is fused for another type.
         """
         if img.ndim != 4:
             raise UserError(f'images must be (B, 3, H, W), got the shape {tuple(img.shape)}')
@@ -180,21 +171,19 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         x = x.contiguous()  # channels last, whatever the stem returns
         maps = {}
         for index, block in enumerate(self.blocks):
-            recomputed = self.with_cp and index % self.with_cp == 0 and is_grad_enabled()
-            run = self._checkpointed if recomputed else self._run_block
-            x = run(block, x, place)
+            if self.with_cp and index % self.with_cp == 0 and is_grad_enabled():
+                x = checkpoint(
+                    self._run_block,
+                    block,
+                    x,
+                    place,
+                    use_reentrant=False,
+                    context_fn=lambda block=block: (nullcontext(), RunningStatsKept(block)))
+            else:
+                x = self._run_block(block, x, place)
             if index in self.out_indices:
                 maps[index] = self._to_map(x, place)
         return tuple(maps[index] for index in self.out_indices)
-
-    def _checkpointed(self, block: nn.Module, x: Tensor, place: tuple) -> Tensor:
-        return checkpoint(
-            self._run_block,
-            block,
-            x,
-            place,
-            use_reentrant=False,
-            context_fn=lambda: (nullcontext(), RunningStatsKept(block)))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the blocks separately; arguments as for :func:`torch.compile`.
@@ -212,9 +201,6 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
 
     def train(self, mode: bool = True) -> ColumnarBackbone:
         """Set the mode as :meth:`torch.nn.Module.train`, but keep frozen parts in evaluation mode.
-
-        Raises:
-            FusedError: If a fused backbone is set to training.
         """
         if mode and self.fused:
             raise FusedError(f'a fused {type(self).__name__} cannot be trained: build it again')

@@ -35,9 +35,6 @@ def register_backbone(*layouts: CheckpointFormat) -> Callable[[Backbone], Backbo
 
 def infer_backbone(state: State) -> tuple[Any, dict[str, int]]:
     """Return the backbone of a state dict under Colonnade's names, and what its table shows of it.
-
-    Raises:
-        WeightsError: If it is not that of any backbone.
     """
     for backbone in BACKBONES.values():
         try:

@@ -42,9 +42,6 @@ class Variants:
         Args:
             arch: Name in the table, or columns.
             **changes: Columns that replace those of ``arch``, unless they are None.
-
-        Raises:
-            ValueError: If the architecture does not exist or cannot be built.
         """
         settings = self.complete(arch) | {k: v for k, v in changes.items() if v is not None}
         check_sizes(settings)
@@ -52,11 +49,7 @@ class Variants:
         return settings
 
     def complete(self, arch: str | Settings) -> dict[str, Any]:
-        """Return all columns of an architecture, without a check of their values.
-
-        Raises:
-            ValueError: If the architecture does not exist, or has other columns than the table.
-        """
+        """Return all columns of an architecture, without a check of their values."""
         if isinstance(arch, str):
             if arch not in self.rows:
                 raise UserError(f'{self.backbone} has no arch {arch!r}: choose one of '
@@ -111,11 +104,7 @@ def count_blocks(state: State) -> int:
 def resolve_out_indices(out_indices: Sequence[int] | None,
                         depth: int,
                         name: str = 'out_indices') -> tuple[int, ...]:
-    """Return non-negative block indices; ``name`` is used in messages.
-
-    Raises:
-        ValueError: If there is none, one is out of range, or they decrease.
-    """
+    """Return non-negative block indices; ``name`` is used in messages."""
     if out_indices is None:
         defaults = (depth // 3 - 1, depth // 2 - 1, 2 * depth // 3 - 1, depth - 1)
         return tuple(max(index, 0) for index in defaults)

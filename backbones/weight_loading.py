@@ -27,29 +27,17 @@ class LoadableBackbone(BaseModule):
     classifier_names: tuple[str, ...] = ('cls_token', 'cls_attn_blocks', 'norm', 'head')
 
     @abstractmethod
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> nn.Module:
+    def _build(self, num_blocks: int, drop_path_rate: float, num_classes: int | None) -> nn.Module:
         """Build timm's module; without its classification stage if ``num_classes`` is None."""
 
     @classmethod
     @abstractmethod
     def infer_arch(cls, state: State) -> dict[str, int]:
-        """Infer the ``shown_columns`` of the table from a state dict under Colonnade's names.
-
-        Raises:
-            KeyError: If tensors that show them are missing.
-        """
+        """Infer the ``shown_columns`` of the table from a state dict under Colonnade's names."""
 
     @classmethod
     def arguments_for(cls, state: State) -> dict[str, Any]:
-        """Infer arguments that build the backbone of a state dict under Colonnade's names.
-
-        Raises:
-            LookupError, ValueError: If the state dict does not show them.
-        """
+        """Infer arguments that build the backbone of a state dict under Colonnade's names."""
         return dict(arch=cls.infer_arch(state))
 
     @classmethod
@@ -86,14 +74,11 @@ class LoadableBackbone(BaseModule):
         """Return the shapes of classifier tensors that the backbone does not need, in groups.
 
         A file has all tensors of a group, or none.
-
-        Args:
-            state: Tensors of a file under timm's names, which show the number of classes.
         """
         head = state.get('head.weight')
+        num_classes = len(head) if head is not None and head.ndim else 0
         with on_meta_device():
-            classifier = self._build(
-                self.depth, num_classes=len(head) if head is not None and head.ndim else 0)
+            classifier = self._build(self.depth, drop_path_rate=0., num_classes=num_classes)
         groups: dict[str, Shapes] = {}
         for key, value in classifier.state_dict().items():
             top, *rest = key.split('.')

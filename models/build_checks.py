@@ -28,12 +28,7 @@ from .trial_step import find_trial_error
 
 
 def check_model(cfg: Config, *, step: bool) -> list[Finding]:
-    """Return findings about a model, its weights and the settings of its parameters.
-
-    Args:
-        cfg: Config of a detector or segmenter without other findings.
-        step: Also run a step of training.
-    """
+    """Return findings about a model, its weights and the settings of its parameters."""
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')), \
             warnings.catch_warnings():
         warnings.filterwarnings('ignore', message='.*avg_non_ignore', category=UserWarning)

@@ -18,9 +18,6 @@ def build_on_meta(model: dict[str, Any]) -> nn.Module:
     """Build the model of a config on the meta device.
 
     Swin, Segmenter and others read values while they are built; these are moved there afterwards.
-
-    Raises:
-        TypeError, KeyError, ValueError: If the registry cannot build the model.
     """
     try:
         with on_meta_device():
@@ -44,11 +41,7 @@ def replace_sync_norms(value: Any) -> Any:
 
 
 def build_random_model(settings: dict[str, Any]) -> nn.Module:
-    """Build the ``model`` of a config with random weights; nothing is downloaded.
-
-    Raises:
-        TypeError, KeyError, ValueError: If the registry cannot build the model.
-    """
+    """Build the ``model`` of a config with random weights; nothing is downloaded."""
     settings = ConfigDict(drop_pretrained(copy.deepcopy(settings), 'model', []))
     with errors_alone(MMLogger.get_current_instance()):  # no log of each tensor's initialization
         model: nn.Module = MODELS.build(settings)

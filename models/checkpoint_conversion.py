@@ -33,9 +33,6 @@ def build_backbone(state: State, source: str) -> ColumnarBackbone:
 
 def plan_conversion(checkpoint: dict[str, Any], source: str) -> Plan:
     """Plan which tensors are kept under which names: the backbone strictly, all others unchanged.
-
-    Raises:
-        WeightsError: If the format is unknown, or the backbone incomplete.
     """
     original = get_state_dict(checkpoint, source)
     _, state = convert_keys(original, source)

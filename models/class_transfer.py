@@ -41,9 +41,6 @@ def find_class_rows(cfg: Config, num_classes: int) -> dict[str, Rows]:
     """Find the tensors whose shapes depend on the number of classes.
 
     The model is built on the meta device for one class more.
-
-    Raises:
-        ValueError: If it cannot be built.
     """
     grown = copy.deepcopy(cfg.model)
     for _, head in class_heads(grown):
@@ -68,12 +65,6 @@ class ClassTransfer:
 
     Layers whose size depends on the classes are reset, except rows of classes with the same name in
     both models, and those of the background.
-
-    Args:
-        cfg: Config of the new model.
-
-    Raises:
-        ValueError: If the config has no class names.
     """
 
     def __init__(self, cfg: Config) -> None:
@@ -92,13 +83,7 @@ class ClassTransfer:
 
     def __call__(self, own: Mapping[str, Tensor], checkpoint: Mapping[str, Any],
                  state: State) -> State:
-        """Return the tensors to load.
-
-        Args:
-            own: Tensors of the new model.
-            checkpoint: Content of the file, with the names of its classes.
-            state: Tensors of the file, under Colonnade's names.
-        """
+        """Return the tensors to load."""
         old_classes = get_classes(checkpoint)
         common = [name for name in self.classes if name in old_classes]
         untrained, adapted = [], dict(state)

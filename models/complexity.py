@@ -73,11 +73,7 @@ def build_from_file(config: Path) -> tuple[nn.Module, Config]:
 
 
 def iter_parts(model: nn.Module, height: int, width: int) -> Iterator[Part]:
-    """Count backbone, neck and heads of a detector or segmenter, for one image.
-
-    Raises:
-        ValueError: If the image is too small, or a part cannot be counted.
-    """
+    """Count backbone, neck and heads of a detector or segmenter, for one image."""
     if min(height, width) < 1:
         raise UserError(f'--size must be two positive integers, got {height} {width}')
     if not hasattr(model, 'backbone'):
@@ -222,10 +218,6 @@ def format_model(config: Path, size: tuple[int, int] | None) -> Iterator[str]:
     Args:
         config: Config of a detector or segmenter.
         size: Height and width of the input. Defaults to :func:`get_default_size`.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If it is not a config of a detector or segmenter, or cannot be counted.
     """
     model, cfg = build_from_file(config)
     height, width = size or get_default_size(cfg)

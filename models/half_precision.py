@@ -109,12 +109,7 @@ def get_instruction_sets() -> set[str]:
 
 
 def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
-    """Make a model compute in a type of 16 bits, for evaluation by calls of the model only.
-
-    Args:
-        model: Detector or segmenter on its device, with its weights; changed in place.
-        dtype: See :func:`get_half_type`.
-    """
+    """Make a model compute in a type of 16 bits, for evaluation by calls of the model only."""
     for line in cast_weights(model, dtype):
         print_log(line, logger='current', level=logging.DEBUG)
     keep_outputs_float32(model)

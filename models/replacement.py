@@ -22,12 +22,7 @@ def copy_as(kind: type[M], module: nn.Module, **attributes: object) -> M:
 
 
 def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> None:
-    """Replace modules below a model, wherever they occur.
-
-    Args:
-        model: Model that is changed in place.
-        replacements: Old modules -> new ones.
-    """
+    """Replace modules below a model, wherever they occur."""
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if path and module in replacements:
             model.set_submodule(path, replacements[module])
@@ -35,12 +30,7 @@ def replace_modules(model: nn.Module, replacements: Mapping[nn.Module, nn.Module
 
 def copy_with_subclasses(model: nn.Module, kinds: Mapping[type[nn.Module],
                                                           type[nn.Module]]) -> nn.Module:
-    """Copy a model with the same tensors, with modules of exact classes replaced by subclasses.
-
-    Args:
-        model: Model that is not changed.
-        kinds: Exact classes -> subclasses that have the same attributes.
-    """
+    """Copy a model with the same tensors, with modules of exact classes replaced by subclasses."""
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     model = copy.deepcopy(model, tensors)
     modules = [module for module in model.modules() if type(module) in kinds]

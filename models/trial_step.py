@@ -23,13 +23,7 @@ SIDES = (128, 512)
 
 
 def find_trial_error(cfg: Config, *, gradients: bool = False) -> BaseException | None:
-    """Return the error of a step of training, or None.
-
-    Args:
-        cfg: Config of a detector or segmenter. Weights are random.
-        gradients: Compute gradients. Without, maps on a CPU are channels last, which some heads
-            cannot view.
-    """
+    """Return the error of a step of training, or None."""
     last_error: BaseException | None = None
     for side in SIDES:
         try:
@@ -82,15 +76,7 @@ def build_box_batch(size: tuple[int, int],
                     objects: int = 3,
                     masks: bool,
                     semantic: bool = True) -> dict[str, Any]:
-    """Build random images with boxes, as mmdet's pipelines pack them.
-
-    Args:
-        size: Height and width.
-        images: Number of images.
-        objects: Number of boxes per image.
-        masks: Add masks of the boxes.
-        semantic: Add label maps.
-    """
+    """Build random images with boxes, as mmdet's pipelines pack them."""
     from mmdet.testing import demo_mm_inputs  # slow to import
     batch = demo_mm_inputs(
         images, (3, *size), [objects] * images,

@@ -73,9 +73,6 @@ class ColumnarPyramid(Pyramid):
         Returns:
             Levels from fine to coarse, each ``(B, C, h * stride // out_stride, w * stride //
             out_stride)``, but at least one pixel high and wide; or the output of ``fpn``.
-
-        Raises:
-            ValueError: If the number of maps differs from that of ``out_strides``.
         """
         if len(inputs) != len(self.out_strides):
             raise UserError(f'ColumnarPyramid needs {len(self.out_strides)} maps for strides '

@@ -39,9 +39,6 @@ class Pyramid(BaseModule):
         stride: Stride of the input maps in pixels: the backbone's patch size.
         out_strides: Strides of the levels, from fine to coarse.
         init_cfg: See :class:`mmengine.model.BaseModule`.
-
-    Raises:
-        ValueError: If the strides decrease.
     """
     fused: bool = False
 
@@ -180,9 +177,6 @@ def resampling_layers(stride: int, out_stride: Stride, widths: tuple[int, int, i
         out_stride: Stride of the output, within a factor 4 of ``stride``.
         widths: Widths of the input and after the first and second transposed convolution.
         norm_cfg: Norm between two transposed convolutions.
-
-    Raises:
-        ValueError: If ``out_stride`` cannot be reached.
     """
 
     def upsample(step: int) -> nn.Module:

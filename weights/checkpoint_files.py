@@ -37,9 +37,6 @@ def read_checksums(folder: Path) -> list[tuple[str, str]]:
     """Return names and SHA-256 of a folder's checkpoints, in the order of saving.
 
     A file has two while it is replaced.
-
-    Raises:
-        OSError: If the list cannot be read.
     """
     file = folder / SUMS
     lines = file.read_text(encoding='utf-8', errors='replace').split('\n') if file.is_file() else []
@@ -52,12 +49,7 @@ def has_checksum(path: Path) -> bool:
 
 
 def verify_checksum(path: Path) -> None:
-    """Compare a file with its checksum.
-
-    Raises:
-        DamagedError: If it differs.
-        OSError: If it cannot be read.
-    """
+    """Raise a DamagedError if the checksum of a file is wrong."""
     digests = {digest for name, digest in read_checksums(path.parent) if name == path.name}
     if digests:
         status = path.stat()
@@ -114,11 +106,7 @@ class CheckpointFiles(LocalBackend):
     """
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
-        """Write a file, replacing an earlier one when the new one is complete.
-
-        Raises:
-            CheckpointError: If it cannot be written. Nothing of it remains then.
-        """
+        """Write a file, replacing an earlier one when the new one is complete."""
         path = Path(filepath)
         try:
             with replacing(path, synced=True) as scratch:
@@ -148,21 +136,13 @@ def explain_failure(path: Path, size: int, error: OSError) -> str:
 
 
 def add_checksums(folder: Path, sums: dict[str, str]) -> None:
-    """Append the SHA-256 of files to the list next to them.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Append the SHA-256 of files to the list next to them."""
     lines = [(name, digest) for name, digest in read_checksums(folder) if (folder / name).exists()]
     _write_checksums(folder, [*lines, *sums.items()])
 
 
 def remove_old_checksums(folder: Path) -> None:
-    """Keep the last SHA-256 of each existing file.
-
-    Raises:
-        OSError: If the list cannot be written.
-    """
+    """Keep the last SHA-256 of each existing file."""
     before = read_checksums(folder)
     last = {name: index for index, (name, _) in enumerate(before) if (folder / name).exists()}
     after = [before[index] for index in sorted(last.values())]

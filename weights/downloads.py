@@ -38,10 +38,6 @@ def fetch(source: str | Path, *, trust: bool = False) -> dict[str, Any]:
     """Read the checkpoint of a path, an ``http(s)://`` URL or ``timm://NAME``.
 
     A folder of shards is read as the full checkpoint.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        WeightsError: If it cannot be fetched or read.
     """
     source = str(source)
     scheme, separator, name = source.partition('://')
@@ -78,17 +74,7 @@ def download(url: str) -> Path:
 
 
 def fetch_file(url: str, path: Path) -> None:
-    """Download a file to an existing folder; it is complete or absent.
-
-    Args:
-        url: URL of ``http`` or ``https``, which may not redirect to others.
-        path: Path of the file.
-
-    Raises:
-        HTTPException: If the connection breaks.
-        OSError: If it cannot be fetched or written, is larger than :data:`MAX_BYTES` or smaller
-            than announced, or its hash is not the one in its name.
-    """
+    """Download a file to an existing folder; it is complete or absent."""
     scratch = path.with_name(f'.unfinished-{uuid4().hex}')
     request = Request(url, headers={'User-Agent': 'colonnade'})
     try:

@@ -65,11 +65,7 @@ def detect_format(state: State) -> CheckpointFormat | None:
 
 
 def convert_keys(state: State, source: str) -> tuple[CheckpointFormat, State]:
-    """Return the format of a state dict, and its tensors under Colonnade's names.
-
-    Raises:
-        WeightsError: If the format is unknown, or tensors that its conversion needs are missing.
-    """
+    """Return the format of a state dict, and its tensors under Colonnade's names."""
     if (known := detect_format(state)) is None:
         names = '; '.join(dict.fromkeys(known.name for known in (*FORMATS, FULL_MODEL)))
         raise WeightsError(f'{source} has none of the known formats ({names}); its keys are like '

@@ -153,15 +153,7 @@ def plan_loading(module: nn.Module,
 
 def explain_mismatch(problems: Problems, loadable: Loadable | None, prefix: str, own: State, *,
                      adapted: bool) -> str:
-    """Explain in a sentence why weights do not fit.
-
-    Args:
-        problems: Result of :func:`find_mismatches`.
-        loadable: Backbone of the model.
-        prefix: Prefix of its keys.
-        own: Tensors of the backbone in the file.
-        adapted: True if the file's tensors were adapted to other classes.
-    """
+    """Explain in a sentence why weights do not fit."""
     keys = [key for keys in problems.values() for key in keys]
     if loadable is not None and any(key.startswith(prefix) for key in keys):
         file, model = loadable.describe(own), loadable.describe()
@@ -192,9 +184,6 @@ def require_complete(module: nn.Module, state_dict: State, prefix: str, *_: Any)
 
     OpenMMLab's runners and inference functions load with ``strict=False``, so that a model would
     silently keep random weights.
-
-    Raises:
-        WeightsError: If a tensor of the module is missing or of another shape.
     """
     required = {prefix + key: value.shape for key, value in module.state_dict().items()}
     present = {key: value for key, value in state_dict.items() if key in required}

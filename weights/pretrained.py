@@ -18,11 +18,7 @@ IMAGENET: Normalization = ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])
 
 
 def get_pretrained(init_cfg: dict | list[dict] | None) -> dict[str, Any] | None:
-    """Return the part of an ``init_cfg`` with ``type='Pretrained'``, or None.
-
-    Raises:
-        ValueError: If it is only a name, or has a checkpoint and no type.
-    """
+    """Return the part of an ``init_cfg`` with ``type='Pretrained'``, or None."""
     if isinstance(init_cfg, str):
         raise UserError(f"init_cfg must be dict(type='Pretrained', checkpoint={init_cfg!r})")
     init_cfgs = init_cfg if isinstance(init_cfg, list) else [init_cfg or {}]
@@ -57,12 +53,7 @@ def get_normalization(name: str) -> Normalization | None:
 
 
 def load_pretrained(module: BaseModule) -> bool:
-    """Load the weights of a module's ``init_cfg``; return False if it has none.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        WeightsError: If the weights cannot be fetched or read, or do not fit.
-    """
+    """Load the weights of a module's ``init_cfg``; return False if it has none."""
     name, pretrained = type(module).__name__, get_pretrained(module.init_cfg)
     if pretrained is None:
         print_log(

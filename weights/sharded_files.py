@@ -46,15 +46,7 @@ def map_values(value: Any, change: Callable[[str, Any], Any], path: str = '') ->
 
 
 def write_shards(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """Write the shards of this process; all processes must call it.
-
-    Args:
-        folder: Folder that all processes see.
-        tensors: DTensors by their paths in the checkpoint.
-
-    Raises:
-        OSError: If a file cannot be written, in all processes.
-    """
+    """Write the shards of this process; all processes must call it."""
     from torch.distributed import checkpoint as dcp  # slow to import, and rarely used
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
@@ -74,12 +66,7 @@ def list_shards(folder: Path, rank: int) -> list[Path]:
 
 
 def check_folder(folder: Path) -> None:
-    """Compare all files of a folder of shards with their checksums.
-
-    Raises:
-        DamagedError: If one differs or is missing.
-        WeightsError: As in :func:`~.files.read_checkpoint`.
-    """
+    """Raise a DamagedError if a file of a folder of shards is missing or damaged."""
     for name, _ in read_checksums(folder):
         if not (folder / name).is_file():
             raise DamagedError(f'{folder} is a damaged checkpoint in shards: {name} is missing')
@@ -99,11 +86,6 @@ def read_folder(folder: str | Path,
         get_target: Function from a path in the checkpoint to a tensor that the result is like; for
             a DTensor only the local shard is read. Without one, or for another shape, the tensor is
             read in full, to the CPU.
-
-    Raises:
-        FileNotFoundError: If it is not such a folder.
-        DamagedError: If it is damaged.
-        WeightsError: As in :func:`~.files.read_checkpoint`.
     """
     from torch.distributed import checkpoint as dcp
 

@@ -144,11 +144,7 @@ class CaiT(LearnedPositions):
         for block in self.blocks:
             block.attn.block_size, block.attn.budget = attn_block_size, attn_budget
 
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> Cait:
+    def _build(self, num_blocks: int, drop_path_rate: float, num_classes: int | None) -> Cait:
         return Cait(
             img_size=self.settings['img_size'],
             depth=num_blocks,

@@ -112,11 +112,7 @@ class Fusible(nn.Module):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Fusible:
-        """Move or cast as torch does, unless float16 would lose the LayerScale in fused weights.
-
-        Raises:
-            FusedError: If a backbone that is fused for another type is cast to float16.
-        """
+        """Move or cast as torch does, unless float16 would lose the LayerScale in fused weights."""
         if self.fused and self.fused_dtype != torch.float16:
             if fn(torch.empty(0)).dtype == torch.float16:
                 raise FusedError(

@@ -32,11 +32,7 @@ def check_matmul_backend() -> None:
 
 @torch.compiler.assume_constant_result
 def onednn_is_faster() -> bool:
-    """Return True if oneDNN's convolutions are clearly faster than the BLAS.
-
-    Raises:
-        ValueError: If ``COLONNADE_MATMUL`` is neither ``blas`` nor ``onednn``.
-    """
+    """Return True if oneDNN's convolutions are clearly faster than the BLAS."""
     return _should_use_onednn(os.environ.get(VARIABLE))
 
 

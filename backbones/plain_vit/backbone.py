@@ -133,11 +133,7 @@ class PlainViT(ColumnarBackbone):
         except (AssertionError, KeyError, TypeError) as error:
             raise UserError(f'timm cannot build {self.settings}: {error!r}') from error
 
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> nn.Module:
+    def _build(self, num_blocks: int, drop_path_rate: float, num_classes: int | None) -> nn.Module:
         backbone = self._create_timm(num_classes or 0)
         for name in self.stem_names:
             if not hasattr(backbone, name):

@@ -76,11 +76,7 @@ def remap_eva(state: State) -> State:
 
 
 def remap_dinov3(state: State) -> State:
-    """Convert names of DINOv3 to those of timm's ``Eva``.
-
-    Raises:
-        WeightsError: If keys have biases without a mask, which timm's models do not have.
-    """
+    """Convert names of DINOv3 to those of timm's ``Eva``."""
     for key, bias in state.items():
         if key.endswith('.attn.qkv.bias') and f'{key}_mask' not in state and bias.ndim == 1:
             if not bias.is_meta and bias.chunk(3)[1].any():
@@ -140,13 +136,6 @@ def find_model(state: State, sizes: Settings) -> str:
     """Return the name of the model whose tensors a state dict under timm's names has.
 
     If many models have the same tensors, it is any of them, with the file's patch size if possible.
-
-    Args:
-        state: Tensors, with a head or without.
-        sizes: Width, depth and patch size that they show.
-
-    Raises:
-        ValueError: If no model has such tensors.
     """
     names = (*SHOWN, *sorted(known_models() - set(SHOWN)))
     without_biases = {
@@ -227,14 +216,7 @@ def resize_patches(state: State, own: Tensor, model: str) -> State:
 
 
 def resize_positions(state: State, own: Tensor, patches: PatchEmbed, model: str) -> State:
-    """Resize the positions of a file of another square grid, and log a warning.
-
-    Args:
-        state: Tensors of the file.
-        own: Positions of the backbone ``(1, P + N, C)``, with those of prefix tokens.
-        patches: Patch embedding of the backbone.
-        model: timm's name of the model.
-    """
+    """Resize the positions of a file of another square grid, and log a warning."""
     positions, grid = state.get('pos_embed'), patches.grid_size
     if positions is None or positions.ndim != 3 or positions.shape == own.shape:
         return {}

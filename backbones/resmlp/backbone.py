@@ -156,11 +156,7 @@ class ResMLP(ColumnarBackbone):
             block.native = self.stem.grid_size
             block.token_mixing, block.shifted = token_mixing, index % 2 == 1
 
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> MlpMixer:
+    def _build(self, num_blocks: int, drop_path_rate: float, num_classes: int | None) -> MlpMixer:
         backbone = MlpMixer(
             img_size=self.settings['img_size'],
             num_blocks=num_blocks,

@@ -21,13 +21,7 @@ def mix(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def get_mixing_matrix(layer: nn.Module, num_tokens: int, like: Tensor) -> Tensor:
-    """Return ``W`` of a layer; that of a replaced layer is its response to unit vectors.
-
-    Args:
-        layer: Linear layer, or its replacement.
-        num_tokens: ``M``.
-        like: Tensor of the type and device of the layer's input.
-    """
+    """Return ``W`` of a layer; that of a replaced layer is its response to unit vectors."""
     if type(layer) is nn.Linear:
         return layer.weight
     units = torch.eye(num_tokens, dtype=like.dtype, device=like.device)

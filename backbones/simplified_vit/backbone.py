@@ -111,11 +111,8 @@ class SimplifiedViT(LearnedPositions):
             for module, pair in zip(self.blocks, gains, strict=False):
                 module.attn.init_gains(*pair)
 
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> VisionTransformer:
+    def _build(self, num_blocks: int, drop_path_rate: float,
+               num_classes: int | None) -> VisionTransformer:
         return self._vision_transformer(
             self.settings['img_size'], num_blocks, num_classes or 0, drop_path=drop_path_rate)
 

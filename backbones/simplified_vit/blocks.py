@@ -26,16 +26,7 @@ Gains = tuple[float, float]  # alpha and beta: gains of the identity and of atte
 
 
 def initial_gains(init: str | Sequence[float], depth: int) -> list[Gains]:
-    """Return ``(alpha, beta)`` of each block before training.
-
-    Args:
-        init: ``'dynamic'`` is ``(1 / i, 1 - 1 / i)`` in block i = 1, 2, …; ``'inverse_dynamic'``
-            is ``(1 - 1 / i, 1 / i)``; a pair is the same in all blocks.
-        depth: Number of blocks.
-
-    Raises:
-        ValueError: If ``init`` is anything else.
-    """
+    """Return ``(alpha, beta)`` of each block before training."""
     dynamic = [(1 / i, 1 - 1 / i) for i in range(1, depth + 1)]
     if init == 'dynamic':
         return dynamic

@@ -151,11 +151,7 @@ class XCiT(ColumnarBackbone):
     def __init__(self, arch: str | Mapping[str, Any] = 'small_12_p16', **kwargs: Any) -> None:
         super().__init__(arch, **kwargs)
 
-    def _build(self,
-               num_blocks: int,
-               *,
-               drop_path_rate: float = 0.,
-               num_classes: int | None = None) -> Xcit:
+    def _build(self, num_blocks: int, drop_path_rate: float, num_classes: int | None) -> Xcit:
         backbone = Xcit(
             depth=0,
             num_classes=num_classes or 0,

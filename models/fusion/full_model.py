@@ -31,11 +31,7 @@ CASTABLE = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, wrappers.Linear, wrappers.
 
 
 def find_columnar_modules(model: nn.Module) -> list[ColumnarBackbone | Pyramid]:
-    """Return the columnar backbones and pyramids of a model.
-
-    Raises:
-        ValueError: If there are none.
-    """
+    """Return the columnar backbones and pyramids of a model."""
     modules = [m for m in model.modules() if isinstance(m, (ColumnarBackbone, Pyramid))]
     if not modules:
         raise UserError('the model has neither a backbone nor a pyramid of Colonnade')
@@ -139,10 +135,6 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> list[str]:
 
     Columnar backbones, whose kernels read the weights, stay in float32. So do layers that are
     replaced or hooked, or share a parameter.
-
-    Args:
-        model: Model that only runs under autocast in ``dtype``; changed in place.
-        dtype: Type of 16 bits.
     """
 
     def get_parameters(module: nn.Module) -> list[nn.Parameter]:
