@@ -142,7 +142,7 @@ class ColumnarBackbone(Fusible, LoadableBackbone):
         """Copy tokens ``(B, N, C)`` after a block to a feature map ``(B, C, h, w)``."""
         return as_map(x, place[0])
 
-    def _grid_of(self, img: Tensor) -> tuple[int, int]:
+    def _get_grid(self, img: Tensor) -> tuple[int, int]:
         """Return rows and columns of patches of images that are padded to whole ones.
 
         The formula is timm's: in exports, equal sizes must be equal expressions.

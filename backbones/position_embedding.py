@@ -49,7 +49,7 @@ class LearnedPositions(ColumnarBackbone):
         return dict(pos_embed=resample_positions(positions, (side, side), self._native_grid))
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        grid, positions = self._grid_of(img), self.pos_embed
+        grid, positions = self._get_grid(img), self.pos_embed
         if torch.compiler.is_exporting() or grid != self._native_grid:
             positions = resample_positions(positions, self._native_grid, grid)
         return self.patch_embed(img) + positions, grid  # (B, N, C)

@@ -47,8 +47,8 @@ def _iter_findings(cfg: Config, *, step: bool) -> Iterator[Finding]:
     yield from _find_unmatched_keys(cfg, model)
     if backbone_of(cfg.model) is None:
         kind = name_of((cfg.model.get('backbone') or cfg.model).get('type'))
-        yield Finding('not-checked', f'{kind} is third-party: its width was not compared with those '
-                      'of neck and heads, and no step was run', ('model', ))  # yapf: disable
+        yield Finding('not-checked', f'{kind} is third-party: its width was not compared with '
+                      'those of neck and heads, and no step was run', ('model', ))  # yapf: disable
         return
     yield from _check_local_weights(cfg, model)
     if step:

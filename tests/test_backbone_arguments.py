@@ -1,4 +1,4 @@
-"""A backbone's arguments: taps, stages, rates, names in the registry, layers of parameters."""
+"""Arguments of backbones, registry, layer depths and parameters."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from mmengine.registry import MODELS, Registry
 from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.kernels.devices import on_meta_device
 
-TAPS = {  # out_indices of four blocks -> the blocks that are tapped
+RESOLVED = {  # out_indices of four blocks -> resolved ones
     None: (0, 1, 1, 3),
     (0, 3): (0, 3),
     (-1, ): (3, ),
@@ -24,7 +24,7 @@ TAPS = {  # out_indices of four blocks -> the blocks that are tapped
 def test_out_indices(cls: type) -> None:
     every, image = tiny(cls, out_indices=(0, 1, 2, 3)).eval(), torch.randn(1, 3, 32, 32)
     weights, all_maps = every.state_dict(), every(image)
-    for out_indices, resolved in TAPS.items():
+    for out_indices, resolved in RESOLVED.items():
         backbone = tiny(cls, out_indices=out_indices).eval()
         backbone.load_state_dict({name: weights[name] for name in backbone.state_dict()})
         maps = backbone(image)
@@ -33,18 +33,18 @@ def test_out_indices(cls: type) -> None:
         assert all(torch.equal(m, all_maps[i]) for i, m in zip(resolved, maps, strict=True))
 
 
-@pytest.mark.parametrize('cls, arch, taps', [
+@pytest.mark.parametrize('cls, arch, out_indices', [
     (XCiT, 'nano_12_p16', (3, 5, 7, 11)),
     (XCiT, 'tiny_24_p8', (7, 11, 15, 23)),
     (ResMLP, 's36', (11, 17, 23, 35)),
     (CaiT, 'm48', (15, 23, 31, 47)),
 ])
-def test_default_out_indices(cls: type, arch: str, taps: tuple) -> None:
+def test_default_out_indices(cls: type, arch: str, out_indices: tuple) -> None:
     with on_meta_device():
-        assert cls(arch).out_indices == taps
+        assert cls(arch).out_indices == out_indices
 
 
-WRONG = [  # arguments, and what is said of them
+WRONG = [  # arguments, message
     (dict(arch='small_12_p14'), r"has no arch 'small_12_p14': choose one of"),
     (dict(depth=0), 'depth must be at least 1, got 0'),
     (dict(arch=dict(embed_dim=32, width=1)), r"missing \['depth'.* unknown \['width'\]"),

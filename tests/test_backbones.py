@@ -1,4 +1,4 @@
-"""The contract that every backbone honours, over backbones, sizes and modes."""
+"""Contract of all backbones: sizes, modes, gradients, freezing and weights."""
 from __future__ import annotations
 
 from functools import partial
@@ -47,7 +47,6 @@ def test_images_of_batch_are_independent(make: partial) -> None:
 @every_backbone
 @torch.no_grad()
 def test_every_token_reaches_last_block(make: partial) -> None:
-    """Nothing of an image is lost on the way, at no size: a change anywhere is seen."""
     backbone, image = tiny(make).eval(), torch.randn(1, 3, 75, 101)
     before = backbone(image)[-1]
     for y, x in ((0, 0), (74, 100), (40, 50), (74, 0)):
@@ -68,7 +67,6 @@ def test_every_token_reaches_last_block(make: partial) -> None:
     pytest.param(CaiT, 'xs36', (384, 384), marks=pytest.mark.slow),
 ])
 def test_feature_maps_equal_timm_intermediates(cls: type, arch: str, size: tuple[int, int]) -> None:
-    """The widest is cut to eight blocks."""
     torch.manual_seed(0)
     widest = arch == 'b24'
     ours = cls({**cls.variants.rows[arch], 'depth': 8} if widest else arch).eval()
@@ -105,7 +103,6 @@ def test_rejects_unbatched_and_small_images(make: partial) -> None:
              (75, 101), pytest.param((512, 800), marks=pytest.mark.slow)])
 @every_backbone
 def test_empty_batch(make: partial, size: tuple[int, int]) -> None:
-    """And gradients of zero; statistics stay as they are."""
     backbone, empty = tiny(make).eval(), torch.empty(0, 3, *size)
     shapes = [(0, *m.shape[1:]) for m in backbone(torch.randn(1, 3, *size))]
     with torch.no_grad():
@@ -124,12 +121,12 @@ def test_empty_batch(make: partial, size: tuple[int, int]) -> None:
 def test_all_parameters_get_gradients(make: partial, with_cp: bool) -> None:
     backbone = tiny(make, with_cp=with_cp).train()
     with torch.no_grad():
-        for parameter in backbone.parameters():  # none starts where it cuts others off
+        for parameter in backbone.parameters():  # no parameter blocks the gradient of others
             parameter.add_(torch.rand_like(parameter) * 0.01)
     sum(m.square().mean() for m in backbone(torch.randn(2, 3, 40, 56))).backward()
     assert [name for name, p in backbone.named_parameters() if p.grad is None] == []
     without = [name for name, p in backbone.named_parameters() if not p.grad.any()]
-    # a bias in front of a softmax over, or a normalisation along, what it shifts has none
+    # A bias before a softmax or normalization along the shifted dimension has no gradient.
     expected = ('conv1.bias', 'proj_l.bias')
     assert [name for name in without if not name.endswith(expected)] == []
 
@@ -150,7 +147,7 @@ def test_activation_checkpointing_is_exact(make: partial, with_cp: bool | int) -
     (maps, grads, state), (cp_maps, cp_grads, cp_state) = results
     assert all(torch.equal(a, b) for a, b in zip(maps, cp_maps, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(grads, cp_grads, strict=True))
-    # batch statistics are counted once, although the blocks ran twice
+    # Batch statistics are updated once, although blocks run twice.
     assert all(torch.equal(state[name], cp_state[name]) for name in state)
 
 
@@ -161,7 +158,7 @@ def test_with_cp_recomputes_every_nth_block() -> None:
         for index, block in enumerate(backbone.blocks):
             block.register_forward_pre_hook(lambda *_, i=index, count=count: count.append(i))
         sum(m.sum() for m in backbone(torch.rand(1, 3, 40, 56))).backward()
-        runs.append(sorted(count[4:]))  # of four blocks
+        runs.append(sorted(count[4:]))  # after the four calls of the forward pass
     assert runs == [[], [0, 1, 2, 3], [0, 2], [0, 3]]
     with pytest.raises(ValueError, match='with_cp must be False, True for all blocks'):
         tiny(XCiT, with_cp='attention')
@@ -210,7 +207,6 @@ def test_frozen_stages_survive_train(make: partial, frozen_stages: int) -> None:
 @pytest.mark.parametrize('training', [False, True])
 @every_class
 def test_feature_maps_and_gradients_equal_timm(cls: type, training: bool) -> None:
-    """On images of the native grid, which all of timm's modules take."""
     ours, theirs = pair(cls)
     for a, b in zip(*(results(model, training=training) for model in (ours, theirs)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
@@ -218,7 +214,6 @@ def test_feature_maps_and_gradients_equal_timm(cls: type, training: bool) -> Non
 
 @every_class
 def test_strict_loading(cls: type, tmp_path: Path) -> None:
-    """Ours and timm's, whole; not if a tensor is missing, of another shape, or too many."""
     ours = tiny(cls)
     theirs = {**ours.timm_module(64, 5).state_dict(), **ours.state_dict()}
     for state in (ours.state_dict(), theirs):

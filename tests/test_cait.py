@@ -1,4 +1,4 @@
-"""What CaiT alone has: talking heads by blocks, positions of any grid, weights of other grids."""
+"""CaiT: talking heads in blocks, and positions of other grids."""
 from __future__ import annotations
 
 import logging
@@ -72,7 +72,6 @@ def test_budget_sets_block_size(budget: float | None, block_size: int,
 
 
 def test_no_tensor_is_quadratic_in_tokens() -> None:
-    """Neither forward nor saved for backward."""
     _, ours, x = pair()
     ours.block_size = 5
     sizes = []
@@ -85,7 +84,6 @@ def test_no_tensor_is_quadratic_in_tokens() -> None:
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16, None])
 def test_talking_heads_in_half_precision(dtype: torch.dtype | None) -> None:
-    """Of their weights, or under autocast."""
     theirs, ours, x = pair()
     exact = theirs(x)
     with torch.no_grad(), torch.autocast('cpu', torch.bfloat16, enabled=dtype is None):
@@ -106,7 +104,6 @@ def test_training_after_inference_mode() -> None:
 
 
 def test_resized_positions_keep_ramp() -> None:
-    """A ramp stays a ramp, whichever way the grid changes."""
     ramp = torch.linspace(0, 1, 14)[:, None].expand(14, 14).reshape(1, 196, 1)
     for grid in ((28, 20), (7, 9)):
         got = resample_positions(ramp, (14, 14), grid).view(grid)
@@ -159,7 +156,6 @@ def test_published_files_load_without_resizing(arch: str, timms: str,
 @pytest.mark.parametrize('entrance', ['ours', 'whole model', 'load_state_dict'])
 def test_warns_of_resized_positions(entrance: str, tmp_path: Path,
                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, with both grids and with what keeps them."""
     monkeypatch.setitem(CaiT.variants.rows, 'tiny_96',
                         ARCHS[CaiT] | dict(img_size=96, patch_size=16, drop_path_rate=0.))
     said = []

@@ -1,4 +1,4 @@
-"""Checkpoint files: what is no weights is refused and named, and no code in them runs."""
+"""Checkpoint files: pickled code, damaged files, other files and downloads."""
 from __future__ import annotations
 
 import argparse
@@ -46,7 +46,6 @@ def test_rejected_file_can_be_trusted(tmp_path: Path) -> None:
 
 
 def test_getattr_is_restricted(tmp_path: Path) -> None:
-    """mmengine's checkpoints pickle getattr(HistoryBuffer, 'mean'); nothing else passes by that."""
 
     class Attribute:
 
@@ -59,7 +58,6 @@ def test_getattr_is_restricted(tmp_path: Path) -> None:
 
 
 def test_training_state_is_allowed(tmp_path: Path) -> None:
-    """Settings, configs, and arrays of any type are harmless."""
     dtypes = ('bool', 'int8', 'uint8', 'int16', 'uint16', 'int32', 'uint64', 'float16',
               'complex64', 'U3', 'S3', 'datetime64[s]')  # yapf: disable
     content = dict(
@@ -103,7 +101,6 @@ def test_identifies_other_files(content: bytes, message: str, tmp_path: Path) ->
 
 
 def test_detects_flipped_bit(tmp_path: Path) -> None:
-    """torch would load it; files without checksums cannot tell."""
     tensor = torch.arange(100.)
     for checksums in (True, False):
         torch.serialization.set_crc32_options(checksums)
@@ -118,16 +115,6 @@ def test_detects_flipped_bit(tmp_path: Path) -> None:
                 read_checkpoint(tmp_path / 'b.pth')
         else:
             assert not read_checkpoint(tmp_path / 'b.pth')['a'].equal(tensor)
-
-
-def test_damaged_safetensors_header(tmp_path: Path) -> None:
-    path = tmp_path / 'a.safetensors'
-    safetensors.torch.save_file(original_state(), path)
-    content = bytearray(path.read_bytes())
-    content[8] = ord('y')
-    path.write_bytes(content)
-    with pytest.raises(WeightsError, match='a.safetensors is damaged'):
-        read_checkpoint(path)
 
 
 @pytest.mark.parametrize('form', ['zip', 'legacy', 'safetensors'])

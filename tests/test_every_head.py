@@ -1,4 +1,4 @@
-"""Every tool takes every head: one body, parametrised over both."""
+"""Every tool with every head."""
 from __future__ import annotations
 
 import copy
@@ -141,7 +141,6 @@ def assert_same_features(model: nn.Module, change: Callable[[nn.Module], object]
 
 
 def fuse(head: SimpleNamespace) -> None:
-    """What heads give is as it was, though what they get may be another; but not of regions."""
     if hasattr(head.model, 'roi_head'):
         assert_same_features(head.model, fuse_model)
         return
@@ -210,7 +209,7 @@ def half_precision(head: SimpleNamespace) -> None:
     assert len(instances) == len(expected.pred_instances)
     torch.testing.assert_close(
         instances.scores, expected.pred_instances.scores, rtol=0.1, atol=0.02)
-    if len(instances) and head.name != 'mask2former':  # whose boxes are edges of pixels
+    if len(instances) and head.name != 'mask2former':  # its boxes are edges of pixels
         assert not instances.bboxes.equal(instances.bboxes.bfloat16().float())
 
 
@@ -241,7 +240,6 @@ def test_tool_supports_head(tool: Callable[[SimpleNamespace], None], head: Simpl
 @pytest.mark.slow
 @pytest.mark.parametrize('head', LEAVES, indirect=True)
 def test_training_step_in_half_precision(head: SimpleNamespace) -> None:
-    """All losses are float32 and near those of float32; all gradients are finite."""
     totals = []
     for half in (False, True):
         model = copy.deepcopy(head.model).train()

@@ -1,4 +1,4 @@
-"""A trained model goes on with other classes: what depends on them starts anew, nothing else."""
+"""Fine-tuning on other classes: only layers that depend on them are reset."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ NEW = {
     'coco': ('disc', 'square', 'triangle'),
     'ade': ('background', 'disc', 'square', 'triangle'),
 }
-# tensor -> rows of a class, rows behind all classes
+# tensor -> rows per class, rows after those of the classes
 DETECTOR = {
     'roi_head.bbox_head.fc_cls': (1, 1),
     'roi_head.bbox_head.fc_reg': (4, 0),
@@ -37,7 +37,7 @@ DEPENDENT = {
 }  # yapf: disable
 
 
-def model_of(head: str, num_classes: int, **changes: Any) -> torch.nn.Module:
+def build_model(head: str, num_classes: int, **changes: Any) -> torch.nn.Module:
     cfg = read_config(config(head))
     cfg.merge_from_dict(changes)
     for _, part in class_heads(cfg.model):
@@ -47,7 +47,7 @@ def model_of(head: str, num_classes: int, **changes: Any) -> torch.nn.Module:
 
 def save(path: Path, head: str, **meta: Any) -> dict[str, Tensor]:
     """A checkpoint of a model of the old classes; returns its tensors."""
-    state = model_of(head, len(OLD[LAYOUTS[head]])).state_dict()
+    state = build_model(head, len(OLD[LAYOUTS[head]])).state_dict()
     torch.save(dict(state_dict=state, meta=meta), path)
     return state
 
@@ -101,7 +101,7 @@ def test_common_classes_keep_rows(head: str, shapes: Path, tmp_path: Path,
 
 
 def test_file_without_class_names() -> None:
-    before = model_of('sem_fpn', len(OLD['ade'])).state_dict()
+    before = build_model('sem_fpn', len(OLD['ade'])).state_dict()
     cfg = read_config(config('sem_fpn'))
     model, adapt = MODELS.build(cfg.model), ClassTransfer(cfg)
     checkpoint = dict(state_dict=before)
@@ -141,7 +141,8 @@ def test_error_suggests_new_classes(shapes: Path, tmp_path: Path, run_tool: Call
 def test_new_classes_keeps_other_errors(shapes: Path, tmp_path: Path, run_tool: Callable,
                                         capsys: pytest.CaptureFixture[str]) -> None:
     changes = {'model.neck.fpn.out_channels': 32, 'model.decode_head.in_channels': [32] * 4}
-    torch.save(dict(state_dict=model_of('sem_fpn', 9, **changes).state_dict()), tmp_path / 'a.pth')
+    torch.save(
+        dict(state_dict=build_model('sem_fpn', 9, **changes).state_dict()), tmp_path / 'a.pth')
     said = said_by(run_tool, capsys, 'sem_fpn', shapes, tmp_path / 'run', '--load-from',
                    tmp_path / 'a.pth', '--new-classes')
     assert 'it differs from the model in neck, decode_head' in said
@@ -156,7 +157,6 @@ def test_new_classes_needs_load_from(shapes: Path, tmp_path: Path, run_tool: Cal
 
 @pytest.mark.parametrize('old', [dict(num_classes=2, out_channels=1), dict(num_classes=4)])
 def test_resets_shared_row_of_two_classes(old: dict) -> None:
-    """It is of the second class, and of the first by not being so."""
 
     def built(classes: tuple[str, ...], **head: Any) -> tuple[Config, torch.nn.Module]:
         cfg = read_config(config('sem_fpn'))
@@ -176,7 +176,6 @@ def test_resets_shared_row_of_two_classes(old: dict) -> None:
 
 
 def test_resets_anchor_rows() -> None:
-    """Anchors vary faster than classes in some heads: their rows are not those of a class."""
     cfg = read_config(config('mask_rcnn'))
     head = dict(type='RetinaHead', num_classes=3, in_channels=64, feat_channels=16, stacked_convs=1)
     cfg.model = Config(

@@ -1,4 +1,4 @@
-"""Whole models that are fused give what they gave before."""
+"""Fusion of full models: equal outputs, and exceptions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ def randomised(model: nn.Module) -> nn.Module:
     return model
 
 
-def model_of(head: str, *, backbone: str = 'xcit') -> nn.Module:
+def build_model(head: str, *, backbone: str = 'xcit') -> nn.Module:
     """The slim model of a head, on a backbone of two blocks."""
     cfg = read_config(find_config(f'{head}/{backbone}_nano_12_p16_slim_shapes'))
     cfg.model.backbone.update(out_indices=[0] *
@@ -56,7 +56,7 @@ def model_of(head: str, *, backbone: str = 'xcit') -> nn.Module:
 
 
 def outputs(model: nn.Module, size: tuple[int, int]) -> list[Tensor]:
-    """What heads give of two images before post-processing; of an R-CNN, what they get."""
+    """Return outputs of heads before post-processing; of an R-CNN, their inputs."""
     images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1)).double()
     if hasattr(model, 'roi_head'):
         return list(model.extract_feat(images))
@@ -77,7 +77,7 @@ def check_same(found: list[Tensor], expected: list[Tensor]) -> None:
     ('rtmdet_ins', (64, 96), ('batch norms folded', )),
 ])
 def test_fused_models_give_equal_outputs(head: str, size: tuple[int, int], says: tuple) -> None:
-    model = model_of(head)
+    model = build_model(head)
     expected = outputs(model, size)
     lines = '; '.join(fuse(model))
     assert 'XCiT: norms and scales folded' in lines and all(part in lines for part in says), lines
@@ -87,8 +87,7 @@ def test_fused_models_give_equal_outputs(head: str, size: tuple[int, int], says:
 
 
 def test_fused_model_passes_gradients_to_images() -> None:
-    """To images, as pictures of what a model looks at ask for."""
-    model, found = model_of('upernet'), []
+    model, found = build_model('upernet'), []
     image = torch.randn(1, 3, 75, 101).double().requires_grad_()
     for _ in range(2):
         with torch.enable_grad():
@@ -159,7 +158,7 @@ def test_fusion_skips_hooked_layers() -> None:
     [
         [(13, 10), (7, 5), (4, 3), (2, 2)],
         [(8, 8), (1, 1), (2, 2), (3, 3), (6, 6)],
-        [(2, 3), (1, 1), (6, 6)],  # where upsampling comes first
+        [(2, 3), (1, 1), (6, 6)],  # upsampling first
         [(1, 1), (1, 1)],
     ])
 def test_upsampling_convolution(sizes: list, align_corners: bool) -> None:
@@ -246,7 +245,7 @@ def test_failed_fusion_changes_nothing() -> None:
 
 
 def test_separately_fused_parts() -> None:
-    model = model_of('sem_fpn')
+    model = build_model('sem_fpn')
     expected = outputs(model, (75, 101))
     model.backbone.fuse()
     model.neck.fuse()
@@ -256,7 +255,7 @@ def test_separately_fused_parts() -> None:
 
 
 def test_weights_are_channels_last() -> None:
-    model = model_of('sem_fpn')
+    model = build_model('sem_fpn')
     with torch.enable_grad():
         fuse(model)
     weights = [
@@ -269,7 +268,7 @@ def test_weights_are_channels_last() -> None:
 
 @pytest.mark.parametrize('head', ['mask_rcnn', 'upernet'])
 def test_cpu_fusions_are_skipped_on_accelerators(head: str) -> None:
-    model = model_of(head)
+    model = build_model(head)
     heads = [part for name, part in model.named_modules() if 'head' in name]
     kinds = [type(part) for part in heads]
     with accelerator_forms():
@@ -293,11 +292,10 @@ def test_levels_of_input_stride_are_copies() -> None:
 @pytest.mark.parametrize('compiled, gradients', [(False, False), (True, False), (False, True)])
 def test_memory_format_of_maps(compiled: bool, gradients: bool,
                                monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels-last, but where mmcv's operators are compiled, and in training."""
     assert memory_format.operators_read_any_order()  # tools/mmcv_ext, or none
     monkeypatch.setattr(memory_format, 'operators_read_any_order', lambda: not compiled)
     wanted = torch.contiguous_format if compiled or gradients else torch.channels_last
-    model, images = model_of('mask_rcnn'), torch.randn(2, 3, 75, 101).double()
+    model, images = build_model('mask_rcnn'), torch.randn(2, 3, 75, 101).double()
     with torch.set_grad_enabled(gradients):
         maps = model.backbone(images)
         levels = model.neck.resample(maps[0], 4), model.neck.resample(maps[1], 8), *maps

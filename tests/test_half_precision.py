@@ -1,4 +1,4 @@
-"""``--amp``: the rule of each device, weights in half precision, training and prediction in it."""
+"""Mixed precision (``--amp``): types per device, cast weights, training and prediction."""
 from __future__ import annotations
 
 import copy
@@ -167,7 +167,6 @@ def test_cast_to_float32() -> None:
 
 
 def test_cast_weights() -> None:
-    """Plain layers outside backbones; not norms, nor what is hooked, shared or of another class."""
 
     class Own(nn.Linear):
         """Adds something, as LoRA's layers do."""
@@ -197,7 +196,6 @@ def test_cast_weights() -> None:
 
 
 def test_prediction(trained_once: Path, shapes: Path, fast_bfloat16: None) -> None:
-    """In half precision, with weights cast once, and near float32."""
     image = next((shapes / 'ade/images/validation').iterdir())
     checkpoint = trained_once / 'iter_2.pth'
     exact, half = (
@@ -214,7 +212,6 @@ def test_prediction(trained_once: Path, shapes: Path, fast_bfloat16: None) -> No
 
 @torch.no_grad()
 def test_copies_use_their_own_weights() -> None:
-    """Copies of a whole model, and what is pickled of it."""
     torch.manual_seed(0)
     model = MODELS.build(read_config(config(HEAD)).model)
     model.init_weights()
@@ -230,15 +227,14 @@ def test_copies_use_their_own_weights() -> None:
 
 
 class OwnExtractor(SingleRoIExtractor):
-    """As a user derives one."""
+    """Custom subclass."""
 
 
 @torch.no_grad()
-@pytest.mark.parametrize('far', [False, True], ids=['near', 'beside a far one'])
+@pytest.mark.parametrize('far', [False, True], ids=['near', 'with a far one'])
 @pytest.mark.parametrize('kind, fused', [(SingleRoIExtractor, False), (SingleRoIExtractor, True),
                                          (OwnExtractor, False)])
 def test_roi_corners_are_not_rounded(kind: type, fused: bool, far: bool) -> None:
-    """Far regions are beyond what the fused extractor takes: it does as mmdet then."""
     torch.manual_seed(0)
     layer = dict(type='RoIAlign', output_size=7, sampling_ratio=0)
     model = nn.ModuleDict(dict(extractor=kind(layer, 8, [4]))).eval()
@@ -271,10 +267,9 @@ def test_training_resumes_in_other_precision(trained: Path, shapes: Path, tmp_pa
 
 
 def test_training_step(fast_bfloat16: None) -> None:
-    """Heads answer in float32, copies of a model too; gradients are near those of float32."""
 
     class Head(nn.Linear):
-        """As heads of mmdet and mmseg."""
+        """Head like those of mmdet and mmseg."""
 
         def predict_by_feat(self, logits: torch.Tensor) -> torch.Tensor:
             return logits

@@ -128,7 +128,6 @@ RUNS = [
 def test_training_resumes_and_evaluates(head: str, make: Callable[[], Config],
                                         real_data: dict[str, Path], tmp_path: Path,
                                         run_tool: Callable) -> None:
-    """Two steps and one more; a frozen backbone does not change."""
     cfg, work_dir, config = make(), tmp_path / 'run', tmp_path / 'config.py'
     layout = 'coco' if cfg.default_scope == 'mmdet' else 'ade'
     data = ('--data-root', real_data[layout], '--work-dir', work_dir)
@@ -192,7 +191,6 @@ def test_linear_head_is_norm_and_matrix() -> None:
 @pytest.mark.parametrize('arch', ['xcit_small_12_p16', 'cait_s24', 'resmlp_s24',
                                   'vit_small_patch16_dinov3'])  # yapf: disable
 def test_linear_head_recipes_freeze_backbone(arch: str) -> None:
-    """No parameter of it is trained, no layer in training mode, and nothing is stored."""
     leaf = LEAVES['linear'].with_name(f'{arch}_40k_ade20k.py')
     with on_meta_device():
         model = MODELS.build(read_config(leaf).model).train()

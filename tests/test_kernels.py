@@ -193,8 +193,7 @@ def double(*shape: int) -> Tensor:
 ])
 def test_operator_gradients(operator: Callable, shapes: list[tuple[int, ...]], more: tuple,
                             batch: int) -> None:
-    """Of first order; of second order, too, where XCA's plain form has them."""
-    shared = 1 if operator is not outer_products else 2  # what comes with a batch
+    shared = 1 if operator is not outer_products else 2  # number of batched arguments
     given = [double(batch, *shape) for shape in shapes[:shared]]
     given += [double(*shape) for shape in shapes[shared:]]
     torch.autograd.gradcheck(
@@ -212,7 +211,6 @@ def test_products_with_weights_per_image(batch: int) -> None:
 
 
 def test_rounding_bounds_detect_errors() -> None:
-    """Sums in another order pass; a factor that is wrong by a thousandth does not."""
     a, b = torch.randn(300, 2000), torch.randn(2000, 300)
     plain, exact = a @ b, a.double() @ b.double()
     found = sum(a[:, i:i + 100] @ b[i:i + 100] for i in range(0, 2000, 100))
@@ -270,9 +268,9 @@ def test_get_parameters_and_children() -> None:
 
 def test_embed_coordinates() -> None:
     rope = RotaryEmbeddingDinoV3(8).eval()
-    centres = (torch.arange(3) + 0.5) / 3
-    places = torch.stack(torch.meshgrid(centres, centres, indexing='ij'), dim=-1).flatten(0, 1)
-    found = torch.cat(list(private_torch.embed_coordinates(rope, 2 * places - 1)), dim=-1)
+    centers = (torch.arange(3) + 0.5) / 3
+    coordinates = torch.stack(torch.meshgrid(centers, centers, indexing='ij'), dim=-1).flatten(0, 1)
+    found = torch.cat(list(private_torch.embed_coordinates(rope, 2 * coordinates - 1)), dim=-1)
     torch.testing.assert_close(found, rope.get_embed(shape=[3, 3]))
 
 

@@ -1,4 +1,4 @@
-"""Branches keep their digits in half precision, however small LayerScale is."""
+"""Small LayerScale in half precision."""
 from __future__ import annotations
 
 import copy
@@ -64,10 +64,9 @@ def test_fused_backbone_rejects_autocast_to_float16(cls: type) -> None:
 @pytest.mark.parametrize('half', [torch.float16, torch.bfloat16], ids=['float16', 'bfloat16'])
 @pytest.mark.parametrize('mode', ['train', 'eval', 'fused'])
 def test_small_layer_scales_keep_digits(cls: type, half: torch.dtype, mode: str) -> None:
-    """As many as if each layer were called, as under hooks on all modules."""
     for gamma in GAMMAS:
         backbone = build_block(cls, gamma).train(mode == 'train')
-        loss_scale = min(16 / gamma, 2.**16)  # as training finds it, for float16
+        loss_scale = min(16 / gamma, 2.**16)  # as found by dynamic loss scaling
         exact = compute_branch(doubled(backbone), None, loss_scale)
         with register_module_forward_hook(lambda *_: None):
             theirs = compute_branch(backbone, half, loss_scale)

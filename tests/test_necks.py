@@ -2,21 +2,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import LAYOUTS, NO_WORKERS, SHORT, config
-from helpers.backbones import ARCHS
 from helpers.rounding import check_all_rounding, doubled
 from mmdet.models.necks import FPN
-from mmengine.config import Config
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from colonnade.backbones import ResMLP
 from colonnade.backbones.kernels.memory_format import map_order
 from colonnade.necks import ColumnarPyramid, SimplePyramid
 from colonnade.weights.state_dicts import WeightsError
@@ -24,7 +18,7 @@ from colonnade.weights.state_dicts import WeightsError
 SIZES = [(64, 64), (64, 96), (75, 101), (16, 16)]
 
 
-def maps_of(size: tuple[int, int], stride: int, channels: int = 8) -> list[Tensor]:
+def build_maps(size: tuple[int, int], stride: int, channels: int = 8) -> list[Tensor]:
     grid = [-(-s // stride) for s in size]
     return [torch.randn(2, channels, *grid, requires_grad=True) for _ in range(4)]
 
@@ -34,7 +28,7 @@ def maps_of(size: tuple[int, int], stride: int, channels: int = 8) -> list[Tenso
                                                  (14, (3.5, 7, 14, 28))])
 def test_levels_have_strides(stride: int, out_strides: tuple[float, ...], size: tuple[int,
                                                                                       int]) -> None:
-    maps, neck = maps_of(size, stride), ColumnarPyramid(8, stride, out_strides)
+    maps, neck = build_maps(size, stride), ColumnarPyramid(8, stride, out_strides)
     assert [name for name, _ in neck.named_children()
             ] == [f'stride{out_stride}'.replace('.', '_') for out_stride in out_strides]
     levels = neck(maps)
@@ -48,7 +42,7 @@ def test_levels_have_strides(stride: int, out_strides: tuple[float, ...], size: 
 @pytest.mark.parametrize('stride', [8, 16])
 def test_empty_batch(stride: int, fpn: dict | None) -> None:
     neck = ColumnarPyramid(8, stride, fpn=fpn).eval()
-    maps = maps_of((75, 101), stride)
+    maps = build_maps((75, 101), stride)
     levels = neck([m[:0] for m in maps])
     assert [level.shape for level in levels] == [level[:0].shape for level in neck(maps)]
     sum(level.sum() for level in levels).backward()
@@ -80,7 +74,7 @@ def test_checkpoint_keys_have_level_names(stride: int, modules: dict) -> None:
 @pytest.mark.parametrize('stride', [8, 16])
 @pytest.mark.parametrize('fpn', [None, dict(type='mmdet.FPN', out_channels=6, num_outs=5)])
 def test_all_parameters_get_gradients(stride: int, fpn: dict | None) -> None:
-    maps = maps_of((75, 101), stride)
+    maps = build_maps((75, 101), stride)
     neck = ColumnarPyramid(8, stride, fpn=fpn)
     sum(level.square().mean() for level in neck(maps)).backward()
     # the bias in front of a batch norm cancels
@@ -98,9 +92,11 @@ def test_fpn_gets_widths_from_neck() -> None:
             fpn=dict(type='mmdet.FPN', out_channels=6, num_outs=5)))
     assert type(neck.fpn) is FPN
     assert neck.fpn.in_channels == [8] * 4
-    assert [tuple(level.shape[1:])
-            for level in neck(maps_of((64, 64), 16))] == [(6, 16, 16), (6, 8, 8), (6, 4, 4),
-                                                          (6, 2, 2), (6, 1, 1)]
+    assert [tuple(level.shape[1:]) for level in neck(build_maps((64, 64), 16))] == [(6, 16, 16),
+                                                                                    (6, 8, 8),
+                                                                                    (6, 4, 4),
+                                                                                    (6, 2, 2),
+                                                                                    (6, 1, 1)]
     as_wide = ColumnarPyramid(8, 16, fpn=dict(type='mmdet.FPN', num_outs=4))
     assert as_wide.fpn.out_channels == 8
 
@@ -129,7 +125,7 @@ def test_rejects_wrong_arguments(make: type, kwargs: dict, message: str) -> None
 
 @pytest.mark.parametrize('number', [3, 5])
 def test_rejects_wrong_number_of_maps(number: int) -> None:
-    maps = (maps_of((64, 64), 16) * 2)[:number]
+    maps = (build_maps((64, 64), 16) * 2)[:number]
     with pytest.raises(ValueError, match=f'needs 4 maps .* got {number}: check out_indices'):
         ColumnarPyramid(8, 16)(maps)
 
@@ -212,7 +208,7 @@ def test_simple_levels_have_strides(stride: int, grid: tuple[int, int]) -> None:
         assert list(level.shape) == [2, 6, *expected]
         assert level.is_contiguous(memory_format=map_order(level))
     assert torch.equal(levels[4], levels[3][..., ::2, ::2])
-    assert all(map(torch.equal, levels, neck(maps[3:])))  # the last map alone counts
+    assert all(map(torch.equal, levels, neck(maps[3:])))  # only the last map is used
 
 
 def test_names_and_settings() -> None:
@@ -260,26 +256,3 @@ def test_incomplete_weights_are_rejected() -> None:
 
 
 WIDTH, OUT = 32, 64
-
-
-def vitdet_model(cfg: Config) -> dict:
-    """Heads as detectron2's, for a config of the slim Mask R-CNN."""
-    cfg.backbone = dict(type='ResMLP', arch=ARCHS[ResMLP] | dict(patch_size=16))
-    cfg.neck = dict(type='SimplePyramid', in_channels=WIDTH, stride=16, out_channels=OUT)
-    cfg.rpn_head.num_convs = 2
-    cfg.roi_head.bbox_head.update(
-        type='Shared4Conv1FCBBoxHead',
-        conv_out_channels=OUT,
-        fc_out_channels=1024,
-        norm_cfg=dict(type='LN2d', eps=1e-6))
-    cfg.roi_head.mask_head.update(num_convs=4, norm_cfg=dict(type='LN2d', eps=1e-6))
-    return cfg
-
-
-def test_in_mask_rcnn(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
-    cfg = Config.fromfile(config('mask_rcnn'))
-    vitdet_model(cfg.model)
-    cfg.dump(tmp_path / 'own.py')
-    run_tool('train', tmp_path / 'own.py', '--data-root', shapes / LAYOUTS['mask_rcnn'],
-             '--work-dir', tmp_path / 'run', *SHORT, *NO_WORKERS)
-    assert (tmp_path / 'run/iter_2.pth').is_file()

@@ -1,4 +1,4 @@
-"""Files of PlainViT: which of timm's models they are of, what converts them, where they are."""
+"""Files of PlainViT: identification of the timm model, conversion and download."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def of_backbone(state: State) -> dict[str, torch.Size]:
     return {key: value.shape for key, value in state.items() if not key.startswith(OF_CLASSIFIERS)}
 
 
-def state_of(model: str, **kwargs: object) -> State:
+def build_state(model: str, **kwargs: object) -> State:
     with on_meta_device():
         return timm.create_model(model, **kwargs).state_dict()
 
@@ -40,7 +40,7 @@ SOME = ('vit_small_patch16_rope_ape_224', 'vit_base_patch16_sapiens2')
     for model in sorted(known_models())
 ])
 def test_identifies_every_timm_model(model: str) -> None:
-    state = state_of(model)
+    state = build_state(model)
     found = build_backbone(state, 'test').state_dict()
     assert of_backbone(found) == of_backbone(state)
     assert ('norm.weight' in found) == ('norm.weight' in state)
@@ -51,7 +51,7 @@ def test_identifies_every_timm_model(model: str) -> None:
                           ('vit_small_patch14_dinov2', 140, 10),
                           ('deit_small_distilled_patch16_224', 96, 8)])
 def test_infers_grid_and_patch_size(model: str, img_size: int, patch_size: int) -> None:
-    state = state_of(model, img_size=img_size, patch_size=patch_size)
+    state = build_state(model, img_size=img_size, patch_size=patch_size)
     assert of_backbone(build_backbone(state, 'test').state_dict()) == of_backbone(state)
 
 
@@ -87,7 +87,6 @@ def test_converted_file_loads(model: str, make: Callable, loads_into: list[str],
 
 
 def test_files_outside_timm_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I-JEPA's are fetched from its authors' site, as timm does."""
     torch.save(FILES['I-JEPA'].content(), tmp_path / 'jepa.pth.tar')
     asked = []
     monkeypatch.setattr(downloads, 'download', lambda url: asked.append(url) or tmp_path /

@@ -1,4 +1,4 @@
-"""Weights of PlainViT: each published layout loads as timm loads it, strictly, at other sizes."""
+"""Weights of PlainViT: every published format, compared with timm, and other sizes."""
 from __future__ import annotations
 
 import logging
@@ -24,7 +24,7 @@ STEM = ('cls_token', 'pos_embed', 'class_embedding', 'patch_embed.proj.bias', 's
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
-    """Levels and texts of what a backbone logs."""
+    """Levels and texts that a backbone logs."""
     lines: list[tuple[int, str]] = []
     monkeypatch.setattr(checkpoint_formats, 'print_log', lambda text, *, level, **_: lines.append(
         (level, text)))
@@ -32,7 +32,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
 
 
 def equal(got: State, expected: State) -> bool:
-    """Whether all tensors of ``got`` are in ``expected``, bit for bit."""
+    """Return True if all tensors of ``got`` are in ``expected``, bit for bit."""
     return all(torch.equal(value, expected[key]) for key, value in got.items())
 
 
@@ -57,7 +57,6 @@ def without(state: State, *keys: str) -> State:
 
 @every_file
 def test_rejects_changed_blocks_and_stems(file: File) -> None:
-    """The last block, by which no layout is recognised. Errors have our names."""
     backbone, state = file.one_backbone, file.state()
     keys = [
         key for key in state
@@ -108,7 +107,6 @@ def test_drops_zero_biases() -> None:
 
 
 def test_classifiers_may_have_other_parts() -> None:
-    """As SigLIP's backbone with and without its pooling; of each part a file has all or nothing."""
     pooled = FILES['timm vit_base_patch16_siglip_512']
     alone = FILES['timm vit_base_patch16_siglip_gap_512']
     plan = plan_loading(alone.one_backbone, pooled.content(), 'test')

@@ -13,8 +13,8 @@ from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.plain_vit.window_attention import Heads, attend_in_windows
 
 
-def mask_of(grid: tuple[int, int], window_size: int, prefix: int) -> Tensor:
-    """Which tokens see which: those of their window and prefix tokens, and these see all."""
+def build_mask(grid: tuple[int, int], window_size: int, prefix: int) -> Tensor:
+    """Build a mask of tokens that attend to each other."""
     row = torch.arange(grid[0]).repeat_interleave(grid[1]) // window_size
     column = torch.arange(grid[1]).repeat(grid[0]) // window_size
     window = torch.cat((torch.full((prefix, ), -1), row * 1000 + column))
@@ -30,7 +30,8 @@ def test_windows_equal_masked_attention(prefix: int, grid: tuple[int, int],
     torch.manual_seed(0)
     shape = (2, 3, prefix + grid[0] * grid[1], 4)
     heads = Heads(*(torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(3)))
-    expected = F.scaled_dot_product_attention(*heads, attn_mask=mask_of(grid, window_size, prefix))
+    mask = build_mask(grid, window_size, prefix)
+    expected = F.scaled_dot_product_attention(*heads, attn_mask=mask)
     found = attend_in_windows(heads, grid, window_size)
     torch.testing.assert_close(found, expected)
     with torch.no_grad():
@@ -43,10 +44,9 @@ def test_windows_equal_masked_attention(prefix: int, grid: tuple[int, int],
 
 @pytest.mark.parametrize('model', [DINOV3, DEIT3, 'vit_base_patch16_siglip_512'])
 def test_windowed_block_equals_masked_timm_block(model: str) -> None:
-    """Rotary positions too: those of the whole image."""
     ours, theirs = pair(model, window_size=2, global_blocks=(1, 2), out_indices=(0, 1, 2))
     image, grid = torch.randn(1, 3, 75, 101).double(), (5, 7)
-    mask = mask_of(grid, 2, ours.num_prefix_tokens)
+    mask = build_mask(grid, 2, ours.num_prefix_tokens)
     layer = theirs.backbone.blocks[0].attn
     layer.forward = lambda x, of=layer.forward, **given: of(x, **given | dict(attn_mask=mask))
     for a, b in zip(ours(image), theirs(image), strict=True):
@@ -71,7 +71,6 @@ def test_default_global_blocks_are_those_of_vitdet(depth: int, last_of_quarters:
 
 
 def test_memory_of_windows_is_linear() -> None:
-    """Nothing that a windowed block stores for gradients grows with the square of the tokens."""
     stored = {}
     for side in (256, 512):
         backbone, sizes = tiny(DEIT3, window_size=4, global_blocks=(), out_indices=(0, )), []

@@ -1,4 +1,4 @@
-"""Heads on our backbones have the losses and settings of mmdet's and mmseg's own configs of them."""
+"""Published recipes of heads, compared with the configs of mmdet and mmseg."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from colonnade.models.building import build_on_meta
 from colonnade.settings.reading import read_config
 
 SYNC_BN = {'decode_head.norm_cfg.type', 'decode_head.norm_cfg.requires_grad'}  # ours says BN
-STOCK = {  # folder -> recipe, the library's config, what differs of the model beside the backbone
+STOCK = {  # folder -> recipe, the library's config, differences of the model
     'mask_rcnn': ('3x_coco', 'mmdet/mask_rcnn/mask-rcnn_r50_fpn_1x_coco', set()),
     'faster_rcnn': ('3x_coco', 'mmdet/faster_rcnn/faster-rcnn_r50_fpn_1x_coco',
                     {'train_cfg.rcnn.mask_size', 'test_cfg.rcnn.mask_thr_binary'}),  # unused
@@ -42,7 +42,7 @@ STOCK = {  # folder -> recipe, the library's config, what differs of the model b
           'decode_head.transformer_decoder.layer_cfg.ffn_cfg.add_identity',  # the defaults
           'decode_head.pixel_decoder.encoder.layer_cfg.self_attn_cfg.im2col_step'}),
 }  # yapf: disable
-SCHEDULES = {  # that are the library's, with what differs; the others have XCiT's
+SCHEDULES = {  # library's schedules, with differences; the others have XCiT's
     'mask2former': set(), 'dino': set(), 'rtmdet_ins': {'1.eta_min'},
     'segformer': {'1.begin'},  # as the original, see adamw_80k.py
     'segmenter': set(), 'mask2former_semantic': set(),
@@ -50,7 +50,7 @@ SCHEDULES = {  # that are the library's, with what differs; the others have XCiT
 
 
 ZERO = {'1.reduce_zero_label'}  # the dataset sets it
-PIPELINES = {  # of training, with what differs
+PIPELINES = {  # training pipelines, with differences
     'mask2former': {'0.to_float32', '3.resize_type'},  # in 8 bits; the default type
     'dino': set(), 'rtmdet_ins': set(),
     'segformer': ZERO, 'segmenter': ZERO, 'mask2former_semantic': ZERO,
@@ -113,7 +113,7 @@ def test_heads_have_library_parameters(head: str) -> None:
 def test_schedules_equal_library(head: str) -> None:
     ours, theirs = recipe(head), stock(head)
     changed = set(differences(ours.train_cfg, theirs.train_cfg))
-    # One evaluation behind the last multiple of 5,000, which mmengine adds to any interval.
+    # One evaluation after the last multiple of 5,000, which mmengine adds to any interval.
     assert changed == ({'dynamic_intervals'} if head == 'mask2former' else set())
     schedule = theirs.param_scheduler
     schedule = schedule if isinstance(schedule, list) else [schedule]
@@ -140,7 +140,6 @@ def test_pipelines_equal_library(head: str) -> None:
 
 
 def test_vitdet_matching_equals_detectron2() -> None:
-    """A box that overlaps its object by less than half is background, in its second stage alone."""
     cfg = read_config(ROOT / 'configs/vitdet/vit_base_patch16_224_mae_100ep_coco_lsj.py')
     assert cfg.model.train_cfg.rpn.assigner.match_low_quality
     assert not cfg.model.train_cfg.rcnn.assigner.match_low_quality
@@ -158,7 +157,6 @@ def test_box_detectors_load_no_masks(head: str) -> None:
 
 
 def test_rtmdet_switches_pipeline(shapes: Path) -> None:
-    """Its pipelines build; the second has neither mosaics nor mixtures."""
     cfg = recipe('rtmdet_ins')
     init_default_scope('mmdet')
     average, switch = cfg.custom_hooks
@@ -169,7 +167,7 @@ def test_rtmdet_switches_pipeline(shapes: Path) -> None:
     cfg.train_dataloader.dataset.data_root = str(shapes / 'coco')
     dataset = cfg.train_dataloader.dataset
     dataset.metainfo = dict(classes=('disc', 'square', 'triangle'))
-    dataset.pipeline[1].poly2mask = True  # of drawn shapes, masks are no polygons
+    dataset.pipeline[1].poly2mask = True  # masks of synthetic shapes are not polygons
     dataset = DATASETS.build(dataset)
     assert dataset[0]['inputs'].shape == (3, 640, 640)
     for hook in (average, switch):

@@ -1,4 +1,4 @@
-"""Published layouts load with the numbers of the original implementations."""
+"""Published weights, which give the numbers of the original implementations."""
 from __future__ import annotations
 
 import json
@@ -35,7 +35,7 @@ def cases(*patterns: str) -> pytest.MarkDecorator:
 
 
 class Case:
-    """A stored case: the original's weights, input and outputs."""
+    """Stored case: weights, input and outputs of the original."""
 
     def __init__(self, name: str) -> None:
         sys.path.insert(0, str(REFERENCE))
@@ -144,7 +144,7 @@ def test_dense_files_match_original(name: str, dtype: torch.dtype, weights: Path
 
 
 class Training:
-    """What a stored case of training says of its first batch and of three steps."""
+    """Stored training case: the first batch and the losses of three steps."""
 
     def __init__(self, case: Case, dtype: torch.dtype) -> None:
         self.case, self.dtype = case, dtype
@@ -184,7 +184,6 @@ class Training:
 @cases('train_*')
 def test_training_matches_original(name: str, dtype: torch.dtype, with_cp: bool,
                                    weights: Path) -> None:
-    """Levels, gradients and running statistics of the first batch, and losses of three steps."""
     case = Case(name)
     training = Training(case, dtype)
     model = case.dense_model(weights).train().to(dtype)

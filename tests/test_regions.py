@@ -1,4 +1,4 @@
-"""Detectors' work on regions in the fused form: the same results as mmdet's."""
+"""Fused RoI heads of detectors, compared with mmdet."""
 from __future__ import annotations
 
 import copy
@@ -105,7 +105,7 @@ def test_extractors(kind: type, levels: int) -> None:
         assert fused(maps, rois[:0]).shape == (0, 6, 7, 7)
 
 
-def roi_head_of(kind: type, box_head: dict, **options: Any) -> StandardRoIHead:
+def build_roi_head(kind: type, box_head: dict, **options: Any) -> StandardRoIHead:
     """On maps of 6 channels, with one class."""
     torch.manual_seed(0)
     layer, size = dict(LAYER, output_size=(3, 4)), dict(roi_feat_size=(3, 4))
@@ -123,7 +123,7 @@ def roi_head_of(kind: type, box_head: dict, **options: Any) -> StandardRoIHead:
 @torch.no_grad()
 def test_box_heads(kind: type) -> None:
     options = dict(conv_out_channels=5) if kind is Shared4Conv1FCBBoxHead else {}
-    roi_head = roi_head_of(StandardRoIHead, dict(type=kind.__name__, **options))
+    roi_head = build_roi_head(StandardRoIHead, dict(type=kind.__name__, **options))
     head = roi_head.bbox_head
     state, regions = copy.deepcopy(head.state_dict()), torch.randn(7, 6, 3, 4).double()
     expected = head(regions)
@@ -139,7 +139,7 @@ def test_box_heads(kind: type) -> None:
 @torch.no_grad()
 def test_viewing_heads_get_default_format() -> None:
     box_head = dict(type='DoubleConvFCBBoxHead', num_convs=1, num_fcs=1, conv_out_channels=8)
-    roi_head = roi_head_of(DoubleHeadRoIHead, box_head, reg_roi_scale_factor=1.3)
+    roi_head = build_roi_head(DoubleHeadRoIHead, box_head, reg_roi_scale_factor=1.3)
     maps, rois = [torch.randn(2, 6, 30, 40).double()], draw_regions(9, 120, 160)
     expected = roi_head._bbox_forward(maps, rois)
     assert fuse_regions(roi_head) == ['RoI extractors sum pixels of channels-last maps (1)']
@@ -183,7 +183,7 @@ def test_pasted_masks_equal_mmdet(agnostic: bool, options: dict) -> None:
         assert found.any()
 
 
-def model_of(head: str) -> nn.Module:
+def build_model(head: str) -> nn.Module:
     torch.manual_seed(0)
     cfg = read_config(next(ROOT.glob(f'configs/{head}/*_slim_shapes.py')))
     model = MODELS.build(cfg.model)
@@ -217,7 +217,7 @@ def features(found: InstanceData) -> Tensor:
     pytest.param('vitdet', marks=pytest.mark.slow),
 ])
 def test_fused_detectors(head: str) -> None:
-    model = model_of(head)
+    model = build_model(head)
     expected = predict(model)
     done = fuse_regions(model)
     assert len(done) == (3 if head == 'faster_rcnn' else 5)

@@ -1,4 +1,4 @@
-"""Layers that are replaced or hold other tensors do what they do in timm's modules."""
+"""Layers that are replaced or have other tensors, which act as in timm's modules."""
 from __future__ import annotations
 
 import copy
@@ -20,7 +20,7 @@ from colonnade.backbones.attention_maps import mixing_rows
 
 
 class Adapter(nn.Module):
-    """A convolution with something behind it, and a weight that is not all there is to it."""
+    """Convolution followed by tanh, with the weight of the convolution."""
 
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Adapter(nn.Module):
 
 
 def on_weights(touch: Callable[[nn.Module], Any]) -> Callable[[nn.Module], None]:
-    """Do it to all linear layers and convolutions."""
+    """Return a function that modifies all linear layers and convolutions."""
 
     def run(backbone: nn.Module) -> None:
         for module in shared(backbone, backbone.named_modules()):
@@ -142,13 +142,12 @@ class Halved(Tensor):
         if function in (aten.t.default, aten.detach.default):
             if function is aten.detach.default:
                 return Halved(args[0].half_of_it * 2)
-            return args[0].half_of_it.t() * 2  # of a linear layer
+            return args[0].half_of_it.t() * 2
         raise TypeError(f'{function} is not for weights of this kind')
 
 
 @every_class_with_kernels
 def test_tensor_subclass_weights(cls: type) -> None:
-    """A tensor that linear layers know, as quantised ones are; reading it is an error."""
     ours, theirs = pair(cls)
     for model in (ours, theirs):
         for layer in of_backbone(model).blocks.modules():
@@ -159,19 +158,18 @@ def test_tensor_subclass_weights(cls: type) -> None:
 
 
 @pytest.mark.skipif(
-    torch.backends.quantized.engine == 'none', reason='torch has no quantised layers here')
+    torch.backends.quantized.engine == 'none', reason='torch has no quantized layers here')
 @every_class_with_kernels
 @torch.no_grad()
 def test_dynamic_quantization(cls: type) -> None:
-    """Its layers, whose weight is a method, are called; maps are near to those before."""
     backbone = tiny(cls, ARCHS[cls] | dict(depth=2), out_indices=(0, 1)).eval()
-    quantised = torch.ao.quantization.quantize_dynamic(backbone, {nn.Linear}, dtype=torch.qint8)
+    quantized = torch.ao.quantization.quantize_dynamic(backbone, {nn.Linear}, dtype=torch.qint8)
     image, called = torch.randn(2, 3, 72, 104), set()
     kind = torch.ao.nn.quantized.dynamic.Linear
-    layers = {name: m for name, m in quantised.named_modules() if type(m) is kind}
+    layers = {name: m for name, m in quantized.named_modules() if type(m) is kind}
     for name, layer in layers.items():
         layer.register_forward_hook(lambda *_, name=name: called.add(name))
-    for a, b in zip(quantised(image), backbone(image), strict=True):
+    for a, b in zip(quantized(image), backbone(image), strict=True):
         assert not torch.equal(a, b)
         assert (a - b).abs().max() < 0.1 * b.abs().max()
     of_a_block = {XCiT: 4, CaiT: 6, ResMLP: 3, PlainViT: 4}[cls]
@@ -190,7 +188,6 @@ def test_dynamic_quantization(cls: type) -> None:
 @torch.no_grad()
 def test_modified_token_mixing_on_any_grid(size: tuple[int, int], token_mixing: str,
                                            touch: Callable) -> None:
-    """It does what a plain layer with the resulting matrix does."""
     backbone = tiny(ResMLP, token_mixing=token_mixing).double().eval()
     merged, image = copy.deepcopy(backbone), torch.randn(2, 3, *size, dtype=torch.float64)
     before = backbone(image)[-1]
@@ -206,7 +203,6 @@ def test_modified_token_mixing_on_any_grid(size: tuple[int, int], token_mixing: 
 
 
 def test_attention_with_lora_is_bounded() -> None:
-    """No tensor that is saved has all pairs of tokens."""
     backbone, sizes = tiny(CaiT, attn_block_size=8, out_indices=(0, )), []
     attn = backbone.blocks[0].attn
     attn.qkv, attn.proj = LoRA(attn.qkv), LoRA(attn.proj)

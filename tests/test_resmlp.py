@@ -1,4 +1,4 @@
-"""What ResMLP alone has: its cross-patch layer on other grids."""
+"""ResMLP: the cross-patch layer on other grids."""
 from __future__ import annotations
 
 import pytest
@@ -92,7 +92,6 @@ def test_resampling_keeps_constants(old: tuple[int, int], new: tuple[int, int]) 
 
 
 def test_devices_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apple's, for one: what is computed in float64 is so on the CPU, and comes in float32."""
     made = []
     eye = torch.eye
     monkeypatch.setattr(resampling, 'FLOAT64_DEVICES', ('cpu', ))
@@ -106,7 +105,6 @@ def test_devices_without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize('token_mixing, limit', [('resample', 1.), ('window', 2.)])
 def test_memory_is_linear_in_tokens(token_mixing: str, limit: float) -> None:
-    """No tensor is larger than the tokens (for windows: and their border)."""
     backbone = tiny(ResMLP, token_mixing=token_mixing)
     tokens = 100 * 101
     sizes = []

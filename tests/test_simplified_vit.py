@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,15 +15,12 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
-from torch.nn.modules.module import register_module_forward_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from colonnade.backbones import SimplifiedViT
 from colonnade.backbones.kernels.custom_ops import BLOCK
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.simplified_vit.blocks import (BLOCKS, ParallelBlock, PlainBlock,
                                                        SequentialBlock, ShapedAttention)
-from colonnade.weights.files import read_checkpoint
 from colonnade.weights.formats import detect_format
 from colonnade.weights.loading import plan_loading
 
@@ -44,11 +40,6 @@ def build_vit(block: str, **kwargs: Any) -> SimplifiedViT:
     ('study_128_12', 927370, 531106),
 ])
 def test_parameter_counts_of_study(arch: str, plain: int, simplified: int) -> None:
-    """Ours where both have a part; by the formula what the study alone has.
-
-    The study has another MLP than ratio 4, and gains of whole blocks instead of heads. Its
-    classifier is a class token, a norm, a linear layer and a head of ten classes.
-    """
     with on_meta_device():
         backbones = {block: SimplifiedViT(arch, block=block) for block in ('plain', 'parallel')}
     width, depth = backbones['plain'].embed_dim, backbones['plain'].depth
@@ -66,29 +57,13 @@ def test_parameter_counts_of_study(arch: str, plain: int, simplified: int) -> No
         assert (len(backbone.blocks), count) == (depth, published), block
 
 
-class Largest(TorchDispatchMode):
-    """Watches how large the results of operators are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, function: Callable, types: object, args: tuple = (),
-                           kwargs: dict | None = None) -> Any:  # yapf: disable
-        out = function(*args, **kwargs or {})
-        for tensor in out if isinstance(out, tuple) else (out, ):
-            if isinstance(tensor, Tensor):
-                self.numel = max(self.numel, tensor.numel())
-        return out
-
-
 @every_block
 def test_no_tensor_is_quadratic_in_tokens(block: str) -> None:
-    """32 x 32 tokens, forward and backward; the image is the largest."""
-    backbone = tiny(SimplifiedViT, block=block, out_indices=(0, ))
-    with Largest() as largest:
+    backbone, sizes = tiny(SimplifiedViT, block=block, out_indices=(0, )), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t,
+                                                  lambda t: t):
         backbone(torch.randn(1, 3, 256, 256))[0].sum().backward()
-    assert largest.numel == 3 * 256 * 256 < 1024**2
+    assert sizes and max(sizes) < 1024**2
 
 
 @pytest.mark.parametrize('kwargs, message', [
@@ -108,7 +83,6 @@ def test_rejects_wrong_arguments(kwargs: dict, message: str) -> None:
 @every_block
 @pytest.mark.parametrize('other', [*BLOCKS, 'centred'])
 def test_infers_block_type_of_files(block: str, other: str) -> None:
-    """A file of other blocks, or with another centring, is refused by name."""
     backbone = build_vit(block)
     kinds = dict(block='parallel', centring=True) if other == 'centred' else dict(block=other)
     state = build_vit(**kinds).state_dict()
@@ -134,7 +108,6 @@ def test_rejects_files_of_vision_transformers() -> None:
 
 @every_block
 def test_hooks_are_called(block: str) -> None:
-    """In training as in evaluation; and what they saw is not written into."""
     backbone, image = build_vit(block).double(), torch.randn(1, 3, 40, 56, dtype=torch.float64)
     with torch.no_grad():
         before = backbone(image)[1]
@@ -154,20 +127,7 @@ def test_hooks_are_called(block: str) -> None:
 
 
 @every_block
-def test_global_hooks_keep_outputs(block: str) -> None:
-    backbone, kept, image = build_vit(block), [], torch.randn(1, 3, 40, 56)
-    handle = register_module_forward_hook(lambda _, __, out: kept.append((out, out.clone()))
-                                          if isinstance(out, Tensor) else None)
-    with torch.no_grad():
-        backbone(image)
-    handle.remove()
-    assert len(kept) > 10
-    assert all(torch.equal(seen, then) for seen, then in kept)
-
-
-@every_block
 def test_replaced_layers_are_called(block: str) -> None:
-    """LoRA whose second matrix is zero changes nothing; then it does."""
     backbone, image = build_vit(block).double(), torch.randn(1, 3, 40, 56, dtype=torch.float64)
     before = backbone(image)[1]
     attn = backbone.blocks[1].attn
@@ -181,7 +141,6 @@ def test_replaced_layers_are_called(block: str) -> None:
 
 @every_block
 def test_under_autocast(block: str) -> None:
-    """Near to float32; maps in float32, since the gains are."""
     backbone, image = build_vit(block), torch.randn(1, 3, 40, 56)
     exact = backbone(image)[1]
     with torch.autocast('cpu', torch.bfloat16):
@@ -237,7 +196,7 @@ def written_out(block: nn.Module, x: Tensor) -> Tensor:
 
 
 def compute_results(function: Callable, module: nn.Module, x: Tensor) -> list[Tensor]:
-    """What a function of tokens gives, and all gradients."""
+    """Return the output of a function of tokens, and all gradients."""
     module.zero_grad()
     x = x.clone().requires_grad_()
     out = function(x)
@@ -290,7 +249,6 @@ def test_plain_blocks_equal_timm() -> None:
 ])
 @pytest.mark.parametrize('centring', [False, True])
 def test_initial_attention_follows_gains(init: Any, gains: list, centring: bool) -> None:
-    """Queries are zero: each token is alpha of itself and beta of the mean, or alpha alone."""
     backbone = tiny(SimplifiedViT, init=init, centring=centring)
     x = torch.randn(2, TOKENS, WIDTH)
     for block, (alpha, beta) in zip(backbone.blocks, gains, strict=True):
@@ -310,7 +268,6 @@ def test_dynamic_init_is_default() -> None:
 
 @pytest.mark.parametrize('kind', [ParallelBlock, SequentialBlock])
 def test_stochastic_depth_keeps_attention(kind: type) -> None:
-    """A dropped MLP leaves what attention gives."""
     module = randomised(kind(WIDTH, HEADS, drop_path=0.5)).train()
     x = torch.randn(64, 8, WIDTH)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A backbone that is registered, and nothing else, is found by weights, tools and configs."""
+"""Minimal third-party backbone in weights, tools and configs."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -46,7 +46,6 @@ def test_benchmark_finds_toy() -> None:
 
 @torch.no_grad()
 def test_fusible_blocks_need_two_methods() -> None:
-    """Which of their layers can be packed, they need not say."""
     backbone, image = tiny(Toy).eval(), torch.randn(1, 3, 32, 32)
     expected = backbone(image)
     with pytest.raises(FusedError, match=r'Toy cannot be fused: its blocks have no fuse\(\)'):

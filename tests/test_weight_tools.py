@@ -1,4 +1,4 @@
-"""Weights through the command line: convert, start from published models, refuse code."""
+"""Weights on the command line: conversion, published and pretrained models."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log
 from helpers.layouts_by_hand import (TINY, cait_state, dino_state, mmpretrain_state, original_state,
                                      ours_state, resmlp_dino_state, resmlp_original_state,
                                      resmlp_timm_state, timm_state)
-from helpers.malicious_pickle import write_evil
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
@@ -167,7 +166,6 @@ def from_pretrained(checkpoint: str, data_root: Path, work_dir: Path) -> list[st
 
 def test_pretrained_weights_from_timm_hub(shapes: Path, tmp_path: Path, run_tool: Callable,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the hub's client caches them; nothing is fetched here."""
     name, folder = 'xcit_nano_12_p16_224.fb_in1k', tmp_path / 'hub'
     repository = folder / f'models--timm--{name}'
     (repository / 'snapshots/1').mkdir(parents=True)

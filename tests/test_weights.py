@@ -1,4 +1,4 @@
-"""Weights: every layout loads the same, and nothing loads silently."""
+"""Weights: formats, strict loading and error messages."""
 from __future__ import annotations
 
 import argparse
@@ -92,7 +92,6 @@ def test_early_out_indices_drop_later_blocks() -> None:
 
 
 def test_published_medium_detector_has_patch_16() -> None:
-    """The original config says 8, which does not fit its own weights."""
     assert XCiT.variants.rows['medium_24_p16']['patch_size'] == 16
 
 
@@ -147,7 +146,6 @@ def test_error_describes_other_architecture(name: str, backbone: str) -> None:
 
 
 def test_error_names_differing_parts() -> None:
-    """The backbones are equal here: they are not what does not fit."""
     model = nn.ModuleDict(dict(backbone=XCiT(TINY), neck=ColumnarPyramid(16, 16)))
     model['decode_head'] = nn.Linear(3, 4)
     state = model.state_dict()

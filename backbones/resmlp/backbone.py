@@ -125,8 +125,8 @@ class ResMLP(ColumnarBackbone):
             (224).
         img_size: Side of the square images whose grid the matrices of the cross-patch layers fit.
             Defaults to 224, as published.
-        token_mixing: What these layers do on other grids. ``'resample'``: tokens are resampled to
-            their grid, mixed, and resampled back (:func:`~.token_mixing.mix_resampled`).
+        token_mixing: Behavior of these layers on other grids. ``'resample'``: tokens are resampled
+            to their grid, mixed, and resampled back (:func:`~.token_mixing.mix_resampled`).
             ``'window'``: windows of their grid are mixed separately, shifted by half a window in
             every other block (:func:`~.token_mixing.mix_windows`).
     """
@@ -193,7 +193,7 @@ class ResMLP(ColumnarBackbone):
             img_size=patch_size * math.isqrt(len(state['blocks.0.linear_tokens.bias'])))
 
     def _embed(self, img: Tensor) -> tuple[Tensor, tuple]:
-        x, grid = self.stem(img), self._grid_of(img)  # (B, N, C)
+        x, grid = self.stem(img), self._get_grid(img)  # (B, N, C)
         native = self.stem.grid_size
         # The matrices are computed once for all blocks.
         windows = all(block.token_mixing == 'window' for block in self.blocks)

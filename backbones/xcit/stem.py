@@ -58,7 +58,7 @@ def run_stem(stem: ConvPatchEmbed, img: Tensor) -> Tensor:
     is_local = all(is_fixed(norm) or isinstance(norm, nn.Identity) for norm in norms)
     at_once = not is_local or torch.is_grad_enabled() or torch.compiler.is_compiling()
     height = -(-img.shape[2] // stem.patch_size)
-    rows = max(1, STEM_PIXELS // max(1, img.shape[3] * stem.patch_size))  # of one image
+    rows = max(1, STEM_PIXELS // max(1, img.shape[3] * stem.patch_size))  # rows per image
     images = max(1, rows // height)
     if not at_once and len(img) > images:
         return torch.cat([run_stem(stem, part) for part in img.split(images)])

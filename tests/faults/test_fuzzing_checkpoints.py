@@ -1,4 +1,4 @@
-"""Files of weights, changed at random."""
+"""Fuzzing of weights files."""
 from __future__ import annotations
 
 import io
@@ -76,7 +76,7 @@ def backbone() -> XCiT:
 
 
 def differs(found: Any, expected: Any) -> bool:
-    """Whether a part of a checkpoint is another one."""
+    """Return True if a part of a checkpoint differs."""
     if isinstance(expected, Tensor):
         return not (isinstance(found, Tensor) and found.shape == expected.shape
                     and found.dtype == expected.dtype and torch.equal(found, expected))
@@ -97,7 +97,6 @@ def differs(found: Any, expected: Any) -> bool:
 @fuzz(few=20, many=5000)
 @given(draw=st.data())
 def test_fuzzed_bytes(form: str, folder: Path, backbone: XCiT, draw: st.DataObject) -> None:
-    """A file is refused by its name. One with checksums that is taken is what was saved."""
     path = folder / f'{form}.pth'
     path.write_bytes(draw.draw(changed_bytes(FORMS[form])))
     content = attempt(lambda: read_checkpoint(path), WeightsError, names=str(path))
@@ -131,7 +130,6 @@ class Shown:
 @fuzz(few=8, many=4000)
 @given(content=changed_values(CHECKPOINT, odd=ODD).map(Shown))
 def test_fuzzed_contents(content: Shown, folder: Path, backbone: XCiT) -> None:
-    """A whole file of other content is refused by its name, or loads the tensors that it holds."""
     path = folder / 'content.pth'
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
@@ -160,7 +158,6 @@ TENSORS = FORMS['safetensors'][8 + HEAD:]
 @fuzz(few=30, many=10000)
 @given(draw=st.data())
 def test_fuzzed_safetensors_headers(folder: Path, draw: st.DataObject) -> None:
-    """A file whose header says something else is refused, or holds tensors of that header."""
     header = draw.draw(changed_json(json.loads(HEADER)))
     path = folder / 'header.safetensors'
     path.write_bytes(struct.pack('<Q', len(header)) + header + TENSORS)
@@ -195,7 +192,6 @@ def shards(folder: Path) -> Path:
 @fuzz(few=25, many=4000)
 @given(draw=st.data())
 def test_shard_folders(shards: Path, draw: st.DataObject) -> None:
-    """A folder is refused by its path, or holds all tensors in their shapes."""
     path = draw.draw(st.sampled_from(sorted(shards.iterdir())))
     source = path.read_bytes()
     path.write_bytes(draw.draw(changed_bytes(source)))

@@ -1,4 +1,4 @@
-"""Files of weights run nothing, by whichever entrance they come in."""
+"""Untrusted weights files, whose code no entry point runs."""
 from __future__ import annotations
 
 import ast
@@ -54,7 +54,7 @@ TOOLS: dict[str, list[list[Any]]] = {
 
 @pytest.fixture
 def evil(tmp_path: Path) -> Iterator[Path]:
-    """A checkpoint that makes a file if its pickle is run, which it must not be."""
+    """Checkpoint that would create a file if its pickle ran."""
     marker = write_evil(tmp_path / 'evil.pth', 'zip')
     yield tmp_path / 'evil.pth'
     assert not marker.exists()
@@ -83,7 +83,6 @@ def test_tools_reject_pickled_code(tool: str, evil: Path, shapes: Path, run_tool
 
 
 def test_table_has_every_tool() -> None:
-    """Those that could trust them say so."""
     found = {
         name.removeprefix('tools.')
         for name in MODULES if name.startswith('tools.')
@@ -133,7 +132,6 @@ def test_mmengine_runner_rejects_pickled_code(resume: bool, evil: Path, shapes: 
 
 
 def test_all_schemes_are_tested() -> None:
-    """``test_nothing_runs.py`` fetches by each of the others."""
     known = {f'{each}//' for each in SCHEMES if each.endswith(':')} | set(SCHEMES)
     assert {each for each in CheckpointLoader._schemes
             if not any(each == one or one and one in each for one in known)} \
@@ -145,7 +143,6 @@ def test_all_schemes_are_tested() -> None:
 def test_resume_rejects_pickled_code(key: str, trained: Path, shapes: Path, tmp_path: Path,
                                      run_tool: Callable,
                                      capsys: pytest.CaptureFixture[str]) -> None:
-    """The latest of a work dir, by ``--resume`` alone."""
     content = torch.load(trained / 'iter_2.pth', weights_only=False)
     content[key] = [content[key], Evil(tmp_path / 'made')]
     torch.save(content, trained / 'iter_2.pth')
@@ -163,7 +160,6 @@ def sharded(folder: Path) -> Path:
 
 
 def test_shard_folders(evil: Path, tmp_path: Path) -> None:
-    """torch's own metadata is a pickle; ours is not read by pickle."""
     folder = sharded(tmp_path / 'iter_2.pth')
     evil.rename(folder / '.metadata')
     (folder / '__0_0.distcp').write_bytes((folder / '.metadata').read_bytes())
@@ -182,7 +178,6 @@ def test_suffix_is_not_trusted(evil: Path) -> None:
 
 def test_timm_hub_files_are_not_trusted(evil: Path, tmp_path: Path,
                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pickle under the name of a safetensors file."""
     repository = tmp_path / 'hub/models--timm--xcit_nano_12_p16_224.fb_in1k'
     (repository / 'snapshots/1').mkdir(parents=True)
     (repository / 'refs').mkdir()
@@ -194,7 +189,6 @@ def test_timm_hub_files_are_not_trusted(evil: Path, tmp_path: Path,
 
 
 def test_feature_cache_is_not_trusted(tmp_path: Path) -> None:
-    """Even with the right digest."""
     cache = FeatureCache(tmp_path, dict(backbone='a'))
     cache.write('b', np.zeros(3))
     buffer = io.BytesIO()
@@ -209,7 +203,6 @@ def test_feature_cache_is_not_trusted(tmp_path: Path) -> None:
 @pytest.mark.parametrize('key', ['ann_file', 'proposal_file'])
 def test_pickled_annotations_are_rejected(key: str, shapes: Path, tmp_path: Path,
                                           run_tool: Callable) -> None:
-    """mmengine unpickles what a config calls so."""
     name = '../pickled.pkl'
     root = shutil.copytree(shapes / 'coco', tmp_path / 'data/coco')
     write_evil(tmp_path / 'data/pickled.pkl', 'pickle')
@@ -244,7 +237,6 @@ def calls(name: str) -> Iterator[tuple[str, ast.Call]]:
 
 
 def test_product_calls_no_eval_or_pickle() -> None:
-    """In all modules, but where the test says."""
     found = set()
     for name in MODULES:
         for function, node in calls(name):
@@ -262,7 +254,6 @@ def test_product_calls_no_eval_or_pickle() -> None:
 
 
 def test_compressed_files_are_not_unpacked(tmp_path: Path) -> None:
-    """torch would: 100 kB to 100 MB."""
     torch.save(dict(a=torch.zeros(2**20)), tmp_path / 'stored.pth')
     with zipfile.ZipFile(tmp_path / 'stored.pth') as stored, \
             zipfile.ZipFile(tmp_path / 'a.pth', 'w', zipfile.ZIP_DEFLATED) as compressed:

@@ -1,7 +1,4 @@
-"""The smallest backbone there can be, on which all tests of the backbones' contract run, too.
-
-timm's vision transformer without class token and positions.
-"""
+"""Minimal backbone, on which the contract tests run too: a ViT without positions."""
 from __future__ import annotations
 
 from timm.models.vision_transformer import Block, VisionTransformer
