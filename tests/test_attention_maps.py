@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.backbones import ARCHS, FORMS, tiny
+from helpers.backbones import ARCHS, VARIANTS, tiny
 from torch import nn
 
 from colonnade.backbones import CaiT, ColumnarBackbone, PlainViT, ResMLP, SimplifiedViT, XCiT
@@ -152,7 +152,7 @@ def test_token_attention_of_simplified_blocks() -> None:
 
 
 def test_tokens_see_their_window() -> None:
-    backbone = tiny(FORMS['PlainViT of DINOv3 by windows']).double().eval()
+    backbone = tiny(VARIANTS['PlainViT of DINOv3 by windows']).double().eval()
     found = token_attention(backbone, IMAGE, (1, 4), 0)
     layer = backbone.blocks[0].attn
     assert layer.window_size == 3

@@ -8,7 +8,7 @@ import torch
 from helpers.backbones import ARCHS, every_class, timm_model, tiny
 from mmengine.registry import MODELS, Registry
 
-from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.backbones import CaiT, ResMLP, SimplifiedViT, XCiT
 from colonnade.backbones.kernels.devices import on_meta_device
 
 RESOLVED = {  # out_indices of four blocks -> resolved ones
@@ -64,6 +64,30 @@ def test_rejects_wrong_arguments(cls: type) -> None:
         others = {key: value for key, value in kwargs.items() if key != 'depth'}
         with pytest.raises(ValueError, match=message):
             cls(**{'arch': ARCHS[cls] | columns, **others})
+
+
+@pytest.mark.parametrize('cls, kwargs, message', [
+    (XCiT, dict(arch=dict(patch_size=14)), 'patch_size must be 8 or 16, got 14'),
+    (XCiT, dict(arch=dict(num_heads=5)), 'multiple of num_heads, .* num_heads 5'),
+    (XCiT, dict(arch=dict(embed_dim=36)), 'embed_dim must be a multiple of 8 .*, got 36'),
+    (XCiT, dict(with_cp='attention'), 'with_cp must be False, True for all blocks'),
+    (CaiT, dict(img_size=100), 'img_size must be a multiple of patch_size 16, got 100'),
+    (CaiT, dict(attn_block_size=0), 'attn_block_size must be positive, got 0'),
+    (CaiT, dict(attn_budget=-1.), 'attn_budget must be positive'),
+    (CaiT, dict(attn_block_size=4, attn_budget=1.), 'attn_budget has no effect with attn_block'),
+    (ResMLP, dict(token_mixing='tile'), "token_mixing must be resample or window, got 'tile'"),
+    (ResMLP, dict(img_size=60), 'img_size must be a multiple of patch_size 8, got 60'),
+    (SimplifiedViT, dict(block='serial'), "must be parallel, sequential, plain, got 'serial'"),
+    (SimplifiedViT, dict(init='static'), r"'inverse_dynamic' or a pair \(alpha, .* 'static'"),
+    (SimplifiedViT, dict(init=(1, 0, 0)), r'or a pair \(alpha, beta\) .* got \(1, 0, 0\)'),
+    (SimplifiedViT, dict(init=0.5), r'or a pair \(alpha, beta\) .* got 0.5'),
+    (SimplifiedViT, dict(block='plain', init=(1, 0)), "init has no effect with block='plain'"),
+    (SimplifiedViT, dict(block='plain', centring=True), 'centring has no effect with block='),
+    (SimplifiedViT, dict(img_size=100), 'img_size must be a multiple of patch_size 8, got 100'),
+])
+def test_rejects_wrong_own_arguments(cls: type, kwargs: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cls(**kwargs | dict(arch=ARCHS[cls] | kwargs.get('arch', {})))
 
 
 @every_class

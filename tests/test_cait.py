@@ -187,17 +187,6 @@ def test_rejects_positions_of_non_square_grid(shape: tuple[int, ...]) -> None:
         plan_loading(tiny(CaiT), state, 'a.pth')
 
 
-@pytest.mark.parametrize('kwargs, message', [
-    (dict(img_size=100), 'img_size must be a multiple of patch_size 16, got 100'),
-    (dict(attn_block_size=0), 'attn_block_size must be positive, got 0'),
-    (dict(attn_budget=-1.), 'attn_budget must be positive'),
-    (dict(attn_block_size=4, attn_budget=1.), 'attn_budget has no effect with attn_block_size'),
-])
-def test_rejects_wrong_arguments(kwargs: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny(CaiT, **kwargs)
-
-
 def test_default_drop_rates_are_those_of_paper() -> None:
     with on_meta_device():
         assert CaiT('s36').blocks[0].drop_path.drop_prob == 0.2

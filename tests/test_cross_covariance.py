@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from colonnade.backbones import CaiT, ResMLP, XCiT
+from colonnade.backbones import CaiT, ResMLP, SimplifiedViT, XCiT
 from colonnade.backbones.kernels.folding import FusedError
 from colonnade.backbones.xcit.cross_covariance import (AttentionWeights, attend_by_covariance,
                                                        attend_plain, is_covariance_faster,
@@ -21,6 +21,7 @@ from colonnade.necks import ColumnarPyramid
 
 FORMS = pytest.mark.parametrize('form', [attend_plain, attend_by_covariance])
 WIDE = dict(embed_dim=128, depth=4, num_heads=4, patch_size=8)
+SIMPLIFIED = dict(embed_dim=32, depth=4, num_heads=4, patch_size=8, img_size=64)
 
 
 def get_weights(layer: XCA) -> AttentionWeights:
@@ -236,13 +237,14 @@ def test_fused_backbones_give_equal_maps(cls: type, arch: dict) -> None:
         cls(arch).train().fuse()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('training', [False, True])
-@pytest.mark.parametrize('cls, arch', [
-    (XCiT, WIDE),
-    (CaiT, dict(embed_dim=32, depth=4, num_heads=4)),
-    (ResMLP, dict(embed_dim=32, depth=4, img_size=64)),
-])
+@pytest.mark.parametrize('cls, arch, training', [
+    (SimplifiedViT, dict(SIMPLIFIED, block='sequential'), False),
+    *(pytest.param(cls, arch, training, marks=pytest.mark.slow) for training in (False, True)
+      for cls, arch in ((XCiT, WIDE), (CaiT, dict(embed_dim=32, depth=4, num_heads=4)),
+                        (ResMLP, dict(embed_dim=32, depth=4, img_size=64)),
+                        (SimplifiedViT, SIMPLIFIED),
+                        (SimplifiedViT, SIMPLIFIED | dict(block='plain'))))
+])  # yapf: disable
 def test_blocks_and_levels_compile_once(cls: type, arch: dict, training: bool) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)

@@ -121,24 +121,6 @@ def test_windows_alternate_between_blocks() -> None:
     assert [block.shifted for block in blocks] == [False, True, False, True]
 
 
-def test_half_precision_and_gradients_on_other_grid() -> None:
-    for mixing in ('resample', 'window'):
-        backbone, image = tiny(ResMLP, token_mixing=mixing), torch.randn(1, 3, 75, 101)
-        with torch.autocast('cpu', torch.bfloat16):
-            sum(m.float().square().mean() for m in backbone(image)).backward()
-        assert all(p.grad.isfinite().all() for p in backbone.parameters())
-        assert all(m.dtype == torch.bfloat16 for m in backbone.bfloat16()(image.bfloat16()))
-
-
-@pytest.mark.parametrize('kwargs, message', [
-    (dict(token_mixing='tile'), "token_mixing must be resample or window, got 'tile'"),
-    (dict(img_size=60), 'img_size must be a multiple of patch_size 8, got 60'),
-])
-def test_rejects_wrong_arguments(kwargs: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny(ResMLP, **kwargs)
-
-
 def test_layer_scale_of_arch() -> None:
     assert tiny(ResMLP).blocks[0].ls1.eq(0.1).all()
     assert tiny(ResMLP,

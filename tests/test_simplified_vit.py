@@ -10,10 +10,8 @@ import timm
 import torch
 from helpers.backbones import ARCHS, randomised, tiny
 from helpers.modified_layers import LoRA, bent
-from helpers.rounding import check_all_rounding, doubled
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
 from colonnade.backbones import SimplifiedViT
@@ -64,20 +62,6 @@ def test_no_tensor_is_quadratic_in_tokens(block: str) -> None:
                                                   lambda t: t):
         backbone(torch.randn(1, 3, 256, 256))[0].sum().backward()
     assert sizes and max(sizes) < 1024**2
-
-
-@pytest.mark.parametrize('kwargs, message', [
-    (dict(block='serial'), "block must be parallel, sequential, plain, got 'serial'"),
-    (dict(init='static'), r"'dynamic', 'inverse_dynamic' or a pair \(alpha, beta\) .* 'static'"),
-    (dict(init=(1, 0, 0)), r'or a pair \(alpha, beta\) .* got \(1, 0, 0\)'),
-    (dict(init=0.5), r'or a pair \(alpha, beta\) .* got 0.5'),
-    (dict(block='plain', init=(1, 0)), "init has no effect with block='plain'"),
-    (dict(block='plain', centring=True), "centring has no effect with block='plain'"),
-    (dict(img_size=100), 'img_size must be a multiple of patch_size 8, got 100'),
-])
-def test_rejects_wrong_arguments(kwargs: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny(SimplifiedViT, **kwargs)
 
 
 @every_block
@@ -137,36 +121,6 @@ def test_replaced_layers_are_called(block: str) -> None:
     torch.testing.assert_close(backbone(image)[1], before)
     attn.qk.up.data.copy_(up)
     assert not torch.allclose(backbone(image)[1], before)
-
-
-@every_block
-def test_under_autocast(block: str) -> None:
-    backbone, image = build_vit(block), torch.randn(1, 3, 40, 56)
-    exact = backbone(image)[1]
-    with torch.autocast('cpu', torch.bfloat16):
-        found = backbone(image)[1]
-    found.sum().backward()
-    assert found.dtype == torch.float32
-    assert (found - exact).abs().max() < 0.05 * exact.abs().max()
-    assert all(p.grad.isfinite().all() for p in backbone.parameters())
-
-
-@pytest.mark.parametrize('training', [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize('block', [
-    pytest.param(block, marks=[] if block == 'sequential' else pytest.mark.slow) for block in BLOCKS
-])
-def test_blocks_compile_once(block: str, training: bool) -> None:
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend('aot_eager')
-    plain, model = (build_vit(block).train(training) for _ in range(2))
-    model.compile(backend=counter, dynamic=True, fullgraph=True)
-    counts = set()
-    for size in ((80, 96), (112, 48)):
-        image = torch.randn(2, 3, *size)
-        with torch.set_grad_enabled(training):
-            check_all_rounding(model(image), plain(image), doubled(plain)(image.double()))
-        counts.add(counter.frame_count)
-    assert len(counts) == 1 and 0 not in counts
 
 
 WIDTH, HEADS, TOKENS = 32, 4, 50

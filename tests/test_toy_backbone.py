@@ -61,7 +61,7 @@ def test_complexity_counts_toy(config: Path, run_tool: Callable,
     run_tool('complexity', config, '--size', 64, 64)
     parameters = sum(p.numel() for p in tiny(Toy, dict(embed_dim=32, depth=4, patch_size=16))
                      .parameters()) / 1e6  # yapf: disable
-    assert f'backbone                    {parameters:10.3f} M' in capsys.readouterr().out
+    assert f'{"backbone":24} {parameters:10.3f} M' in capsys.readouterr().out
 
 
 def test_toy_weights_convert_and_train(config: Path, shapes: Path, tmp_path: Path,

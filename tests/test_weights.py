@@ -85,12 +85,6 @@ def test_conversion_is_pure(make: Callable) -> None:
     assert all(state[key] is before[key] for key in before)
 
 
-def test_early_out_indices_drop_later_blocks() -> None:
-    plan = plan_loading(XCiT(TINY, out_indices=(0, 1)), original_state(), 'test')
-    assert {key.split('.')[1] for key in plan.state if key.startswith('blocks.')} == {'0', '1'}
-    assert 'blocks.2.gamma1' in plan.dropped
-
-
 def test_published_medium_detector_has_patch_16() -> None:
     assert XCiT.variants.rows['medium_24_p16']['patch_size'] == 16
 
