@@ -33,14 +33,9 @@ Grid = tuple[int, int]
 
 
 class ClassAttentionMap(NamedTuple):
-    """Attention of the class token in one layer.
-
-    Attributes:
-        maps: Weights of the image's tokens, ``(B, heads, h, w)``.
-        to_itself: Weight of the class token, ``(B, heads)``; all weights of a head sum to 1.
-    """
-    maps: Tensor
-    to_itself: Tensor
+    """Attention of the class token in one layer; all weights of a head sum to 1."""
+    maps: Tensor  # (B, heads, h, w), weights of the image's tokens
+    to_itself: Tensor  # (B, heads)
 
 
 class ClassAttentionStage(nn.Module):
@@ -114,15 +109,13 @@ def class_attention(backbone: ColumnarBackbone, stage: ClassAttentionStage,
     layers = [block.attn for block in stage.blocks]
     with capture_calls(layers) as calls:
         backbone.attend_to_class(stage.blocks, stage.cls_token.expand(len(img), -1, -1), tokens)
-    weights = [_compute_class_weights(layer, x) for layer, (x, ) in zip(layers, calls, strict=True)]
-    return [ClassAttentionMap(w[..., 1:].unflatten(2, grid), w[..., 0]) for w in weights]
-
-
-def _compute_class_weights(layer: nn.Module, x: Tensor) -> Tensor:
-    """Compute softmax weights ``(B, heads, 1 + N)`` of timm's ClassAttn for ``(B, 1 + N, C)``."""
-    query = layer.q(x[:, :1]).unflatten(2, (layer.num_heads, -1)).transpose(1, 2)
-    key = layer.k(x).unflatten(2, (layer.num_heads, -1)).transpose(1, 2)  # (B, heads, 1 + N, d)
-    return (query * layer.scale @ key.transpose(-2, -1)).softmax(dim=-1)[:, :, 0]
+    maps = []
+    for layer, (x, ) in zip(layers, calls, strict=True):  # timm's ClassAttn
+        query = layer.q(x[:, :1]).unflatten(2, (layer.num_heads, -1)).transpose(1, 2)
+        key = layer.k(x).unflatten(2, (layer.num_heads, -1)).transpose(1, 2)  # (B, heads, 1 + N, d)
+        weights = (query * layer.scale @ key.transpose(-2, -1)).softmax(dim=-1)[:, :, 0]
+        maps.append(ClassAttentionMap(weights[..., 1:].unflatten(2, grid), weights[..., 0]))
+    return maps
 
 
 @torch.no_grad()
@@ -134,11 +127,9 @@ def channel_attention(backbone: XCiT, img: Tensor, block: int = -1) -> Tensor:
 
 @torch.no_grad()
 def query_key_magnitude(backbone: XCiT, img: Tensor, block: int = -1) -> tuple[Tensor, Tensor]:
-    """Compute the weight of each token in XCA (XCiT paper, section D.5).
+    """Compute the norms of normalized queries and keys over channels (XCiT paper, section D.5).
 
-    Returns:
-        For queries and for keys, the norm over a head's channels of the tokens' normalized values,
-        ``(B, heads, h, w)``; its squares sum to d over the tokens.
+    Each is ``(B, heads, h, w)``, and its squares sum to d over the tokens.
     """
     query, key, grid = _compute_unit_queries_and_keys(backbone, img, block)
     return tuple(x.norm(dim=2).unflatten(2, grid) for x in (query, key))
@@ -197,14 +188,9 @@ def capture_calls(modules: list[nn.Module]) -> Iterator[list[tuple]]:
 
 
 class TokenAttention(NamedTuple):
-    """Attention of one token in one layer.
-
-    Attributes:
-        maps: Weights of the image's tokens, ``(B, heads, h, w)``; 0 outside of a window.
-        to_prefix: Weights of the prefix tokens, ``(B, heads, P)``; all weights of a head sum to 1.
-    """
-    maps: Tensor
-    to_prefix: Tensor
+    """Attention of one token in one layer; all weights of a head sum to 1."""
+    maps: Tensor  # (B, heads, h, w), weights of the image's tokens, 0 outside of a window
+    to_prefix: Tensor  # (B, heads, P)
 
 
 @torch.no_grad()

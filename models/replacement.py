@@ -5,7 +5,10 @@ import copy
 from collections.abc import Mapping
 from typing import TypeVar
 
+from mmcv.cnn import ConvModule
 from torch import nn
+
+from colonnade.backbones.kernels.fast_path import is_exact_type
 
 M = TypeVar('M', bound=nn.Module)
 
@@ -36,3 +39,9 @@ def copy_with_subclasses(model: nn.Module, kinds: Mapping[type[nn.Module],
     modules = [module for module in model.modules() if type(module) in kinds]
     replace_modules(model, {module: copy_as(kinds[type(module)], module) for module in modules})
     return model
+
+
+def can_replace_conv(module: nn.Module) -> bool:
+    """Return True if a ConvModule passes its input to its convolution, unseen by hooks."""
+    return (is_exact_type(module, ConvModule) and module.order[0] == 'conv'
+            and not module.with_explicit_padding and module.efficient_conv_bn_eval_forward is None)

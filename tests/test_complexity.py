@@ -126,8 +126,8 @@ MODEL = f'_base_ = {str(ROOT / XCIT)!r}\nmodel = dict(backbone=dict({{}}))\n'
 
 @pytest.mark.parametrize('config, arguments, message', [
     (XCIT, ['--size', 8, 64], r'images must be at least 16 x 16 \(one patch\), got 8 x 64'),
-    (XCIT, ['--size', 0, 64], '--size must be two positive numbers of pixels, got 0 64'),
-    (XCIT, ['--size', 64, -16], '--size must be two positive numbers of pixels, got 64 -16'),
+    (XCIT, ['--size', 0, 64], '--size must be two positive integers, got 0 64'),
+    (XCIT, ['--size', 64, -16], '--size must be two positive integers, got 64 -16'),
     ('no.py', [], 'no config file no.py'),
     ('setup.cfg', [], 'setup.cfg is no config'),
     ('a = 1', [], 'is no config of a detector or segmenter'),
@@ -136,7 +136,7 @@ MODEL = f'_base_ = {str(ROOT / XCIT)!r}\nmodel = dict(backbone=dict({{}}))\n'
     (MODEL.format("type='XCiT', arch='small'"), [], "XCiT has no arch 'small'"),
     (MODEL.format("type='XCiT', archs='small_12_p16'"), [], "cannot be built: .*'archs'"),
     ('mmdet::sparse_rcnn/sparse-rcnn_r50_fpn_1x_coco.py', [],
-     r'model.rpn_head \(EmbeddingRPNHead\) cannot be counted by itself: '),
+     r'model.rpn_head \(EmbeddingRPNHead\) cannot be counted separately: '),
 ])
 def test_complexity_names_what_is_wrong(config: str, arguments: list, message: str,
                                         run_tool: Callable, tmp_path: Path,

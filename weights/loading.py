@@ -29,8 +29,7 @@ class Loadable(Protocol):
         """Raise an error if the backbone cannot load weights."""
 
     def unused_shapes(self, state: State) -> list[Shapes]:
-        """Return shapes of tensors that are not needed, in groups: a file has all of one, or none.
-        """
+        """Return shapes of unneeded tensors in groups, of which a file has all or none."""
 
     def rename_state(self, state: State) -> State:
         """Rename tensors of a file whose names depend on the architecture."""
@@ -108,7 +107,7 @@ def plan_loading(module: nn.Module,
             "model.backbone.init_cfg=dict(type='Pretrained', checkpoint=...)")
 
     own = strip_prefix(state, 'backbone.') if is_full else state
-    others = {key: value for key, value in state.items() if is_full and key[:9] != 'backbone.'}
+    others = {key: state[key] for key in state if is_full and not key.startswith('backbone.')}
     if loadable is not None:
         loadable.reject_weights()
         own = loadable.rename_state(own)
@@ -129,13 +128,8 @@ def plan_loading(module: nn.Module,
         resized = add_prefix(loadable.resize_state(own), prefix)
         state = {**state, **resized}
     if problems := find_mismatches(state, required, unused):
-        cause = explain_mismatch(problems, loadable, prefix, own, adapted=adapt is not None)
-        classes = get_classes(checkpoint)
-        if list(problems) == [OTHER_SHAPE] and classes:
-            shapes = {key: required[key] for key in problems[OTHER_SHAPE]}
-            num_classes = infer_num_classes(state, shapes, len(classes))
-            if num_classes not in (None, len(classes)):
-                cause = f'{len(classes)} classes in the file, {num_classes} in the config. {cause}'
+        cause = _explain_classes(problems, state, required, len(get_classes(checkpoint)))
+        cause += explain_mismatch(problems, loadable, prefix, own, adapted=adapt is not None)
         raise WeightsError(
             f'{source} ({known.name}) does not fit: {cause}\n{format_mismatches(problems)}')
 
@@ -149,6 +143,16 @@ def plan_loading(module: nn.Module,
         renamed=tuple(key for key in needed if key not in same),
         resized=tuple(resized),
         dropped=tuple([*dropped, *others] if module is loadable else dropped))
+
+
+def _explain_classes(problems: Problems, state: State, required: Shapes, num_classes: int) -> str:
+    """Return a sentence on different numbers of classes, or an empty string."""
+    if list(problems) == [OTHER_SHAPE] and num_classes:
+        shapes = {key: required[key] for key in problems[OTHER_SHAPE]}
+        expected = infer_num_classes(state, shapes, num_classes)
+        if expected not in (None, num_classes):
+            return f'{num_classes} classes in the file, {expected} in the config. '
+    return ''
 
 
 def explain_mismatch(problems: Problems, loadable: Loadable | None, prefix: str, own: State, *,

@@ -64,7 +64,6 @@ class CaiTBlock(LayerScaleBlock):
     """timm's block with less memory traffic."""
 
     packable = ('attn.qkv', 'attn.proj', 'mlp.fc1', 'mlp.fc2')
-    packable_and_read = ()
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the block on tokens ``(B, N, C)``."""

@@ -101,19 +101,11 @@ class TalkingHeads(Function):
 @torch.compiler.disable  # a compiler would unroll all blocks
 def talking_heads(query: Tensor, key: Tensor, value: Tensor, mixing: tuple[Tensor, ...], *,
                   block_size: int) -> Tensor:
-    """Compute talking-heads attention for blocks of queries; exact for every block size.
+    """Compute talking-heads attention ``(B, N, h, d)`` for blocks of scaled queries.
 
-    The backward pass recomputes each block's maps, so memory is ``O(B h block_size N)`` in both.
-
-    Args:
-        query: Scaled queries ``(B, h, N, d)``.
-        key: Keys of the same shape.
-        value: Values of the same shape.
-        mixing: Weight and bias that mix the logits, and those that mix the softmax weights.
-        block_size: Number of queries of a block.
-
-    Returns:
-        ``(B, N, h, d)``.
+    Queries, keys and values are ``(B, h, N, d)``. ``mixing`` are weight and bias that mix the
+    logits, and those that mix the softmax weights. The result is exact for every block size. The
+    backward pass recomputes each block's maps, so memory is ``O(B h block_size N)`` in both.
     """
     return TalkingHeads.apply(query, key, value, *mixing, block_size)
 

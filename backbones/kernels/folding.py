@@ -74,15 +74,10 @@ def can_be_packed(weight: Tensor, dtype: torch.dtype) -> bool:
 
 
 class Fusible(nn.Module):
-    """Backbone whose blocks and stem can be fused.
-
-    Attributes:
-        fused: True after :meth:`fuse`.
-        fused_dtype: Type of matmuls that it was fused for.
-    """
+    """Backbone whose blocks and stem can be fused."""
 
     fused: bool = False
-    fused_dtype: torch.dtype | None = None
+    fused_dtype: torch.dtype | None = None  # type of matmuls it was fused for
     blocks: nn.ModuleList
 
     def fuse(self, dtype: torch.dtype | None = None) -> Fusible:

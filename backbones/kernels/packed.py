@@ -188,13 +188,7 @@ class PackedHalving(Packed):
                 padding: tuple[int, int] = (1, 1),
                 *,
                 gelu: bool = False) -> Tensor:
-        """Map a channels-last ``(B, C_in, H, W)`` to ``(B, C_out, h, w)``.
-
-        Args:
-            x: Input in channels-last format.
-            padding: Rows and columns of zeros on either side.
-            gelu: Apply GELU to the output.
-        """
+        """Map a channels-last ``(B, C_in, H, W)`` to ``(B, C_out, h, w)``, zero-padded."""
         if not self._can_use_packed(x):
             out = F.conv2d(*self._forward_unpacked(x), stride=2, padding=padding)
             return F.gelu(out) if gelu else out

@@ -26,11 +26,7 @@ ATTENTION_TYPES = (Attention, AttentionRope, EvaAttention)
 
 
 class SelfAttention(nn.Module):
-    """timm's attention layers, with their parameters and names.
-
-    Attributes:
-        window_size: Side of attention windows in tokens; None attends to all tokens.
-    """
+    """timm's attention layers, with their parameters and names."""
     q_bias: nn.Parameter | None
     v_bias: nn.Parameter | None
 
@@ -50,7 +46,7 @@ class SelfAttention(nn.Module):
         self.num_heads: int = layer.num_heads
         self.num_key_heads: int = getattr(layer, 'num_kv_heads', layer.num_heads)
         self.rotate_half: bool = getattr(layer, 'rotate_half', False)
-        self.window_size: int | None = None
+        self.window_size: int | None = None  # in tokens; None attends to all
 
     def forward(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> Tensor:
         """Attend ``(B, P + N, C)`` to ``(B, P + N, C)``.
@@ -151,14 +147,9 @@ ATTENTION: Parts = {
 
 
 class PlainBlock(nn.Module):
-    """timm's pre-norm ``Block`` or ``EvaBlock``, with its parameters and names.
-
-    Attributes:
-        index: Index in the backbone; rotary positions may differ between blocks.
-    """
+    """timm's pre-norm ``Block`` or ``EvaBlock``, with its parameters and names."""
 
     packable = ('attn.qkv', 'attn.proj', 'mlp.fc1', 'mlp.fc2')
-    packable_and_read = ()
 
     def __init__(self, block: Block | EvaBlock, index: int) -> None:
         super().__init__()
@@ -170,7 +161,7 @@ class PlainBlock(nn.Module):
         parameters = dict(block.named_parameters(recurse=False))
         for name in ('gamma_1', 'gamma_2'):  # LayerScale of EvaBlock
             self.register_parameter(name, parameters.get(name))
-        self.index = index
+        self.index = index  # rotary positions may differ between blocks
 
     def forward(self, x: Tensor, grid: Grid, rope: Tensor | None = None) -> Tensor:
         """Run the block; arguments as for :class:`SelfAttention`."""

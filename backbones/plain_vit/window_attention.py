@@ -26,18 +26,10 @@ class Heads(NamedTuple):
 def attend_in_windows(heads: Heads, grid: Grid, window_size: int, dropout: float = 0.) -> Tensor:
     """Attend within windows: tokens see their window and prefix tokens, which see all tokens.
 
-    Windows begin at the top left; those at the bottom and right may hold fewer tokens. ViTDet
-    (arXiv 2203.16527, section 3) has no prefix tokens, and pads the last windows with zeros. On a
-    CPU without gradients, rows of windows are computed in turn, to save memory.
-
-    Args:
-        heads: Queries, keys and values, prefix tokens first, each ``(B, heads, P + N, d)``.
-        grid: ``(h, w)``.
-        window_size: Side of the windows, in tokens.
-        dropout: Dropout rate of attention weights.
-
-    Returns:
-        ``(B, heads, P + N, d)``.
+    Heads are ``(B, heads, P + N, d)``, prefix tokens first. Windows begin at the top left; those at
+    the bottom and right may hold fewer tokens. ViTDet (arXiv 2203.16527, section 3) has no prefix
+    tokens, and pads the last windows with zeros. On a CPU without gradients, rows of windows are
+    computed in turn, to save memory.
     """
     if torch.compiler.is_exporting():
         return attend_in_padded_windows(heads, grid, window_size)

@@ -57,20 +57,13 @@ LAYOUTS = (
 
 
 class ResMLPBlock(ResBlock):
-    """timm's ResMLP block, with the same parameters, for any grid of tokens.
-
-    Attributes:
-        native: Grid of the mixing matrix.
-        token_mixing: See :class:`ResMLP`.
-        shifted: Shift the windows, if there are any.
-    """
+    """timm's ResMLP block, with the same parameters, for any grid of tokens."""
     norm2: nn.Module
-    native: Grid = (14, 14)
+    native: Grid = (14, 14)  # grid of the mixing matrix
     token_mixing: str = 'resample'
-    shifted: bool = False
+    shifted: bool = False  # windows, if there are any
 
     packable = ('mlp_channels.fc1', 'mlp_channels.fc2')
-    packable_and_read = ()
 
     def forward(self,
                 x: Tensor,

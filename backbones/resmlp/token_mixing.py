@@ -41,12 +41,6 @@ def mix_resampled(x: Tensor, layer: nn.Module, down: Resampling, up: Resampling)
     the response to a constant image is the resized response of W. The second term is the weight of
     a token for itself, which resampling the tokens would blur. The dense ``(N, N)`` matrix is never
     formed: the largest temporary is ``(B, N, C)``.
-
-    Args:
-        x: Tokens ``(B, N, C)``.
-        layer: Cross-patch layer.
-        down: D, from the image's grid to the native one.
-        up: U, back.
     """
     coarse = down(x)  # (B, M, C)
     mixed = mix(layer, coarse)
@@ -56,16 +50,10 @@ def mix_resampled(x: Tensor, layer: nn.Module, down: Resampling, up: Resampling)
 
 
 def mix_windows(x: Tensor, layer: nn.Module, grid: Grid, native: Grid, *, shifted: bool) -> Tensor:
-    """Apply the layer to each window of the native grid's size; linear in the number of tokens.
+    """Apply the layer to each window of the grid ``native``; linear in the number of tokens.
 
-    Beyond the border, windows repeat its tokens.
-
-    Args:
-        x: Tokens ``(B, N, C)``.
-        layer: Cross-patch layer.
-        grid: ``(h, w)``.
-        native: ``(n, n)``.
-        shifted: Begin windows half a window before the border, along sides longer than a window.
+    Beyond the border, windows repeat its tokens. With ``shifted``, windows begin half a window
+    before the border, along sides longer than a window.
     """
     shifts, indices = [], []
     for size, window in zip(grid, native, strict=True):

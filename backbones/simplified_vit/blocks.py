@@ -116,18 +116,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class SimplifiedBlock(nn.Module):
-    """Base class of blocks with shaped attention and a single norm.
-
-    Args:
-        dim: Width ``C``.
-        num_heads: Number of heads.
-        centring: See :class:`ShapedAttention`.
-        drop_path: Rate of stochastic depth.
-
-    Attributes:
-        norm_name: Name of the norm, which distinguishes the types of blocks in files.
-    """
-    norm_name: ClassVar[str]
+    """Base class of blocks with :class:`ShapedAttention` and a single norm."""
+    norm_name: ClassVar[str]  # distinguishes the types of blocks in files
 
     def __init__(self,
                  dim: int,

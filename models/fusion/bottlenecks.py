@@ -18,8 +18,7 @@ from torch.nn import functional as F
 
 from colonnade.backbones.kernels.fast_path import is_convolution, is_exact_type
 
-from ..replacement import copy_as, replace_modules
-from .full_model import begins_with_conv
+from ..replacement import can_replace_conv, copy_as, replace_modules
 
 
 class UpsamplingConvolution(nn.Module):
@@ -102,11 +101,7 @@ def _build_convolution(weight: Tensor, bias: Tensor | None = None, padding: int 
 
 
 def interpolation_matrices(size: int, out_size: int, align_corners: bool, like: Tensor) -> Tensor:
-    """Return matrices from ``size`` pixels to the pixels before, at and after each of a longer row.
-
-    Returns:
-        ``(3, out_size, size)`` in the type of ``like``; 0 outside.
-    """
+    """Return matrices ``(3, out_size, size)`` to the pixels before, at and after each."""
     precise = torch.promote_types(like.dtype, torch.float32)
     eye = torch.eye(size, dtype=precise, device=like.device)
     matrix = F.interpolate(eye[None], out_size, mode='linear', align_corners=align_corners)[0].T
@@ -167,7 +162,7 @@ def merge_bottlenecks(model: nn.Module) -> list[str]:
 
 def _can_be_merged(bottleneck: nn.Module) -> bool:
     """Return True if a bottleneck begins with a 3 x 3 convolution, unseen by hooks."""
-    if not begins_with_conv(bottleneck):
+    if not can_replace_conv(bottleneck):
         return False
     conv = bottleneck.conv
     return is_convolution(conv, stride=1) and conv.kernel_size == (3, 3) and conv.groups == 1

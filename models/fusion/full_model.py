@@ -20,6 +20,8 @@ from colonnade.backbones.kernels.norms import is_fixed
 from colonnade.common.errors import UserError
 from colonnade.necks import ColumnarPyramid, Pyramid
 
+from ..replacement import can_replace_conv
+
 MARK = 'fused_whole'  # attribute of fused models
 #: classes by name, so that neither library is imported for the other's models
 FPNS = ('mmdet.models.necks.fpn.FPN', 'mmseg.models.necks.fpn.FPN')
@@ -192,7 +194,7 @@ def _fuse_pyramids(model: nn.Module) -> list[str]:
         if is_exact_type(pyramid, ColumnarPyramid):
             for index, lateral in _find_laterals(pyramid, model):
                 stride = pyramid.out_strides[index]
-                if pyramid.out_strides.count(stride) == 1 and begins_with_conv(lateral):
+                if pyramid.out_strides.count(stride) == 1 and can_replace_conv(lateral):
                     laterals[stride] = lateral
         merged = pyramid.fuse({stride: lateral.conv for stride, lateral in laterals.items()})
         for stride in merged:
@@ -201,12 +203,6 @@ def _fuse_pyramids(model: nn.Module) -> list[str]:
         lines.append(f'{type(pyramid).__name__}: layers merged' +
                      (f', at stride {strides} with the lateral ones' if merged else ''))
     return lines
-
-
-def begins_with_conv(module: nn.Module) -> bool:
-    """Return True if a ConvModule passes its input to its convolution, unseen by hooks."""
-    return (is_exact_type(module, ConvModule) and module.order[0] == 'conv'
-            and not module.with_explicit_padding and module.efficient_conv_bn_eval_forward is None)
 
 
 def _find_laterals(pyramid: ColumnarPyramid, model: nn.Module) -> Iterator[tuple[int, nn.Module]]:

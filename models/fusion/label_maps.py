@@ -55,17 +55,11 @@ class EncoderDecoder(encoder_decoder.EncoderDecoder):
 
 
 def fuse_label_maps(model: nn.Module) -> list[str]:
-    """Make a segmenter output only label maps: its samples then have no ``seg_logits``.
+    """Make a segmenter output only label maps, without ``seg_logits``, in place.
 
     Logits are kept for augmented images, which ``--tta`` merges, and for images that are segmented
     in windows, whose logits have the size of the input anyway. Segmenters and heads with custom
-    post-processing are not changed.
-
-    Args:
-        model: Model of mmdet or mmseg; changed in place.
-
-    Returns:
-        A line if it was changed.
+    post-processing are not changed. Returns a line if the model was changed.
     """
     if type(model) is not encoder_decoder.EncoderDecoder or model.out_channels < 2:
         return []
@@ -126,12 +120,9 @@ def resizing_matrix(before: int, whole: int, start: int, end: int, after: int,
 
 
 def find_largest(logits: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
-    """Return the class of the largest logit at each pixel, ``(1, H, W)``.
+    """Return the class of the largest of logits ``(K, h, w)`` at each pixel, ``(1, H, W)``.
 
-    Args:
-        logits: Logits ``(K, h, w)``.
-        rows: Matrix ``(H, h)`` from rows of the map to those of the image, or None for identity.
-        columns: Matrix ``(W, w)``, likewise.
+    The matrices ``rows`` ``(H, h)`` and ``columns`` ``(W, w)`` resize the logits; None is identity.
     """
     classes = len(logits)
     height = logits.shape[1] if rows is None else len(rows)

@@ -88,16 +88,10 @@ class ClassMaskCascadeRoIHead(PredictedClassMasks, CascadeRoIHead):
 
 def compute_class_logits(features: Tensor, labels: Tensor, upsampler: nn.ConvTranspose2d,
                          predictor: nn.Conv2d) -> Tensor:
-    """Compute logits of one class of each object, ``(n, 1, s * h, s * w)``.
+    """Compute logits ``(n, 1, s * h, s * w)`` of the classes ``labels`` of objects.
 
-    Each pixel of a transposed convolution without overlap comes from one pixel. So together with
-    the layer of logits it is two linear layers.
-
-    Args:
-        features: Features ``(n, C, h, w)``.
-        labels: Classes ``(n,)``.
-        upsampler: Layer whose kernel is as large as its stride ``s``, with a bias.
-        predictor: 1 × 1 layer after it and a ReLU, with a bias.
+    The upsampler's kernel is as large as its stride ``s``, so each pixel comes from one pixel. With
+    the 1 × 1 predictor after it and a ReLU, it is two linear layers.
     """
     (height, width), step = features.shape[2:], upsampler.stride[0]
     weight = upsampler.weight.permute(2, 3, 1, 0).flatten(0, 2)[..., None, None].to(features.dtype)
@@ -114,17 +108,10 @@ def compute_class_logits(features: Tensor, labels: Tensor, upsampler: nn.ConvTra
 
 
 def paste(masks: Tensor, boxes: Tensor, size: tuple[int, int], threshold: float) -> Tensor:
-    """Paste masks of boxes into images, by bilinear interpolation as in mmdet's ``grid_sample``.
+    """Paste masks ``(n, h, w)`` of boxes ``(n, 4)`` into images, as mmdet's ``grid_sample`` does.
 
-    Args:
-        masks: Probabilities ``(n, h, w)``, float32.
-        boxes: Left, top, right, bottom in pixels, ``(n, 4)``, float32.
-        size: Height and width of the image.
-        threshold: Minimum probability of the object's pixels. Below 0, masks are not binary, but
-            255 times the probability.
-
-    Returns:
-        ``(n, height, width)``, bool; uint8 if they are not binary.
+    Probabilities of at least ``threshold`` are True. With a threshold below 0, the result is uint8,
+    255 times the probability.
     """
     limit = torch.tensor(size).flip(0)
     low = (boxes[:, :2].floor() - 1).clamp_min(0).long().minimum(limit)
@@ -142,14 +129,9 @@ def paste(masks: Tensor, boxes: Tensor, size: tuple[int, int], threshold: float)
 
 def resampling_weights(low: Tensor, high: Tensor, start: Tensor, stop: Tensor,
                        num: int) -> tuple[Tensor, ...]:
-    """Return weights of bilinear interpolation along an axis, ``(stop - start, num)`` per mask.
+    """Return weights ``(stop - start, num)`` of bilinear interpolation along an axis, per mask.
 
-    Args:
-        low: First edge of each mask in pixels, ``(n,)``.
-        high: Last edge.
-        start: First output pixel of each mask.
-        stop: Pixel after the last.
-        num: Size of masks along the axis.
+    The ``num`` values of a mask are between the edges ``low`` and ``high`` in pixels.
     """
     counts = stop - start
     index = torch.repeat_interleave(counts)

@@ -27,16 +27,10 @@ REACH = 8  # multiple of the map's size; RoIs beyond it have too many samples
 
 
 class Cells(NamedTuple):
-    """Cells of RoIs along one axis of a map.
-
-    Attributes:
-        first: First pixel of each cell, ``(k, P)``.
-        count: Number of pixels of each cell of an RoI, ``(k,)``.
-        weights: Weights of the pixels, ``(k, P, T)``; 0 after the last.
-    """
-    first: Tensor
-    count: Tensor
-    weights: Tensor
+    """Cells of RoIs along one axis of a map."""
+    first: Tensor  # (k, P), first pixel of each cell
+    count: Tensor  # (k,), number of pixels of each cell
+    weights: Tensor  # (k, P, T), weights of the pixels, 0 after the last
 
 
 class BagRoIAlign(RoIAlign):
@@ -66,18 +60,9 @@ def roi_align(feature: Tensor,
               spatial_scale: float = 1.,
               sampling_ratio: int = 0,
               aligned: bool = True) -> Tensor:
-    """Compute average RoIAlign, as ``mmcv.ops.roi_align`` and torchvision's.
+    """Compute average RoIAlign as mmcv, ``(k, C, rows, columns)`` in channels last.
 
-    Args:
-        feature: Maps ``(B, C, H, W)``; copied unless they are channels last.
-        rois: Index of the image, left, top, right, bottom: ``(k, 5)``, finite.
-        output_size: Rows and columns of cells.
-        spatial_scale: Scale from the coordinates of RoIs to those of maps.
-        sampling_ratio: Samples of a cell along each axis; 0 takes about one per pixel.
-        aligned: True if coordinate 0 is the edge of the first pixel, not its center.
-
-    Returns:
-        ``(k, C, rows, columns)`` in channels last.
+    Maps ``(B, C, H, W)`` are copied unless they are channels last. RoIs ``(k, 5)`` must be finite.
     """
     out = feature.new_empty(len(rois), *output_size, feature.shape[1])
     align_into(out, torch.arange(len(rois)), feature, rois, spatial_scale, sampling_ratio, aligned)
