@@ -41,9 +41,6 @@ PREDICTED = 'mask heads compute only logits of the predicted class'
 
 class BagRoIExtractor(SingleRoIExtractor):
     """RoI extractor that writes each RoI once, in channels last."""
-    exact_regions: True, since corners of RoIs stay float32 in half precision.
-        channels_last: Return RoIs in channels last; ``.view`` of other heads needs the default.
-    """
     exact_regions = True  # corners of RoIs stay float32 in half precision
     channels_last: bool = False  # .view of some heads needs the default format
 
