@@ -20,7 +20,7 @@ from timm.models import get_pretrained_cfg
 
 from colonnade.common.atomic_files import write_json
 from colonnade.evaluation.benchmark.full_models import cost_of
-from colonnade.models.complexity import build, parts_of, total_of
+from colonnade.models.complexity import build_from_file, iter_parts, sum_parts
 
 DETECTION, SEGMENTATION = (800, 1216), (512, 512)  # height, width
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
@@ -90,9 +90,9 @@ def padded(size: tuple[int, int], divisor: int) -> tuple[int, int]:
 
 def measure(head: str, backbone: str, rounds: int) -> dict[str, float]:
     """Parameters and multiply-adds of a config's model, with ``rounds`` seconds and peak MiB."""
-    model, cfg = build(leaf(head, backbone))
+    model, cfg = build_from_file(leaf(head, backbone))
     size = padded(HEADS[head].size, cfg.model.data_preprocessor.get('pad_size_divisor', 1))
-    whole = total_of(list(parts_of(model, *size)))
+    whole = sum_parts(list(iter_parts(model, *size)))
     row: dict[str, float] = dict(
         parameters=whole.parameters, multiply_adds=whole.multiply_adds or 0)
     if rounds:

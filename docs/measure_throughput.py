@@ -68,7 +68,7 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
     from mmengine.runner import Runner
 
     from colonnade.evaluation.testing import TestOptions, prepared_runner, testing_settings
-    from colonnade.models.half_precision import keep_answers_float32
+    from colonnade.models.half_precision import keep_outputs_float32
     options = TestOptions(
         config=args.config,
         checkpoint=str(args.checkpoint),
@@ -84,7 +84,7 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
         with prepared_runner(options) as runner:
             pass
     if args.amp and theirs:
-        keep_answers_float32(runner.model)
+        keep_outputs_float32(runner.model)
     runner.test()  # loads the weights, and warms up
     return seconds_of(runner.test_loop.run), Clock(runner.model, 'test_step')
 
@@ -106,14 +106,14 @@ def their_predictor(args: argparse.Namespace, images: list[str],
     from mmdet.apis import DetInferencer
     from mmseg.apis import MMSegInferencer
 
-    from colonnade.models.half_precision import keep_answers_float32
+    from colonnade.models.half_precision import keep_outputs_float32
     from colonnade.settings.reading import read_config
     detects = read_config(args.config).default_scope == 'mmdet'
     inferencer = (DetInferencer if detects else MMSegInferencer)(
         str(args.config), str(args.checkpoint), device='cpu', show_progress=False)
     options = dict(no_save_pred=False) if detects else {}
     if args.amp:
-        keep_answers_float32(inferencer.model)
+        keep_outputs_float32(inferencer.model)
     call = seconds_of(lambda: inferencer(images, out_dir=str(folder / 'theirs'), **options))
     return call, Clock(inferencer, 'forward')
 
@@ -144,7 +144,7 @@ def write_random_weights(config: Path, path: Path) -> Path:
 
     from colonnade.evaluation.benchmark.full_models import random_model
     from colonnade.evaluation.benchmark.model_profile import find_objects
-    model = random_model(config)
+    model = build_random_model(config)
     find_objects(model)
     torch.save(dict(state_dict=model.state_dict(), meta={}), path)
     return path

@@ -24,7 +24,7 @@ from colonnade.datasets.path_checks import check_pickles
 from colonnade.datasets.training_checks import check_loaded_data, loaded_datasets
 from colonnade.datasets.validation.preflight import run_preflight_checks
 from colonnade.models.class_transfer import ClassTransfer
-from colonnade.models.half_precision import Amp, half_type
+from colonnade.models.half_precision import Amp, get_half_type
 from colonnade.settings.dataset_paths import exists
 from colonnade.settings.pipeline_steps import name_of
 from colonnade.settings.reading import reading_config
@@ -202,7 +202,7 @@ def set_amp(cfg: Config, amp: Amp) -> None:
             own kind, or one for a GPU without ``amp`` and without a GPU.
     """
     device, wrapper = get_device(), cfg.optim_wrapper
-    dtype = half_type(amp, device)
+    dtype = get_half_type(amp, device)
     if dtype is None:
         if device == 'cpu' and name_of(wrapper.get('type')) == 'AmpOptimWrapper':
             raise UserError('optim_wrapper.type AmpOptimWrapper needs a GPU, and there is none: '

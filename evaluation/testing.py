@@ -36,7 +36,7 @@ from colonnade.engine.runner.strict_runner import StrictRunner
 from colonnade.engine.watchdog import watched
 from colonnade.engine.work_dir.metric_values import Metrics, complete
 from colonnade.models.fusion import is_fused, maybe_fuse
-from colonnade.models.half_precision import compute_in, half_type, name_of_type
+from colonnade.models.half_precision import compute_in, get_half_type, get_type_name
 from colonnade.settings.dataset_paths import evaluators
 from colonnade.settings.reading import reading_config
 from colonnade.settings.registries import find_class
@@ -104,7 +104,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
         OSError: If a file or folder is missing, or cannot be written.
         ValueError: If the config, the options, the data and the weights do not fit each other.
     """
-    dtype = half_type(options.amp, get_device())
+    dtype = get_half_type(options.amp, get_device())
     settings = testing_settings(options)
     cfg = settings.config
     check_writable(Path(cfg.work_dir, 'metrics.json'))
@@ -190,7 +190,7 @@ def write_metrics(found: dict[str, Any], runner: Runner, options: TestOptions) -
             config=str(options.config),
             checkpoint=options.checkpoint,
             fused=is_fused(runner.model),
-            amp=name_of_type(half_type(options.amp, get_device())),
+            amp=get_type_name(get_half_type(options.amp, get_device())),
             metrics=metrics)
         if (path := Path(options.checkpoint).expanduser()).is_file():
             content['checkpoint_sha256'] = sha256_of(path)

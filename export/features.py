@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from colonnade.backbones import ColumnarBackbone
 from colonnade.inference import Model
-from colonnade.models.columnar_parts import parts_of_ours
+from colonnade.models.fusion.full_model import find_columnar_modules
 from colonnade.necks import Pyramid
 
 from .exporter import ExportOptions, Plan
@@ -63,7 +63,7 @@ def sides_of(module: nn.Module) -> ImageSizeLimits:
         raise ExportError(
             f'{type(module).__name__} has no backbone of colonnade: its backbone is a '
             f'{type(backbone).__name__}')
-    if fused := [type(part).__name__ for part in parts_of_ours(module) if part.fused]:
+    if fused := [type(part).__name__ for part in find_columnar_modules(module) if part.fused]:
         raise ExportError(f'{", ".join(fused)} is fused, and packed weights cannot be exported: '
                           'load the model without fuse')
     strides = [part.out_strides for part in module.modules() if isinstance(part, Pyramid)]

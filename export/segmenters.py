@@ -17,7 +17,7 @@ from mmseg.models.utils import Upsample, resize
 from torch import Tensor, nn
 
 from colonnade.inference import Model
-from colonnade.models.fusion.label_maps import is_replaced, is_whole
+from colonnade.models.fusion.label_maps import is_replaced, is_segmented_at_once
 from colonnade.models.replacement import copy_with_subclasses
 
 from .exporter import ExportOptions, Plan
@@ -110,7 +110,7 @@ def plan(model: Model, cfg: Config, options: ExportOptions) -> Plan:
 def postprocess_of(module: EncoderDecoder) -> dict[str, Any]:
     """What ``model.json`` says of making labels; the runtime's ``Segmentation`` reads it."""
     head, windows = module.decode_head, None
-    if not is_whole(module):
+    if not is_segmented_at_once(module):
         windows = dict(size=list(module.test_cfg.crop_size), stride=list(module.test_cfg.stride))
     return dict(
         kind='queries' if isinstance(head, Mask2FormerHead) else 'logits',

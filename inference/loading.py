@@ -16,9 +16,9 @@ from mmengine.registry import DATASETS, MODELS, DefaultScope
 
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
+from colonnade.models.building import replace_sync_norms
 from colonnade.models.fusion import maybe_fuse
-from colonnade.models.half_precision import Amp, compute_in, half_type
-from colonnade.models.meta_device import with_plain_norms
+from colonnade.models.half_precision import Amp, compute_in, get_half_type
 from colonnade.runtime.colors import distinct_colors
 from colonnade.runtime.images import SUFFIXES
 from colonnade.settings.backbone_config import settle_backbone
@@ -83,7 +83,7 @@ def load(config: str | Path | Config,
         WeightsError: If the weights cannot be fetched or read, or do not fit the model.
     """
     place = device_of(device)
-    dtype = half_type(amp, place.type)
+    dtype = get_half_type(amp, place.type)
     with LOADING:
         carries_config = weights is None and not isinstance(config, Config)
         cfg, weights = resolve_sources(config, weights, trust=trust)
@@ -110,7 +110,7 @@ def build_model(cfg: Config, weights: str | Path, place: torch.device, *, trust:
     Raises:
         ValueError: As :func:`load`.
     """
-    settings = with_plain_norms(cfg.model)
+    settings = replace_sync_norms(cfg.model)
     settle_backbone(settings)
     checkpoint = None
     if not trust:
@@ -142,7 +142,7 @@ def make_fast(model: Model, fuse: bool | None, dtype: torch.dtype | None) -> boo
     Args:
         model: That is not fused; changed in place.
         fuse: ``None`` fuses what can be fused.
-        dtype: Of :func:`.half_type`; ``None`` is float32.
+        dtype: Of :func:`.get_half_type`; ``None`` is float32.
 
     Returns:
         Whether it is fused now.

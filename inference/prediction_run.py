@@ -18,7 +18,7 @@ from colonnade.common.errors import FileError, MissingFileError, UserError, file
 from colonnade.common.prefetching import prefetched
 from colonnade.common.progress import Progress
 from colonnade.configs import list_configs
-from colonnade.models.half_precision import half_type, name_of_type
+from colonnade.models.half_precision import get_half_type, get_type_name
 from colonnade.runtime.images import ImageError, num_frames
 from colonnade.runtime.sanitize import one_line
 
@@ -94,7 +94,7 @@ def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
         OSError: If files cannot be read or written.
         ValueError: If model, options and folder do not go together, or memory is too small.
     """
-    dtype = half_type(args.amp, device_of(args.device).type)
+    dtype = get_half_type(args.amp, device_of(args.device).type)
     model = load(
         args.config,
         args.checkpoint,
@@ -105,7 +105,7 @@ def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
     settle(args, model)
     numbering = numbered(args, inputs, model)
     settings = settings_of(args, model)  # with a hash of weights that are not fused yet
-    settings.update(fuse=make_fast(model, args.fuse, dtype), amp=name_of_type(dtype))
+    settings.update(fuse=make_fast(model, args.fuse, dtype), amp=get_type_name(dtype))
     with records_of(args.out, settings, resume=args.resume) as records:
         with explain_resource_errors(args.out, model.device):
             return predict_and_list(args, model, inputs, numbering, records)

@@ -59,7 +59,7 @@ def examine(config: str | Path,
     if errors_of(found):
         found.append(not_run('rules on the model when it is built'))
     else:
-        found += building_problems(cfg, step=step)
+        found += check_model(cfg, step=step)
     return sorted(dict.fromkeys(found), key=lambda each: SEVERITIES.index(each.severity))
 
 

@@ -18,7 +18,7 @@ from mmengine.registry import PARAM_SCHEDULERS, init_default_scope
 from torch import nn
 
 from colonnade.backbones import ColumnarBackbone
-from colonnade.models.meta_device import build_on_meta
+from colonnade.models.building import build_on_meta
 from colonnade.necks.pyramid import Pyramid
 from colonnade.settings.classes import class_heads, num_classes_of
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from colonnade.backbones.kernels.resampling import matrix_from_sizes
-from colonnade.backbones.plain_vit.window_attention import (Heads, attend_in_whole_windows,
+from colonnade.backbones.plain_vit.window_attention import (Heads, attend_in_padded_windows,
                                                             attend_in_windows)
 from colonnade.common.errors import UserError
 from colonnade.configs import find_config
@@ -226,4 +226,4 @@ def test_whole_windows_of_exports(prefix: int, grid: tuple[int, int]) -> None:
     shape = (2, 3, prefix + grid[0] * grid[1], 4)
     heads = Heads(*(torch.randn(shape, dtype=torch.float64) for _ in range(3)))
     torch.testing.assert_close(
-        attend_in_whole_windows(heads, grid, 3), attend_in_windows(heads, grid, 3))
+        attend_in_padded_windows(heads, grid, 3), attend_in_windows(heads, grid, 3))

@@ -108,19 +108,19 @@ def test_sliding_windows_can_be_enabled_later() -> None:
 def test_axes_with_unchanged_size(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_maps, 'BLOCK', 2 * 4 * size[1])
     logits = torch.randn(4, 6, 7)
-    matrices = [label_maps.resizing(before, after, 0, after, after, False)
+    matrices = [label_maps.resizing_matrix(before, after, 0, after, after, False)
                 for before, after in zip(logits.shape[1:], size, strict=True)]  # yapf: disable
     for matrix, before, after in zip(matrices, logits.shape[1:], size, strict=True):
         assert (matrix is None) == (before == after)
     expected = F.interpolate(logits[None], size, mode='bilinear').argmax(1)
-    assert label_maps.largest(logits, *matrices).equal(expected)
+    assert label_maps.find_largest(logits, *matrices).equal(expected)
 
 
 def test_label_maps_ignore_autocast() -> None:
     logits, rows, columns = torch.randn(4, 6, 7), torch.rand(20, 6), torch.rand(30, 7)
-    expected = label_maps.largest(logits, rows, columns)
+    expected = label_maps.find_largest(logits, rows, columns)
     with torch.autocast('cpu', torch.bfloat16):
-        assert label_maps.largest(logits, rows, columns).equal(expected)
+        assert label_maps.find_largest(logits, rows, columns).equal(expected)
 
 
 def test_concurrent_calls_do_not_share_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_concurrent_calls_do_not_share_autocast(monkeypatch: pytest.MonkeyPatch)
     def call_during_other(*args: Any, **kwargs: Any) -> Tensor:
         monkeypatch.setattr(torch, 'empty', empty)
         with torch.autocast('cpu', torch.bfloat16):
-            label_maps.largest(*arguments)
+            label_maps.find_largest(*arguments)
         return empty(*args, **kwargs)
 
     empty = torch.empty

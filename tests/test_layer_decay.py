@@ -12,7 +12,7 @@ from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.engine.optim.layer_decay import LayerDecayConstructor
 
 OPTIMIZER = dict(type='AdamW', lr=1.0, weight_decay=0.05)
@@ -116,7 +116,7 @@ def test_a_backbone_without_layers_is_named() -> None:
 def test_the_leaves_build_it_in_either_scope(name: str) -> None:
     cfg = Config.fromfile(ROOT / f'configs/{name}.py')
     init_default_scope(cfg.default_scope)
-    with without_memory():
+    with on_meta_device():
         model = MODELS.build(cfg.model)
     groups = build_optim_wrapper(model, cfg.optim_wrapper).optimizer.param_groups
     rates = {group['lr'] for group in groups}

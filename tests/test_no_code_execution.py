@@ -168,7 +168,7 @@ def test_configs_of_more_than_values_are_left_out(text: Any,
     checkpoint = dict(meta=dict(cfg=text, config=text, epoch=3))
     assert strip_code(checkpoint) == dict(meta=dict(epoch=3)) and not said
     assert strip_code(checkpoint, 'a.pth') == dict(meta=dict(epoch=3))
-    assert [text[:38] for text in said] == 2 * ['a.pth: the config in it is left out, s']
+    assert [text[:38] for text in said] == 2 * ['a.pth: ignoring its config, which cont']
     assert checkpoint['meta']['cfg'] == text
 
 
@@ -215,8 +215,8 @@ def test_trusted_objects_of_a_module_that_is_missing(shapes: Path, tmp_path: Pat
     monkeypatch.delitem(sys.modules, 'their_project')
     with pytest.raises(
             SystemExit,
-            match="train: .*a.pth holds objects of a module that is not "
-            "installed here .*their_project"):
+            match="train: .*a.pth has objects of a module that is not "
+            "installed .*their_project"):
         trust(run_tool, config(HEAD), shapes / 'ade', tmp_path, '--load-from', tmp_path / 'a.pth')
 
 

@@ -75,10 +75,11 @@ def files_in(folder: Path) -> set[str]:
 
 def test_a_segmenter(predict: Predict, photos: Path, capsys: pytest.CaptureFixture,
                      monkeypatch: pytest.MonkeyPatch) -> None:
-    spared, largest = [], label_maps.largest
-    monkeypatch.setattr(label_maps, 'largest', lambda *args: spared.append(0) or largest(*args))
+    calls, find_largest = [], label_maps.find_largest
+    monkeypatch.setattr(label_maps, 'find_largest',
+                        lambda *args: calls.append(0) or find_largest(*args))
     out = predict(SEGMENTER, photos, '--first-label', 1)
-    assert len(spared) == 3
+    assert len(calls) == 3
     assert files_in(out) == {
         'settings.json', 'finished.jsonl', 'images.json', 'results.json', 'pictures/a9.jpg',
         'pictures/a10.jpg', 'pictures/in side/ü.jpg', 'labels/a9.png', 'labels/a10.png',

@@ -14,7 +14,7 @@ from helpers import toy_backbone  # noqa: F401, registers it
 from helpers.synthetic_data import draw_instances, draw_label_maps
 
 from colonnade.backbones import XCiT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.evaluation.probing import ranking_plot
 from colonnade.evaluation.probing.backbones import IMAGENET, NamedBackbone, named_backbones
 from colonnade.evaluation.probing.ranking import Row
@@ -127,14 +127,14 @@ def test_faults_of_data_stop_it(rank: Callable, tmp_path: Path) -> None:
     ('SimplifiedViT:nano_12_p16', 'SimplifiedViT'),
 ])
 def test_names_are_timms_or_ours(text: str, described: str) -> None:
-    with without_memory():
+    with on_meta_device():
         backbone = NamedBackbone(f'{text}=random').build([-1], seed=0)
     assert described in backbone.describe()
     assert backbone.tap_norm == ('dinov2' in text)
 
 
 @pytest.mark.parametrize('text, message', [
-    ('resnet50=random', 'resnet50 has none of the known layouts'),
+    ('resnet50=random', 'resnet50 has none of the known formats'),
     ('nothing=random', "timm has no model 'nothing', and it is not CLASS:ARCH"),
     ('Swin:tiny=random', r"CLASS:ARCH needs .*XCiT.* for CLASS, got 'Swin'"),
     ('XCiT:huge=random', "XCiT has no arch 'huge'"),
@@ -143,7 +143,7 @@ def test_names_are_timms_or_ours(text: str, described: str) -> None:
     ('vit_small_patch16_dinov3.none=random', 'timm has no weights'),
 ])
 def test_backbones_that_cannot_be_built(text: str, message: str) -> None:
-    with without_memory(), pytest.raises((ValueError, FileNotFoundError), match=message):
+    with on_meta_device(), pytest.raises((ValueError, FileNotFoundError), match=message):
         NamedBackbone(text).build([-1], seed=0)
 
 

@@ -20,7 +20,7 @@ from colonnade.common.locking import locked
 from colonnade.engine.runner.hooks import (BATCH, BatchSizeHook, averages_weights, drop_averaging,
                                            hooks_of)
 from colonnade.settings.reading import read_config
-from colonnade.weights.layouts import published_model
+from colonnade.weights.formats import convert_published_model
 
 HEAD = 'sem_fpn'
 LONGER = [*SHORT[:1], 'train_cfg.max_iters=3', *SHORT[2:]]
@@ -82,7 +82,7 @@ def test_averaging_starts_from_any_file(layout: str, averaging: Path, train: Cal
         safetensors.torch.save_file(state, path)
     elif layout == 'published':
         torch.save(dict(state_dict=published_state()), path)
-        state = published_model(torch.load(path)['state_dict'])
+        state = convert_published_model(torch.load(path)['state_dict'])
     else:
         torch.save(state if layout == 'bare' else dict(state_dict=state), path)
 

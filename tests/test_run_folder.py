@@ -41,7 +41,7 @@ from colonnade.engine.work_dir.metric_values import complete, is_lowest
 from colonnade.engine.work_dir.metrics_table import MetricsTable
 from colonnade.engine.work_dir.trackers import TRACKERS, same_wandb_run
 from colonnade.settings.reading import read_config
-from colonnade.weights.checksums import SUMS
+from colonnade.weights.checkpoint_files import SUMS
 
 EVERY = [
     'train_cfg.val_interval=1', 'val_dataloader.dataset.indices=1', 'val_evaluator.type=Written',

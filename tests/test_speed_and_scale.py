@@ -16,8 +16,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import nn
 
-from colonnade.models.columnar_parts import parts_of_ours
 from colonnade.models.fusion import fuse
+from colonnade.models.fusion.full_model import find_columnar_modules
 from colonnade.settings.reading import read_config
 
 
@@ -40,7 +40,7 @@ def test_backbone_and_pyramid_are_what_is_compiled_and_fused() -> None:
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
     keys = set(model.state_dict())
-    for part in parts_of_ours(model):
+    for part in find_columnar_modules(model):
         part.compile()
     compiled = {name for name, part in model.named_modules() if part._compiled_call_impl}
     blocks = {f'backbone.blocks.{index}' for index in range(len(model.backbone.blocks))}
@@ -48,8 +48,8 @@ def test_backbone_and_pyramid_are_what_is_compiled_and_fused() -> None:
     assert set(model.state_dict()) == keys
     fuse(model.eval())
     assert model.backbone.fused
-    with pytest.raises(ValueError, match='no backbone and no pyramid of colonnade'):
-        parts_of_ours(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match='neither a backbone nor a pyramid of Colonnade'):
+        find_columnar_modules(nn.Linear(2, 2))
 
 
 @pytest.mark.gpu

@@ -27,7 +27,7 @@ from colonnade.settings.reading import LaunchOptions, load_config, read_config
 
 def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
                            capsys: pytest.CaptureFixture[str]) -> None:
-    """A detector; tests/test_families.py has the other heads and backbones."""
+    """A detector; tests/test_heads.py has the other heads and backbones."""
     head = 'mask_rcnn'
     data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path]
     run_tool('train', config(head), *data, *SHORT, *NO_WORKERS)

@@ -15,7 +15,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS
 
 from colonnade.engine.runner.hooks import QuietFilter
-from colonnade.models.trial_step import trial_loss, trial_model
+from colonnade.models.trial_step import build_trial_model, compute_trial_loss
 from colonnade.recipes.backbone_swap.config_diff import difference
 from colonnade.recipes.backbone_swap.notes import Notes
 from colonnade.recipes.backbone_swap.swap import transplant
@@ -111,10 +111,10 @@ def step(path: Path, side: int = 128) -> tuple[float, list[str]]:
     MMLogger.get_current_instance().addFilter(QuietFilter())
     cfg = read_config(path)
     torch.manual_seed(0)
-    model = trial_model(cfg, side)
+    model = build_trial_model(cfg, side)
     cfg.optim_wrapper.type = 'OptimWrapper'  # mixed precision needs a GPU
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    loss = trial_loss(model, cfg, side)
+    loss = compute_trial_loss(model, cfg, side)
     wrapper.backward(loss)
     idle = [
         name for name, parameter in model.named_parameters()
@@ -127,7 +127,7 @@ def step(path: Path, side: int = 128) -> tuple[float, list[str]]:
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Configs are written without a trial, where a test does the same with gradients."""
-    monkeypatch.setattr('colonnade.recipes.backbone_swap.swap.trial_fault', lambda cfg: None)
+    monkeypatch.setattr('colonnade.recipes.backbone_swap.swap.find_trial_error', lambda cfg: None)
 
 
 @pytest.mark.usefixtures('no_layout', 'untried')

@@ -27,12 +27,12 @@ from colonnade.common.atomic_files import UNFINISHED, replace_folder
 from colonnade.common.distributed import raise_on_all_ranks
 from colonnade.common.errors import FileError, UserError, file_errors
 from colonnade.common.hashing import sha256_of
-from colonnade.weights.checkpoint_files import (CheckpointError, arguments_of_whole_files,
-                                                keep_sums, reason)
+from colonnade.weights.checkpoint_files import (CheckpointError, add_checksums, explain_failure,
+                                                get_save_options)
 from colonnade.weights.mmengine_loaders import strip_code
-from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, mapped, read_folder,
-                                             shards_of, write_shards)
-from colonnade.weights.state_dicts import State, with_prefix
+from colonnade.weights.sharded_files import (REST, SHAPES, is_sharded, list_shards, map_values,
+                                             read_folder, write_shards)
+from colonnade.weights.state_dicts import State, add_prefix
 
 from ..runner.strict_runner import StrictRunner
 from .sharded_tensors import (keep_shards, keep_whole, like, require_unused, shard_model, whole,
@@ -137,8 +137,8 @@ class ShardedRunner(StrictRunner):
         """Tensors by the path in a checkpoint of what belongs to them."""
         indices = {id(parameter): index for index, parameter in enumerate(self._trained())}
         return {
-            **with_prefix(named, 'state_dict/'),
-            **with_prefix(named, 'ema_state_dict/module.'),
+            **add_prefix(named, 'state_dict/'),
+            **add_prefix(named, 'ema_state_dict/module.'),
             **{
                 f'optimizer/state/{indices[id(parameter)]}': parameter
                 for parameter in trained
@@ -176,7 +176,7 @@ class ShardedRunner(StrictRunner):
             return like(value.reshape(1) if is_scalar(path, value) else value, shard)
 
         return checkpoint | {
-            name: mapped(checkpoint[name], part, name)
+            name: map_values(checkpoint[name], part, name)
             for name in SHARDED if name in checkpoint
         }
 
@@ -205,7 +205,7 @@ class ShardedRunner(StrictRunner):
             with shared_folder(Path(path)) as self.folder:
                 self._write(str(self.folder / REST), **kwargs)
         except FileError as error:
-            text = reason(Path(path), self.num_bytes, error)
+            text = explain_failure(Path(path), self.num_bytes, error)
             raise CheckpointError(error.errno, text) from error
         finally:
             self.folder = None
@@ -215,7 +215,7 @@ class ShardedRunner(StrictRunner):
         """
         folder, name = os.path.split(path)
         if is_main_process():
-            kwargs = arguments_of_whole_files(folder, *args, **kwargs)
+            kwargs = get_save_options(folder, *args, **kwargs)
         else:
             folder, name = os.path.split(os.devnull)
             args, kwargs = (), {key: value for key, value in kwargs.items() if key not in PLACES}
@@ -234,7 +234,7 @@ class ShardedRunner(StrictRunner):
 
         for name in SHARDED:
             if name in checkpoint:
-                checkpoint[name] = mapped(checkpoint[name], taken, name)
+                checkpoint[name] = map_values(checkpoint[name], taken, name)
         if self.folder is None:
             return
         self.num_bytes = sum(value.numel() * value.element_size() for value in shards.values())
@@ -259,11 +259,11 @@ def shared_folder(path: Path) -> Iterator[Path]:
         with raise_on_all_ranks():
             yield scratch
         with raise_on_all_ranks(), file_errors():
-            sums = {file.name: sha256_of(file) for file in shards_of(scratch, get_rank())}
+            sums = {file.name: sha256_of(file) for file in list_shards(scratch, get_rank())}
             for other in all_gather_object(sums):
                 sums.update(other)
             if is_main_process():
-                keep_sums(scratch, sums)
+                add_checksums(scratch, sums)
                 replace_folder(scratch, path)
     finally:
         if is_main_process():

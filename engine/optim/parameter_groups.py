@@ -7,7 +7,7 @@ from typing import Any
 from mmengine.logging import MMLogger
 from mmengine.optim import build_optim_wrapper
 
-from colonnade.models.meta_device import build_on_meta
+from colonnade.models.building import build_on_meta
 from colonnade.settings.overrides import merge_options
 from colonnade.settings.reading import read_config
 

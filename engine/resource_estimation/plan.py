@@ -14,7 +14,7 @@ from mmengine.device import get_device
 
 from colonnade.common.distributed import VARIABLES
 from colonnade.common.errors import UserError
-from colonnade.models.half_precision import TYPES, half_type
+from colonnade.models.half_precision import TYPES, get_half_type
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.reading import load_config
 
@@ -230,7 +230,7 @@ def planned_half(cfg: Config, options: TrainOptions, plan: PlanOptions) -> torch
         return HALF_TYPES.get(cfg.optim_wrapper.get('type', ''))
     if plan.device != plan.here:
         return torch.float16 if options.amp is True else TYPES[options.amp]
-    return half_type(options.amp, plan.device)
+    return get_half_type(options.amp, plan.device)
 
 
 def model_sizes(cfg: Config, counts: DataCounts, given: Size | None) -> BatchSizes:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from mmengine.config import Config
 
-from colonnade.models.half_precision import lacks_bfloat16
+from colonnade.models.half_precision import explain_missing_bfloat16
 from colonnade.settings.backbone_config import backbone_of
 from colonnade.settings.checks.widths import batch_problems
 
@@ -36,7 +36,7 @@ def suggest_changes(estimate: Estimate) -> Iterator[str]:
     """
     setting = estimate.setting
     cfg, on_gpu = setting.cfg, setting.device == 'cuda'
-    if setting.half is None and (on_gpu or not lacks_bfloat16()):
+    if setting.half is None and (on_gpu or not explain_missing_bfloat16()):
         yield '--amp'
     if backbone_of(cfg.model) and not cfg.model.backbone.get('with_cp'):
         yield '--cfg-options model.backbone.with_cp=True'

@@ -24,9 +24,9 @@ from torch.utils._pytree import tree_leaves
 from colonnade.backbones.kernels.devices import accelerator_forms
 from colonnade.common.console_logging import errors_alone
 from colonnade.common.errors import UserError
-from colonnade.models.half_precision import keep_answers_float32
-from colonnade.models.random_weights import random_model
-from colonnade.models.trial_step import drawn_boxes, drawn_labels, loads_masks, values_of
+from colonnade.models.building import build_random_model
+from colonnade.models.half_precision import keep_outputs_float32
+from colonnade.models.trial_step import build_box_batch, build_label_batch, has_masks, iter_values
 
 from ..upstream import identify_storage
 from .images import Size
@@ -92,7 +92,7 @@ class Trial:
                             f'{len(self.optimizer)}')
         self.optimizer.initialize_count_status(self.model, 0, sys.maxsize)
         if self.half == torch.bfloat16:
-            keep_answers_float32(self.model)
+            keep_outputs_float32(self.model)
         MessageHub.get_current_instance().update_info_dict(dict(epoch=0, iter=0))
 
     def measure(self, size: Size, *, num_timed: int) -> Measured:
@@ -205,7 +205,7 @@ def build_model(cfg: Config) -> nn.Module:
     for stage in stages if isinstance(stages, list) else [stages]:
         if (stage.get('assigner') or {}).get('type') == 'MaxIoUAssigner':
             stage.assigner.update(pos_iou_thr=TOUCH, neg_iou_thr=TOUCH, min_pos_iou=TOUCH)
-    return revert_sync_batchnorm(random_model(settings)).train()
+    return revert_sync_batchnorm(build_random_model(settings)).train()
 
 
 def wrapper_settings(cfg: Config, iterations: int) -> ConfigDict:
@@ -246,10 +246,10 @@ def draw_batch(setting: Setting, size: Size) -> dict[str, Any]:
     """Return random images as pipelines pack them: with boxes and masks, or label maps."""
     cfg, images = setting.cfg, setting.images
     if cfg.default_scope != 'mmdet':
-        return drawn_labels(size, images)
-    return drawn_boxes(
+        return build_label_batch(size, images)
+    return build_box_batch(
         size,
         images,
         objects=max(1, setting.objects),
-        masks=loads_masks(cfg),
-        semantic=True in values_of(cfg.get('train_dataloader'), 'with_seg'))
+        masks=has_masks(cfg),
+        semantic=True in iter_values(cfg.get('train_dataloader'), 'with_seg'))

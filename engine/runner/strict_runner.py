@@ -250,5 +250,5 @@ class StrictRunner(Runner):
         Raises:
             CheckpointError: If it cannot be written, in the first process alone.
         """
-        kwargs = arguments_of_whole_files(out_dir, *args, **kwargs)
+        kwargs = get_save_options(out_dir, *args, **kwargs)
         super().save_checkpoint(out_dir, filename, *args, **kwargs)

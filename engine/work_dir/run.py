@@ -17,7 +17,8 @@ from mmengine.runner import Runner
 from colonnade.common.atomic_files import REPLACED, SCRATCH, UNFINISHED, is_left_behind, write_text
 from colonnade.common.distributed import wait_for_all
 from colonnade.common.errors import UserError, file_errors
-from colonnade.weights.checksums import CHANGED, has_sum, read_checksums, verify_checksum
+from colonnade.weights.checkpoint_files import (CHANGED, has_checksum, read_checksums,
+                                                verify_checksum)
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.sharded_files import check_folder, is_checkpoint, is_sharded
 from colonnade.weights.state_dicts import DamagedError, WeightsError
@@ -228,7 +229,7 @@ def check_resumable(path: Path) -> None:
     """
     if is_sharded(path):
         check_folder(path)
-    elif has_sum(path):
+    elif has_checksum(path):
         verify_checksum(path)
     elif 'optimizer' not in read_checkpoint(path):
         raise DamagedError(f'{path} holds no state of training')

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.common.errors import UserError, file_errors
 from colonnade.models.fusion import fuse
-from colonnade.models.half_precision import half_type, name_of_type
+from colonnade.models.half_precision import get_half_type, get_type_name
 
 from ..options import BenchmarkOptions
 from .candidates import DETECTORS, NAMES, build_backbone
@@ -124,13 +124,13 @@ def check(args: BenchmarkOptions) -> None:
         raise UserError('fused models compute in half precision with --amp, not with --dtype')
     args.threads = args.threads or torch.get_num_threads()
     args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    args.amp = half_type(args.amp, args.device)
+    args.amp = get_half_type(args.amp, args.device)
     if args.amp and args.dtype != 'float32':
         raise UserError(f'--amp goes with weights of float32, leave out --dtype {args.dtype}')
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
         raise UserError('memory without a GPU is read from /proc, which Linux alone has')
     for backbone in args.backbones:
-        with without_memory():
+        with on_meta_device():
             built = build_backbone(backbone).eval()
         if fused:
             fuse(built)  # which raises if it cannot be
@@ -171,7 +171,7 @@ def benchmark(args: BenchmarkOptions) -> Iterator[str]:
     """
     jobs = jobs_of(args)
     limit = product_limit(args.device, args.amp or DTYPES[args.dtype], args.threads)
-    precision = f'autocast in {name_of_type(args.amp)}' if args.amp else args.dtype
+    precision = f'autocast in {get_type_name(args.amp)}' if args.amp else args.dtype
     yield from described(args.device)
     yield f'{args.threads} threads, {precision}, median of {args.rounds} rounds ± half their range'
     yield f'share is of the {limit:.0f} GFLOP/s that a product of matrices reaches'

@@ -21,7 +21,7 @@ from colonnade.common.errors import UserError
 from colonnade.models.fusion import fuse
 from colonnade.models.half_precision import compute_in
 from colonnade.necks import ColumnarPyramid
-from colonnade.necks.pyramid import strides_around
+from colonnade.necks.pyramid import scale_stride
 
 SUFFIXES = ('', '-compiled', '-fused')
 KINDS = ('ours', 'timm')
@@ -36,15 +36,15 @@ NAMES = [
 
 
 class Intermediates(nn.Module):
-    """timm's spec, giving the maps of some blocks."""
+    """timm module that returns the maps of some blocks."""
 
-    def __init__(self, spec: nn.Module, indices: tuple[int, ...], *, norm: bool = False) -> None:
+    def __init__(self, backbone: nn.Module, indices: tuple[int, ...], *, norm: bool = False) -> None:
         super().__init__()
-        self.spec, self.indices, self.norm = spec, list(indices), norm
+        self.backbone, self.indices, self.norm = backbone, list(indices), norm
 
     def forward(self, img: Tensor) -> list[Tensor]:
         """Maps ``(B, C, h, w)``."""
-        return self.spec.forward_intermediates(
+        return self.backbone.forward_intermediates(
             img, indices=self.indices, intermediates_only=True, norm=self.norm)
 
 
@@ -72,7 +72,7 @@ class Detect(nn.Module):
 def pyramid_for(backbone: ColumnarBackbone, **options: Any) -> dict[str, Any]:
     """The config of a pyramid of strides 4 to 32, or around a patch that does not reach these."""
     stride = backbone.patch_size
-    strides = (4, 8, 16, 32) if stride in (8, 16) else strides_around(stride, 1 / 4, 1 / 2, 1, 2)
+    strides = (4, 8, 16, 32) if stride in (8, 16) else scale_stride(stride, 1 / 4, 1 / 2, 1, 2)
     return dict(in_channels=backbone.embed_dim, stride=stride, out_strides=strides, **options)
 
 

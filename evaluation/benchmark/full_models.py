@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from colonnade.common.errors import UserError
-from colonnade.models.complexity import blank_sample, default_size
-from colonnade.models.random_weights import random_model
+from colonnade.models.building import build_random_model
+from colonnade.models.complexity import blank_sample, get_default_size
 from colonnade.settings.reading import read_config
 
 from .measurement import MIB, in_fresh_process, middle_and_spread, peak_while
@@ -49,7 +49,7 @@ def cost_of(config: Path,
     """
     if rounds < 1:
         raise UserError(f'rounds must be at least 1, got {rounds}')
-    size = size or default_size(read_config(config))
+    size = size or get_default_size(read_config(config))
     return in_fresh_process(cost_here, config, size, rounds, threads)
 
 
@@ -81,4 +81,4 @@ def model_of(config: Path) -> nn.Module:
         ValueError: If it is no config of a detector or segmenter.
     """
     torch.manual_seed(0)
-    return random_model(read_config(config).model).eval()
+    return build_random_model(read_config(config).model).eval()

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from colonnade.models.complexity import blank_sample, build, default_size, multiply_adds
+from colonnade.models.complexity import (blank_sample, build_from_file, count_multiply_adds,
+                                         get_default_size)
 from colonnade.models.fusion import maybe_fuse
 from colonnade.settings.reading import read_config
 
@@ -110,8 +111,8 @@ def operations_of(config: Path, model: nn.Module, image: torch.Tensor) -> dict[s
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         found = Stopwatch(model, counter.get_total_flops).measure(
             partial(model, image, [sample], mode='predict'))
-    backbone = build(config)[0].backbone
-    found['backbone'] = 2 * multiply_adds(backbone, image.to('meta'))[0]
+    backbone = build_from_file(config)[0].backbone
+    found['backbone'] = 2 * count_multiply_adds(backbone, image.to('meta'))[0]
     return found
 
 
@@ -130,7 +131,8 @@ def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -
         FileNotFoundError: If there is no such file.
         ValueError: If it is no config of a detector or segmenter.
     """
-    model, image = model_of(config), torch.randn(1, 3, *size or default_size(read_config(config)))
+    model, image = model_of(config), torch.randn(1, 3, *size
+                                                 or get_default_size(read_config(config)))
     find_objects(model)
     operations = operations_of(config, model, image)
     models = {'as built': model}

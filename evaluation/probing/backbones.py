@@ -12,12 +12,12 @@ import timm
 import torch
 
 from colonnade.backbones import BACKBONES, ColumnarBackbone
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.registry import infer_backbone
 from colonnade.common.errors import UserError
 from colonnade.weights import load_weights
-from colonnade.weights.layouts import remap
-from colonnade.weights.pretrained import IMAGENET, Normalisation, normalisation_of
+from colonnade.weights.formats import convert_keys
+from colonnade.weights.pretrained import IMAGENET, Normalization, get_normalization
 
 RANDOM = 'random'
 
@@ -59,9 +59,9 @@ class NamedBackbone:
         return self.text.partition('=')[2] or f'timm://{self.name}'
 
     @property
-    def normalisation(self) -> Normalisation:
+    def normalisation(self) -> Normalization:
         """What timm lists for the weights, or else ImageNet's mean and standard deviation."""
-        return normalisation_of(self._timm_name or self.name) or IMAGENET
+        return get_normalization(self._timm_name or self.name) or IMAGENET
 
     @cached_property
     def _timm_name(self) -> str | None:
@@ -105,11 +105,11 @@ class NamedBackbone:
             raise UserError(f'timm has no model {self.name!r}, and it is not CLASS:ARCH, as '
                             'XCiT:small_12_p16')
         model = self._timm_name.partition('.')[0]
-        with without_memory():
+        with on_meta_device():
             state = timm.create_model(model).state_dict()
-        candidate, sizes = infer_backbone(remap(state, self.name)[1])
+        candidate, sizes = infer_backbone(convert_keys(state, self.name)[1])
         try:
             candidate.variants.complete(model)
         except ValueError:  # its table has other names than timm
-            return candidate, dict(arch=candidate.variants.name_in_table(sizes) or sizes)
+            return candidate, dict(arch=candidate.variants.find_name(sizes) or sizes)
         return candidate, dict(arch=self._timm_name)

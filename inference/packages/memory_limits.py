@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from colonnade.settings.plain_config import PackageError
-from colonnade.weights.state_dicts import Shapes, listed, mismatches, state_dict_of
+from colonnade.weights.state_dicts import Shapes, find_mismatches, format_mismatches, get_state_dict
 
 from .safety_checks import TRUST
 
@@ -148,8 +148,8 @@ def check_stored_shapes(model: dict[str, Any], weights: str | Path, source: str)
         shapes = {key: torch.Size(file.get_slice(key).get_shape()) for key in file.keys()}
     required = check_memory(model, len(shapes), Path(weights).stat().st_size, source)
     stored = {key: torch.empty(shape, device='meta') for key, shape in shapes.items()}
-    if problems := mismatches(stored, required):
-        raise PackageError(f'{weights} does not fit the model of {source}:\n{listed(problems)}')
+    if problems := find_mismatches(stored, required):
+        raise PackageError(f'{weights} does not fit the model of {source}:\n{format_mismatches(problems)}')
 
 
 def check_stored(model: dict[str, Any], checkpoint: Mapping[str, Any], source: str) -> None:
@@ -163,7 +163,7 @@ def check_stored(model: dict[str, Any], checkpoint: Mapping[str, Any], source: s
     Raises:
         PackageError: If it needs more, or if a tensor claims memory that the file does not hold.
     """
-    state = state_dict_of(checkpoint, source)
+    state = get_state_dict(checkpoint, source)
     for key, value in state.items():
         if value.layout != torch.strided or value.device.type != 'cpu':
             kind = str(value.layout).removeprefix('torch.')

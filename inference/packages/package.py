@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from colonnade.common.errors import file_errors
 from colonnade.common.hashing import sha256_of
-from colonnade.models.random_weights import without_pretrained
+from colonnade.models.building import drop_pretrained
 from colonnade.settings.config_values import plain
 from colonnade.settings.plain_config import (MissingPackageFileError, PackageError, package_errors,
                                              parse_config)
@@ -155,7 +155,7 @@ def check_parts(config: Config, source: str) -> None:
         PackageError: If its model or its pipelines name more than registered classes.
     """
     parts = dict(default_scope=config.default_scope, model=plain(config.model))
-    parts['model'] = without_pretrained(parts['model'], 'model', [])
+    parts['model'] = drop_pretrained(parts['model'], 'model', [])
     for key in ('test_dataloader', 'val_dataloader', 'test_pipeline'):
         if config.get(key):
             parts[key] = plain(config[key])

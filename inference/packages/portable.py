@@ -9,12 +9,12 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.engine.runner.hooks import averages_weights, hooks_of
-from colonnade.models.random_weights import without_pretrained
+from colonnade.models.building import drop_pretrained
 from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.config_values import plain
 from colonnade.settings.dataset_paths import evaluators
 from colonnade.settings.plain_config import PackageError
-from colonnade.weights.pretrained import pretrained_of
+from colonnade.weights.pretrained import get_pretrained
 
 #: what inference and evaluation read; how the model was trained stands in the card
 KEPT = ('default_scope', 'custom_imports', 'model', 'test_dataloader', 'test_evaluator', 'test_cfg')
@@ -56,7 +56,7 @@ def portable(cfg: Config, classes: tuple[str, ...],
     values['custom_imports'] = dict(
         imports=list(dict.fromkeys((*given, *IMPORTS))), allow_failed_imports=False)
     changes: list[str] = []
-    values['model'] = without_pretrained(values['model'], 'model', changes)
+    values['model'] = drop_pretrained(values['model'], 'model', changes)
     roots = [str(root) for root in (dataset.get('data_root'), cfg.get('data_root')) if root]
     dataset['metainfo'] = dict(classes=classes, palette=list(palette))
     values['test_dataloader'] = {**LOADER, 'dataset': dataset}
@@ -142,7 +142,7 @@ def training_of(cfg: Config, progress: Mapping[str, int]) -> dict[str, Any]:
     size = (cfg.get('train_dataloader') or {}).get('batch_size')
     if isinstance(size, int):
         found['images_per_process'] = size
-    source = (pretrained_of((cfg.model.get('backbone') or {}).get('init_cfg'))
+    source = (get_pretrained((cfg.model.get('backbone') or {}).get('init_cfg'))
               or {}).get('checkpoint')
     if isinstance(source, str):  # a URL or a name is public, a path is not
         found['backbone_from'] = source if '://' in source else Path(source).name

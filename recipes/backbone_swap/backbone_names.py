@@ -14,7 +14,7 @@ from colonnade.backbones import BACKBONES, ColumnarBackbone, PlainViT
 from colonnade.backbones.plain_vit.architectures import known_models
 from colonnade.backbones.variants import resolve_out_indices
 from colonnade.common.errors import UserError
-from colonnade.weights.pretrained import IMAGENET, Normalisation, normalisation_of
+from colonnade.weights.pretrained import IMAGENET, Normalization, get_normalization
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 
@@ -40,12 +40,12 @@ class Backbone:
         return Config.fromfile(recipe).model.backbone.get('drop_path_rate')
 
     @property
-    def normalisation(self) -> Normalisation | None:
+    def normalisation(self) -> Normalization | None:
         """Mean and deviation of images; None if the architecture's weights differ in them."""
         weights = self.kind.weights_name(self.arch, None)
         if not weights:  # all published ones of our other backbones
             return IMAGENET
-        if (found := normalisation_of(weights)) is None:
+        if (found := get_normalization(weights)) is None:
             return None
         mean, std = ([round(value, 3) for value in values] for values in found)
         return mean, std

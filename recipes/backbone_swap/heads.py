@@ -7,7 +7,7 @@ from typing import Any
 
 from mmengine.registry import MODELS
 
-from colonnade.models.feature_maps import Map, whole
+from colonnade.models.feature_maps import Map, to_integer
 from colonnade.settings.checks.head_widths import strides_for_fpn_head
 from colonnade.settings.known_settings import get_arguments, names_of_type
 from colonnade.settings.registries import find_class
@@ -107,4 +107,4 @@ def scaled(value: Any, ratio: float) -> Any:
     """Return a number or a list of them, multiplied; whole numbers are ints."""
     if isinstance(value, (list, tuple)):
         return type(value)(scaled(item, ratio) for item in value)
-    return whole(value * ratio)
+    return to_integer(value * ratio)

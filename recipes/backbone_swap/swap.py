@@ -13,8 +13,8 @@ from mmengine.config import Config
 from colonnade.common.atomic_files import write_text
 from colonnade.common.errors import UserCodeError, UserError
 from colonnade.configs import find_config
-from colonnade.models.feature_maps import build
-from colonnade.models.trial_step import trial_fault
+from colonnade.models.feature_maps import build_part
+from colonnade.models.trial_step import find_trial_error
 from colonnade.settings.checks.all_checks import check_config
 from colonnade.settings.config_values import without_key
 from colonnade.settings.config_writer import base_path, comment_lines, laid_out
@@ -93,7 +93,7 @@ def changed(old: dict[str, Any], backbone: Backbone, notes: Notes) -> dict[str, 
     imports['imports'] = [*theirs, *(each for each in IMPORTS if each not in theirs)]
     imports.setdefault('allow_failed_imports', False)
     model = with_backbone(old['model'], backbone, notes)
-    names = [name for name, _ in build(model).named_parameters()]
+    names = [name for name, _ in build_part(model).named_parameters()]
     new = dict(custom_imports=imports, model=model, **new_training(old, names, notes))
     if old.get('load_from'):
         new['load_from'] = None
@@ -124,14 +124,14 @@ def check_written(path: Path, expected: dict[str, Any], before: Config, notes: N
             raise UserError(f'{key} of the written config is not what it should be: its base '
                             'cannot be changed by a config of text')
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
-    if (error := trial_fault(cfg)) is not None:
+    if (error := find_trial_error(cfg)) is not None:
         fault = f'{type(error).__name__}: {error}'
-        if trial_fault(cfg, gradients=True) is None:
+        if find_trial_error(cfg, gradients=True) is None:
             notes.leave('a step of training succeeds, but on a CPU the heads fail on several '
                         'images without gradients, so test and predict with a batch size of 1, or '
                         f'on a GPU: {fault}')
             return
-        theirs = trial_fault(before)
+        theirs = find_trial_error(before)
         if fault != f'{type(theirs).__name__}: {theirs}':
             raise UserCodeError('; '.join(
                 ['a step of training fails, so no config was written', fault,

@@ -8,7 +8,7 @@ from typing import Any
 
 from colonnade.backbones import BACKBONES
 from colonnade.common.errors import UserCodeError, UserError
-from colonnade.models.feature_maps import Map, levels_of, maps_of, read_by, whole
+from colonnade.models.feature_maps import Map, find_levels, find_maps, find_used_maps, to_integer
 from colonnade.settings.known_settings import names_of_type
 from colonnade.weights.pretrained import IMAGENET
 
@@ -48,8 +48,8 @@ def with_backbone(model: Model, replacement: Backbone, notes: Notes) -> Model:
         notes.reason(
             'model', f'{resampling[0]["type"]} resampled the maps of '
             f'{model["backbone"]["type"]}; ColumnarPyramid does so here.')
-    theirs = maps_of(model['backbone'], *resampling)
-    used = read_by(necks[0], theirs) if necks else all_read(model, len(theirs))
+    theirs = find_maps(model['backbone'], *resampling)
+    used = find_used_maps(necks[0], theirs) if necks else all_read(model, len(theirs))
     if necks and needs_unread_maps(necks[0], used, theirs):
         used = list(range(len(theirs)))
         notes.leave(
@@ -65,7 +65,7 @@ def with_backbone(model: Model, replacement: Backbone, notes: Notes) -> Model:
         f'channels each, at stride {", ".join(f"{stride:g}" for stride in strides)}.')
     model['neck'], after = new_neck(necks, used, strides, replacement)
     if necks:
-        before = levels_of(necks[0], theirs)
+        before = find_levels(necks[0], theirs)
         if [level.width for level in before] != [level.width for level in after]:
             fit_heads(model, before, after, list(range(len(before))), notes)
     else:
@@ -82,7 +82,7 @@ def needs_unread_maps(neck: Model, used: list[int], maps: list[Map]) -> bool:
         return False
     widths = [maps[index].width for index in used]
     try:
-        levels_of(
+        find_levels(
             dict(without_first(neck, used[0]), in_channels=widths), [maps[index] for index in used])
     except UserCodeError:
         return True
@@ -131,7 +131,7 @@ def strides_of(theirs: Sequence[float], replacement: Backbone) -> list[float]:
         raise UserError(f'the heads need maps of the strides {list(theirs)}, and a pyramid on '
                         f'patches of {patch} has {patch / 4:g} to {patch * 4}: take a backbone of '
                         'other patches')
-    return [whole(patch * 2.**step) for step in steps]
+    return [to_integer(patch * 2.**step) for step in steps]
 
 
 def new_neck(necks: list[Model], used: list[int], strides: list[float],
@@ -152,7 +152,7 @@ def new_neck(necks: list[Model], used: list[int], strides: list[float],
     if resampled and several and 'out_channels' in (names_of_type(first['type']) or ()):
         pyramid['fpn'] = {key: value for key, value in first.items() if key != 'in_channels'}
         chain = [pyramid, *necks[1:]]
-    return (chain if chain[1:] else chain[0]), levels_of(first, maps)
+    return (chain if chain[1:] else chain[0]), find_levels(first, maps)
 
 
 def without_first(neck: Model, number: int) -> Model:

@@ -12,11 +12,11 @@ from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, TRANSFORMS
 
 from colonnade.backbones import ColumnarBackbone, PlainViT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.backbones.registry import infer_backbone
 from colonnade.weights.downloads import check_published
-from colonnade.weights.layouts import remap
-from colonnade.weights.pretrained import normalisation_of, pretrained_of, timm_name_of
+from colonnade.weights.formats import convert_keys
+from colonnade.weights.pretrained import get_normalization, get_pretrained, get_timm_name
 from colonnade.weights.sharded_files import is_checkpoint
 from colonnade.weights.state_dicts import WeightsError
 
@@ -47,7 +47,7 @@ def weight_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findi
         return
     backbone = cfg.model.backbone
     try:
-        source = (pretrained_of(backbone.get('init_cfg')) or {}).get('checkpoint')
+        source = (get_pretrained(backbone.get('init_cfg')) or {}).get('checkpoint')
     except ValueError as error:
         yield Finding('weights-file', f'model.backbone.init_cfg: {error}',
                       ('model.backbone.init_cfg', ))
@@ -81,9 +81,9 @@ def architecture_problem(backbone_class: type[ColumnarBackbone], backbone: Confi
     """Weights of timm's that are of another architecture than the backbone_class."""
     try:
         own: dict[str, Any] = backbone_class.variants.complete(backbone.get('arch', ''))
-        with without_memory():
+        with on_meta_device():
             state = timm.create_model(name.partition('.')[0]).state_dict()
-        kind, sizes = infer_backbone(remap(state, f'timm://{name}')[1])
+        kind, sizes = infer_backbone(convert_keys(state, f'timm://{name}')[1])
     except WeightsError as error:
         yield Finding('weights-arch',
                       f'{PLACE}: timm://{name} is of no backbone that there is: {error}', (PLACE, ))
@@ -93,8 +93,8 @@ def architecture_problem(backbone_class: type[ColumnarBackbone], backbone: Confi
     columns = ['embed_dim', 'depth', 'num_heads'] + ['patch_size'] * (
         backbone_class is not PlainViT)
     differing = [key for key in columns if key in sizes and sizes[key] != own[key]]
-    if kind is not backbone or differing:
-        theirs = kind.variants.describe({**own, **sizes}) if kind is backbone else kind.__name__
+    if kind is not backbone_class or differing:
+        theirs = kind.variants.describe({**own, **sizes}) if kind is backbone_class else kind.__name__
         arch = backbone.get('arch')
         yield Finding(
             'weights-arch', f'{PLACE} is timm://{name}, of {theirs}, and model.backbone.arch is '
@@ -111,7 +111,7 @@ def normalisation_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]
         name = backbone_class.weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
     except ValueError:  # another check says so
         return
-    expected = normalisation_of(name)
+    expected = get_normalization(name)
     given = [found.get(key) for key in ('mean', 'std')]
     if expected is None or not all(isinstance(v, (list, tuple)) and len(v) == 3 for v in given):
         return  # or images have other channels
@@ -138,7 +138,7 @@ def channel_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Find
             preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr'):
         return
     try:
-        name = timm_name_of(cfg.model.backbone.get('init_cfg'))
+        name = get_timm_name(cfg.model.backbone.get('init_cfg'))
     except ValueError:  # another check says so
         return
     datasets = dict(find_datasets(cfg, ('train_dataloader', )))

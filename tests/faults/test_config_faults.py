@@ -464,14 +464,14 @@ def test_images_whose_channels_are_swapped() -> None:
 def test_a_model_that_cannot_be_built() -> None:
     cfg = changed('dino', {'model.positional_encoding.num_feats': 33})
     assert not found_in(cfg)
-    said = [str(each) for each in build_checks.building_problems(cfg, step=False)]
+    said = [str(each) for each in build_checks.check_model(cfg, step=False)]
     assert len(said) == 1 and 'embed_dims should be exactly 2 times of num_feats' in said[0]
 
 
 def test_keys_of_rates_that_match_no_parameter() -> None:
     cfg = changed('sem_fpn')
     cfg.optim_wrapper.paramwise_cfg.custom_keys = dict(absolute_pos_embed=dict(decay_mult=0.))
-    one(build_checks.building_problems(cfg, step=False),
+    one(build_checks.check_model(cfg, step=False),
         'optim_wrapper.paramwise_cfg.custom_keys.absolute_pos_embed',
         severity='warning')
 
@@ -480,7 +480,7 @@ def test_weights_on_this_disk_that_do_not_fit(tmp_path: Path) -> None:
     cfg = changed('sem_fpn')
     torch.save({}, tmp_path / 'a.pth')
     cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth'))
-    one(build_checks.building_problems(cfg, step=False), 'model.backbone.init_cfg.checkpoint')
+    one(build_checks.check_model(cfg, step=False), 'model.backbone.init_cfg.checkpoint')
 
 
 @pytest.mark.slow
@@ -488,7 +488,7 @@ def test_weights_on_this_disk_that_do_not_fit(tmp_path: Path) -> None:
 def test_a_step_finds_what_rules_do_not(width: int) -> None:
     cfg = changed('dino', {'model.decoder.layer_cfg.ffn_cfg.embed_dims': width})
     assert not found_in(cfg)
-    found = build_checks.building_problems(cfg, step=True)
+    found = build_checks.check_model(cfg, step=True)
     assert [each.severity for each in found] == ['error'] * (width != 64)
 
 

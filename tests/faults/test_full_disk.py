@@ -18,7 +18,7 @@ from test_run_folder import EVERY, TINY, Written
 
 from colonnade.common.hashing import sha256_of
 from colonnade.engine.work_dir.trackers import PatientLog
-from colonnade.weights.checksums import SUMS, read_checksums
+from colonnade.weights.checkpoint_files import SUMS, read_checksums
 
 MEGABYTES = 24  # of the disk: of five checkpoints of the model below
 

@@ -20,7 +20,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from test_run_folder import TINY
 
-from colonnade.weights.checksums import SUMS
+from colonnade.weights.checkpoint_files import SUMS
 
 fork = get_context('fork')
 LENGTH = 12  # iterations of the run that is killed at random

@@ -87,7 +87,7 @@ def test_two_threads_fetch_a_file(server: str, tmp_path: Path) -> None:
 def test_a_failed_download_leaves_nothing(path: str, server: str, tmp_path: Path,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that was cached in part would fail each later run."""
-    monkeypatch.setattr(downloads, 'MOST_BYTES', 2**20)
+    monkeypatch.setattr(downloads, 'MAX_BYTES', 2**20)
     monkeypatch.setattr(downloads, 'TIMEOUT', 0.5 if path.startswith('silent') else 20)
     with pytest.raises(WeightsError, match=FAILURES[path]) as raised:
         downloads.fetch(f'{server}/{path}')

@@ -30,9 +30,9 @@ from colonnade.common.locking import locked
 from colonnade.engine.distributed.fsdp import shared_folder
 from colonnade.engine.runner.launch import lock_work_dir
 from colonnade.engine.work_dir.run import Run, go_on
-from colonnade.weights import checksums
-from colonnade.weights.checkpoint_files import NAME, keep_sums
-from colonnade.weights.checksums import SUMS, read_checksums, verify_checksum
+from colonnade.weights import checkpoint_files
+from colonnade.weights.checkpoint_files import (NAME, SUMS, add_checksums, read_checksums,
+                                                verify_checksum)
 from colonnade.weights.files import read_checkpoint
 from colonnade.weights.state_dicts import DamagedError
 
@@ -393,7 +393,7 @@ def test_files_of_others_load(tmp_path: Path) -> None:
 def test_a_sum_is_computed_once_for_each_version(tmp_path: Path,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = save(tmp_path, 2), []
-    monkeypatch.setattr(checksums, 'sha256_of', lambda path: read.append(path) or sha256_of(path))
+    monkeypatch.setattr(checkpoint_files, 'sha256_of', lambda path: read.append(path) or sha256_of(path))
     for _ in range(3):
         verify_checksum(path)
     assert len(read) == 1
@@ -406,7 +406,7 @@ def test_a_list_that_is_no_list_costs_nothing(tmp_path: Path) -> None:
     path = save(tmp_path, 2)
     (tmp_path / SUMS).write_bytes(b'\xff\x00 garbage\n' + b'0' * 63 + b'  iter_2.pth\n')
     assert Run.of(settings(tmp_path)).find_newest() == path
-    keep_sums(tmp_path, {path.name: sha256_of(path)})
+    add_checksums(tmp_path, {path.name: sha256_of(path)})
     assert read_checksums(tmp_path) == [('iter_2.pth', sha256_of(path))]
 
 
@@ -471,7 +471,7 @@ def test_the_cost_of_comparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return time.process_time() - started
 
     def load(path: Path) -> dict[str, Any]:
-        checksums._sum_of_version.cache_clear()
+        checkpoint_files._compute_checksum.cache_clear()
         return read_checkpoint(path)['state_dict']
 
     found = {path.stem: min(seconds(lambda path=path: load(path)) for _ in range(3))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.token_attention import has_token_attention
+from colonnade.backbones.attention_maps import has_token_attention
 from colonnade.common.errors import UserError
 from colonnade.inference.model import Model
 from colonnade.runtime.images import Source, name_of, read_image
