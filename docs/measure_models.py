@@ -101,13 +101,13 @@ def measure(head: str, backbone: str, rounds: int) -> dict[str, float]:
     return row
 
 
-def backbone_rows() -> Iterator[tuple]:
+def iter_backbone_rows() -> Iterator[tuple]:
     """Yield the rows of docs/backbone_costs.csv: each backbone at 512 x 512."""
     yield 'backbone', 'parameters', 'multiply-adds', 'weights', 'license'
     for backbone, weights in WEIGHTS.items():
         head = next(head for head in reversed(HEADS) if leaf(head, backbone).exists())
-        model, _ = build(leaf(head, backbone))
-        part = next(parts_of(model, 512, 512))
+        model, _ = build_from_file(leaf(head, backbone))
+        part = next(iter_parts(model, 512, 512))
         yield (backbone, f'{part.parameters / 1e6:.1f}', f'{(part.multiply_adds or 0) / 1e9:.1f}',
                weights, get_pretrained_cfg(weights).license)
 
@@ -136,7 +136,7 @@ def main() -> None:
     keys = (f'{head}/{backbone}' for head in args.heads for backbone in args.backbones)
     measured = {key: rows[key] for key in keys if key in rows}
     writer = csv.writer(sys.stdout, lineterminator='\n')
-    writer.writerows([*backbone_rows(), (), *model_rows(measured)])
+    writer.writerows([*iter_backbone_rows(), (), *model_rows(measured)])
 
 
 if __name__ == '__main__':

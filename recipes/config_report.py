@@ -9,7 +9,7 @@ from mmengine.config import Config
 
 from colonnade.common.atomic_files import write_json
 from colonnade.datasets.validation.label_map_files import find_unknown_labels
-from colonnade.models.build_checks import building_problems
+from colonnade.models.build_checks import check_model
 from colonnade.settings.checks.all_checks import findings
 from colonnade.settings.config_types import kind_problems
 from colonnade.settings.dataset_paths import (DATALOADERS, exists, find_datasets, paths_of,

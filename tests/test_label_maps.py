@@ -135,7 +135,7 @@ def test_concurrent_calls_do_not_share_autocast(monkeypatch: pytest.MonkeyPatch)
     empty = torch.empty
     arguments = torch.randn(4, 6, 7), torch.rand(20, 6), torch.rand(30, 7)
     monkeypatch.setattr(torch, 'empty', call_during_other)
-    label_maps.largest(*arguments)
+    label_maps.find_largest(*arguments)
     assert not torch.is_autocast_enabled('cpu')
 
 

@@ -22,7 +22,7 @@ from colonnade.backbones import ColumnarBackbone
 from colonnade.common.console_logging import Printable, shorten_start
 from colonnade.datasets.bad_samples import ADVICE, handle_bad_samples
 from colonnade.datasets.rle import encode_masks_for
-from colonnade.weights.checkpoint_files import arguments_of_whole_files
+from colonnade.weights.checkpoint_files import get_save_options
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
 from colonnade.weights.mmengine_loaders import strip_code
