@@ -44,7 +44,7 @@ def test_names_of_classes_are_no_code(kind: str, tmp_path: Path, run_tool: Calla
     for split in ('train', 'val'):
         change(tmp_path / f'{split}.json', 'categories', 0, name=BROUGHT_IN[kind])
         change(tmp_path / f'{split}.json', 'categories', 1, name='b' * 60)
-    with pytest.raises(SystemExit, match='holds {{, which mmengine replaces in configs'):
+    with pytest.raises(SystemExit, match='contains {{, which mmengine replaces in configs'):
         run_tool('new_config', leaf('mask_rcnn'), *arguments, '--out', 'own.py')
     assert not Path('made').exists() and not Path('own.py').exists()
 
