@@ -89,7 +89,7 @@ def _check_section(section: dict[str, Any] | Config, path: str, types: dict[str,
                     yield f'{name}[{index}] must be {DICT}, got {item!r:.80}'
 
 
-def check_kinds(cfg: Config) -> None:
+def check_types(cfg: Config) -> None:
     """Raise a ValueError that lists the sections of the wrong type."""
     if problems := kind_problems(cfg):
         raise UserError('the config cannot be read:\n' + '\n'.join(f'  {p}' for p in problems))
