@@ -72,7 +72,7 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
                 case _:
                     raise _CodeFoundError(statement)
     except _CodeFoundError as error:
-        line = error.node.lineno
+        line = error.args[0].lineno
         raise PackageError(
             f'{source}, line {line}: {text.splitlines()[line - 1].strip()[:80]!r} is not run, '
             'since a shared config may only assign literals and dict(...)') from None
@@ -82,9 +82,7 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
 
 
 class _CodeFoundError(Exception):
-
-    def __init__(self, node: ast.stmt | ast.expr) -> None:
-        self.node = node
+    """Code in a config; the argument is its node."""
 
 
 def _evaluate(node: ast.expr) -> Any:

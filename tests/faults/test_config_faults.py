@@ -567,7 +567,7 @@ def test_trainings_end_with_the_same_list_and_before_data(shapes: Path, tmp_path
         run_tool('train', tmp_path / 'own.py', '--data-root', shapes / 'ade', '--work-dir',
                  tmp_path / 'run')
     said = str(stopped.value)
-    assert said.startswith('train: the config does not fit together:\n')
+    assert said.startswith('train: the config is inconsistent:\n')
     for part in ('set model.neck.in_channels=128', 'num_classes is 9', "got '8'", 'img_sufix'):
         assert part in said
     assert not (tmp_path / 'run').exists()
