@@ -112,7 +112,8 @@ DATA_RULES = {
         'fix or keep the box: training ignores it'),
     'box-beyond': Rule('note', 'boxes that extend beyond their image',
         'check whether the image was rotated or cropped; otherwise keep it',
-        meaning='By more than one pixel. The size in the file may be wrong, or the image was rotated.'),
+        meaning='By more than one pixel. The size in the file may be wrong, or the image was '
+        'rotated.'),
     'mask-outside': Rule('note', 'masks outside their image',
         'check whether the image was rotated or cropped'),
     'few-points': Rule('note', 'polygons with fewer than three points',
