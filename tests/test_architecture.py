@@ -74,7 +74,7 @@ def room(name: str) -> str:
     return name.partition('.')[0]
 
 
-def test_rooms_are_those_of_the_distribution() -> None:
+def test_rooms_are_distributed() -> None:
     """Also those that hold no other module than their own."""
     folders = {path.parent.name for path in ROOT.glob('*/__init__.py')} | {'tools'}
     assert folders - {'tests'} == set(ROOMS)
@@ -86,7 +86,7 @@ def test_rooms_are_those_of_the_distribution() -> None:
     assert listed - {'colonnade'} == ours - {'api'}
 
 
-def test_imports_run_one_way() -> None:
+def test_import_order() -> None:
     wrong = []
     for name in MODULES:
         own = room(name)
@@ -104,7 +104,7 @@ def test_exceptions_are_needed() -> None:
                           for other in find_imports(name)}
 
 
-def test_backbones_know_of_no_other() -> None:
+def test_backbones_are_independent() -> None:
     names = [name for name in MODULES if name.startswith(BACKBONES)]
     assert names
     for name in names:
@@ -115,7 +115,7 @@ def test_backbones_know_of_no_other() -> None:
         assert not wrong, f'{name} imports {wrong}'
 
 
-def test_no_circles() -> None:
+def test_no_import_cycles() -> None:
     parents = {
         name: {other
                for other in find_imports(name) - {name} if not name.startswith(f'{other}.')}
@@ -124,7 +124,7 @@ def test_no_circles() -> None:
     assert len(list(TopologicalSorter(parents).static_order())) == len(MODULES)
 
 
-def test_no_attribute_of_ours_is_looked_for_by_name() -> None:
+def test_no_getattr_for_own_attributes() -> None:
     """What one module expects of another is imported, registered or a Protocol."""
     trees = {name: read_tree(name) for name in MODULES}
     classes = [n for tree in trees.values() for n in tree.body if isinstance(n, ast.ClassDef)]
@@ -140,7 +140,7 @@ def test_no_attribute_of_ours_is_looked_for_by_name() -> None:
                 assert not isinstance(key, ast.Constant) or key.value not in ours, (name, key.value)
 
 
-def test_configs_load_no_private_part_of_mmengine() -> None:
+def test_components_use_no_private_mmengine() -> None:
     """Configs import the packages themselves; what these import, every run loads."""
     waiting, seen = ['backbones', 'necks', 'heads', 'engine.components'], set()
     while waiting:
@@ -167,7 +167,7 @@ def lines_without_encoding(name: str) -> Iterator[int]:
             yield node.lineno
 
 
-def test_text_is_in_utf_8() -> None:
+def test_text_files_state_encoding() -> None:
     """What it is in must not depend on the machine: runs move to others."""
     wrong = {name: lines for name in MODULES if (lines := list(lines_without_encoding(name)))}
     assert not wrong

@@ -90,7 +90,7 @@ def test_command(arguments: list[str], monkeypatch: pytest.MonkeyPatch,
     compare(f'command_{arguments[0].strip("-")}', capsys.readouterr().out + end)
 
 
-def test_what_python_offers() -> None:
+def test_python_api() -> None:
     compare('api', '\n'.join(import_module('colonnade').__all__))
 
 

@@ -54,7 +54,7 @@ def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
     pytest.param('mask_rcnn', 'mmdet', marks=pytest.mark.slow),
     ('upernet', 'mmseg'),
 ])
-def test_under_the_librarys_own_tools(head: str, package: str, shapes: Path,
+def test_tools_of_the_libraries(head: str, package: str, shapes: Path,
                                       tmp_path: Path) -> None:
     """It has no --data-root: an environment variable says where the data are."""
     tools = Path(find_spec(package).origin).parent / '.mim/tools'
@@ -69,14 +69,14 @@ def test_under_the_librarys_own_tools(head: str, package: str, shapes: Path,
 
 
 @pytest.mark.parametrize('changes', [dict(_delete_=True, max_per_img=100), None])
-def test_detectors_that_suppress_nothing_have_no_tta(changes: dict | None) -> None:
+def test_tta_requires_nms(changes: dict | None) -> None:
     cfg = read_config(config('mask_rcnn'))
     cfg.merge_from_dict({'model.test_cfg': changes})
     with pytest.raises(ValueError, match='--tta .* model.test_cfg has no nms'):
         augment_tests(cfg)
 
 
-def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
+def test_earlier_run_is_not_overwritten(tmp_path: Path) -> None:
     cfg = Config(dict(work_dir=str(tmp_path), resume=False))
     set_resume(cfg, None)
     (tmp_path / 'best_mIoU_iter_2.pth').touch()
@@ -93,7 +93,7 @@ def test_an_earlier_run_is_not_trained_over(tmp_path: Path) -> None:
     assert cfg.resume
 
 
-def test_a_model_to_start_from_is_for_the_first_start(tmp_path: Path) -> None:
+def test_load_from_applies_to_the_first_start(tmp_path: Path) -> None:
     work_dir, file = str(tmp_path / 'run'), tmp_path / 'model.pth'
     cfg = Config(dict(work_dir=work_dir, resume=False, load_from='of the config'))
     set_start(cfg, 'auto', None, new_classes=True)
@@ -109,7 +109,7 @@ def test_a_model_to_start_from_is_for_the_first_start(tmp_path: Path) -> None:
     assert cfg.resume and cfg.load_from is None
 
 
-def test_data_root_moves_every_data_set_and_evaluator(shapes: Path) -> None:
+def test_data_root_of_all_datasets_and_evaluators(shapes: Path) -> None:
     for head, layout in LAYOUTS.items():
         cfg = load_config(LaunchOptions(config(head), data_root=shapes / layout))
         roots = {name: dataset.data_root for name, dataset in find_datasets(cfg)}
@@ -122,7 +122,7 @@ def test_data_root_moves_every_data_set_and_evaluator(shapes: Path) -> None:
             assert cfg.val_evaluator.ann_file == cfg.test_evaluator.ann_file == annotations
 
 
-def test_data_root_reaches_into_wrappers(tmp_path: Path) -> None:
+def test_data_root_of_wrapped_datasets(tmp_path: Path) -> None:
     inner = dict(type='CocoDataset', data_root='data/coco/', ann_file='a.json')
     both = dict(type='ConcatDataset', datasets=[dict(type='RepeatDataset', dataset=inner), inner])
     cfg = Config(
@@ -136,7 +136,7 @@ def test_data_root_reaches_into_wrappers(tmp_path: Path) -> None:
         check_dataset(cfg, ('train_dataloader', ))
 
 
-def test_a_model_that_detects_nothing_has_an_map_of_zero(shapes: Path, tmp_path: Path,
+def test_map_without_detections(shapes: Path, tmp_path: Path,
                                                          run_tool: Callable) -> None:
     cfg = Config.fromfile(config('mask_rcnn'))
     init_default_scope(cfg.default_scope)
@@ -152,7 +152,7 @@ def test_a_model_that_detects_nothing_has_an_map_of_zero(shapes: Path, tmp_path:
     }
 
 
-def test_a_checkpoint_of_another_model_is_refused(shapes: Path, tmp_path: Path,
+def test_checkpoint_of_another_model(shapes: Path, tmp_path: Path,
                                                   run_tool: Callable) -> None:
     cfg = Config.fromfile(config('upernet'))
     init_default_scope(cfg.default_scope)
@@ -201,7 +201,7 @@ def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, sha
 
 
 @pytest.mark.parametrize('head, options', [('mask_rcnn', []), ('sem_fpn', ['--fuse'])])
-def test_several_scales_and_flips(head: str, options: list[str], shapes: Path, tmp_path: Path,
+def test_tta_scales_and_flips(head: str, options: list[str], shapes: Path, tmp_path: Path,
                                   run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config.fromfile(config(head))
     init_default_scope(cfg.default_scope)
@@ -221,7 +221,7 @@ def test_several_scales_and_flips(head: str, options: list[str], shapes: Path, t
         assert torch.equal(plain.flip(3), flipped)
 
 
-def test_views_of_an_object_are_merged() -> None:
+def test_tta_merges_views() -> None:
     """An object found in both views counts once, with the better view's mask; others stay."""
     init_default_scope('mmdet')
     masks = torch.zeros(3, 10, 20, dtype=torch.bool)
@@ -259,7 +259,7 @@ def test_views_of_an_object_are_merged() -> None:
     assert merged.pred_instances.masks.shape == (0, 10, 20)
 
 
-def test_users_own_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+def test_custom_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     """Backbone and neck in a config that inherits nothing of ours but the data."""
     (tmp_path / 'own.py').write_text(f"""
 _base_ = '{ROOT}/configs/_base_/sem_fpn_slim_shapes.py'

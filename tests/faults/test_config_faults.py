@@ -62,7 +62,7 @@ def one(found: list[Finding], *places: str, severity: str = 'error') -> Finding:
 
 
 @pytest.mark.parametrize('head', HEADS)
-def test_a_backbone_of_another_width_is_named_with_what_it_does_not_fit(head: str) -> None:
+def test_width_of_another_backbone(head: str) -> None:
     cfg = changed(head)
     plain = cfg.model.backbone.type == 'PlainViT'
     cfg.model.backbone.arch = 'vit_small_patch16_224' if plain else 'small_12_p16'
@@ -78,7 +78,7 @@ def test_a_backbone_of_another_width_is_named_with_what_it_does_not_fit(head: st
     ('SimplifiedViT', 'tiny_12_p15', 'tiny_12_p16'),
     ('PlainViT', 'vit_smal_patch16_dinov3', 'vit_small_patch16_dinov3'),
 ])
-def test_an_arch_that_there_is_not(kind: str, arch: str, meant: str) -> None:
+def test_unknown_arch(kind: str, arch: str, meant: str) -> None:
     cfg = changed('sem_fpn')
     cfg.model.backbone = dict(type=kind, arch=arch)
     said = str(one(found_in(cfg), 'model.backbone.arch'))
@@ -138,7 +138,7 @@ def test_an_arch_that_there_is_not(kind: str, arch: str, meant: str) -> None:
         # lengths
         ('sem_fpn', 'val_evaluator', None, 'val_dataloader'),
     ])
-def test_two_parts_that_do_not_agree(head: str, key: str, value: Any, other: str) -> None:
+def test_mismatched_settings(head: str, key: str, value: Any, other: str) -> None:
     """The setting that is wrong, or what stands around it, and what it does not agree with."""
     said = [each for each in found_in(changed(head, {key: value})) if each.severity == 'error']
     places = [place for each in said for place in each.places]
@@ -165,7 +165,7 @@ def test_two_parts_that_do_not_agree(head: str, key: str, value: Any, other: str
     ('val_dataloader.dataset.reduce_zero_label', not REDUCES, f'{TRAINING}.reduce_zero_label',
      'reduce_zero_label differs'),
 ])
-def test_what_a_training_survives_is_a_warning(key: str, value: Any, place: str, says: str) -> None:
+def test_warnings(key: str, value: Any, place: str, says: str) -> None:
     cfg = changed('sem_fpn')
     if key == 'param_scheduler.1':
         cfg.param_scheduler[1] = value
@@ -180,11 +180,11 @@ def test_what_a_training_survives_is_a_warning(key: str, value: Any, place: str,
     ('mask_rcnn', 'val_evaluator.ann_file', 'other.json', 'val_dataloader.dataset.ann_file'),
     ('sem_fpn', 'model.decode_head.ignore_index', 0, f'{TRAINING}.reduce_zero_label'),
 ])
-def test_two_parts_that_may_not_agree(head: str, key: str, value: Any, other: str) -> None:
+def test_mismatched_settings_with_warning(head: str, key: str, value: Any, other: str) -> None:
     one(found_in(changed(head, {key: value})), key, other, severity='warning')
 
 
-def test_one_file_may_be_spelt_in_two_ways() -> None:
+def test_equivalent_paths() -> None:
     cfg = changed('mask_rcnn')
     file = Path(cfg.val_evaluator.ann_file)
     for path in (file.absolute(), file.parent / '..' / file.parent.name / file.name):
@@ -223,7 +223,7 @@ def test_one_file_may_be_spelt_in_two_ways() -> None:
         (f'{TRAINING}.pipeline.2', dict(
             type='Pad', size_divisor='32'), f'{TRAINING}.pipeline.2.size_divisor', "got '32'"),
     ])
-def test_settings_of_a_file_that_no_class_takes(key: str, value: dict[str, Any], place: str,
+def test_unknown_settings_and_types(key: str, value: dict[str, Any], place: str,
                                                 says: str) -> None:
     cfg = changed('sem_fpn')
     part: Any = cfg
@@ -235,7 +235,7 @@ def test_settings_of_a_file_that_no_class_takes(key: str, value: dict[str, Any],
     assert says in str(one(found_in(cfg), place))
 
 
-def test_a_part_that_nothing_reads() -> None:
+def test_unread_section() -> None:
     cfg = changed('sem_fpn')
     cfg.optim_wraper = dict(clip_grad=None)
     assert one(found_in(cfg), 'optim_wraper', severity='warning').fix == \
@@ -245,7 +245,7 @@ def test_a_part_that_nothing_reads() -> None:
 @pytest.mark.parametrize(
     'spelt', [str, 'mmdet.{}'.format, lambda name: find_class(f'mmdet.{name}')],
     ids=['name', 'library', 'class'])
-def test_types_are_known_however_they_are_spelt(spelt: Callable[[str], Any]) -> None:
+def test_spellings_of_types(spelt: Callable[[str], Any]) -> None:
     """Python's own configs have classes."""
     cfg = changed('mask_rcnn', {'default_hooks.checkpoint.by_epoch': True})
     cfg.model.neck.fpn.update(type=spelt('FPN'), out_channels=99)
@@ -257,14 +257,14 @@ def test_types_are_known_however_they_are_spelt(spelt: Callable[[str], Any]) -> 
 
 @pytest.mark.parametrize('kind',
                          ['', '..', '../../x', '.neck.FPN', 'mmdet..FPN', 'mmdet.FPN.', 'a\0.b'])
-def test_texts_that_can_be_no_type(kind: str) -> None:
+def test_malformed_types(kind: str) -> None:
     assert find_class(kind) is None
     assert not is_known(kind, MODELS)
     cfg = changed('mask_rcnn', {'model.neck.fpn.type': kind})
     assert f'the type {kind!r} is not known' in str(one(found_in(cfg), 'model.neck.fpn.type'))
 
 
-def test_names_that_are_no_identifiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_with_unusual_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python imports them, and libraries that wait may register them."""
     (tmp_path / 'my-project').mkdir()
     (tmp_path / 'my-project/hooks.py'
@@ -276,7 +276,7 @@ def test_names_that_are_no_identifiers(tmp_path: Path, monkeypatch: pytest.Monke
     assert not [each for each in found_in(cfg) if 'not known' in str(each)]
 
 
-def test_a_library_that_is_broken_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'broken_library').mkdir()
     (tmp_path / 'broken_library/registry.py').write_text('raise ValueError("made for numpy 1")')
     monkeypatch.syspath_prepend(tmp_path)
@@ -285,13 +285,13 @@ def test_a_library_that_is_broken_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize('kind', [3, 0.5, ['FPN']])
-def test_types_that_are_no_names(kind: Any) -> None:
+def test_types_of_wrong_type(kind: Any) -> None:
     cfg = changed('mask_rcnn', {'model.neck.fpn.type': kind})
     found = one(found_in(cfg), 'model.neck.fpn.type')
     assert str(found) == f'model.neck.fpn.type must be a name or a class, got {kind!r}'
 
 
-def test_masks_and_annotations_that_nothing_needs() -> None:
+def test_masks_that_are_not_required() -> None:
     """BoxInst learns masks from boxes; a metric of panoptic maps has a file of its own."""
     cfg = changed('mask_rcnn', {'model.roi_head.mask_head.type': 'BoxInstMaskHead'})
     cfg.train_dataloader.dataset.pipeline[1].with_mask = False
@@ -321,7 +321,7 @@ class OwnPackDetInputs(PackDetInputs):
         super().__init__(meta_keys=('img_id', 'scale_factor'))
 
 
-def test_what_users_classes_hand_to_their_bases_is_not_known() -> None:
+def test_arguments_of_custom_classes_are_unknown() -> None:
     cfg = changed('sem_fpn', {f'{TRAINING}.pipeline.1.reduce_zero_label': True})
     dataset = cfg.train_dataloader.dataset
     dataset.type = OwnSegDataset
@@ -335,7 +335,7 @@ def test_what_users_classes_hand_to_their_bases_is_not_known() -> None:
     assert not found_in(cfg)
 
 
-def test_palettes_of_some_classes_and_of_all() -> None:
+def test_palette_lengths() -> None:
     """mmseg picks the colours of those that are left."""
     cfg = changed('sem_fpn')
     dataset = cfg.train_dataloader.dataset
@@ -348,7 +348,7 @@ def test_palettes_of_some_classes_and_of_all() -> None:
     one(found_in(cfg), f'{TRAINING}.metainfo.palette')
 
 
-def test_old_names_of_classes_and_palettes() -> None:
+def test_legacy_names_of_classes_and_palettes() -> None:
     cfg = changed('mask_rcnn')
     cfg.train_dataloader.dataset.metainfo = dict(CLASSES=('disc', ), PALETTE=[(1, 2, 3)])
     error, warning = found_in(cfg)
@@ -357,14 +357,14 @@ def test_old_names_of_classes_and_palettes() -> None:
     assert (error.severity, warning.severity) == ('error', 'warning')
 
 
-def test_libraries_classes_that_pass_settings_on_are_known() -> None:
+def test_defaults_of_library_classes() -> None:
     ade20k = find_class('mmseg.ADE20KDataset')
     assert value_of(dict(type=ade20k), 'reduce_zero_label') is True
     assert value_of(dict(type='mmdet.Shared2FCBBoxHead'), 'roi_feat_size') == 7
     assert value_of(dict(type=OwnSegDataset), 'reduce_zero_label') is None
 
 
-def test_pipelines_without_what_the_next_one_needs() -> None:
+def test_missing_pipeline_steps() -> None:
     cfg = changed('sem_fpn')
     steps = cfg.val_dataloader.dataset.pipeline
     cfg.val_dataloader.dataset.pipeline = steps[:2]
@@ -384,7 +384,7 @@ class OwnStep(BaseTransform):
     dict(type=OwnStep),
     dict(type='RandomApply', transforms=[dict(type=OwnStep)]),
 ])
-def test_steps_of_users_may_do_what_seems_missing(step: dict[str, Any]) -> None:
+def test_custom_steps_turn_errors_into_notes(step: dict[str, Any]) -> None:
     cfg = changed('sem_fpn')
     steps = cfg.train_dataloader.dataset.pipeline
     steps[1:] = [step, steps[-1]]
@@ -397,14 +397,14 @@ def test_steps_of_users_may_do_what_seems_missing(step: dict[str, Any]) -> None:
     assert str(said[0]).endswith('.pipeline does not pack what it loads, unless OwnStep does')
 
 
-def test_steps_that_extend_those_that_pack() -> None:
+def test_subclasses_of_packing_steps() -> None:
     cfg = changed('faster_rcnn')
     own = type('ToSamples', (PackDetInputs, ), {})
     cfg.train_dataloader.dataset.pipeline[-1] = dict(type=own)
     assert not found_in(cfg)
 
 
-def test_steps_that_cannot_be_built() -> None:
+def test_invalid_steps() -> None:
     cfg = changed('sem_fpn')
     cfg.train_dataloader.dataset.pipeline[2] = dict(type='RandomResize')
     said = one(found_in(cfg), f'{TRAINING}.pipeline[2]')
@@ -423,7 +423,7 @@ def test_steps_that_cannot_be_built() -> None:
     (dict(checkpoint='timm://resnet50.a1_in1k'), 'is of no backbone that there is'),
     (dict(checkpoint='timm://xcit_nano_12_p16_384.fb_dist_in1k'), ''),
 ])
-def test_weights_of_another_backbone(init_cfg: Any, says: str) -> None:
+def test_mismatched_weights(init_cfg: Any, says: str) -> None:
     cfg = changed('sem_fpn')
     given = isinstance(init_cfg, dict)
     cfg.model.backbone.init_cfg = dict(type='Pretrained', **init_cfg) if given else init_cfg
@@ -433,7 +433,7 @@ def test_weights_of_another_backbone(init_cfg: Any, says: str) -> None:
     assert not given or not found_in(cfg)
 
 
-def test_images_that_are_normalised_for_other_weights() -> None:
+def test_normalization_of_weights() -> None:
     cfg = changed('sem_fpn', {'model.data_preprocessor.mean': [127.5] * 3})
     cfg.model.backbone.init_cfg = dict(
         type='Pretrained', checkpoint='timm://xcit_nano_12_p16_384.fb_dist_in1k')
@@ -442,7 +442,7 @@ def test_images_that_are_normalised_for_other_weights() -> None:
     assert check_model(cfg) == [warning]
 
 
-def test_images_whose_channels_are_swapped() -> None:
+def test_channel_order() -> None:
     """Where timm's weights are loaded; a checkpoint was trained as its config says."""
     cfg = changed('sem_fpn', {'model.data_preprocessor.bgr_to_rgb': False})
     assert not found_in(cfg)  # random weights
@@ -461,14 +461,14 @@ def test_images_whose_channels_are_swapped() -> None:
 # what building tells
 
 
-def test_a_model_that_cannot_be_built() -> None:
+def test_model_cannot_be_built() -> None:
     cfg = changed('dino', {'model.positional_encoding.num_feats': 33})
     assert not found_in(cfg)
     said = [str(each) for each in build_checks.building_problems(cfg, step=False)]
     assert len(said) == 1 and 'embed_dims should be exactly 2 times of num_feats' in said[0]
 
 
-def test_keys_of_rates_that_match_no_parameter() -> None:
+def test_unused_custom_keys() -> None:
     cfg = changed('sem_fpn')
     cfg.optim_wrapper.paramwise_cfg.custom_keys = dict(absolute_pos_embed=dict(decay_mult=0.))
     one(build_checks.building_problems(cfg, step=False),
@@ -476,7 +476,7 @@ def test_keys_of_rates_that_match_no_parameter() -> None:
         severity='warning')
 
 
-def test_weights_on_this_disk_that_do_not_fit(tmp_path: Path) -> None:
+def test_mismatched_local_weights(tmp_path: Path) -> None:
     cfg = changed('sem_fpn')
     torch.save({}, tmp_path / 'a.pth')
     cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth'))
@@ -485,7 +485,7 @@ def test_weights_on_this_disk_that_do_not_fit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('width', [64, 32])
-def test_a_step_finds_what_rules_do_not(width: int) -> None:
+def test_training_step_finds_more(width: int) -> None:
     cfg = changed('dino', {'model.decoder.layer_cfg.ffn_cfg.embed_dims': width})
     assert not found_in(cfg)
     found = build_checks.building_problems(cfg, step=True)
@@ -501,7 +501,7 @@ def test_a_step_finds_what_rules_do_not(width: int) -> None:
     (dict(optim_wrapper=dict(optimizer=dict(lr=-1.))),
      'optim_wrapper.optimizer.lr is -1.0: it is '),
 ])
-def test_numbers_that_nothing_takes(setting: dict[str, Any], says: str) -> None:
+def test_numbers_out_of_range(setting: dict[str, Any], says: str) -> None:
     cfg = read_config(config('sem_fpn'))
     cfg.merge_from_dict(setting)
     finding, = number_problems(cfg, ('train_dataloader', ))
@@ -519,7 +519,7 @@ def run_check(run_tool: Callable, capsys: pytest.CaptureFixture[str], *arguments
     return 0, capsys.readouterr().out
 
 
-def test_the_tool_says_all_at_once(tmp_path: Path, shapes: Path, run_tool: Callable,
+def test_check_config_lists_everything(tmp_path: Path, shapes: Path, run_tool: Callable,
                                    capsys: pytest.CaptureFixture[str]) -> None:
     status, said = run_check(run_tool, capsys, config('sem_fpn'), '--data-root', shapes / 'ade',
                              '--json', tmp_path / 'found.json', '--cfg-options',
@@ -537,7 +537,7 @@ def test_the_tool_says_all_at_once(tmp_path: Path, shapes: Path, run_tool: Calla
     assert {'rule', 'says', 'places', 'fix', 'severity'} <= found['findings'][0].keys()
 
 
-def test_the_tool_needs_no_data(run_tool: Callable, capsys: pytest.CaptureFixture[str],
+def test_check_config_without_data(run_tool: Callable, capsys: pytest.CaptureFixture[str],
                                 monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     status, said = run_check(run_tool, capsys, config('mask_rcnn'))
@@ -546,7 +546,7 @@ def test_the_tool_needs_no_data(run_tool: Callable, capsys: pytest.CaptureFixtur
     assert not os.listdir(tmp_path)
 
 
-def test_the_tool_names_data_that_are_missing(run_tool: Callable, tmp_path: Path,
+def test_check_config_reports_missing_data(run_tool: Callable, tmp_path: Path,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     status, said = run_check(run_tool, capsys, config('mask_rcnn'), '--data-root', tmp_path)
     assert status == 1 and f'{tmp_path}/annotations/instances_val2017.json (val_data' in said
@@ -554,7 +554,7 @@ def test_the_tool_names_data_that_are_missing(run_tool: Callable, tmp_path: Path
     assert status == 1 and 'x is no folder' in said
 
 
-def test_trainings_end_with_the_same_list_and_before_data(shapes: Path, tmp_path: Path,
+def test_training_reports_errors_before_loading_data(shapes: Path, tmp_path: Path,
                                                           run_tool: Callable,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('mmengine.registry.DATASETS.build',
@@ -573,7 +573,7 @@ def test_trainings_end_with_the_same_list_and_before_data(shapes: Path, tmp_path
     assert not (tmp_path / 'run').exists()
 
 
-def test_trainings_log_warnings(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
+def test_training_logs_warnings(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir',
              tmp_path / 'run', '--no-report', *SHORT, *NO_WORKERS, *NO_VAL)
     assert ('config: param_scheduler[0].end is 50, param_scheduler[1].end is 500, and training '
@@ -586,14 +586,14 @@ def test_trainings_log_warnings(shapes: Path, tmp_path: Path, run_tool: Callable
     ('model.roi_head.bbox_roi_extractor.featmap_strides', [8, 16, 32, 64],
      r'bbox_roi_extractor.featmap_strides=\[4, 8, 16, 32\]'),
 ])
-def test_predictions_name_what_does_not_fit(key: str, value: Any, says: str,
+def test_prediction_reports_mismatches(key: str, value: Any, says: str,
                                             tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=says):
         load(config('mask_rcnn'), tmp_path / 'a.pth', cfg_options={key: value})
 
 
 @pytest.mark.slow
-def test_no_config_of_ours_has_a_finding() -> None:
+def test_no_shipped_config_has_findings() -> None:
     leaves = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
     assert len(leaves) > 200
     for leaf in leaves:
