@@ -3,15 +3,21 @@ from __future__ import annotations
 
 import re
 from argparse import BooleanOptionalAction
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import Field, fields
 from importlib import import_module
+from inspect import cleandoc, getclosurevars
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, get_type_hints
 
 from sphinx.application import Sphinx
 
+from colonnade.__main__ import COMMANDS
+from colonnade.backbones.registry import BACKBONES
 from colonnade.common.options import option_name
+from colonnade.configs import list_configs
 from colonnade.tools.command_line import KeyValues, settings_of_type
 
 project = 'Colonnade'
@@ -48,33 +54,105 @@ def format_option(field: Field, annotation: Any) -> str:
     shown = [f'{name} {values}'.rstrip() for name in names]
     for name, other in settings.get('also', {}).items():
         shown.append(f'{name} {{{",".join(other["choices"])}}}' if 'choices' in other else name)
+    if settings.get('positional'):
+        shown = [str(settings.get('metavar', field.name)).upper()]
     return ', '.join(f'`{each}`' for each in shown)
 
 
-def option_rows(path: str, names: list[str]) -> Iterator[str]:
-    """Rows of a table of options, of some or of all.
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ['---'] * len(header), *rows]
+    cells = ([str(cell).replace('|', r'\|').replace('\n', ' ') for cell in row] for row in lines)
+    return '\n'.join(f'| {" | ".join(row)} |' for row in cells)
+
+
+def tabulate_options(path: str, *names: str) -> str:
+    """Return the table of the options of a dataclass, or of some of its fields.
 
     Args:
-        path: The dataclass that declares them.
-        names: Of its fields.
+        path: Dotted name of the dataclass.
+        *names: Fields to list. Defaults to all.
     """
-    module, name = path.rsplit('.', 1)
-    options = getattr(import_module(module), name)
-    hints = get_type_hints(options)
-    yield '| option | what it does |\n| --- | --- |'
-    for field in fields(options):
-        if not field.metadata or field.metadata.get('positional') or \
-                names and field.name not in names:
+    module, _, name = path.rpartition('.')
+    return table_of_options(getattr(import_module(module), name), names)
+
+
+def table_of_options(options: type, names: Collection[str] = ()) -> str:
+    """Return the table of the options of a dataclass, arguments first."""
+    hints, rows = get_type_hints(options), []
+    for field in sorted(fields(options), key=lambda field: not field.metadata.get('positional')):
+        if field.metadata and (field.name in names or not names):
+            choices = ', '.join(map(str, field.metadata.get('choices', ())))
+            text = field.metadata['help'] % dict(default=field.default, choices=choices)
+            rows.append((format_option(field, hints[field.name]), text))
+    return table(('option', 'description'), rows)
+
+
+def list_commands() -> str:
+    """Return a section for each command: its summary, usage and options."""
+    sections = []
+    for title, tools in COMMANDS.items():
+        sections.append(f'## {title}')
+        for tool in tools:
+            module = import_module(f'colonnade.tools.{tool}')
+            main = getattr(module, 'run', None) or module.main
+            options = getclosurevars(main).nonlocals['options']
+            summary, _, text = cleandoc(module.__doc__ or '').partition('\n\n')
+            example = dedent('\n'.join(re.findall(r'(?m)^    .*$', text)))
+            sections.append(f'### {tool.replace("_", "-")}\n\n{summary}\n')
+            if example:
+                sections.append(f'```sh\n{example}\n```\n')
+            if isinstance(options, type):
+                sections.append(table_of_options(options))
+                continue
+            for action, each in options.items():
+                sections.append(f'**{tool} {action}**: {(each.__doc__ or "").strip()}\n\n'
+                                f'{table_of_options(each)}\n')
+    return '\n\n'.join(sections)
+
+
+def list_configs_by_head() -> str:
+    """Return the table of the shipped configs: for each head, recipe and dataset its backbones."""
+    found = defaultdict(list)
+    for config in list_configs('*'):
+        head, _, name = config.partition('/')
+        parts = re.fullmatch(r'(\w+?)_((?:\d+ep|\d+k|3x|slim)_[a-z0-9]+)((?:_\w+)?)', name)
+        assert parts is not None, config
+        found[head, parts[2] + parts[3]].append(f'`{parts[1]}`')
+    return table(('head', 'recipe', 'backbones'),
+                 ((f'`{head}`', f'`{recipe}`', ', '.join(names))
+                  for (head, recipe), names in sorted(found.items())))
+
+
+def list_backbones() -> str:
+    """Return the table of the backbones' architectures; plain ViTs have those of timm."""
+    columns, rows = ('embed_dim', 'depth', 'num_heads', 'patch_size'), []
+    for name, backbone in BACKBONES.items():
+        if name == 'PlainViT':
+            archs = sorted({each.partition('.')[0] for each in backbone.variants.rows})
+            rows.append((f'`{name}`', f'{len(archs)} models of timm', '', '', '', ''))
             continue
-        choices = ', '.join(map(str, field.metadata.get('choices', ())))
-        text = field.metadata['help'] % dict(default=field.default, choices=choices)
-        yield f'| {format_option(field, hints[field.name])} | {text} |'
+        for arch, row in backbone.variants.rows.items():
+            rows.append((f'`{name}`', f'`{arch}`', *(row.get(column, '') for column in columns)))
+    return table(('class', 'arch', *columns), rows)
 
 
-def tabulate_options(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Replace each block ``{options} DATACLASS`` by the table of its options."""
-    source[0] = re.sub(r'(?ms)^```{options} (\S+)\n(.*?)^```$',
-                       lambda found: '\n'.join(option_rows(found[1], found[2].split())), source[0])
+#: blocks of pages that are replaced when the pages are built
+GENERATED: dict[str, Callable[..., str]] = {
+    'options': tabulate_options,
+    'commands': list_commands,
+    'configs': list_configs_by_head,
+    'backbones': list_backbones,
+}
+
+
+def generate_tables(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Replace each block ``{options} DATACLASS`` and its like by a table made from the code."""
+    for name, generate in GENERATED.items():
+        source[0] = re.sub(
+            rf'(?ms)^```{{{name}}} ?(\S*)\n(.*?)^```$',
+            lambda found, make=generate: make(*filter(None, (found[1], *found[2].split()))),
+            source[0])
 
 
 def link_files(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -89,5 +167,5 @@ def link_files(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    app.connect('source-read', tabulate_options)
+    app.connect('source-read', generate_tables)
     app.connect('source-read', link_files)
