@@ -10,7 +10,7 @@ from mmengine.config import Config
 from colonnade.common.atomic_files import write_json
 from colonnade.datasets.validation.label_map_files import label_problems
 from colonnade.models.build_checks import building_problems
-from colonnade.settings.checks.all_checks import findings as find_problems
+from colonnade.settings.checks.all_checks import find_problems
 from colonnade.settings.config_types import kind_problems
 from colonnade.settings.dataset_paths import (DATALOADERS, exists, find_datasets, paths_of,
                                               redirect_data_root)

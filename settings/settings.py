@@ -35,7 +35,7 @@ class Settings:
             options: Options of the run.
             dataloaders: Keys of the dataloaders that the run reads; their data must exist.
             change: Function that modifies the config before it is checked.
-            further: Checks of files, see :func:`~.checks.all_checks.findings`.
+            further: Checks of files, see :func:`~.checks.all_checks.find_problems`.
 
         Raises:
             OSError: If a file or folder is missing.

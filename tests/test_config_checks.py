@@ -16,7 +16,7 @@ from mmseg.evaluation import IoUMetric
 
 from colonnade.engine.training import TrainOptions, training_settings
 from colonnade.recipes.config_report import examine
-from colonnade.settings.checks.all_checks import check_config, findings
+from colonnade.settings.checks.all_checks import check_config, find_problems
 from colonnade.settings.config_types import check_types, kind_problems
 from colonnade.settings.dataset_paths import (categories_of, check_dataset, evaluators,
                                               find_datasets, paths_of, redirect_data_root)
@@ -39,14 +39,14 @@ def check(path: Path, **changes: Any) -> None:
 @pytest.mark.parametrize('path', RECIPES, ids=lambda path: f'{path.parent.name}/{path.stem}')
 def test_shipped_configs_have_no_findings(path: Path) -> None:
     """Slow tests check all configs."""
-    assert not findings(read_config(path), ALL)
+    assert not find_problems(read_config(path), ALL)
 
 
 def test_pyramid_rejects_prefix_tokens() -> None:
     with pytest.raises(
             ValueError, match='prefix_tokens is True, and ColumnarPyramid accepts feature maps'):
         check(ROOT / 'configs/sem_fpn/plain_vit_nano_12_slim_shapes.py',
-                **{'model.backbone.return_prefix_tokens': True})  # yapf: disable
+              **{'model.backbone.return_prefix_tokens': True})  # yapf: disable
 
 
 @pytest.mark.parametrize('head, key, value, message', [
@@ -446,7 +446,7 @@ def test_nested_steps_load_and_pack(steps: Any) -> None:
     cfg = copy_config(config('sem_fpn'))
     for loader in (cfg.train_dataloader, cfg.val_dataloader):
         loader.dataset.pipeline = [dict(type='LoadImageFromFile'), *steps]
-    assert not [each for each in findings(cfg, ALL) if 'pipeline' in str(each)]
+    assert not [each for each in find_problems(cfg, ALL) if 'pipeline' in str(each)]
 
 
 def test_types_in_pure_python_configs(tmp_path: Path) -> None:
@@ -465,7 +465,7 @@ train_dataloader = dict(
             dict(type=PackDetInputs)
         ]))
 """)
-    messages = map(str, findings(read_config(tmp_path / 'own.py'), ('train_dataloader', )))
+    messages = map(str, find_problems(read_config(tmp_path / 'own.py'), ('train_dataloader', )))
     assert not [text for text in messages if 'has no setting' in text or 'not known' in text]
 
 
@@ -486,7 +486,7 @@ def test_tuple_of_metrics() -> None:
     cfg.val_evaluator = (cfg.val_evaluator, dict(type='mmseg.IoUMetric', iou_metrics=['mDice']))
     assert [metric.type for metric in evaluators(cfg, ('val_evaluator', ))] == [
         'IoUMetric', 'mmseg.IoUMetric']  # yapf: disable
-    assert not findings(cfg, ALL)
+    assert not find_problems(cfg, ALL)
 
 
 def test_overrides_of_wrong_type() -> None:

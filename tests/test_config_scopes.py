@@ -82,7 +82,7 @@ def test_missing_package_is_not_installed(tmp_path: Path, run_tool: Callable,
 def test_base_config_of_the_docs(tmp_path: Path, package: str) -> None:
     """It works without colonnade."""
     line = next(
-        line for line in (ROOT / 'docs/configs.md').read_text().splitlines()
+        line for line in (ROOT / 'docs/guides/custom_models.md').read_text().splitlines()
         if line.startswith("_base_ = __import__('mmseg')"))
     path = tmp_path / 'own.py'
     path.write_text(line.replace('mmseg', package).replace('datasets/ade20k', 'default_runtime'))

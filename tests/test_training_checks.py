@@ -22,7 +22,7 @@ from colonnade.datasets.path_checks import image_paths
 from colonnade.datasets.training_checks import shared_images, takes_polygons_alone
 from colonnade.datasets.validation.label_map_files import label_problems
 from colonnade.datasets.validation.preflight import run_preflight_checks
-from colonnade.settings.checks.all_checks import check_config, findings
+from colonnade.settings.checks.all_checks import check_config, find_problems
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.findings import errors_of
 from colonnade.settings.reading import prepare_library, read_config
@@ -98,14 +98,14 @@ def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     cfg.train_dataloader.dataset.reduce_zero_label = reduce
-    found = findings(cfg, ('train_dataloader', ), [label_problems])
+    found = find_problems(cfg, ('train_dataloader', ), [label_problems])
     assert re.search(rf'train_dataloader.dataset: {path.parent}/\S+ {says}', str(found[0]))
     with pytest.raises(ValueError, match=says):
         run_preflight_checks(cfg, skip=False)
     check_config(cfg, ('val_dataloader', ))
     if reduce:
         cfg.model.decode_head.ignore_index = 8
-        assert not errors_of(findings(cfg, ('train_dataloader', ), [label_problems]))
+        assert not errors_of(find_problems(cfg, ('train_dataloader', ), [label_problems]))
 
 
 def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:

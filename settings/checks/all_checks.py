@@ -35,8 +35,8 @@ CHECKS: tuple[Check, ...] = (
 )  # yapf: disable
 
 
-def findings(cfg: Config, dataloaders: tuple[str, ...],
-             further: Sequence[Check] = ()) -> list[Finding]:
+def find_problems(cfg: Config, dataloaders: tuple[str, ...],
+                  further: Sequence[Check] = ()) -> list[Finding]:
     """Return what is wrong with a config, without building anything.
 
     Args:
@@ -73,7 +73,7 @@ def run_check(check: Check, cfg: Config, dataloaders: tuple[str, ...]) -> list[F
 def check_config(cfg: Config, dataloaders: tuple[str, ...],
                  further: Sequence[Check] = ()) -> list[Finding]:
     """Raise a UserError that lists the errors of a config; return the warnings."""
-    return raise_on_errors(findings(cfg, dataloaders, further))
+    return raise_on_errors(find_problems(cfg, dataloaders, further))
 
 
 def check_model(cfg: Config) -> list[Finding]:
