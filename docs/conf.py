@@ -1,13 +1,15 @@
 """Sphinx: the pages of this folder and the docstrings, see ``make docs``."""
 from __future__ import annotations
 
+import ast
+import os
 import re
 from argparse import BooleanOptionalAction
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import Field, fields
 from importlib import import_module
-from inspect import cleandoc, getclosurevars
+from inspect import getclosurevars
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, get_type_hints
@@ -20,14 +22,26 @@ from colonnade.common.options import option_name
 from colonnade.configs import list_configs
 from colonnade.tools.command_line import KeyValues, settings_of_type
 
+ROOT = Path(__file__).resolve().parent.parent
+
 project = 'Colonnade'
-author = 'The Colonnade authors'
+author = copyright = 'The Colonnade authors'
 html_theme = 'furo'
 html_title = 'Colonnade'
+html_theme_options = {
+    'light_css_variables': {
+        'color-brand-primary': '#1f5fbf',
+        'color-brand-content': '#1f5fbf'
+    },
+    'dark_css_variables': {
+        'color-brand-primary': '#8ab4f8',
+        'color-brand-content': '#8ab4f8'
+    },
+}
 smartquotes = False  # they turn the two dashes of options into one
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
 myst_heading_anchors = 3
-exclude_patterns = ['_build']
+exclude_patterns = ['_build', 'examples']
 autodoc_typehints = 'none'  # signatures show them
 napoleon_use_ivar = True  # else attributes of dataclasses are described twice
 autodoc_member_order = 'bysource'
@@ -97,7 +111,7 @@ def list_commands() -> str:
             module = import_module(f'colonnade.tools.{tool}')
             main = getattr(module, 'run', None) or module.main
             options = getclosurevars(main).nonlocals['options']
-            summary, _, text = cleandoc(module.__doc__ or '').partition('\n\n')
+            summary, _, text = (module.__doc__ or '').partition('\n\n')
             example = dedent('\n'.join(re.findall(r'(?m)^    .*$', text)))
             sections.append(f'### {tool.replace("_", "-")}\n\n{summary}\n')
             if example:
@@ -137,12 +151,29 @@ def list_backbones() -> str:
     return table(('class', 'arch', *columns), rows)
 
 
+def list_fault_tests() -> str:
+    """Return a table for each file of ``tests/faults``: its tests and what they check."""
+    sections = []
+    for path in sorted((ROOT / 'tests/faults').glob('test_*.py')):
+        tree = ast.parse(path.read_text(encoding='utf-8'))
+        tests = [
+            node for node in tree.body
+            if isinstance(node, ast.FunctionDef) and node.name.startswith('test_')
+        ]
+        summary = (ast.get_docstring(tree) or '').partition('\n\n')[0]
+        rows = [(f'`{test.name}`', (ast.get_docstring(test) or '').partition('\n\n')[0])
+                for test in tests]
+        sections.append(f'**{path.name}**: {summary}\n\n{table(("test", "checks"), rows)}')
+    return '\n\n'.join(sections)
+
+
 #: blocks of pages that are replaced when the pages are built
 GENERATED: dict[str, Callable[..., str]] = {
     'options': tabulate_options,
     'commands': list_commands,
     'configs': list_configs_by_head,
     'backbones': list_backbones,
+    'faults': list_fault_tests,
 }
 
 
@@ -156,14 +187,24 @@ def generate_tables(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def link_files(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Include pages of the root; links to other files, which GitHub shows, download them."""
+    """Include pages of the root, and make links to files outside of this folder downloads."""
+    here = Path(app.srcdir, docname).parent
     outside = re.fullmatch(r'```{include} (.+)\n```\n', source[0])
-    text = Path(app.srcdir, outside[1]).read_text() if outside else source[0]
-    if outside:  # its links start one folder higher
-        text = re.sub(r'\]\((?!\w+:)([^)]+)\)', r'](../\1)', text).replace('](../docs/', '](')
-    for name in ('CONTRIBUTING', 'CHANGELOG', 'SECURITY'):
-        text = text.replace(f'](../{name}.md)', f']({name.lower()}.md)')
-    source[0] = re.sub(r'\[([^]]+)\]\((\.\./[\w/]+\.md)\)', r'{download}`\1 <\2>`', text)
+    text = (here / outside[1]).read_text() if outside else source[0]
+
+    def resolve(found: re.Match[str]) -> str:
+        path, anchor = re.fullmatch(r'([^#]*)(.*)', found[2]).groups()  # type: ignore[union-attr]
+        target = ((ROOT if outside else here) / path).resolve()
+        if target.parent == ROOT and Path(app.srcdir, f'{target.stem.lower()}.md').exists():
+            target = Path(app.srcdir, f'{target.stem.lower()}.md')
+        relative = os.path.relpath(target, here)
+        if target.is_relative_to(app.srcdir):
+            return f'[{found[1]}]({relative}{anchor})'
+        return f'{{download}}`{found[1]} <{relative}>`'
+
+    source[0] = re.sub(
+        r'(?<!!)\[([^]]+)\]\((?!\w+:|#)([\w./-]+\.(?:md|py|yml|yaml|sh)(?:#[\w-]+)?)\)', resolve,
+        text)
 
 
 def setup(app: Sphinx) -> None:

@@ -20,7 +20,7 @@ HEADS = {'mask_rcnn': ('coco', 4), 'sem_fpn': ('ade', 4)}  # data set, number of
 
 
 def available_methods(head: str, demo: Path) -> list[Image.Image]:
-    """An image of the test set with its annotations, and with what the newest model predicts."""
+    """Return a test image with its annotations, and with predictions of the latest model."""
     layout, number = HEADS[head]
     checkpoint = max(demo.glob(f'*/{head}/iter_*.pth'))
     data = {'test_dataloader.dataset.data_root': str(demo / 'shapes' / layout)}

@@ -1,13 +1,13 @@
-"""Images per second of our test and predict, beside mmdet's and mmseg's own: docs/speed.md.
+"""Compare test and predict with mmdet's and mmseg's own, in images per second.
 
     python docs/measure_throughput.py mask_rcnn/xcit_small_12_p16_3x_coco ~/data/coco --images 10
     python docs/measure_throughput.py MINE.py DATA --checkpoint run/iter_500.pth --amp
 
-All run in turns in one process, on the CPU. Decoding, test pipeline, model, post-processing, and
-metric or files count; loading the model does not. Theirs are mmengine's runner and the inferencer
-of mmdet or mmseg with the same config: our backbone as it is built. `--amp` is that of our tools, and
-for theirs autocast to bfloat16, with heads that answer in float32: mmdet cannot draw boxes of
-bfloat16. Without a checkpoint, weights are random, and RoI heads find as many objects as they may.
+All candidates run in turns in one process, on the CPU. Decoding, test pipeline, model, post-
+processing, and metric or files count; loading the model does not. The baselines are mmengine's
+runner and the inferencer of mmdet or mmseg with the same config. For them, `--amp` is autocast to
+bfloat16 with float32 heads, since mmdet cannot draw bfloat16 boxes. Without a checkpoint, weights
+are random, and RoI heads predict the maximum number of objects.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ THEIRS = ('mmengine, test', 'inferencer')
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', type=Path, help='of a detector or segmenter')
     parser.add_argument('data', type=Path, help='folder in the layout of COCO or ADE20k')
@@ -51,7 +51,7 @@ class Clock:
             object.__setattr__(owner, method, self.timed(getattr(owner, method)))
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same, counted."""
+        """Process an item and count it."""
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             started = time.perf_counter()
@@ -64,7 +64,7 @@ class Clock:
 
 
 def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, Clock]:
-    """The loop of a test, from the first image to the metric, and what of it is the model."""
+    """Time a test loop from the first image to the metric, and the model's share of it."""
     from mmengine.runner import Runner
 
     from colonnade.evaluation.testing import TestOptions, prepared_runner, testing_settings
@@ -90,7 +90,7 @@ def tester(args: argparse.Namespace, theirs: bool, folder: Path) -> tuple[Call, 
 
 
 def seconds_of(function: Callable[[], object]) -> Call:
-    """A call that tells its seconds."""
+    """Return a function that also returns its seconds."""
 
     def call() -> float:
         started = time.perf_counter()
@@ -119,7 +119,7 @@ def their_predictor(args: argparse.Namespace, images: list[str],
 
 
 def our_predictor(args: argparse.Namespace, images: list[str], folder: Path) -> tuple[Call, Clock]:
-    """What tools/predict.py does once the model is loaded."""
+    """Predict as tools/predict.py does once the model is loaded."""
     from colonnade.inference import load, prediction_run
     from colonnade.inference.inputs import find_inputs
     from colonnade.inference.options import PredictOptions
@@ -139,7 +139,7 @@ def our_predictor(args: argparse.Namespace, images: list[str], folder: Path) -> 
 
 
 def write_random_weights(config: Path, path: Path) -> Path:
-    """A checkpoint of a config's model as :func:`random_model` fills it."""
+    """Write a checkpoint with weights from :func:`random_model`."""
     import torch
 
     from colonnade.evaluation.benchmark.full_models import random_model

@@ -17,7 +17,7 @@ from PIL import Image
 
 from colonnade.inference import Instances, LabelMap, load
 
-PAGE = ROOT / 'docs/share.md'
+PAGE = ROOT / 'docs/guides/share.md'
 
 
 @pytest.fixture(scope='module')
@@ -89,9 +89,9 @@ def test_the_page(block: Block, sources: Callable, tmp_path: Path, monkeypatch: 
     exec(compile(block.code, str(block), 'exec'), names)
     if 'colonnade' in names:
         assert Path('drawn.png').is_file()
-    elif 'found' in names:
+    elif 'predictions' in names:
         expected = load('shapes_detector', device='cpu').predict('image.jpg')
-        assert np.allclose(names['found']['bboxes'], expected.boxes)
-        assert np.allclose(names['found']['scores'], expected.scores)
+        assert np.allclose(names['predictions']['bboxes'], expected.boxes)
+        assert np.allclose(names['predictions']['scores'], expected.scores)
     else:
         assert 'torch.Size([1, 96, 128])' in capsys.readouterr().out

@@ -52,4 +52,4 @@ def test_models_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     printed = capsys.readouterr()
     assert list(json.loads(rows.read_text())) == ['linear/xcit_small_12_p16']
     assert printed.err.count('linear/xcit_small_12_p16') == 1  # the second call measured nothing
-    assert re.search(r'\| \[xcit_small_12_p16\]\(\S+\) \| 22\.\d \| 2\d \| \d', printed.out)
+    assert re.search(r'linear/xcit_small_12_p16_40k_ade20k,22\.\d,2\d,\d', printed.out)
