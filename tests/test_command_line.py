@@ -1,4 +1,4 @@
-"""What the tools' command lines share."""
+"""Common parts of all command lines."""
 from __future__ import annotations
 
 import argparse
@@ -24,7 +24,7 @@ COMMANDS = (*TOOLS, 'demo')
 
 @dataclass
 class Convert:
-    """A command with a positional argument behind flags."""
+    """Command with a positional argument after flags."""
     amp: bool | str = amp_option()
     config: str = argument('a config')
 
@@ -49,15 +49,15 @@ def test_other_errors_are_raised(kind: type[Exception]) -> None:
     assert type(caught.value) is kind
 
 
-def test_traceback_of_user_code(
-        capsys: pytest.CaptureFixture[str]) -> None:
+def test_traceback_of_user_code(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match='^train: the head fails$'), report_user_errors('train'):
         try:
             int('theirs')
         except ValueError as error:
             raise UserCodeError('the head fails') from error
-    said = capsys.readouterr().err
-    assert said.startswith('Traceback') and __file__ in said and said.endswith("'theirs'\n")
+    output = capsys.readouterr().err
+    assert output.startswith('Traceback') and __file__ in output
+    assert output.endswith("'theirs'\n")
 
 
 def test_missing_files(tmp_path: Path) -> None:
@@ -74,13 +74,12 @@ def test_missing_files(tmp_path: Path) -> None:
     (['--amp-dtype', 'float16', '--amp'], 'float16'),
 ])
 def test_amp_options(options: list[str], expected: bool | str) -> None:
-    found = parse_options(argparse.ArgumentParser(), Convert, words=[*options, 'a.py'])
-    assert found.amp == expected
+    args = parse_options(argparse.ArgumentParser(), Convert, words=[*options, 'a.py'])
+    assert args.amp == expected
 
 
 def test_broken_package_is_not_a_user_error(tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its traceback says which package it is."""
     (tmp_path / 'broken_package.py').write_text('raise ValueError("numpy.dtype size changed")')
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match='size changed'), report_user_errors('train'):
@@ -96,7 +95,6 @@ def test_a_misspelt_config(tmp_path: Path) -> None:
 
 
 def test_help_without_slow_imports() -> None:
-    """For all tools in one process: only what is imported counts, not a time."""
     code = f"""
 import sys
 from importlib import import_module
@@ -111,21 +109,21 @@ print(*sorted({{'torch', 'mmengine', 'mmdet', 'numpy'}} & sys.modules.keys()), '
     assert run_python('-c', code).endswith('\nare imported\n')
 
 
-@pytest.mark.parametrize('given, expected', [
+@pytest.mark.parametrize('variables, expected', [
     ({}, SPINS),
     (dict(GOMP_SPINCOUNT='7'), '7'),
     (dict(OMP_WAIT_POLICY='ACTIVE'), 'None'),
 ])
-def test_spin_count(given: dict[str, str], expected: str,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spin_count(variables: dict[str, str], expected: str,
+                    monkeypatch: pytest.MonkeyPatch) -> None:
     for name in WAITING:
         monkeypatch.delenv(name, raising=False)
     code = 'import os; from colonnade.tools import train; print(os.getenv("GOMP_SPINCOUNT"))'
-    assert run_python('-c', code, **given) == f'{expected}\n'
+    assert run_python('-c', code, **variables) == f'{expected}\n'
 
 
 def test_spin_count_is_not_set_after_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """libgomp has read its variables when torch is imported."""
+    """libgomp reads the variable when torch is imported."""
     for name in WAITING:
         monkeypatch.delenv(name, raising=False)
     assert 'torch' in sys.modules
@@ -142,8 +140,7 @@ def test_spin_count_is_not_set_after_torch(monkeypatch: pytest.MonkeyPatch) -> N
     ('serve', ['no.pth']),
     ('package', ['no.pth', '--out', 'new']),
 ])
-def test_missing_weights_are_reported_without_torch(tool: str,
-                                                              arguments: list[str]) -> None:
+def test_missing_weights_are_reported_without_torch(tool: str, arguments: list[str]) -> None:
     words = [tool, str(config('sem_fpn')), *arguments]
     printed = run_python(
         '-c', f"""

@@ -1,4 +1,4 @@
-"""The command line on drawn shapes: train, resume, test, and what it says to wrong input."""
+"""Commands on synthetic shapes: train, resume, test, and messages for wrong input."""
 from __future__ import annotations
 
 import json
@@ -27,7 +27,7 @@ from colonnade.settings.reading import LaunchOptions, load_config, read_config
 
 def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
                            capsys: pytest.CaptureFixture[str]) -> None:
-    """A detector; tests/test_families.py has the other heads and backbones."""
+    """This is a detector; tests/test_families.py has other heads and backbones."""
     head = 'mask_rcnn'
     data = ['--data-root', shapes / LAYOUTS[head], '--work-dir', tmp_path]
     run_tool('train', config(head), *data, *SHORT, *NO_WORKERS)
@@ -54,9 +54,8 @@ def test_train_resume_test(shapes: Path, tmp_path: Path, run_tool: Callable,
     pytest.param('mask_rcnn', 'mmdet', marks=pytest.mark.slow),
     ('upernet', 'mmseg'),
 ])
-def test_tools_of_the_libraries(head: str, package: str, shapes: Path,
-                                      tmp_path: Path) -> None:
-    """It has no --data-root: an environment variable says where the data are."""
+def test_tools_of_the_libraries(head: str, package: str, shapes: Path, tmp_path: Path) -> None:
+    """They have no --data-root: an environment variable sets it."""
     tools = Path(find_spec(package).origin).parent / '.mim/tools'
     work_dir = ['--work-dir', tmp_path]
     train = [tools / 'train.py', config(head), *work_dir, *SHORT, *NO_WORKERS]
@@ -136,8 +135,7 @@ def test_data_root_of_wrapped_datasets(tmp_path: Path) -> None:
         check_dataset(cfg, ('train_dataloader', ))
 
 
-def test_map_without_detections(shapes: Path, tmp_path: Path,
-                                                         run_tool: Callable) -> None:
+def test_map_without_detections(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     cfg = Config.fromfile(config('mask_rcnn'))
     init_default_scope(cfg.default_scope)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'random.pth')
@@ -152,25 +150,24 @@ def test_map_without_detections(shapes: Path, tmp_path: Path,
     }
 
 
-def test_checkpoint_of_another_model(shapes: Path, tmp_path: Path,
-                                                  run_tool: Callable) -> None:
+def test_checkpoint_of_another_model(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
     cfg = Config.fromfile(config('upernet'))
     init_default_scope(cfg.default_scope)
     torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'other.pth')
     with pytest.raises(SystemExit) as stopped:
         run_tool('test', config('sem_fpn'), tmp_path / 'other.pth', '--data-root', shapes / 'ade',
                  '--work-dir', tmp_path)
-    said = str(stopped.value)
-    assert f'{tmp_path}/other.pth (whole model, ours) does not fit' in said
-    assert 'missing: neck.fpn.lateral_convs.0.conv.weight' in said
-    assert 'decode_head.psp_modules.0.1.conv.weight' in said
+    output = str(stopped.value)
+    assert f'{tmp_path}/other.pth (whole model, ours) does not fit' in output
+    assert 'missing: neck.fpn.lateral_convs.0.conv.weight' in output
+    assert 'decode_head.psp_modules.0.1.conv.weight' in output
 
 
 @pytest.mark.parametrize('tool, arguments, message', [
     ('train', ['no.py'], 'train: no config file no.py'),
     ('train', ['{config}'], 'instances_train2017.json (train_dataloader.dataset)'),
-    ('train', ['{config}', '--data-root', '/nowhere'], '--data-root /nowhere is no folder'),
-    ('train', ['{config}', '--work-dir', '{config}'], 'slim_shapes.py is no folder'),
+    ('train', ['{config}', '--data-root', '/nowhere'], '--data-root /nowhere is not a directory'),
+    ('train', ['{config}', '--work-dir', '{config}'], 'slim_shapes.py is not a directory'),
     ('train', [str(ROOT / 'configs/sem_fpn')], 'sem_fpn: it is a folder, name a config in it'),
     ('train', [
         '{config}', '--data-root', '{data}', '--cfg-options',
@@ -202,7 +199,7 @@ def test_wrong_input_is_named(tool: str, arguments: list[str], message: str, sha
 
 @pytest.mark.parametrize('head, options', [('mask_rcnn', []), ('sem_fpn', ['--fuse'])])
 def test_tta_scales_and_flips(head: str, options: list[str], shapes: Path, tmp_path: Path,
-                                  run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+                              run_tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = Config.fromfile(config(head))
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
@@ -222,7 +219,7 @@ def test_tta_scales_and_flips(head: str, options: list[str], shapes: Path, tmp_p
 
 
 def test_tta_merges_views() -> None:
-    """An object found in both views counts once, with the better view's mask; others stay."""
+    """An object in both views counts once, with the mask of the better view."""
     init_default_scope('mmdet')
     masks = torch.zeros(3, 10, 20, dtype=torch.bool)
     masks[0, 2:6, 1:5], masks[1, 2:6, 1:6], masks[2, 6:9, 12:18] = True, True, True
@@ -230,37 +227,37 @@ def test_tta_merges_views() -> None:
     scores = torch.tensor([0.6, 0.9, 0.7])
     flipped = boxes[:, [2, 1, 0, 3]] * torch.tensor([-1., 1, -1, 1]) + torch.tensor([20., 0, 20, 0])
 
-    def view(flip: bool, which: list[int]) -> DetDataSample:
+    def build_view(flip: bool, indices: list[int]) -> DetDataSample:
         sample = DetDataSample(
             metainfo=dict(ori_shape=(10, 20), flip=flip, flip_direction='horizontal'))
         sample.pred_instances = InstanceData(
-            bboxes=(flipped if flip else boxes)[which],
-            masks=(masks.flip(-1) if flip else masks)[which],
-            scores=scores[which],
-            labels=torch.zeros(len(which), dtype=torch.long))
+            bboxes=(flipped if flip else boxes)[indices],
+            masks=(masks.flip(-1) if flip else masks)[indices],
+            scores=scores[indices],
+            labels=torch.zeros(len(indices), dtype=torch.long))
         return sample
 
     class Detector(nn.Module):
-        """Finds what it is given."""
+        """Detector that returns its inputs."""
 
         def test_step(self, data: dict[str, list[DetDataSample]]) -> list[DetDataSample]:
-            """A sample an image."""
             return data['data_samples']
 
     model = InstanceTTAModel(
         module=Detector(), tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=9))
-    views = [[view(False, [0])], [view(True, [1, 2])], [view(True, [])]]
+    views = [[build_view(False, [0])], [build_view(True, [1, 2])], [build_view(True, [])]]
     (merged, ) = model.test_step(dict(data_samples=views))
     assert torch.equal(merged.pred_instances.scores, scores[[1, 2]])
     assert torch.equal(merged.pred_instances.bboxes, boxes[[1, 2]])
     assert torch.equal(merged.pred_instances.masks, masks[[1, 2]])
 
-    (merged, ) = model.test_step(dict(data_samples=[[view(True, [])], [view(False, [])]]))
+    (merged, ) = model.test_step(
+        dict(data_samples=[[build_view(True, [])], [build_view(False, [])]]))
     assert merged.pred_instances.masks.shape == (0, 10, 20)
 
 
 def test_custom_config(shapes: Path, tmp_path: Path, run_tool: Callable) -> None:
-    """Backbone and neck in a config that inherits nothing of ours but the data."""
+    """Backbone and neck in a config that only inherits the dataset."""
     (tmp_path / 'own.py').write_text(f"""
 _base_ = '{ROOT}/configs/_base_/sem_fpn_slim_shapes.py'
 custom_imports = dict(imports=['colonnade.backbones', 'colonnade.necks'])

@@ -50,9 +50,8 @@ def find_problems(cfg: Config, dataloaders: tuple[str, ...],
             problems += run_check(check, cfg, dataloaders)
         for check in further:
             if errors_of(problems):
-                name = check.__name__.replace('_', ' ')
                 problems.append(
-                    Finding('not-checked', f'{name} were not checked: fix the errors first'))
+                    Finding('not-checked', f'{check.__name__} did not run: fix the errors first'))
             else:
                 problems += run_check(check, cfg, dataloaders)
     return list(dict.fromkeys(problems))
