@@ -16,7 +16,7 @@ from test_configs import learning_rates
 from colonnade.backbones import XCiT
 from colonnade.common.errors import UserError
 from colonnade.engine.optim.batch_size import accumulate, base_batch_size, enable_auto_scale_lr
-from colonnade.recipes.custom_data.scaled_schedule import schedule
+from colonnade.recipes.custom_data.scaled_schedule import scale_schedule
 
 SEGMENTER = ROOT / 'configs/sem_fpn/xcit_small_12_p16_80k_ade20k.py'
 DETECTOR = ROOT / 'configs/mask_rcnn/xcit_small_12_p16_3x_coco.py'
@@ -69,7 +69,7 @@ def test_a_dumped_config_is_not_changed_twice(tmp_path: Path) -> None:
     with pytest.raises(UserError, match='--accumulate 2 does not fit .* Pass --accumulate 4, or'):
         accumulate(dumped, 2)
     with pytest.raises(UserError, match='written by a run with --accumulate 4'):
-        schedule(dumped, 100)
+        scale_schedule(dumped, 100)
 
     cfg = load(SEGMENTER)
     cfg.param_scheduler[-1].eta_min = 1.

@@ -102,7 +102,7 @@ def test_real_label_maps(real_data: dict[str, Path], tmp_path: Path) -> None:
     assert train.amounts.tolist() == counted[1:].tolist()
     assert np.allclose(train.unlabeled, [(m == 0).mean() for m in maps])
     assert set(counts_of(found)) == {
-        'Label maps of 20 islands or more', 'Classes with fewer than 10 images'
+        'Label maps with 20 or more tiny components', 'Classes with fewer than 10 images'
     }
 
 
@@ -194,17 +194,17 @@ def test_made_up_faults(faulty: Path, tmp_path: Path, no_plots: None) -> None:
     few = counts.pop('Classes with fewer than 10 objects')
     assert set(few) == {'train', 'val'}
     assert counts == {
-        'Data sets that cannot be built': {'train': 1},
+        'Datasets that cannot be built': {'train': 1},
         'Files that cannot be read': {'train': 1},
-        'Images of another size than their annotations': {'train': 1, 'val': 1},
-        'Images that two splits have': {'train and val': 2},
+        'Images with another size than their annotations': {'train': 1, 'val': 1},
+        'Near-duplicate images in different splits': {'train and val': 2},
         'Boxes of one pixel or less': {'train': 1},
-        'Boxes that reach out of their image': {'train': 1},
-        'Boxes that cover their whole image': {'train': 1},
-        'Boxes more than 20 times as long as wide': {'train': 1},
-        'Masks that reach out of their box': {'train': 1},
-        'Polygons that cross themselves': {'train': 1},
-        'Two boxes of one class at nearly one place': {'train': 1},
+        'Boxes that extend beyond their image': {'train': 1},
+        'Boxes that cover the whole image': {'train': 1},
+        'Boxes with an aspect ratio above 20': {'train': 1},
+        'Masks that extend beyond their box': {'train': 1},
+        'Self-intersecting polygons': {'train': 1},
+        'Nearly identical boxes of one class': {'train': 1},
         'Images without annotations': {'train': 1},
     }  # yapf: disable
     across = next(each for each in found.issues if each.title.endswith('two splits have'))
@@ -214,7 +214,7 @@ def test_made_up_faults(faulty: Path, tmp_path: Path, no_plots: None) -> None:
     assert '000010.jpg is no image that can be read' in text
     assert 'KeyError: &#39;bbox&#39;' in text
     assert 'annotations without a box' in text and 'images that are not in the file' in text
-    assert 'Boxes that reach out of their image: train: 1' in str(found)
+    assert 'Boxes that extend beyond their image: train: 1' in str(found)
 
 
 def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path, no_plots: None) -> None:
@@ -239,10 +239,10 @@ def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path, no_plots: No
     assert str(found).startswith(f'train: 12 images, {amounts}, 4 of 4 classes\n')
     assert counts == {
         'Files that cannot be read': {'train': 3},
-        'Images of another size than their annotations': {'train': 1},
-        'Label maps of which more than 90% is unlabelled': {'train': 1},
-        'Label maps with labels that no class has': {'train': 1},
-        'Label maps of 20 islands or more': {'train': 1},
+        'Images with another size than their annotations': {'train': 1},
+        'Label maps with more than 90% unlabeled pixels': {'train': 1},
+        'Label maps with labels that are not classes': {'train': 1},
+        'Label maps with 20 or more tiny components': {'train': 1},
     }  # yapf: disable
 
 
@@ -409,7 +409,7 @@ def test_malformed_masks(shapes: Path, tmp_path: Path, no_plots: None) -> None:
     found = browse(config('mask_rcnn'), out=tmp_path / 'a.html', num=12, draws=1, data_root=root)
     text = found.page.read_text()
     assert text.count('the RLE') == text.count('polygons must be numbers of pixels within') == 2
-    assert counts_of(found)['Masks that reach out of their box'] == {'train': 2}
+    assert counts_of(found)['Masks that extend beyond their box'] == {'train': 2}
 
 
 def test_many_boxes_at_one_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from colonnade.backbones.plain_vit.blocks import PlainBlock
 from colonnade.engine.optim.layer_decay import LayerDecayConstructor
 from colonnade.evaluation.benchmark.candidates import Intermediates
 from colonnade.settings.backbone_config import settle_backbone
-from colonnade.settings.checks.pretrained_weights import normalisation_problems
+from colonnade.settings.checks.pretrained_weights import normalization_problems
 from colonnade.weights import WeightsError, load_weights
 
 TINY = dict(embed_dim=48, depth=3, num_heads=2)
@@ -284,7 +284,7 @@ def test_warns_of_normalization_for_other_weights(mean: float, checkpoint: str |
         backbone['init_cfg'] = dict(type='Pretrained', checkpoint=checkpoint)
     preprocessor = dict(mean=[mean] * 3 if isinstance(mean, float) else mean, std=[127.5] * 3)
     model = dict(backbone=backbone, data_preprocessor=preprocessor)
-    said = list(normalisation_problems(Config(dict(model=model)), ()))
+    said = list(normalization_problems(Config(dict(model=model)), ()))
     assert bool(said) == warned
     if warned:
         assert 'set these in model.data_preprocessor' in str(said[0])

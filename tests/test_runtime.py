@@ -143,13 +143,13 @@ PIPELINES: dict[str, tuple[list[dict], dict]] = {
 @pytest.mark.parametrize('name', PIPELINES)
 def test_images_are_prepared_as_by_the_config(name: str) -> None:
     from colonnade.export.graphs import ImageSizeLimits
-    from colonnade.export.preprocessing import preprocess_of
+    from colonnade.export.preprocessing import build_preprocess
     pipeline, options = PIPELINES[name]
     model, image = segmenter(pipeline, **options), noise(51, 90)
     data = model.prepare(image)
     batch = model.module.data_preprocessor(
         dict(inputs=[data['inputs']], data_samples=[data['data_samples']]), False)
-    prepared = read_preprocess(described(preprocess_of(model, ImageSizeLimits(1, 32))))(image)
+    prepared = read_preprocess(described(build_preprocess(model, ImageSizeLimits(1, 32))))(image)
     assert np.array_equal(prepared.array, batch['inputs'][0].numpy())
     meta = batch['data_samples'][0].metainfo
     assert (prepared.size, prepared.resized) == (meta['ori_shape'], meta['img_shape'])
@@ -164,9 +164,9 @@ def test_images_are_prepared_as_by_the_config(name: str) -> None:
 ])
 def test_other_pipelines_are_refused(step: dict, message: str) -> None:
     from colonnade.export.graphs import ExportError
-    from colonnade.export.preprocessing import exported_step
+    from colonnade.export.preprocessing import convert_step
     with pytest.raises(ExportError, match=message):
-        exported_step(step)
+        convert_step(step)
 
 
 ONE_CHANNEL = {
@@ -194,8 +194,8 @@ HEADS: dict[str, tuple[str, dict]] = {
 def test_label_maps_are_those_of_mmseg(name: str, size: tuple[int, int],
                                        monkeypatch: pytest.MonkeyPatch) -> None:
     from colonnade.export.graphs import ImageSizeLimits
-    from colonnade.export.preprocessing import preprocess_of
-    from colonnade.export.segmenters import Segmenter, postprocess_of
+    from colonnade.export.preprocessing import build_preprocess
+    from colonnade.export.segmenters import Segmenter, build_postprocess
     monkeypatch.setattr(segmentation, 'BLOCK', 5000)  # some rows at a time
     model, image = segmenter(**HEADS[name][1]), noise(*size)
     graph = Segmenter(model.module).eval()
@@ -205,8 +205,8 @@ def test_label_maps_are_those_of_mmseg(name: str, size: tuple[int, int],
         found = graph(torch.from_numpy(images))
         return [each.numpy() for each in (found if isinstance(found, tuple) else (found, ))]
 
-    prepared = read_preprocess(described(preprocess_of(model, ImageSizeLimits(1, 32))))(image)
-    labels = read_segmentation(described(postprocess_of(model.module)), 4)(prepared, run)
+    prepared = read_preprocess(described(build_preprocess(model, ImageSizeLimits(1, 32))))(image)
+    labels = read_segmentation(described(build_postprocess(model.module)), 4)(prepared, run)
     expected = model.predict(image).labels
     assert len(np.unique(expected)) > 1
     assert (labels != expected).mean() < 1e-3  # where two logits are equal to rounding

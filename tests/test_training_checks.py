@@ -22,7 +22,7 @@ from colonnade.datasets.path_checks import iter_image_paths
 from colonnade.datasets.training_checks import find_shared_images, loads_only_polygons
 from colonnade.datasets.validation.label_map_files import find_unknown_labels
 from colonnade.datasets.validation.preflight import run_preflight_checks
-from colonnade.settings.checks.all_checks import check_config, findings
+from colonnade.settings.checks.all_checks import check_config, find_problems
 from colonnade.settings.dataset_paths import redirect_data_root
 from colonnade.settings.findings import errors_of
 from colonnade.settings.reading import prepare_library, read_config

@@ -11,13 +11,13 @@ from colonnade.visualization.options import BrowseOptions
 
 @command(BrowseOptions)
 def main(options: BrowseOptions) -> None:
-    """Write the page, and print what was found."""
+    """Write the page, and print its summary."""
     from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.visualization.dataset_browser')  # takes seconds
+    import_without_warnings('colonnade.visualization.dataset_browser')  # slow
     from colonnade.visualization.dataset_browser.browser import browse_dataset
     print('reading annotations ...', flush=True)
-    found = browse_dataset(options)
-    print(f'{found}\nwritten: {found.page}')
+    result = browse_dataset(options)
+    print(f'{result}\nwritten: {result.page}')
 
 
 if __name__ == '__main__':

@@ -15,8 +15,8 @@ from colonnade.configs import find_config
 from colonnade.engine.options import TrainOptions
 from colonnade.tools.command_line import STOPPED, check_model_arguments, command, report_user_errors
 
-DOES_NOT_FIT = 3  # the status of such a plan
-INTERRUPTED = 75  # the status of a training that goes on with --resume: EX_TEMPFAIL of sysexits.h
+DOES_NOT_FIT = 3  # exit status if the estimate exceeds memory or disk
+INTERRUPTED = 75  # exit status if training can resume: EX_TEMPFAIL of sysexits.h
 
 
 @dataclass
@@ -45,7 +45,7 @@ class TrainCommand(TrainOptions):
 
 def print_plan(options: TrainCommand) -> None:
     """Print the plan of a training; end with a status of its own if it does not fit."""
-    from colonnade.engine.resource_estimation.plan import PlanOptions  # takes seconds
+    from colonnade.engine.resource_estimation.plan import PlanOptions  # slow
     from colonnade.engine.resource_estimation.plan import plan_training
     from colonnade.engine.resource_estimation.table import format_plan
     size = options.plan_size and tuple(options.plan_size)
@@ -57,76 +57,78 @@ def print_plan(options: TrainCommand) -> None:
 
 
 def resume_hint(words: Sequence[str], launcher: str) -> str:
-    """What to do to go on from the last checkpoint of this training.
+    """Return a hint on how to resume this training.
 
     Args:
-        words: Its command line.
-        launcher: That has started it; its own command line is not known.
+        words: Command line of the training.
+        launcher: Launcher of the processes, whose own command line is unknown.
     """
     if launcher != 'none':
-        return 'to go on, start it again as before, with --resume'
-    return f'go on with: {build_resume_command(words)}'
+        return 'to resume, repeat the command with --resume'
+    return f'resume with: {build_resume_command(words)}'
 
 
-def describe_saved_state(last: str, best: str, has_ended: bool, go_on: str) -> str:
-    """What a training has that was ended at once.
+def describe_saved_state(last: str, best: str, has_ended: bool, hint: str) -> str:
+    """Describe what was saved before training was aborted.
 
     Args:
-        last: Its last checkpoint; empty if there is none.
-        best: Its best checkpoint; empty if there is none.
-        has_ended: Whether nothing was left to train.
-        go_on: What to do to go on from the checkpoint.
+        last: Last checkpoint; empty if there is none.
+        best: Best checkpoint; empty if there is none.
+        has_ended: Whether training was complete.
+        hint: Hint on how to resume.
     """
     if not last:
         return f'its best checkpoint is {best}' if best else 'nothing was saved'
     if has_ended:
-        return f'after training had ended; its last checkpoint is {last}'
-    return f'nothing was saved since {last}; {go_on}'
+        return f'after the end of training; the last checkpoint is {last}'
+    return f'progress since {last} is lost; {hint}'
 
 
 def build_resume_command(words: Sequence[str]) -> str:
-    """The command line of this training as one that goes on from its last checkpoint."""
-    kept, drops = [], False
+    """Return the command line that resumes this training from its last checkpoint."""
+    resumed, is_value = [], False
     for word in words:
-        if word.startswith(('--res', '--lo', '--new')):  # as short as argparse takes them
-            drops = '=' not in word and not word.startswith('--new')
-        elif drops and not word.startswith('-'):
-            drops = False  # a checkpoint
+        if word.startswith(('--res', '--lo', '--new')):  # argparse accepts abbreviations
+            is_value = '=' not in word and not word.startswith('--new')
+        elif is_value and not word.startswith('-'):
+            is_value = False  # a checkpoint
         else:
-            drops = False
-            kept.append(word)
-    return shlex.join(['colonnade', 'train', *kept[1:], '--resume'])
+            is_value = False
+            resumed.append(word)
+    return shlex.join(['colonnade', 'train', *resumed[1:], '--resume'])
 
 
 @command(TrainCommand)
 def main(options: TrainCommand) -> None:
-    """Train as the command line says, and end with status 75 if a signal interrupts."""
+    """Train, and exit with status 75 if a signal interrupts."""
     options.config = find_config(options.config)
     if options.plan:
         return print_plan(options)
     check_model_arguments(options.config, options.load_from)
     from mmengine.dist import is_main_process
 
-    from colonnade.engine.runner.signal_handling import Interrupted, handle_signals  # takes seconds
+    from colonnade.engine.runner.signal_handling import Interrupted, handle_signals  # slow
     from colonnade.engine.work_dir import Run
     from colonnade.reported_training import prepared_training
-    go_on = resume_hint(sys.argv, options.launcher)
+    hint = resume_hint(sys.argv, options.launcher)
     try:
-        with ExitStack() as stack, report_user_errors('train'):  # said first: another may be lost
+        # Report errors before the stack closes, which waits for other processes.
+        with ExitStack() as stack, report_user_errors('train'):
             runner = stack.enter_context(prepared_training(options))
             with handle_signals(runner) as signals, report_user_errors('train'):
                 try:
                     runner.train()
-                except Interrupted as stop:  # said now: launchers end all when a process has left
+                except Interrupted as stop:
+                    # Print now, since launchers kill all processes when one has exited.
                     if is_main_process():
-                        again = f'; {go_on}' if stop.saved else ''
-                        print(f'\ntrain: {stop}{again}', file=sys.stderr, flush=True)
+                        advice = f'; {hint}' if stop.saved else ''
+                        print(f'\ntrain: {stop}{advice}', file=sys.stderr, flush=True)
                     raise
                 except KeyboardInterrupt:
                     if is_main_process():
                         run = Run(runner.work_dir)
-                        left = describe_saved_state(run.last, run.best, signals.has_ended, go_on)
-                        print(f'\ntrain: stopped, {left}', file=sys.stderr)
+                        state = describe_saved_state(run.last, run.best, signals.has_ended, hint)
+                        print(f'\ntrain: stopped, {state}', file=sys.stderr)
                     sys.exit(STOPPED)
     except Interrupted as stop:
         sys.exit(INTERRUPTED if stop.saved else 128 + stop.signal)

@@ -44,7 +44,7 @@ def test_templates_in_class_names_are_rejected(kind: str, tmp_path: Path, run_to
     for split in ('train', 'val'):
         change(tmp_path / f'{split}.json', 'categories', 0, name=TEMPLATES[kind])
         change(tmp_path / f'{split}.json', 'categories', 1, name='b' * 60)
-    with pytest.raises(SystemExit, match='holds {{, which mmengine replaces in configs'):
+    with pytest.raises(SystemExit, match='contains {{, which mmengine replaces in configs'):
         run_tool('create_config', leaf('mask_rcnn'), *arguments, '--out', 'own.py')
     assert not Path('made').exists() and not Path('own.py').exists()
 

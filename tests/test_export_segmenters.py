@@ -1,4 +1,4 @@
-"""Whole segmenters in ONNX: the label maps of the model itself, for images of any size."""
+"""Exported segmenters, whose label maps equal those of torch for images of any size."""
 from __future__ import annotations
 
 import json
@@ -16,10 +16,10 @@ from torch import nn
 from colonnade.common.hashing import sha256_of
 from colonnade.configs import find_config
 from colonnade.export import ExportError, ExportOptions, export
-from colonnade.export.end_to_end import require_agreement
-from colonnade.export.openvino_graphs import to_openvino
-from colonnade.export.quantization import calibration_images, quantise
-from colonnade.export.segmenters import means, require_plain
+from colonnade.export.end_to_end import verify_predictions
+from colonnade.export.graphs import to_openvino
+from colonnade.export.quantization import find_calibration_images, quantize_model
+from colonnade.export.segmenters import build_pooling_matrix, check_exportable
 from colonnade.inference import Model
 from colonnade.runtime import load
 from colonnade.settings.reading import read_config
@@ -28,14 +28,14 @@ SIZES = ((97, 70), (64, 143))
 HEADS = ('linear', 'sem_fpn', 'upernet', 'segformer', 'segmenter', 'mask2former_semantic')
 
 
-def noise(height: int, width: int) -> np.ndarray:
-    """RGB values that change slowly."""
-    few = np.random.default_rng(height).integers(0, 256, (6, 6, 3), dtype=np.uint8)
-    return cv2.resize(few, (width, height), interpolation=cv2.INTER_CUBIC)
+def draw_noise(height: int, width: int) -> np.ndarray:
+    """Draw a smooth random RGB image."""
+    pixels = np.random.default_rng(height).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return cv2.resize(pixels, (width, height), interpolation=cv2.INTER_CUBIC)
 
 
-def segmenter(head: str) -> Model:
-    """One of ours on one block, whose classes differ from pixel to pixel."""
+def build_segmenter(head: str) -> Model:
+    """Build a slim config with one block, whose predictions vary between pixels."""
     torch.manual_seed(0)
     cfg = read_config(find_config(f'{head}/xcit_nano_12_p16_slim_shapes'))
     num_maps = len(cfg.model.backbone.get('out_indices') or range(4))
@@ -50,7 +50,7 @@ def segmenter(head: str) -> Model:
     classifier = getattr(module.decode_head, 'conv_seg', None)
     if classifier is not None:
         nn.init.normal_(classifier.weight, std=10.)
-        with torch.no_grad():  # no class is the most likely everywhere
+        with torch.no_grad():  # otherwise one class could win everywhere
             classifier.bias -= module(torch.randn(1, 3, 64, 96)).mean((0, 2, 3))
     num = module.decode_head.num_classes
     return Model(module.requires_grad_(False), cfg, tuple(map(str, range(num))),
@@ -59,83 +59,88 @@ def segmenter(head: str) -> Model:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('head', HEADS)
-def test_label_maps_are_those_of_the_model(head: str, tmp_path: Path) -> None:
-    model = segmenter(head)
-    compared, whole = export(model, model.cfg, tmp_path / 'out', ExportOptions())
-    assert compared.name == 'model' and compared.relative < 1e-4
-    assert whole.number == 192 * 144 + 192 * 112 and whole.different < 2e-3 * whole.number
+def test_label_maps_equal_torch(head: str, tmp_path: Path) -> None:
+    model = build_segmenter(head)
+    comparison, predictions = export(model, model.cfg, tmp_path / 'out', ExportOptions())
+    assert comparison.name == 'model' and comparison.relative < 1e-4
+    assert predictions.number == 192 * 144 + 192 * 112
+    assert predictions.different < 2e-3 * predictions.number
     exported = load(tmp_path / 'out', threads=1)
     assert exported.classes == model.classes
     for size in SIZES:
-        found, expected = exported.predict(noise(*size)), model.predict(noise(*size))
+        found, expected = exported.predict(draw_noise(*size)), model.predict(draw_noise(*size))
         assert found.labels.dtype == expected.labels.dtype
-        assert (found.labels != expected.labels).mean() < 2e-3  # logits that are equal to rounding
+        assert (found.labels
+                != expected.labels).mean() < 2e-3  # some logits are equal up to rounding errors
 
 
 @pytest.mark.slow
-def test_a_folder_that_answers_otherwise_is_refused(tmp_path: Path) -> None:
-    model = segmenter('sem_fpn')
+def test_export_with_other_predictions_is_rejected(tmp_path: Path) -> None:
+    model = build_segmenter('sem_fpn')
     export(model, model.cfg, tmp_path / 'out', ExportOptions())
     path = tmp_path / 'out/model.json'
     about = json.loads(path.read_text())
     about['preprocess']['mean'] = [0., 0., 0.]
     path.write_text(json.dumps(about))
-    with pytest.raises(ExportError, match=r'of 49,152 pixels are other than in torch'):
-        require_agreement(model, tmp_path / 'out')
+    with pytest.raises(ExportError, match=r'of 49,152 pixels differ from torch'):
+        verify_predictions(model, tmp_path / 'out')
 
 
 @pytest.mark.parametrize('number, length', [(1, 5), (2, 5), (3, 7), (6, 4)])
-def test_regions_of_pooling(number: int, length: int) -> None:
+def test_pooling_matrix(number: int, length: int) -> None:
     line = torch.randn(length)
     expected = nn.functional.adaptive_avg_pool1d(line[None], number)[0]
-    torch.testing.assert_close(means(number, length) @ line, expected)
+    torch.testing.assert_close(build_pooling_matrix(number, length) @ line, expected)
 
 
-def test_what_cannot_be_exported_says_why() -> None:
-    model = segmenter('linear').module
+def test_unsupported_heads_are_rejected() -> None:
+    model = build_segmenter('linear').module
     model.decode_head.predict_by_feat = print
-    with pytest.raises(ExportError, match='decode_head LinearHead .* predict_by_feat of its own'):
-        require_plain(model)
+    with pytest.raises(ExportError, match='decode_head LinearHead .* its own predict_by_feat'):
+        check_exportable(model)
     model.decode_head = nn.Identity()
-    with pytest.raises(ExportError, match="decode_head Identity .* no BaseDecodeHead of mmseg's"):
-        require_plain(model)
-    with pytest.raises(ExportError, match='Identity cannot be exported: the runtime has Encoder'):
-        require_plain(nn.Identity())
+    with pytest.raises(
+            ExportError, match="decode_head Identity .* subclass of mmseg's BaseDecodeHead"):
+        check_exportable(model)
+    with pytest.raises(
+            ExportError, match='Identity cannot be exported: the runtime supports only Enc'):
+        check_exportable(nn.Identity())
 
 
-def test_graphs_of_whole_numbers(tmp_path: Path) -> None:
-    """Calibrated on images, with the labels of float32 but for few pixels."""
+def test_quantized_graph(tmp_path: Path) -> None:
+    """Few labels differ from float32."""
     folder, images = write_folder(tmp_path / 'folder'), tmp_path / 'images'
     images.mkdir()
     for index, size in enumerate(SIZES):
-        Image.fromarray(noise(*size)).save(images / f'{index}.png')
+        Image.fromarray(draw_noise(*size)).save(images / f'{index}.png')
     before = load(folder).predict(images / '0.png')
-    quantise(folder, calibration_images(images, 100))
+    quantize_model(folder, find_calibration_images(images, 100))
     found = load(folder)
     assert b'QuantizeLinear' in (folder / 'model.onnx').read_bytes()
     assert sorted(path.name for path in folder.iterdir()) == ['model.json', 'model.onnx']
     assert (found.predict(images / '0.png').labels != before.labels).mean() < 0.05
 
 
-def test_images_to_calibrate_on(tmp_path: Path) -> None:
-    assert calibration_images(None, 3) == []
-    with pytest.raises(ExportError, match='--calibrate: no folder .*none'):
-        calibration_images(tmp_path / 'none', 3)
-    with pytest.raises(ExportError, match='--calibrate: no images in'):
-        calibration_images(tmp_path, 3)
+def test_calibration_images(tmp_path: Path) -> None:
+    assert find_calibration_images(None, 3) == []
+    with pytest.raises(ExportError, match='--calibration-images: no such file or folder: .*none'):
+        find_calibration_images(tmp_path / 'none', 3)
+    with pytest.raises(ExportError, match='--calibration-images: no images in'):
+        find_calibration_images(tmp_path, 3)
     with pytest.raises(ExportError, match='--num-images must be at least 1, got 0'):
-        calibration_images(tmp_path, 0)
+        find_calibration_images(tmp_path, 0)
     for index in range(7):
         (tmp_path / f'{index}.jpg').write_text('no image')
-    assert [path.stem for path in calibration_images(tmp_path, 3)] == ['0', '3', '6']
-    with pytest.raises(ExportError, match='--calibrate: .*0.jpg is no image that can be read'):
-        quantise(write_folder(tmp_path / 'folder'), calibration_images(tmp_path, 1))
+    assert [path.stem for path in find_calibration_images(tmp_path, 3)] == ['0', '3', '6']
+    with pytest.raises(
+            ExportError, match='--calibration-images: .*0.jpg is no image that can be read'):
+        quantize_model(write_folder(tmp_path / 'folder'), find_calibration_images(tmp_path, 1))
 
 
-def test_graphs_of_openvino(tmp_path: Path) -> None:
-    """The same logits, with the weights in a file of their own."""
+def test_openvino_graph(tmp_path: Path) -> None:
+    """Weights are in a second file."""
     pytest.importorskip('openvino')
-    folder, image = write_folder(tmp_path / 'folder'), noise(*SIZES[0])
+    folder, image = write_folder(tmp_path / 'folder'), draw_noise(*SIZES[0])
     expected = load(folder).predict(image)
     to_openvino(folder / 'model.onnx', folder / 'model.xml')
     files = [
@@ -151,9 +156,9 @@ def test_graphs_of_openvino(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_segmenter_for_openvino(tmp_path: Path) -> None:
+def test_openvino_segmenter(tmp_path: Path) -> None:
     pytest.importorskip('openvino')
-    model = segmenter('linear')
+    model = build_segmenter('linear')
     export(model, model.cfg, tmp_path / 'out', ExportOptions(format='openvino'))
-    found = load(tmp_path / 'out').predict(noise(*SIZES[0]))
-    assert (found.labels != model.predict(noise(*SIZES[0])).labels).mean() < 2e-3
+    found = load(tmp_path / 'out').predict(draw_noise(*SIZES[0]))
+    assert (found.labels != model.predict(draw_noise(*SIZES[0])).labels).mean() < 2e-3
