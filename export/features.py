@@ -61,7 +61,7 @@ def get_size_limits(module: nn.Module) -> ImageSizeLimits:
     if not isinstance(backbone, ColumnarBackbone):
         raise ExportError(f'{type(module).__name__} cannot be exported: expected a backbone of '
                           f'Colonnade, got {type(backbone).__name__}')
-    if fused := [type(part).__name__ for part in parts_of_ours(module) if part.fused]:
+    if fused := [type(part).__name__ for part in find_columnar_modules(module) if part.fused]:
         raise ExportError(f'{", ".join(fused)} is fused, and packed weights cannot be exported: '
                           'load the model without fuse')
     strides = [part.out_strides for part in module.modules() if isinstance(part, Pyramid)]

@@ -53,12 +53,12 @@ def complete_options(args: RankOptions) -> list[NamedBackbone]:
     return named_backbones(names)
 
 
-def read_dataset(args: RankOptions, report: Report) -> OwnData | None:
+def read_dataset(args: RankOptions, report: Report) -> CustomDataset | None:
     """Return the description of the dataset, or None if it has errors."""
     return look_at_data(args, report, masks=True, filter_cfg={})
 
 
-def _build_probes(args: RankOptions, data: OwnData, cache: Path) -> Probes:
+def _build_probes(args: RankOptions, data: CustomDataset, cache: Path) -> Probes:
     """Return the probes on a random subset of at most ``--max-images``."""
     classes, train, val = samples_of(data)
     for split, samples in (('training', train), ('validation', val)):
@@ -91,7 +91,7 @@ def _open_cache(args: RankOptions) -> Iterator[Path]:
 
 
 def rank_backbones(args: RankOptions, backbones: Sequence[NamedBackbone],
-                   data: OwnData) -> list[str]:
+                   data: CustomDataset) -> list[str]:
     """Measure all backbones, update the table after each, and draw the plot at the end.
 
     Returns:

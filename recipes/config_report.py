@@ -8,8 +8,8 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.common.atomic_files import write_json
-from colonnade.datasets.validation.label_map_files import label_problems
-from colonnade.models.build_checks import building_problems
+from colonnade.datasets.validation.label_map_files import find_unknown_labels
+from colonnade.models.build_checks import check_model
 from colonnade.settings.checks.all_checks import find_problems
 from colonnade.settings.config_types import kind_problems
 from colonnade.settings.dataset_paths import (DATALOADERS, exists, find_datasets, paths_of,
@@ -53,7 +53,7 @@ def examine(config: str | Path,
     ]
     loaders = tuple(key for key in DATALOADERS if cfg.get(key))
     findings += [
-        each for each in find_problems(cfg, loaders, [label_problems])
+        each for each in find_problems(cfg, loaders, [find_unknown_labels])
         if not wrong_options.keys() & set(each.places)
     ]
     findings += _check_data(cfg, is_required=data_root is not None)
@@ -68,7 +68,7 @@ def examine(config: str | Path,
     if errors_of(findings):
         findings.append(_note_skipped('rules for built models'))
     else:
-        findings += building_problems(cfg, step=step)
+        findings += check_model(cfg, step=step)
     return sorted(dict.fromkeys(findings), key=lambda each: SEVERITIES.index(each.severity))
 
 

@@ -103,7 +103,7 @@ DATA_RULES = {
     'id-0': Rule('error', 'annotations with ID 0',
         'renumber the annotations from 1: in evaluation, 0 means "not matched"', 'meaning'),
     'no-segmentation': Rule('error', 'annotations without a segmentation',
-        'add it, or train with boxes only (colonnade create_config --boxes)', 'sample'),
+        'add it, or train with boxes only (colonnade create_config --boxes-only)', 'sample'),
     'wrong-segmentation': Rule('error', 'malformed segmentations',
         'correct or delete the annotation', 'sample'),
     'empty-box': Rule('note', 'boxes without area',

@@ -176,10 +176,10 @@ def test_schedule_of_one_epoch() -> None:
     (['{det}', '--coco', '{seg}', 'b.json', '--images', '.', 'no'
       ], 'no such file or folder: --coco b.json, --images no'),
     (['{det}', '--coco', 'a', 'b', '--ignore-255'
-      ], '--zero, --suffixes, --ignore-255 and --colours'),
+      ], '--label-zero, --suffixes, --ignore-255 and --color-map'),
     (['{seg}', '--masks', '.'
       ], '. does not have the directory structure of ADE20K (annotations/tr'),
-    (['{seg}', '--masks', '.', '--boxes'], '--boxes requires --coco'),
+    (['{seg}', '--masks', '.', '--boxes-only'], '--boxes-only requires --coco'),
     (['{seg}', '--masks', '{seg}'], 'is a file, but --masks takes folders of label maps'),
     (['{seg}', '--masks', '.', '.', '--images', '.'], '--images takes two folders'),
     (['{seg}', '--masks', '.', '--out', '{seg}'], 'already exists: choose another --out'),

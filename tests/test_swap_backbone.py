@@ -15,7 +15,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS
 
 from colonnade.engine.runner.hooks import QuietFilter
-from colonnade.models.trial_step import trial_loss, trial_model
+from colonnade.models.trial_step import compute_trial_loss, build_trial_model
 from colonnade.recipes.backbone_swap.config_changes import Notes, compute_changes
 from colonnade.recipes.backbone_swap.swap import swap_backbone
 from colonnade.recipes.backbone_swap.training_settings import adapt_training
@@ -98,10 +98,10 @@ def run_step(path: Path, side: int = 128) -> tuple[float, list[str]]:
     MMLogger.get_current_instance().addFilter(QuietFilter())
     cfg = read_config(path)
     torch.manual_seed(0)
-    model = trial_model(cfg, side)
+    model = build_trial_model(cfg, side)
     cfg.optim_wrapper.type = 'OptimWrapper'  # mixed precision needs a GPU
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    loss = trial_loss(model, cfg, side)
+    loss = compute_trial_loss(model, cfg, side)
     wrapper.backward(loss)
     idle = [
         name for name, parameter in model.named_parameters()
@@ -114,7 +114,7 @@ def run_step(path: Path, side: int = 128) -> tuple[float, list[str]]:
 @pytest.fixture
 def without_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the training step of the command, if a test runs one itself."""
-    monkeypatch.setattr('colonnade.recipes.backbone_swap.swap.trial_fault', lambda cfg: None)
+    monkeypatch.setattr('colonnade.recipes.backbone_swap.swap.find_trial_error', lambda cfg: None)
 
 
 @pytest.mark.usefixtures('no_layout', 'without_trial')

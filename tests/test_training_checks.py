@@ -98,14 +98,14 @@ def test_labels_beyond_the_classes_are_named(reduce: bool, says: str, data: Path
     cfg = read_config(config('sem_fpn'))
     redirect_data_root(cfg, data / 'ade')
     cfg.train_dataloader.dataset.reduce_zero_label = reduce
-    found = findings(cfg, ('train_dataloader', ), [find_unknown_labels])
+    found = find_problems(cfg, ('train_dataloader', ), [find_unknown_labels])
     assert re.search(rf'train_dataloader.dataset: {path.parent}/\S+ {says}', str(found[0]))
     with pytest.raises(ValueError, match=says):
         run_preflight_checks(cfg, skip=False)
     check_config(cfg, ('val_dataloader', ))
     if reduce:
         cfg.model.decode_head.ignore_index = 8
-        assert not errors_of(findings(cfg, ('train_dataloader', ), [find_unknown_labels]))
+        assert not errors_of(find_problems(cfg, ('train_dataloader', ), [find_unknown_labels]))
 
 
 def test_label_maps_that_cannot_be_read_are_named(data: Path) -> None:

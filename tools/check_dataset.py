@@ -2,7 +2,7 @@
 
     colonnade check_dataset mine.py
     colonnade check_dataset mine.py --split train --json errors.json
-    colonnade check_dataset mine.py --convert-again
+    colonnade check_dataset mine.py --reconvert
 
 Images and label maps are decoded, while training only checks annotations and some image headers.
 The exit status is 1 if training or evaluation would fail.
@@ -30,7 +30,7 @@ def main(options: CheckDataOptions) -> None:
     sources = dataset_report.check_datasets(options)
     for source in sources:
         print('\n'.join(dataset_report.format_report(source)))
-    if count := dataset_report.stops_training(sources):
+    if count := dataset_report.count_stopping_findings(sources):
         subject = '1 finding stops' if count == 1 else f'{count} findings stop'
         sys.exit(f'check_dataset: {subject} training or evaluation')
     print('check_dataset: nothing stops training or evaluation')

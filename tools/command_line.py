@@ -108,13 +108,13 @@ def print_report(report: Any, tool: str, consequence: str) -> None:
     def escape(text: str) -> str:
         return printable(text).replace('\n', '\n    ')  # a file name must not look like a message
 
-    for remark in report.remarks:
+    for remark in report.warnings:
         print(f'remark: {escape(remark)}')
-    for fault in report.faults:
+    for fault in report.errors:
         print(f'fault: {escape(fault)}', file=sys.stderr)
-    if report.num_faults:
-        faults = 'fault' if report.num_faults == 1 else 'faults'
-        sys.exit(f'{tool}: {report.num_faults} {faults}, {consequence}')
+    if report.num_errors:
+        faults = 'fault' if report.num_errors == 1 else 'faults'
+        sys.exit(f'{tool}: {report.num_errors} {faults}, {consequence}')
 
 
 class KeyValues(argparse.Action):

@@ -39,8 +39,8 @@ class ComplexityOptions:
 def main(options: ComplexityOptions) -> None:
     """Print the counts, and measure time with ``--time``."""
     config = find_config(options.config) if options.config else None
-    from colonnade.models.complexity import model_table, published_table  # slow
-    for line in published_table() if config is None else model_table(config, options.size):
+    from colonnade.models.complexity import format_model, format_published  # slow
+    for line in format_published() if config is None else format_model(config, options.size):
         print(line, flush=True)
     if config is None or not options.time:
         return

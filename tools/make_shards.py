@@ -20,7 +20,7 @@ from colonnade.tools.command_line import command
 def main(options: ShardOptions) -> None:
     """Write or verify shards."""
     if options.config is None:
-        from colonnade.datasets.shards.shard_verification import verify_shards  # slow
+        from colonnade.datasets.shards.dataset_sharding import verify_shards  # slow
         print(f'{options.out}: {format_counts(verify_shards(options.out))}; all checksums match')
         return
     options.config = find_config(options.config)

@@ -38,12 +38,12 @@ class Backbone:
         return self.cls.variants.complete(self.arch)
 
     @property
-    def normalisation(self) -> Normalisation | None:
+    def normalisation(self) -> Normalization | None:
         """Mean and std of images, or None if the weights of the architecture differ in them."""
         weights = self.cls.weights_name(self.arch, None)
         if not weights:  # the weights of all classes but PlainViT
             return IMAGENET
-        if (published := normalisation_of(weights)) is None:
+        if (published := get_normalization(weights)) is None:
             return None
         mean, std = ([round(value, 3) for value in values] for values in published)
         return mean, std

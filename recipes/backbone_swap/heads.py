@@ -107,4 +107,4 @@ def scale_strides(value: Any, ratio: float, path: str, notes: Notes) -> None:
 def _multiply(value: Any, ratio: float) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_multiply(item, ratio) for item in value)
-    return whole(value * ratio)
+    return to_integer(value * ratio)

@@ -92,7 +92,7 @@ def _adapt_config(old: dict[str, Any], backbone: Backbone, notes: Notes) -> dict
     imports['imports'] = [*modules, *(each for each in IMPORTS if each not in modules)]
     imports.setdefault('allow_failed_imports', False)
     model = replace_backbone(old['model'], backbone, notes)
-    names = [name for name, _ in build(model).named_parameters()]
+    names = [name for name, _ in build_part(model).named_parameters()]
     new = dict(custom_imports=imports, model=model, **adapt_training(old, names, notes))
     if old.get('load_from'):
         new['load_from'] = None
@@ -119,15 +119,15 @@ def _check_written(path: Path, expected: dict[str, Any], before: Config, notes: 
             raise UserError(f'{key} of the written config is not as expected: a text config cannot '
                             'change its base')
     check_config(cfg, ('train_dataloader', 'val_dataloader'))
-    if (error := trial_fault(cfg)) is None:
+    if (error := find_trial_error(cfg)) is None:
         return
     message = f'{type(error).__name__}: {error}'
-    if trial_fault(cfg, gradients=True) is None:
+    if find_trial_error(cfg, gradients=True) is None:
         notes.add_open_question(
             'a training step succeeds, but on a CPU the heads fail on several images without '
             f'gradients, so test and predict with a batch size of 1, or on a GPU: {message}')
         return
-    old_error = trial_fault(before)
+    old_error = find_trial_error(before)
     if message != f'{type(old_error).__name__}: {old_error}':
         text = ['a training step fails, so no config was written', message, *notes.open_questions]
         raise UserCodeError('; '.join(text)) from error

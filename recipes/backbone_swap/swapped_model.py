@@ -48,8 +48,8 @@ def replace_backbone(model: Model, backbone: Backbone, notes: Notes) -> Model:
         notes.add_reason(
             'model', f'{resampler[0]["type"]} resampled the feature maps of '
             f'{model["backbone"]["type"]}; ColumnarPyramid replaces it.')
-    maps = maps_of(model['backbone'], *resampler)
-    used = read_by(necks[0], maps) if necks else get_read_indices(model, len(maps))
+    maps = find_maps(model['backbone'], *resampler)
+    used = find_used_maps(necks[0], maps) if necks else get_read_indices(model, len(maps))
     if necks and _needs_unread_maps(necks[0], used, maps):
         used = list(range(len(maps)))
         notes.add_open_question(
@@ -65,7 +65,7 @@ def replace_backbone(model: Model, backbone: Backbone, notes: Notes) -> Model:
         f'channels each, at stride {", ".join(f"{stride:g}" for stride in strides)}.')
     model['neck'], after = _build_neck(necks, used, strides, backbone)
     if necks:
-        before = levels_of(necks[0], maps)
+        before = find_levels(necks[0], maps)
         if [level.width for level in before] != [level.width for level in after]:
             adapt_heads(model, before, after, list(range(len(before))), notes)
     else:
@@ -82,7 +82,7 @@ def _needs_unread_maps(neck: Model, used: list[int], maps: list[Map]) -> bool:
         return False
     widths = [maps[index].width for index in used]
     try:
-        levels_of(
+        find_levels(
             dict(_shift_levels(neck, used[0]), in_channels=widths), [maps[index] for index in used])
     except UserCodeError:
         return True
@@ -129,7 +129,7 @@ def _choose_strides(strides: Sequence[float], backbone: Backbone) -> list[float]
         raise UserError(f'the heads need strides {list(strides)}, and a pyramid on patches of '
                         f'{patch} has {patch / 4:g} to {patch * 4}: use a backbone with another '
                         'patch size')
-    return [whole(patch * 2.**step) for step in steps]
+    return [to_integer(patch * 2.**step) for step in steps]
 
 
 def _build_neck(necks: list[Model], used: list[int], strides: list[float],

@@ -48,7 +48,7 @@ def look_at_data(args: DataOptions,
                  masks: bool,
                  filter_cfg: dict,
                  polygons_only: bool = False,
-                 kind: Kind | None = None) -> OwnData | None:
+                 kind: AnnotationType | None = None) -> CustomDataset | None:
     """Return the description of a dataset, or None if it has errors.
 
     Args:
@@ -65,7 +65,7 @@ def look_at_data(args: DataOptions,
         ValueError: If ``--data`` has an unknown format, or cannot be split.
     """
     if kind == 'instances' and not masks:
-        args.boxes = True  # skips the completion of masks
+        args.boxes_only = True  # skips the completion of masks
     with open_dataset(args, kind, report):
         if report.num_errors:
             return None
@@ -74,16 +74,16 @@ def look_at_data(args: DataOptions,
                 args.coco,
                 args.images,
                 args.classes,
-                masks=masks and not args.boxes,
+                masks=masks and not args.boxes_only,
                 filter_cfg=filter_cfg,
                 report=report,
-                polygons_alone=polygons_only)
+                polygons_only=polygons_only)
         data = describe_label_maps(
             args.masks,
             args.images,
             args.suffixes and tuple(args.suffixes),
             args.classes,
-            zero=args.zero,
+            label_zero=args.label_zero,
             ignore_255=args.ignore_255,
             report=report,
             lists=args.lists)
@@ -92,7 +92,7 @@ def look_at_data(args: DataOptions,
         return data
 
 
-def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) -> OwnData | None:
+def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) -> CustomDataset | None:
     """Call :func:`look_at_data` with the settings of a base config.
 
     External files are errors, because training would reject them, unless ``args`` allows them.
@@ -112,7 +112,7 @@ def look_at_recipes_data(cfg: Config, args: NewConfigOptions, report: Report) ->
     return data
 
 
-def write_config(cfg: Config, args: NewConfigOptions, data: OwnData) -> None:
+def write_config(cfg: Config, args: NewConfigOptions, data: CustomDataset) -> None:
     """Write the config.
 
     Raises:

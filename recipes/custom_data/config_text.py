@@ -69,7 +69,7 @@ def has_masks(cfg: Config) -> bool:
 
 
 def build_settings(cfg: Config,
-                   data: OwnData,
+                   data: CustomDataset,
                    *,
                    out: Path,
                    batch_size: int | None = None,
@@ -162,7 +162,7 @@ def _format_root(root: Path, out: Path) -> tuple[str, str]:
     return str(root), 'data_root is absolute: if the data move, change it or pass --data-root'
 
 
-def format_source(base_config: Path, out: Path, content: dict[str, Any], data: OwnData) -> str:
+def format_source(base_config: Path, out: Path, content: dict[str, Any], data: CustomDataset) -> str:
     """Return the source of the config, with comments on the dataset and the settings."""
     num_train, num_val = data.num_images
     base = base_path(base_config, out)

@@ -43,12 +43,12 @@ def check_data_options(args: DataOptions) -> None:
         raise UserError('--images requires --coco or --masks: --data finds images itself')
     if args.data and len(args.data) > 2:
         raise UserError('--data takes one path, or two: training and validation')
-    if args.coco and len(args.coco) != (1 if args.split else 2):
-        raise UserError('--coco takes two files, training and validation, or one with --split 0.2')
-    if args.coco and (args.zero or args.suffixes or args.ignore_255 or args.colours):
-        raise UserError('--zero, --suffixes, --ignore-255 and --colours require --masks')
-    if args.masks and args.boxes:
-        raise UserError('--boxes requires --coco')
+    if args.coco and len(args.coco) != (1 if args.val_fraction else 2):
+        raise UserError('--coco takes two files, training and validation, or one with --val-fraction 0.2')
+    if args.coco and (args.label_zero or args.suffixes or args.ignore_255 or args.color_map):
+        raise UserError('--label-zero, --suffixes, --ignore-255 and --color-map require --masks')
+    if args.masks and args.boxes_only:
+        raise UserError('--boxes-only requires --coco')
     for path in args.masks or ():
         if path.is_file():
             raise UserError(f'{path} is a file, but --masks takes folders of label maps. Pass COCO '
@@ -62,18 +62,18 @@ def check_data_options(args: DataOptions) -> None:
 
 
 def _check_split_options(args: DataOptions) -> None:
-    if args.split is None and (args.group or args.split_seed):
-        raise UserError('--group and --split-seed require --split')
-    if args.split is not None and not 0 < args.split < 1:
-        raise UserError(f'--split must be between 0 and 1, got {args.split}')
-    if args.group is not None:
+    if args.val_fraction is None and (args.group_regex or args.split_seed):
+        raise UserError('--group-regex and --split-seed require --val-fraction')
+    if args.val_fraction is not None and not 0 < args.val_fraction < 1:
+        raise UserError(f'--val-fraction must be between 0 and 1, got {args.val_fraction}')
+    if args.group_regex is not None:
         try:
             groups = re.compile(args.group_regex).groups
         except re.error as error:
-            raise UserError(f'--group {args.group} is not a regular expression: {error}') from error
+            raise UserError(f'--group-regex {args.group_regex} is not a regular expression: {error}') from error
         if not groups:
             raise UserError(
-                f"--group {args.group} has no group: use parentheses, such as '^([^_]+)_'")
+                f"--group-regex {args.group_regex} has no group: use parentheses, such as '^([^_]+)_'")
 
 
 def complete_data_options(args: DataOptions) -> None:
@@ -90,16 +90,16 @@ def complete_data_options(args: DataOptions) -> None:
     if args.data:  # the reader of the format fills in the rest
         return
     args.images = _infer_image_folders(args)
-    if args.masks and len(args.masks) == 1 and args.split is None:
+    if args.masks and len(args.masks) == 1 and args.val_fraction is None:
         (_, labels), splits = ADE20K_FOLDERS
         args.masks = [args.masks[0] / labels / split for split in splits]
 
 
 def _infer_image_folders(args: DataOptions) -> list[Path]:
     """Return the folders of training and validation images."""
-    if args.masks and args.split:
+    if args.masks and args.val_fraction:
         if len(args.masks) > 1 or len(args.images or ()) != 1:
-            raise UserError('--split requires one folder each in --masks and --images')
+            raise UserError('--val-fraction requires one folder each in --masks and --images')
         return args.images
     if args.masks and len(args.masks) == 1 and not args.images:
         (images, labels), splits = ADE20K_FOLDERS
@@ -113,7 +113,7 @@ def _infer_image_folders(args: DataOptions) -> list[Path]:
     if len(args.images) > 2 or len(args.masks or ()) > 2:
         raise UserError('--images and --masks take two folders, training and validation')
     if args.masks and len(args.images) != 2:
-        raise UserError('--images takes two folders, training and validation, unless --split 0.2 '
+        raise UserError('--images takes two folders, training and validation, unless --val-fraction 0.2 '
                         'splits one')
     return args.images * (2 // len(args.images))
 

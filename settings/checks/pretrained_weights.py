@@ -47,7 +47,7 @@ def weight_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Findi
         return
     init_cfg = cfg.model.backbone.get('init_cfg')
     try:
-        source = (pretrained_of(init_cfg) or {}).get('checkpoint')
+        source = (get_pretrained(init_cfg) or {}).get('checkpoint')
     except ValueError as error:
         yield Finding('weights-file', f'model.backbone.init_cfg: {error}',
                       ('model.backbone.init_cfg', ))
@@ -75,9 +75,9 @@ def _check_architecture(cls: type[ColumnarBackbone], arch: Any, name: str) -> It
     """Yield a finding if timm weights have another architecture than the backbone."""
     try:
         expected: dict[str, Any] = cls.variants.complete(arch)
-        with without_memory():
+        with on_meta_device():
             state = timm.create_model(name.partition('.')[0]).state_dict()
-        weights_cls, sizes = infer_backbone(remap(state, f'timm://{name}')[1])
+        weights_cls, sizes = infer_backbone(convert_keys(state, f'timm://{name}')[1])
     except WeightsError as error:
         yield Finding('weights-arch',
                       f'{PLACE}: timm://{name} does not match any backbone: {error}', (PLACE, ))
@@ -104,7 +104,7 @@ def normalization_problems(cfg: Config, _: tuple[str, ...]) -> Iterator[Finding]
         name = cls.weights_name(backbone.get('arch', ''), backbone.get('init_cfg'))
     except ValueError:  # unknown architectures have their own check
         return
-    expected = normalisation_of(name)
+    expected = get_normalization(name)
     values = [preprocessor.get(key) for key in ('mean', 'std')]
     if expected is None or not all(isinstance(v, (list, tuple)) and len(v) == 3 for v in values):
         return  # nothing is stated, or images have other channels
@@ -130,7 +130,7 @@ def channel_problems(cfg: Config, dataloaders: tuple[str, ...]) -> Iterator[Find
             preprocessor.get('bgr_to_rgb') or preprocessor.get('rgb_to_bgr'):
         return
     try:
-        name = timm_name_of(cfg.model.backbone.get('init_cfg'))
+        name = get_timm_name(cfg.model.backbone.get('init_cfg'))
     except ValueError:  # wrong init_cfgs have their own check
         return
     datasets = dict(find_datasets(cfg, ('train_dataloader', )))

@@ -465,7 +465,7 @@ def test_channel_order() -> None:
 def test_model_cannot_be_built() -> None:
     cfg = change('dino', {'model.positional_encoding.num_feats': 33})
     assert not check(cfg)
-    message, = map(str, build_checks.building_problems(cfg, step=False))
+    message, = map(str, build_checks.check_model(cfg, step=False))
     assert 'embed_dims should be exactly 2 times of num_feats' in message
 
 
@@ -473,7 +473,7 @@ def test_unused_custom_keys() -> None:
     cfg = change('sem_fpn')
     cfg.optim_wrapper.paramwise_cfg.custom_keys = dict(absolute_pos_embed=dict(decay_mult=0.))
     get_finding(
-        build_checks.building_problems(cfg, step=False),
+        build_checks.check_model(cfg, step=False),
         'optim_wrapper.paramwise_cfg.custom_keys.absolute_pos_embed',
         severity='warning')
 
@@ -483,7 +483,7 @@ def test_mismatched_local_weights(tmp_path: Path) -> None:
     torch.save({}, tmp_path / 'a.pth')
     cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'a.pth'))
     get_finding(
-        build_checks.building_problems(cfg, step=False), 'model.backbone.init_cfg.checkpoint')
+        build_checks.check_model(cfg, step=False), 'model.backbone.init_cfg.checkpoint')
 
 
 @pytest.mark.slow
@@ -491,7 +491,7 @@ def test_mismatched_local_weights(tmp_path: Path) -> None:
 def test_training_step_finds_more(width: int) -> None:
     cfg = change('dino', {'model.decoder.layer_cfg.ffn_cfg.embed_dims': width})
     assert not check(cfg)
-    findings = build_checks.building_problems(cfg, step=True)
+    findings = build_checks.check_model(cfg, step=True)
     assert [each.severity for each in findings] == ['error'] * (width != 64)
 
 
