@@ -9,8 +9,8 @@ WINDOW = 4  # most batches of later images that an image waits for others of its
 
 
 def run_in_batches(run: Callable[[list[Any]], list[Any]], items: Iterable[Item], *,
-                   get_shape: Callable[[Item], Any | None],
-                   batch_size: int) -> Iterator[tuple[Item, Any]]:
+                   get_shape: Callable[[Item],
+                                       Any | None], batch_size: int) -> Iterator[tuple[Item, Any]]:
     """Yield each item with its result, in order; only items of one shape share a batch.
 
     Images of a batch are padded to one size, and columnar backbones see the padding. In a batch

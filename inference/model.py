@@ -350,7 +350,7 @@ class Model:
             image_error.__cause__ = error.__cause__ or error
             return [image_error]
 
-    def predict_each(self, images: Iterable[Source], **options: Any) -> Iterator[Result]:
+    def predict_stream(self, images: Iterable[Source], **options: Any) -> Iterator[Result]:
         """Yield the result of each image.
 
         Args:
@@ -362,7 +362,7 @@ class Model:
             ValueError: If an option is out of range.
         """
         if is_single_image(images):
-            raise TypeError('predict_each expects several images: use predict for one image')
+            raise TypeError('predict_stream expects several images: use predict for one image')
         for prediction in self.iter_predictions(images, **options):
             if prediction.error is not None:
                 raise prediction.error
@@ -407,7 +407,7 @@ class Model:
             ValueError: If an option is out of range.
         """
         if is_single_image(images):
-            return next(self.predict_each([images], channels=channels, **options))
+            return next(self.predict_stream([images], channels=channels, **options))
         if not isinstance(images, Iterable):
             raise TypeError(f'{EXPECTED_IMAGE}, got {type(images).__name__}')
-        return list(self.predict_each(images, channels=channels, **options))
+        return list(self.predict_stream(images, channels=channels, **options))
