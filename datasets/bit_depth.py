@@ -8,8 +8,8 @@ import cv2
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
-from colonnade.runtime.bit_depth import (COLOUR, DARK, FORMATS_OF_PAGES, PHOTOMETRIC, SAMPLES,
-                                         advice, has_16_bits)
+from colonnade.runtime.bit_depth import (COLOR, DARK, FORMATS_OF_PAGES, PHOTOMETRIC, SAMPLES,
+                                         has_16_bits, suggest_8_bits)
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Depths:
         """Take an image into account, of which Pillow has read the header."""
         if image.format in FORMATS_OF_PAGES and getattr(image, 'n_frames', 1) > 1:
             self.more_pages.append(path)
-        extra = isinstance(image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == COLOUR \
+        extra = isinstance(image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == COLOR \
             and image.tag_v2.get(SAMPLES, 1) > 3
         if image.mode in ('LA', 'PA', 'RGBA', 'RGBX', 'La', 'RGBa') or extra:
             self.more_channels.append(path)
@@ -51,7 +51,7 @@ class Depths:
         return [
             f'{len(dark)} images have values of 16 bits, but up to {highest} alone: '
             f'{_first(dark)}. Training sees the upper 8 bits, 0 to {highest >> 8} of 255, which '
-            f'is dark or black. Save them as 8 bits: {advice(highest)}'
+            f'is dark or black. Save them as 8 bits: {suggest_8_bits(highest)}'
         ]
 
     def remarks(self) -> list[str]:

@@ -8,7 +8,7 @@ from mmdet.models import DetDataPreprocessor
 from torch import nn
 
 from colonnade.inference import Model
-from colonnade.inference.test_pipeline import steps_for_arrays
+from colonnade.inference.test_pipeline import get_array_steps
 from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
 
 from .graphs import ExportError, ImageSizeLimits
@@ -34,7 +34,7 @@ def preprocess_of(model: Model, sides: ImageSizeLimits) -> Values:
         if len(values) != 3:
             raise ExportError(f'data_preprocessor.{key} must have three values, got {values}')
     return dict(
-        steps=[step for given in steps_for_arrays(model.cfg) for step in exported_step(given)],
+        steps=[step for given in get_array_steps(model.cfg) for step in exported_step(given)],
         channels='RGB' if given._channel_conversion else 'BGR',
         **three,
         pad=padding_of(given),

@@ -20,8 +20,8 @@ from colonnade.common.console_logging import errors_alone
 from colonnade.common.errors import file_errors
 from colonnade.common.hashing import sha256_of
 from colonnade.runtime import ImageError, Model, load
-from colonnade.runtime.description import NAME
 from colonnade.runtime.images import SUFFIXES
+from colonnade.runtime.metadata import METADATA_FILE
 
 from .graphs import ExportError
 
@@ -71,10 +71,10 @@ def quantise(folder: Path, images: list[Path]) -> None:
             quantise_graph(graph.path, Path(scratch, graph.path.name), Inputs(model, name, images))
         for path in sorted(Path(scratch).iterdir()):  # all are made
             path.replace(folder / path.name)
-    about = json.loads((folder / NAME).read_text(encoding='utf-8'))
+    about = json.loads((folder / METADATA_FILE).read_text(encoding='utf-8'))
     for each in about['graphs'].values():
         each.update(sha256=sha256_of(folder / each['file']), weights=[])
-    write_json(folder / NAME, {**about, 'precision': 'int8'})
+    write_json(folder / METADATA_FILE, {**about, 'precision': 'int8'})
 
 
 def quantise_graph(source: Path, target: Path, inputs: Inputs) -> None:

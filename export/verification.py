@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from colonnade.runtime.sessions import OPENVINO, session_of
+from colonnade.runtime.sessions import OPENVINO, load_session
 
 from .graphs import ExportError, Graph, Size
 
@@ -208,7 +208,7 @@ def file_runner(graph: Graph, path: Path) -> Run:
     """Runs a graph as the runtime does, or an archive by torch, on as many threads as torch."""
     if path.suffix == '.pt2':
         return module_runner(torch.export.load(path).module())
-    session = session_of(path, None, torch.get_num_threads())
+    session = load_session(path, None, torch.get_num_threads())
 
     def run_graph(inputs: tuple[Tensor, ...]) -> Arrays:
         arrays = (tensor.numpy() for tensor in inputs)

@@ -120,7 +120,7 @@ def rows(page: Page) -> list[list[str]]:
 
 def expected_rows(live: Live, image: Image.Image, threshold: float) -> list[list[str]]:
     """What the table says of the model's own answer, whose scores the API rounds."""
-    found = live.model.predict(image).above(threshold).to_json()['instances']
+    found = live.model.predict(image).filter_by_score(threshold).to_json()['instances']
     return [[each['class'], f'{each["score"]:.2f}'] for each in found]
 
 
@@ -189,7 +189,7 @@ def test_a_segmenter(browser: Browser, heard: Heard) -> None:
         assert np.abs(drawing(page)[:96, :64] - expected).max() <= 1
         assert drawing(page).shape[0] > 96  # with the legend
         counts = page.locator('#classes .count').all_inner_texts()
-        shares = result.shares()
+        shares = result.class_fractions()
         assert [bool(text) for text in counts] == [name in shares for name in live.model.classes]
         expect(page.locator('#table')).to_be_hidden()
         page.locator('#opacity').fill('0')

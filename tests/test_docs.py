@@ -202,7 +202,7 @@ def test_the_tutorial(start: Callable, tmp_path: Path) -> None:
         if block.language == 'sh' and not block.reason:
             for command in commands_of(block):
                 start(command)
-    for folder in ('seen/pictures', 'compared/*/pictures', 'segmented/pictures'):
+    for folder in ('seen/visualizations', 'compared/*/pictures', 'segmented/visualizations'):
         assert list(tmp_path.glob(f'{folder}/*.*'))
     assert list(tmp_path.glob('segmented/labels/*.png'))
     block, = [block for block in blocks_of(TUTORIAL, 'python') if not block.reason]
@@ -224,7 +224,7 @@ def test_the_five_commands(start: Callable, tmp_path: Path) -> None:
     block.code = re.sub(r'timm://\S+', 'backbone.pth', code)
     for command in commands_of(block):
         start(command)
-    assert len(list(tmp_path.glob('predictions/pictures/*.*'))) == 2
+    assert len(list(tmp_path.glob('predictions/visualizations/*.*'))) == 2
     lines, = [block for block in blocks_of(README, 'python') if 'colonnade.load' in block.code]
     Path('image.jpg').symlink_to(min(Path('images/val').iterdir()))
     exec(compile(lines.code, str(lines), 'exec'), {})

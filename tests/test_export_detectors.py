@@ -32,8 +32,8 @@ from colonnade.export.end_to_end import num_different, require_agreement, scenes
 from colonnade.export.exporter import ExportOptions, export
 from colonnade.export.graphs import ExportError, to_onnx
 from colonnade.inference.model import Model
-from colonnade.runtime.boxes import Coder, anchors, decode, levels_of, suppress
-from colonnade.runtime.masks import boxes_around, paste
+from colonnade.runtime.boxes import Coder, assign_levels, build_anchors, decode_deltas, suppress
+from colonnade.runtime.detection import compute_mask_boxes, paste
 from colonnade.settings.reading import read_config
 
 SIZES = ((150, 211), (77, 300), (128, 128))  # resized to fit 128 x 128, ratio kept
@@ -285,7 +285,7 @@ def test_anchors_are_mmdets() -> None:
     expected = generator.grid_priors([(3, 5), (2, 1)], device='cpu')
     for level, size in enumerate([(3, 5), (2, 1)]):
         base = generator.base_anchors[level].numpy()
-        assert np.array_equal(anchors(size, generator.strides[level], base), expected[level])
+        assert np.array_equal(build_anchors(size, generator.strides[level], base), expected[level])
 
 
 @pytest.mark.parametrize('limit', [None, 2.])
@@ -295,7 +295,7 @@ def test_deltas_are_decoded_as_mmdets(limit: float | None) -> None:
         target_stds=stds, add_ctr_clamp=limit is not None, ctr_clamp=limit or 32)
     boxes, size = draw_boxes(30, (60, 90)), (60, 90)
     deltas = np.random.default_rng(1).normal(0, 20, (30, 12)).astype(np.float32)
-    found = decode(boxes, deltas, Coder((0., ) * 4, stds, True, limit), size)
+    found = decode_deltas(boxes, deltas, Coder((0., ) * 4, stds, True, limit), size)
     wanted = theirs.decode(torch.tensor(boxes), torch.tensor(deltas), max_shape=size)
     np.testing.assert_allclose(found.reshape(30, 12), wanted, rtol=1e-6, atol=1e-4)
 
@@ -315,7 +315,7 @@ def test_levels_are_mmdets() -> None:
     extractor = SingleRoIExtractor(layer, 2, [4, 8, 16])
     boxes = draw_boxes(200, (600, 900))
     rois = torch.tensor(np.pad(boxes, ((0, 0), (1, 0))))
-    assert np.array_equal(levels_of(boxes, 56, 3), extractor.map_roi_levels(rois, 3))
+    assert np.array_equal(assign_levels(boxes, 56, 3), extractor.map_roi_levels(rois, 3))
 
 
 def test_masks_are_pasted_as_mmdets() -> None:
@@ -333,7 +333,7 @@ def test_masks_are_pasted_as_mmdets() -> None:
     found = paste(logits[:, 0].sigmoid().numpy(), boxes, size, 0.5)
     assert found.shape == wanted.shape and wanted.any()
     assert (found != wanted.numpy()).sum() <= 2
-    assert boxes_around(found[:3] & False).tolist() == [[0.] * 4] * 3
+    assert compute_mask_boxes(found[:3] & False).tolist() == [[0.] * 4] * 3
     around = np.zeros((1, 5, 6), bool)
     around[0, 1:3, 2:5] = True
-    assert boxes_around(around).tolist() == [[2., 1., 5., 3.]]
+    assert compute_mask_boxes(around).tolist() == [[2., 1., 5., 3.]]

@@ -64,8 +64,8 @@ print(build_backend.build_editable('..'))
     code = f"""
 import site
 site.addsitedir({str(tmp_path / 'site')!r})
-import colonnade, colonnade.configs, colonnade.runtime.errors
-print(colonnade.__file__, colonnade.configs.__file__, colonnade.runtime.errors.__file__)
+import colonnade, colonnade.configs, colonnade.runtime.metadata
+print(colonnade.__file__, colonnade.configs.__file__, colonnade.runtime.metadata.__file__)
 """
     paths = f"import sys; sys.path += [{str(Path(torch.__file__).parent.parent)!r}]"
     done = subprocess.run([sys.executable, '-S', '-W', 'ignore', '-c', paths + code],

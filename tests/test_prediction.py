@@ -25,7 +25,7 @@ from colonnade.inference.batches import WINDOW, in_batches
 from colonnade.inference.loading import metainfo_of
 from colonnade.inference.model import Model
 from colonnade.inference.results import Instances
-from colonnade.inference.test_pipeline import steps_for_arrays
+from colonnade.inference.test_pipeline import get_array_steps
 from colonnade.runtime.images import ImageError
 from colonnade.settings.reading import read_config
 
@@ -170,7 +170,7 @@ def test_models_answer_in_threads(models: dict[str, Model]) -> None:
 def test_what_cannot_be_read_does_not_end_answers(models: dict[str, Model], tmp_path: Path) -> None:
     image, = images((40, 40))
     given: list[Any] = [image, tmp_path / 'none.jpg', images((2, 9000))[0], image]
-    answers = list(models['labels'].answers(given))
+    answers = list(models['labels'].iter_predictions(given))
     assert [answer.error is None for answer in answers] == [True, False, False, True]
     assert 'none.jpg: there is no such file' in str(answers[1].error)
     assert 'the image of 2 x 9000 pixels does not pass the test pipeline' in str(answers[2].error)
@@ -211,18 +211,18 @@ def test_classes_of_a_data_set_of_the_library(tmp_path: Path) -> None:
 
 def test_wrapped_data_sets_and_colours() -> None:
     cfg = read_config(find_config(LEAVES['labels']))
-    dataset, kinds = cfg.test_dataloader.dataset, [step['type'] for step in steps_for_arrays(cfg)]
+    dataset, kinds = cfg.test_dataloader.dataset, [step['type'] for step in get_array_steps(cfg)]
     assert kinds[0] == 'mmseg.LoadImageFromNDArray' and 'LoadAnnotations' not in kinds
     classes = metainfo_of(cfg)['classes']
     cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[dataset])
-    assert [step['type'] for step in steps_for_arrays(cfg)] == kinds
+    assert [step['type'] for step in get_array_steps(cfg)] == kinds
     assert metainfo_of(cfg)['classes'] == classes
     dataset.pipeline[0].color_type = 'grayscale'
     with pytest.raises(ValueError, match="color_type 'grayscale': only color can be predicted"):
-        steps_for_arrays(cfg)
+        get_array_steps(cfg)
     dataset.pipeline = dataset.pipeline[1:]
     with pytest.raises(ValueError, match='no test pipeline that begins with LoadImageFromFile'):
-        steps_for_arrays(cfg)
+        get_array_steps(cfg)
 
 
 def test_images_above_the_limit_of_pillow_in_tiles(models: dict[str, Model], tmp_path: Path,
@@ -273,7 +273,7 @@ def test_an_image_that_the_network_refuses_stops_no_other(models: dict[str, Mode
     """A line of pixels is prepared as less than a patch."""
     good, thin = images((40, 40), (1, 64))
     for batch_size in (1, 3):
-        found = list(models['labels'].answers([good, thin, good], batch_size=batch_size))
+        found = list(models['labels'].iter_predictions([good, thin, good], batch_size=batch_size))
         assert [answer.error is None for answer in found] == [True, False, True]
         assert 'at least 16 x 16' in str(found[1].error) and found[1].image is None
 
@@ -290,7 +290,7 @@ def test_what_the_network_fails_on_is_found_in_a_batch(models: dict[str, Model],
         return step(data)
 
     monkeypatch.setattr(model.module, 'test_step', fails_on_black)
-    found = list(model.answers(given, batch_size=3))
+    found = list(model.iter_predictions(given, batch_size=3))
     assert [answer.result is None for answer in found] == [False, True, False]
     assert str(found[1].error) == 'the image: the model does not take it: black'
 

@@ -11,7 +11,7 @@ import pytest
 
 from colonnade.inference.coco_ids import counted, numbering_of
 from colonnade.inference.inputs import Input, find_inputs, natural
-from colonnade.inference.resume_log import records_of
+from colonnade.inference.resume_log import open_resume_log
 
 NOWHERE = Path('/nowhere')
 
@@ -124,23 +124,23 @@ def test_annotations_that_do_not_fit(content: Any, says: str, tmp_path: Path) ->
 
 
 def test_records_survive_a_kill(tmp_path: Path) -> None:
-    with records_of(tmp_path / 'out', dict(tile=None), resume=False) as records:
+    with open_resume_log(tmp_path / 'out', dict(tile=None), resume=False) as records:
         records.add(dict(name='a.jpg', size=[1, 2]))
         records.add(dict(name='caf\udce9.jpg', size=[1, 2]))
     path = tmp_path / 'out/finished.jsonl'
     path.write_bytes(path.read_bytes() + b'{"name":"b.jpg","si')
-    with records_of(tmp_path / 'out', dict(tile=None), resume=True) as records:
+    with open_resume_log(tmp_path / 'out', dict(tile=None), resume=True) as records:
         assert records.names == {'a.jpg', 'caf\udce9.jpg'}
         records.add(dict(name='b.jpg', size=[3, 4]))
         assert [record['name'] for record in records] == ['a.jpg', 'caf\udce9.jpg', 'b.jpg']
     with pytest.raises(ValueError, match='predictions with tile None, and now it is tile 512'):
-        with records_of(tmp_path / 'out', dict(tile=512), resume=True):
+        with open_resume_log(tmp_path / 'out', dict(tile=512), resume=True):
             pass
 
 
 def test_a_folder_in_which_nothing_was_finished_is_new(tmp_path: Path) -> None:
     for threshold in (0.3, 0.4):
-        with records_of(tmp_path / 'out', dict(threshold=threshold), resume=False) as records:
+        with open_resume_log(tmp_path / 'out', dict(threshold=threshold), resume=False) as records:
             assert not records.names
     assert json.loads((tmp_path / 'out/settings.json').read_text()) == dict(threshold=0.4)
 

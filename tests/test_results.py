@@ -33,8 +33,8 @@ def test_instances() -> None:
     found = squares()
     assert len(found) == 2 and found.names == ('square', 'disc')
     assert found.decode_masks().sum((1, 2)).tolist() == [6, 16]
-    assert found.above(0.9).names == ('square', )
-    assert found.above(0.95).decode_masks().shape == (0, 8, 10)
+    assert found.filter_by_score(0.9).names == ('square', )
+    assert found.filter_by_score(0.95).decode_masks().shape == (0, 8, 10)
     second = found.take([1])
     assert second.names == ('disc', ) and second.decode_masks().sum() == 16
     boxes = Instances((8, 10), found.classes, found.palette, found.boxes, found.scores,
@@ -62,9 +62,9 @@ def test_instances_are_drawn() -> None:
 def test_label_maps() -> None:
     labels = np.array([[0, 0, 1], [0, 2, 1]], dtype=np.uint8)
     found = LabelMap((2, 3), ('sky', 'tree', 'road'), (RED, BLUE, (9, 9, 9)), labels)
-    assert found.shares() == {'sky': 1 / 2, 'tree': 1 / 3, 'road': 1 / 6}
+    assert found.class_fractions() == {'sky': 1 / 2, 'tree': 1 / 3, 'road': 1 / 6}
     for first in (0, 1):
-        image = found.as_image(first)
+        image = found.to_image(first)
         np.testing.assert_array_equal(np.array(image), labels + first)
         np.testing.assert_array_equal(
             np.array(image.convert('RGB')),
@@ -85,11 +85,11 @@ def test_label_maps_of_many_classes() -> None:
     names = tuple(map(str, range(300)))
     labels = np.array([[0, 299]], dtype=np.uint16)
     found = LabelMap((1, 2), names, distinct_colors(300), labels)
-    assert np.array(found.as_image()).tolist() == [[0, 299]]
+    assert np.array(found.to_image()).tolist() == [[0, 299]]
     small = LabelMap((1, 1), names[:256], distinct_colors(256), np.zeros((1, 1), dtype=np.uint8))
-    assert small.as_image().mode == 'P' and np.array(small.as_image(1)).dtype == np.uint16
+    assert small.to_image().mode == 'P' and np.array(small.to_image(1)).dtype == np.uint16
     with pytest.raises(ValueError, match='labels are from 0 to 65535'):
-        found.as_image(65500)
+        found.to_image(65500)
 
 
 @pytest.mark.parametrize('size, number', [((1, 1), 1), ((1, 1), 0), ((60, 80), 200), ((2, 500), 3)])
@@ -117,7 +117,7 @@ def test_instances_are_chosen_and_printed() -> None:
     assert found.take(found.scores > 0.5).names == ('square', )
     assert [entry['category_id'] for entry in found.to_coco(1, np.array([7, 8]))] == [8, 7]
     assert repr(found) == '2 instances, image of height 8 and width 10: square 0.90, disc 0.20'
-    assert repr(found.above(1)) == '0 instances, image of height 8 and width 10'
+    assert repr(found.filter_by_score(1)) == '0 instances, image of height 8 and width 10'
     labels = LabelMap((1, 4), found.classes, found.palette, np.array([[0, 0, 0, 1]],
                                                                      dtype=np.uint8))
     assert repr(labels) == 'label map of height 1 and width 4: disc 75%, square 25%'

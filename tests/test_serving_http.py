@@ -115,7 +115,7 @@ def test_the_api_says_what_the_model_is(live: Live) -> None:
 
 
 def test_the_api_answers_as_the_model(live: Live) -> None:
-    expected = live.model.predict(PICTURE).above(0.6)
+    expected = live.model.predict(PICTURE).filter_by_score(0.6)
     assert len(expected)
     answer = post(live, file_of(PICTURE), threshold=0.6, masks='rle').json()
     assert (answer['height'], answer['width']) == expected.size
@@ -177,7 +177,7 @@ def test_other_methods_are_refused(method: str, path: str, allowed: str, live: L
 def test_many_users_at_once(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gets the answer to the own image, of whatever shape, as if alone."""
     images = [shapes_image(seed, (96, 64) if seed % 3 else (64, 96)) for seed in range(6)]
-    alone = [live.model.predict(image).above(0.6) for image in images]
+    alone = [live.model.predict(image).filter_by_score(0.6) for image in images]
     start, arrived, all_arrived = len(live.model.batches), count(1), Event()
     prepare, run = live.model.prepare, live.model.run
 

@@ -21,7 +21,7 @@ from colonnade.common.hashing import sha256_of
 from colonnade.engine.runner.hooks import plain
 from colonnade.inference import load
 from colonnade.inference.packages import PackageError, open_package
-from colonnade.inference.packages.creation import Words, make_package, read_metrics, save_weights
+from colonnade.inference.packages.creation import CardText, make_package, read_metrics, save_weights
 from colonnade.inference.packages.package import as_config
 from colonnade.inference.packages.portable import portable
 from colonnade.settings.backbone_config import settle_backbone
@@ -95,7 +95,7 @@ def test_nothing_of_the_makers_machine_is_shared(checkpoints: dict[str, Path],
     cfg.merge_from_dict(options)
     model = load(config('mask_rcnn'), checkpoints['mask_rcnn'])
     model.cfg = cfg
-    changes = make_package(model, tmp_path / 'shared', Words('shapes'))
+    changes = make_package(model, tmp_path / 'shared', CardText('shapes'))
     for name in FILES:
         assert b'anna' not in (tmp_path / 'shared' / name).read_bytes(), name
     shared = open_package(tmp_path / 'shared')
@@ -112,7 +112,7 @@ def test_nothing_of_the_makers_machine_is_shared(checkpoints: dict[str, Path],
 def test_the_card_and_the_readme(checkpoints: dict[str, Path], tmp_path: Path,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(config('sem_fpn'), checkpoints['sem_fpn'])
-    words = Words('drawn_shapes', license='cc-by-4.0', data='drawn shapes', notes='Three *shapes*.')
+    words = CardText('drawn_shapes', license='cc-by-4.0', data='drawn shapes', notes='Three *shapes*.')
     make_package(model, tmp_path / 'out', words, metrics=dict(mIoU=75.2, aAcc=None))
     card = json.loads((tmp_path / 'out/model.json').read_text())
     assert card['classes'] == list(CLASSES['sem_fpn']) and card['kind'] == 'labels'
@@ -205,7 +205,7 @@ def test_what_cannot_be_shared(options: dict, message: str, checkpoints: dict[st
     cfg.merge_from_dict(options)
     model.cfg = cfg
     with pytest.raises(PackageError, match=message):
-        make_package(model, tmp_path / 'shared', Words('shapes'))
+        make_package(model, tmp_path / 'shared', CardText('shapes'))
     assert not list(tmp_path.iterdir()), 'nothing is left behind'
 
 

@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from colonnade.common.errors import FileError, UserError
-from colonnade.runtime.bit_depth import depth_fault, tiff_fault
+from colonnade.runtime.bit_depth import find_depth_problem, find_tiff_problem
 from colonnade.runtime.images import any_size
 from colonnade.settings.findings import Finding
 
@@ -84,13 +84,13 @@ def image_size(path: Path,
     try:
         with open_image(path) as image:
             size, kind, exif = image.size, image.format, image.info.get('exif')
-            if fault := depth_fault(image):
+            if fault := find_depth_problem(image):
                 raise NotDecodedError(fault)
             if depths is not None:
                 depths.look(path, image)
     except UnidentifiedImageError as error:
         with path.open('rb') as file:
-            raise FileError(tiff_fault(file) or 'its content is no image') from error
+            raise FileError(find_tiff_problem(file) or 'its content is no image') from error
     if any('\ud800' <= letter <= '\udfff' for letter in str(path)):  # at which OpenCV crashes
         raise NotDecodedError('its name is not in UTF-8: rename it')
     if not cv2.haveImageReader(str(path)):
@@ -162,7 +162,7 @@ def decoded_fault(path: str,
     try:
         with open_image(BytesIO(content)) as image:
             width, height = image.size
-            if fault := depth_fault(image):
+            if fault := find_depth_problem(image):
                 return Finding('not-an-image', f'{path} cannot be used: {fault}')
             if width * height > MOST_DECODED:
                 return Finding('large-image', f'{path} has {width} x {height} pixels')

@@ -1,11 +1,11 @@
-"""What the config of an untrusted package may build: types, texts and the largest numbers.
+"""Types, strings and largest numbers that the config of an untrusted package can use.
 
-Each type was read: its constructor builds layers, and opens no file, URL or program. The lists name
-what may be built, not what may not, so that a new type of a library is refused until it was read.
+The constructors of all types were reviewed: they build layers, and open no file, URL or process. A
+type that is not listed is rejected until it is reviewed.
 """
 from __future__ import annotations
 
-#: detectors, segmenters and their parts, of mmdet, mmseg, mmcv, torch and Colonnade
+#: models and their parts, from mmdet, mmseg, mmcv, torch and Colonnade
 MODEL_TYPES = frozenset("""
 XCiT CaiT ResMLP PlainViT SimplifiedViT ColumnarPyramid SimplePyramid LinearHead
 
@@ -77,13 +77,13 @@ nearest pixel_shuffle reflect replicate zero RoIAlign RoIPool SimpleRoIAlign nms
 dilation offset
 """.split())
 
-#: what ``init_cfg`` may name
+#: types of ``init_cfg``
 INITIALIZERS = frozenset("""
 Caffe2Xavier Constant Kaiming Normal TruncNormal Uniform Xavier
 Caffe2XavierInit ConstantInit KaimingInit NormalInit TruncNormalInit UniformInit XavierInit
 """.split())
 
-#: steps of test pipelines -> what they may be told, beside their type
+#: step of a test pipeline -> its settings, except ``type``
 STEPS = dict(
     LoadImageFromFile={'to_float32', 'color_type', 'imdecode_backend', 'backend_args'},
     LoadAnnotations={
@@ -105,7 +105,7 @@ STEPS = dict(
     PackSegInputs={'meta_keys'},
 )  # yapf: disable
 
-#: texts in models and pipelines, beside types and the names of backbones' architectures
+#: strings in models and pipelines, except types and names of architectures
 WORDS = frozenset("""
 0010 0100 1111 BASIC BOTTLENECK P5 P6 STDCNet1 STDCNet2 act add after_conv2 after_conv3 after_dwconv
 anchor_based anchor_free area att auto b0 b1 b2 b3 b4 b5 b6 b7 basic bbox bi-direction bicubic
@@ -123,15 +123,15 @@ norm_first attn cross_attn ffn self_attn top_down_key upsample
 embed_dim attn_drop drop_rate layernorm
 category_id flip flip_direction img_id img_path img_shape ori_shape pad_shape scale_factor
 """.split())
-#: also the beginnings of such
+#: prefixes of further strings
 WORD_STARTS = ('loss_', 'regnetx_')
 
-#: keys whose values must be among these, whatever their kind
+#: key -> its allowed values of any type
 VALUES = dict(pretrained=(None, False), backend_args=(None, ), file_client_args=(None, ))
 
-MAX_NUMBER = 2**17  # integers in models; of the libraries' configs, 131,072 is the largest
-MAX_SIDE = 4096  # pixels, of images that are resized or padded
-#: the largest number below a key, where it decides how much memory a prediction takes
+MAX_NUMBER = 2**17  # integers in models; the largest in configs of mmdet and mmseg is 131,072
+MAX_SIDE = 4096  # pixels, of resized or padded images
+#: key -> largest number, where it determines the memory of a prediction
 MAX_NUMBERS = dict(
     crop_size=MAX_SIDE,
     data_preprocessor=MAX_SIDE,
@@ -150,7 +150,7 @@ MAX_NUMBERS = dict(
     upsample_ratio=16,
 )
 
-#: what evaluates a model, and what it reads; built by tools/test.py alone
+#: datasets, metrics and loops, which only ``colonnade test`` builds
 OTHER_TYPES = frozenset("""
 CocoDataset CityscapesDataset LVISDataset LVISV05Dataset LVISV1Dataset VOCDataset XMLDataset
 ADE20KInstanceDataset CrowdHumanDataset DeepFashionDataset Objects365V1Dataset Objects365V2Dataset

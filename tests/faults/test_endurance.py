@@ -90,7 +90,7 @@ def test_200_users_at_once() -> None:
     """Each gets the answer to the own image; those that are told to come again do so."""
     model = random_model('mask_rcnn')
     images = [shapes_image(seed, (64, 48)) for seed in range(40)]
-    alone = [model.predict(image).above(0.6) for image in images]
+    alone = [model.predict(image).filter_by_score(0.6) for image in images]
     assert len({expected.boxes.tobytes() for expected in alone}) > 30
     start, refused = threading.Barrier(200), []
 

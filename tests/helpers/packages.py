@@ -13,7 +13,7 @@ from mmengine.registry import MODELS
 
 from colonnade.common.hashing import sha256_of
 from colonnade.inference import load
-from colonnade.inference.packages.creation import Words, make_package
+from colonnade.inference.packages.creation import CardText, make_package
 from colonnade.settings.reading import read_config
 
 CLASSES = {
@@ -36,7 +36,7 @@ def write_checkpoint(head: str, path: Path, **further: Any) -> Path:
 def write_package(head: str, checkpoint: Path, folder: Path, **settings: Any) -> list[str]:
     """The package of a checkpoint; returns what was changed."""
     model = load(config(head), checkpoint, device='cpu')
-    return make_package(model, folder, Words(folder.name), **settings)
+    return make_package(model, folder, CardText(folder.name), **settings)
 
 
 def some_image(height: int = 96, width: int = 128) -> np.ndarray:
