@@ -84,8 +84,8 @@ def test_segmenter(predict: Predict, photos: Path, monkeypatch: pytest.MonkeyPat
     assert len(calls) == 3, 'the model is not fused'
     assert list_files(out) == {
         'settings.json', 'finished.jsonl', 'images.json', 'results.json', 'visualizations/a9.jpg',
-        'visualizations/a10.jpg', 'visualizations/in side/ü.jpg', 'labels/a9.png',
-        'labels/a10.png', 'labels/in side/ü.png'
+        'visualizations/a10.jpg', 'visualizations/in side/ü.jpg', 'labels/a9.png', 'labels/a10.png',
+        'labels/in side/ü.png'
     }
     content = read_json(out / 'images.json')
     assert [(image['id'], image['file_name'], image['height'], image['width'])

@@ -123,8 +123,8 @@ def test_ids(tmp_path: Path) -> None:
     (dict(COCO, images=[dict(id=1, file_name='b.jpg')]), 'a.json has no image x/1.jpg'),
     (dict(COCO, categories=[dict(id=1, name='car')]),
      "a.json has no category for the class 'person' of the model; its categories are 'car'"),
-    (dict(COCO, images=[dict(id=7, file_name='1.jpg')]),
-     r'x/1\.jpg and y/1\.jpg both match image 7'),
+    (dict(COCO, images=[dict(id=7, file_name='1.jpg')
+                        ]), r'x/1\.jpg and y/1\.jpg both match image 7'),
 ])
 def test_annotations_do_not_fit(content: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / 'a.json'

@@ -23,9 +23,8 @@ from torch.nn import functional as F
 from colonnade.inference import Model
 from colonnade.runtime import ImageError, LabelMap, ModelError, load, segmentation
 from colonnade.runtime.metadata import Section
-from colonnade.runtime.resizing import resized
 from colonnade.runtime.preprocessing import read_preprocess
-from colonnade.runtime.resizing import resize
+from colonnade.runtime.resizing import resize, resized
 from colonnade.runtime.segmentation import read_segmentation
 from colonnade.settings.reading import read_config
 
