@@ -41,10 +41,6 @@ def iter_ground_truth(model: Model, limit: int) -> Iterator[tuple[str, Result]]:
     """Yield path and annotations of the first ``limit`` images of a model's test dataset.
 
     Instances have score 1. Unlabeled pixels of label maps have a class of their own, the last.
-
-    Raises:
-        OSError: If a file of the dataset does not exist.
-        ValueError: If the config has no test dataset.
     """
     settings = (model.cfg.get('test_dataloader') or {}).get('dataset')
     if settings is None:

@@ -44,10 +44,6 @@ def find_inputs(patterns: Iterable[str], ignored: Path) -> list[Input]:
         patterns: Files, folders, which are searched recursively, and glob patterns of both, as in
             ``shots/*/a*.png``.
         ignored: Folder that is not searched, nor links to it.
-
-    Raises:
-        FileNotFoundError: If nothing matches one of ``patterns``.
-        ValueError: If outputs of two inputs would have the same path.
     """
     matches: dict[Path, None] = {}
     bases = []
@@ -109,9 +105,6 @@ def walk(folder: Path, ignored: Path, parents: tuple[str, ...] = ()) -> Iterator
         folder: Folder to search. Links to folders are followed, except to ``parents``.
         ignored: Folder to skip.
         parents: Real paths of the folders that lead to ``folder``.
-
-    Raises:
-        OSError: If a folder cannot be read.
     """
     real_path = os.path.realpath(folder)
     if real_path in parents or real_path == os.path.realpath(ignored):

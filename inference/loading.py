@@ -98,18 +98,7 @@ def load(config: str | Path | Config,
 
 
 def build_model(cfg: Config, weights: str | Path, device: torch.device, *, trust: bool) -> Model:
-    """Build the model of a config, which is modified in place, and load its weights.
-
-    Args:
-        cfg: Config of the model.
-        weights: Weights as in :func:`load`.
-        device: Device of the model.
-        trust: False limits the size of the model to that of the weights, see
-            :mod:`~colonnade.inference.packages.memory_limits`.
-
-    Raises:
-        ValueError: As :func:`load`.
-    """
+    """Build the model of a config, which is modified in place, and load its weights."""
     settings = with_plain_norms(cfg.model)
     settle_backbone(settings)
     checkpoint = None
@@ -157,11 +146,7 @@ def optimize_model(model: Model, fuse: bool | None, dtype: torch.dtype | None) -
 
 
 def get_torch_device(name: str | None) -> torch.device:
-    """Return a device by its name, the best available one for None.
-
-    Raises:
-        ValueError: If it does not exist.
-    """
+    """Return a device by its name, the best available one for None."""
     try:
         device = torch.device(name or get_device())
         torch.empty(0, device=device)
@@ -174,13 +159,7 @@ def get_torch_device(name: str | None) -> torch.device:
 
 def resolve_sources(config: str | Path | Config, weights: str | Path | None, *,
                     trust: bool) -> tuple[Config, str | Path]:
-    """Return the config and the path of the weights.
-
-    Raises:
-        FileNotFoundError: If the config or a file does not exist.
-        ValueError: If there are no weights, or the config cannot be read.
-        WeightsError: If a checkpoint in place of a config contains no config.
-    """
+    """Return the config and the path of the weights."""
     if isinstance(config, Config):
         cfg = deepcopy(config)
         prepare_library(cfg, cfg.filename or 'the config')
@@ -219,12 +198,7 @@ def check_model_paths(config: str | Path, weights: str | Path | None) -> None:
 
 
 def read_embedded_config(checkpoint: str | Path, *, trust: bool) -> Config:
-    """Return the config in a checkpoint of a run.
-
-    Raises:
-        PackageError: If its model names unregistered classes, and is not trusted.
-        WeightsError: If there is no config, or it contains code.
-    """
+    """Return the config in a checkpoint of a run."""
     meta = strip_code(fetch(checkpoint, trust=trust)).get('meta') or {}
     text = meta.get('cfg')
     if not text or not is_plain_config(text):
@@ -239,16 +213,7 @@ def read_embedded_config(checkpoint: str | Path, *, trust: bool) -> Config:
 
 def find_classes(cfg: Config, meta: dict[str, Any],
                  weights: str) -> tuple[tuple[str, ...], tuple[Color, ...]]:
-    """Return class names and colors from a checkpoint, or else from the dataset of the config.
-
-    Args:
-        cfg: Config of the model.
-        meta: Metadata of the checkpoint.
-        weights: Path of the checkpoint, for errors.
-
-    Raises:
-        ValueError: If their number differs from that of the model.
-    """
+    """Return class names and colors from a checkpoint, or else from the dataset of the config."""
     metainfo = {key.lower(): value for key, value in (meta.get('dataset_meta') or {}).items()}
     origin = weights
     if not metainfo.get('classes'):

@@ -16,11 +16,7 @@ OUTPUTS = ('visualizations', 'results', 'labels')
 
 @dataclass
 class PredictOptions(ModelOptions):
-    """Options of ``colonnade predict``, as in ``colonnade predict --help``.
-
-    Attributes:
-        write_frame_labels: Whether to write label maps of videos.
-    """
+    """Options of ``colonnade predict``, as in ``colonnade predict --help``."""
     inputs: Sequence[str] = argument(
         'images, videos, folders of them, or quoted glob patterns', (), metavar='INPUT')
     out: Path = option('output folder', MISSING, metavar='DIR')

@@ -22,12 +22,7 @@ MAX_JPEG_SIDE = 65500  # pixels
 
 @dataclass(frozen=True)
 class CocoIds:
-    """COCO IDs of inputs and classes.
-
-    Attributes:
-        images: ID of each image or video, by its name.
-        categories: ID of each class of the model, in order.
-    """
+    """COCO IDs of inputs and classes."""
     images: dict[str, int]
     categories: tuple[int, ...]
 
@@ -43,10 +38,6 @@ def find_ids(annotations: Path, inputs: Sequence[Input], classes: Sequence[str])
 
     The path of each input must end with the ``file_name`` of an image. Each class must be the name
     of a category.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it is not a COCO file, or lacks an image or a class.
     """
     images, categories = read_coco_lists(annotations)
     missing = [name for name in classes if name not in categories]
@@ -84,15 +75,7 @@ def read_coco_lists(annotations: Path) -> tuple[dict[str, int], dict[str, int]]:
 
 @dataclass(frozen=True)
 class OutputWriter:
-    """Writer of the outputs of each image; safe to use from several threads.
-
-    Attributes:
-        folder: Folder of predictions.
-        outputs: Some of ``OUTPUTS``.
-        categories: COCO ID of each class.
-        threshold: Lowest score of instances that are drawn.
-        opacity: Opacity of masks and label maps in visualizations, from 0 to 1.
-    """
+    """Writer of the outputs of each image; safe to use from several threads."""
     folder: Path
     outputs: Sequence[str]
     categories: Sequence[int]
@@ -100,11 +83,7 @@ class OutputWriter:
     opacity: float
 
     def write(self, item: Input, prediction: Prediction) -> dict[str, Any] | None:
-        """Write the files of an image; return its record, or None if it could not be predicted.
-
-        Raises:
-            OSError: If a file cannot be written.
-        """
+        """Write the files of an image; return its record, or None if it could not be predicted."""
         result = prediction.result
         if result is None:
             return None
@@ -143,17 +122,7 @@ class OutputWriter:
 
 def write_images_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoIds,
                       categories: list[dict[str, Any]]) -> None:
-    """Write IDs, names and sizes of finished inputs as in a COCO file.
-
-    Args:
-        path: File to write.
-        records: Records with ``name``, ``size``, and for videos ``video``.
-        ids: IDs of the inputs; other records are skipped.
-        categories: COCO entries of the categories.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+    """Write IDs, names and sizes of finished inputs as in a COCO file."""
     images, videos = [], []
     for record in (record for record in records if record['name'] in ids.images):
         height, width = record['size']
@@ -169,16 +138,7 @@ def write_images_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoId
 
 
 def write_results_json(path: Path, records: Iterable[dict[str, Any]], ids: CocoIds) -> None:
-    """Write a list of the entries of all finished inputs, each with the ID of its image.
-
-    Args:
-        path: File to write.
-        records: Records with ``name`` and ``entries``.
-        ids: IDs of the inputs; other records are skipped.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+    """Write a list of the entries of all finished inputs, each with the ID of its image."""
     with replacing(path) as scratch, scratch.open('w', encoding='utf-8') as file:
         separator = '['
         for record in (record for record in records if record['name'] in ids.images):

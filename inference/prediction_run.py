@@ -83,19 +83,7 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
 
 
 def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
-    """Load the model, predict the inputs that are not finished, and write lists of all results.
-
-    Args:
-        args: Options that :func:`resolve_inputs` has checked.
-        inputs: All inputs.
-
-    Returns:
-        An error message for each input that could not be predicted.
-
-    Raises:
-        OSError: If files cannot be read or written.
-        ValueError: If model, options and folder contradict each other, or memory is too small.
-    """
+    """Load the model, predict the inputs that are not finished, and write lists of all results."""
     dtype = half_type(args.amp, get_torch_device(args.device).type)
     model = load(
         args.config,
@@ -121,11 +109,7 @@ def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
 
 
 def set_task_defaults(args: PredictOptions, model: Model) -> None:
-    """Fill in the options whose defaults depend on the model.
-
-    Raises:
-        ValueError: If an option does not apply to the model.
-    """
+    """Fill in the options whose defaults depend on the model."""
     is_segmenter = model.kind == 'labels'
     for option, applies in (('threshold', not is_segmenter), ('ids_from', not is_segmenter),
                             ('label_offset', is_segmenter)):
@@ -152,12 +136,7 @@ def describe_mismatch(is_segmenter: bool) -> str:
 
 
 def assign_ids(args: PredictOptions, inputs: Sequence[Input], model: Model) -> CocoIds:
-    """Return IDs of inputs and classes, from ``--ids-from`` if it is set.
-
-    Raises:
-        OSError: If that file cannot be read.
-        ValueError: If it lacks an input or a class.
-    """
+    """Return IDs of inputs and classes, from ``--ids-from`` if it is set."""
     if args.ids_from is not None:
         return find_ids(args.ids_from, inputs, model.classes)
     return count_ids(inputs, model.classes, args.label_offset or 0 if model.kind == 'labels' else 1)
@@ -193,9 +172,6 @@ def predict_and_list(args: PredictOptions, model: Model, inputs: Sequence[Input]
     """Predict unfinished inputs, then write lists of all results and errors; return the errors.
 
     Images are predicted first, then one video after the other.
-
-    Raises:
-        OSError: If files cannot be written.
     """
     remaining = [item for item in inputs if item.name not in log.names]
     if len(remaining) < len(inputs):

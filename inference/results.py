@@ -166,12 +166,7 @@ Result = Instances | LabelMap
 
 
 def read_pixels(result: Result, image: Source | None) -> np.ndarray:
-    """Return the image of a result as RGB values, ``(H, W, 3)``.
-
-    Raises:
-        ImageError: If it cannot be read.
-        ValueError: If it is unknown, or its size differs.
-    """
+    """Return the image of a result as RGB values, ``(H, W, 3)``."""
     if image is None:
         image = result.source if result.image is None else result.image
     if image is None:

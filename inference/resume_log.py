@@ -16,11 +16,7 @@ SETTINGS, FINISHED = 'settings.json', 'finished.jsonl'
 
 
 class ResumeLog:
-    """A file with a line of JSON for each finished image or video.
-
-    Attributes:
-        names: Names of finished inputs.
-    """
+    """A file with a line of JSON for each finished image or video."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,17 +37,7 @@ class ResumeLog:
 
 @contextmanager
 def open_resume_log(folder: Path, settings: dict[str, Any], *, resume: bool) -> Iterator[ResumeLog]:
-    """Context manager that locks a folder of predictions and opens its log.
-
-    Args:
-        folder: Folder of predictions; created if it does not exist.
-        settings: Settings that predictions depend on; all of them JSON values.
-        resume: Whether to continue with the predictions in the folder.
-
-    Raises:
-        OSError: If the folder cannot be written, or another process writes to it.
-        ValueError: If it holds predictions with different settings.
-    """
+    """Context manager that locks a folder of predictions and opens its log."""
     with file_errors():
         folder.mkdir(parents=True, exist_ok=True)
     with locked(

@@ -19,11 +19,7 @@ def build_array_pipeline(cfg: Config) -> Compose:
 
 
 def get_array_steps(cfg: Config) -> list[dict[str, Any]]:
-    """Return the steps of the test pipeline, or of the validation pipeline, for decoded images.
-
-    Raises:
-        ValueError: If the config has no pipeline, or its images are not loaded in color.
-    """
+    """Return the steps of the test pipeline, or of the validation pipeline, for decoded images."""
     loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
     if isinstance(loader, list):  # several datasets, tested one after the other
         loader = loader[0]

@@ -67,9 +67,6 @@ def compute_tiles(size: tuple[int, int], tile: int, overlap: float) -> list[View
         size: Height and width of the image.
         tile: Height and width of tiles in pixels.
         overlap: Smallest fraction of a tile that overlaps the next one.
-
-    Raises:
-        ValueError: If ``tile`` is not positive, or ``overlap`` is not from 0 to below 1.
     """
     if tile < 1 or not 0 <= overlap < 1 or math.ceil(tile * overlap) >= tile:
         raise UserError('tiles must have at least one pixel and an overlap from 0 to below 1, got '
@@ -80,13 +77,7 @@ def compute_tiles(size: tuple[int, int], tile: int, overlap: float) -> list[View
 
 def merge_results(results: Sequence[Result], views: Sequence[View], size: tuple[int,
                                                                                 int]) -> Result:
-    """Merge the results of all views of an image.
-
-    Args:
-        results: Result of each view.
-        views: Tiles of :func:`compute_tiles`; for instances, also the full image.
-        size: Height and width of the image.
-    """
+    """Merge the results of all views of an image."""
     first = results[0]
     if isinstance(first, LabelMap):
         maps = [result.labels for result in results if isinstance(result, LabelMap)]
@@ -153,14 +144,7 @@ class Part:
 
 def iter_parts(instances: Instances, index: int, view: View, size: tuple[int,
                                                                          int]) -> Iterator[Part]:
-    """Yield the instances of a view.
-
-    Args:
-        instances: Instances in pixels of the view.
-        index: Index of the view.
-        view: View of the image.
-        size: Height and width of the image.
-    """
+    """Yield the instances of a view."""
     height, width = instances.size
     is_tile = (view.bottom - view.top, view.right - view.left) != tuple(size)
     for i, (left, top, right, bottom) in enumerate(instances.boxes.astype(float)):

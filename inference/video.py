@@ -58,11 +58,7 @@ class Video:
 
 
 def open_video(path: Path, frame_step: int) -> Video:
-    """Return a video with at least one readable frame.
-
-    Raises:
-        ImageError: If no frame can be read.
-    """
+    """Return a video with at least one readable frame."""
     if not path.is_file():
         raise ImageError(f'{path}: no such file')
     try:
@@ -111,9 +107,6 @@ def open_writer(path: Path, size: tuple[int, int],
         path: MP4 file, which is replaced only if the block succeeds.
         size: Height and width of frames. If odd, the last row or column is cropped.
         rate: Frames per second.
-
-    Raises:
-        OSError: If the file cannot be written.
     """
     height, width = (side // 2 * 2 for side in size)
     if not height or not width:
@@ -152,18 +145,6 @@ def predict_frames(model: Model, item: Input, video: Video, writer: OutputWriter
     """Predict the frames of a video, write the outputs, and return the record of the video.
 
     Visualizations become a video, results a line of JSON per frame, label maps a folder of images.
-
-    Args:
-        model: Model that predicts.
-        item: Names of the video.
-        video: Frames of the video.
-        writer: Writer of outputs.
-        report: Function that is called with the number of finished frames after each.
-        **options: Options of :meth:`Model.iter_predictions`.
-
-    Raises:
-        ImageError: If the test pipeline fails on a frame.
-        OSError: If a file cannot be written.
     """
 
     def write(numbered: tuple[int, Prediction]) -> tuple[np.ndarray | None, dict[str, Any]]:

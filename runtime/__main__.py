@@ -37,16 +37,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def find_images(sources: Sequence[Path], out: Path) -> dict[str, Path]:
-    """Return images by the base names of their outputs.
-
-    Args:
-        sources: Files and folders.
-        out: Output folder.
-
-    Raises:
-        OSError: If a file does not exist, or an output exists.
-        ValueError: If there are no images, or two with the same base name.
-    """
+    """Return images by the base names of their outputs."""
     images: dict[str, Path] = {}
     for source in sources:
         if not source.exists():

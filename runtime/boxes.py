@@ -132,13 +132,7 @@ def nms_keep(boxes: np.ndarray, threshold: float) -> np.ndarray:
 
 
 def assign_levels(boxes: np.ndarray, finest_scale: float, num_levels: int) -> np.ndarray:
-    """Return the pyramid level from which each box ``(n, 4)`` is pooled, ``(n,)``.
-
-    Args:
-        boxes: Boxes in pixels of the network's input.
-        finest_scale: Boxes below twice this size belong to level 0.
-        num_levels: Number of levels.
-    """
+    """Return the pyramid level from which each box ``(n, 4)`` is pooled, ``(n,)``."""
     extent = boxes[:, 2:] - boxes[:, :2]
     scale = np.sqrt(extent[:, 0] * extent[:, 1])
     level = np.floor(np.log2(scale / np.float32(finest_scale) + np.float32(1e-6)))

@@ -18,13 +18,7 @@ class ModelError(ValueError):
 
 
 class Section:
-    """A part of ``model.json``, whose getters raise a ModelError for an unexpected value.
-
-    Args:
-        content: Content of the part.
-        path: Path of the file.
-        key: Key of the part; empty for the whole file.
-    """
+    """A part of ``model.json``, whose getters raise a ModelError for an unexpected value."""
 
     def __init__(self, content: Mapping[str, Any], path: Path, key: str = '') -> None:
         self._content, self._path, self._key = content, path, key
@@ -132,12 +126,7 @@ class Graph:
 
 
 def read_metadata(folder: Path) -> Section:
-    """Read ``model.json``.
-
-    Raises:
-        FileNotFoundError: If the folder or file does not exist.
-        ModelError: If the file is damaged or has another format.
-    """
+    """Read ``model.json``."""
     path = folder / METADATA_FILE
     if not folder.is_dir():
         raise FileNotFoundError(f'no folder {folder}: pass a folder written by colonnade export')
@@ -157,12 +146,7 @@ def read_metadata(folder: Path) -> Section:
 
 
 def read_graphs(metadata: Section, folder: Path) -> dict[str, Graph]:
-    """Return the graphs of a model after verifying their files.
-
-    Raises:
-        FileNotFoundError: If a file does not exist.
-        ModelError: If a file is damaged, or outside the folder.
-    """
+    """Return the graphs of a model after verifying their files."""
     section, graphs = metadata.require_section('graphs'), {}
     for name in section.keys():
         entry = section.require_section(name)

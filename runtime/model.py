@@ -69,10 +69,6 @@ class Model:
     def run(self, name: str, *inputs: np.ndarray) -> list[np.ndarray]:
         """Return the outputs of a graph.
 
-        Args:
-            name: Name of the graph.
-            *inputs: Inputs in the order of the graph.
-
         Raises:
             ModelError: If the graph does not exist, has another number of inputs, or fails.
         """
@@ -90,13 +86,7 @@ class Model:
             raise ModelError(f'{self.graphs[name].path} failed: {error}') from error
 
     def run_image(self, name: str, images: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
-        """Return the outputs of a graph for images ``(B, 3, H, W)``, padded to a supported size.
-
-        Args:
-            name: Name of the graph.
-            images: First input.
-            *others: Further inputs.
-        """
+        """Return the outputs of a graph for images ``(B, 3, H, W)``, padded to a supported size."""
         return self.run(name, self.preprocess.pad_for_graphs(images), *others)
 
     def predict(self, image: Source) -> Any:
@@ -117,11 +107,7 @@ class Model:
 
 
 def read_classes(metadata: Section) -> tuple[tuple[str, ...], tuple[tuple[int, int, int], ...]]:
-    """Return class names and colors.
-
-    Raises:
-        ModelError: If they are invalid, or their numbers differ.
-    """
+    """Return class names and colors."""
     classes = metadata.get('classes', list, 'a list of names', [])
     palette = metadata.get('palette', list, 'a list of colors', [])
     if any(not isinstance(name, str) for name in classes):

@@ -101,12 +101,7 @@ class PointDetector:
 
 @dataclass(frozen=True)
 class BoxQueryDetector:
-    """DINO.
-
-    Attributes:
-        num_queries: Number of pixels whose boxes become queries.
-        max_per_image: Largest number of instances.
-    """
+    """DINO."""
     num_queries: int
     max_per_image: int
 
@@ -179,11 +174,7 @@ def apply_matrices(values: np.ndarray, matrices: Sequence[np.ndarray | None]) ->
 
 
 def read_points(section: Section) -> PointDetector:
-    """Read RTMDet-Ins from ``model.json``.
-
-    Raises:
-        ModelError: If a value is missing or invalid.
-    """
+    """Read RTMDet-Ins from ``model.json``."""
     threshold = section.get_float('threshold')
     if not 0 < threshold < 1:
         raise section.build_error('threshold', 'a number between 0 and 1', threshold)

@@ -111,15 +111,7 @@ class Preprocess:
     min_side: int
 
     def __call__(self, image: np.ndarray, name: str = 'the image') -> PreparedImage:
-        """Prepare an image.
-
-        Args:
-            image: RGB values, ``(H, W, 3)``, uint8.
-            name: Name of the image in errors.
-
-        Raises:
-            ImageError: If it is too small.
-        """
+        """Prepare an image."""
         size, scale = image.shape[:2], (1., 1.)
         for step in self.steps:
             if step.kind == 'pad':
@@ -163,11 +155,7 @@ def pad_array(array: np.ndarray, size: Size, value: float = 0.) -> np.ndarray:
 
 
 def read_preprocess(section: Section) -> Preprocess:
-    """Read the preprocessing from ``model.json``.
-
-    Raises:
-        ModelError: If a value is missing or invalid.
-    """
+    """Read the preprocessing from ``model.json``."""
     pad = section.get_section('pad')
     std = section.get_numbers('std', 3)
     if min(std) <= 0:

@@ -109,11 +109,7 @@ class Instances(Result):
         return [dict(size=list(self.size), counts=count_runs(mask)) for mask in self.masks]
 
     def save(self, stem: str | Path) -> list[Path]:
-        """Write the instances as ``STEM.json``, and return its path.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
+        """Write the instances as ``STEM.json``, and return its path."""
         entries: list[dict[str, Any]] = [
             dict(label=name, score=float(score), box=box.tolist())
             for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)
@@ -172,11 +168,7 @@ class LabelMap(Result):
         return image
 
     def save(self, stem: str | Path) -> list[Path]:
-        """Write labels as ``STEM.png`` and class fractions as ``STEM.json``; return both paths.
-
-        Raises:
-            OSError: If a file cannot be written.
-        """
+        """Write labels as ``STEM.png`` and class fractions as ``STEM.json``; return both paths."""
         image, info = add_suffix(stem, '.png'), add_suffix(stem, '.json')
         self.to_image().save(image)
         fractions = self.class_fractions()
@@ -203,11 +195,7 @@ class FeatureMaps:
         return f'feature maps of an image of {format_size(self.size)}: {shapes}'
 
     def save(self, stem: str | Path) -> list[Path]:
-        """Write the maps as ``STEM.npz``, and return its path.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
+        """Write the maps as ``STEM.npz``, and return its path."""
         path = add_suffix(stem, '.npz')
         with path.open('wb') as file:
             np.savez(file, **self.maps)

@@ -117,11 +117,7 @@ def softmax(values: np.ndarray) -> np.ndarray:
 
 
 def read_segmentation(section: Section, num_classes: int) -> Segmentation:
-    """Read the computation of labels from ``model.json``.
-
-    Raises:
-        ModelError: If a value is missing or invalid.
-    """
+    """Read the computation of labels from ``model.json``."""
     windows = section.get_section('windows')
     return Segmentation(
         kind=section.get_choice('kind', 'logits', 'queries'),

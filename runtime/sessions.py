@@ -20,12 +20,7 @@ class Session(Protocol):
 
 
 class OpenVinoSession:
-    """An OpenVINO graph, computed in float32 on the CPU.
-
-    Args:
-        path: ``.xml`` file of the graph.
-        threads: Number of threads. Defaults to that of OpenVINO.
-    """
+    """An OpenVINO graph, computed in float32 on the CPU."""
 
     def __init__(self, path: Path, threads: int | None) -> None:
         import openvino  # optional
@@ -42,12 +37,7 @@ class OpenVinoSession:
 
 def load_sessions(graphs: Mapping[str, Graph], providers: Sequence[str] | None,
                   threads: int | None) -> dict[str, Session]:
-    """Load the session of each graph.
-
-    Raises:
-        ModelError: If a graph cannot be loaded.
-        ValueError: If a provider does not exist, or ``threads`` is below 1.
-    """
+    """Load the session of each graph."""
     if threads is not None and threads < 1:
         raise ValueError(f'threads must be at least 1, got {threads}')
     return {name: load_session(graph.path, providers, threads) for name, graph in graphs.items()}

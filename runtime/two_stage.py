@@ -145,11 +145,7 @@ class TwoStageDetector:
 
 
 def read_two_stage(section: Section) -> TwoStageDetector:
-    """Read a two-stage detector from ``model.json``.
-
-    Raises:
-        ModelError: If a value is missing or invalid.
-    """
+    """Read a two-stage detector from ``model.json``."""
     levels, boxes = section.require_section('levels'), section.require_section('boxes')
     proposals, masks = section.require_section('proposals'), section.get_section('masks')
     proposal_levels = proposals.get_sections('levels')

@@ -42,14 +42,7 @@ class TrainedModel(Protocol):
 
 @dataclass(frozen=True)
 class CardText:
-    """Text that config and checkpoint do not contain.
-
-    Attributes:
-        name: Name of the model.
-        license: License identifier, as on the hub.
-        data: Name of the data that the metrics were computed on.
-        notes: Markdown for the README.
-    """
+    """Text that config and checkpoint do not contain."""
     name: str
     license: str | None = None
     data: str | None = None
@@ -73,10 +66,6 @@ def make_package(model: TrainedModel,
 
     Returns:
         A sentence for each setting of the config that was changed or removed.
-
-    Raises:
-        OSError: If ``out`` exists or cannot be written.
-        PackageError: If the config cannot be shared.
     """
     values, changes = build_portable_config(model.cfg, model.classes, model.palette)
     build_config(deepcopy(values), 'the config to share', trust=trust)
@@ -94,11 +83,7 @@ def make_package(model: TrainedModel,
 
 
 def save_weights(model: TrainedModel, path: Path) -> None:
-    """Write a model's tensors to a safetensors file, with the class names as metadata.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+    """Write a model's tensors to a safetensors file, with the class names as metadata."""
     state = {
         key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for key, value in model.module.state_dict().items()
@@ -151,16 +136,7 @@ def check_model(package: Package, module: nn.Module) -> None:
 
 @file_errors()
 def read_metrics(path: Path, checkpoint: str) -> dict[str, float | None]:
-    """Return metrics from a ``metrics.json`` of ``colonnade test``.
-
-    Args:
-        path: ``metrics.json``.
-        checkpoint: Checkpoint that is packaged.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        PackageError: If it is invalid, or belongs to another checkpoint.
-    """
+    """Return metrics from a ``metrics.json`` of ``colonnade test``."""
     if not path.is_file():
         raise MissingFileError(f'--metrics {path}: no such file')
     try:

@@ -32,10 +32,6 @@ class MetaTensorMode(TorchDispatchMode):
 
     Unlike ``torch.device('meta')``, it supports constructors that read small tensors, such as rates
     of stochastic depth.
-
-    Args:
-        max_bytes: Largest size of the output of an operator.
-        source: File name of the config, for errors.
     """
 
     def __init__(self, max_bytes: int, source: str) -> None:
@@ -73,16 +69,7 @@ def check_num_bytes(num_bytes: int, max_bytes: int, source: str) -> None:
 
 @contextmanager
 def limit_model_size(max_modules: int, max_bytes: int, source: str) -> Iterator[None]:
-    """Context manager that stops constructors in this thread if they build too much.
-
-    Args:
-        max_modules: Largest number of modules.
-        max_bytes: Largest size of all parameters.
-        source: File name of the config, for errors.
-
-    Raises:
-        PackageError: If a limit is exceeded.
-    """
+    """Context manager that stops constructors in this thread if they build too much."""
     thread, num_modules, num_bytes = get_ident(), 0, 0
 
     def count_module(*_: Any) -> None:
@@ -129,11 +116,7 @@ def check_model_size(model: dict[str, Any], num_tensors: int, num_bytes: int,
 
 
 def check_safetensors(model: dict[str, Any], weights: str | Path, source: str) -> None:
-    """Check by its header that a safetensors file has the tensors of a model.
-
-    Raises:
-        PackageError: If it has others, or the model needs much more memory.
-    """
+    """Check by its header that a safetensors file has the tensors of a model."""
     with safe_open(weights, framework='pt') as file:
         shapes = {key: torch.Size(file.get_slice(key).get_shape()) for key in file.keys()}
     required = check_model_size(model, len(shapes), Path(weights).stat().st_size, source)
@@ -143,11 +126,7 @@ def check_safetensors(model: dict[str, Any], weights: str | Path, source: str) -
 
 
 def check_checkpoint(model: dict[str, Any], checkpoint: Mapping[str, Any], source: str) -> None:
-    """Check that a model needs no more memory than the weights of a checkpoint justify.
-
-    Raises:
-        PackageError: If it needs more memory, or a tensor claims memory that the file lacks.
-    """
+    """Check that a model needs no more memory than the weights of a checkpoint justify."""
     state = state_dict_of(checkpoint, source)
     for key, value in state.items():
         if value.layout != torch.strided or value.device.type != 'cpu':

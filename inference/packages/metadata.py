@@ -80,11 +80,7 @@ def write_metadata(metadata: PackageMetadata, path: Path) -> None:
 
 
 def read_metadata(path: Path) -> PackageMetadata:
-    """Read an untrusted ``model.json``.
-
-    Raises:
-        PackageError: If the file does not exist, is not valid, or has a later version.
-    """
+    """Read an untrusted ``model.json``."""
     if not path.is_file():
         raise MissingPackageFileError(f'no {path}: the folder is not a package')
     if path.stat().st_size > MAX_BYTES:

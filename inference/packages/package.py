@@ -24,13 +24,7 @@ from .safety_checks import check_imports, check_names
 
 @dataclass(frozen=True)
 class Package:
-    """A trained model in a folder.
-
-    Attributes:
-        config: Config of model, test pipeline and evaluators.
-        weights: Path of the safetensors file, whose hash is verified.
-        metadata: Content of ``model.json``.
-    """
+    """A trained model in a folder."""
     config: Config
     weights: Path
     metadata: PackageMetadata
@@ -71,11 +65,7 @@ def open_package(folder: str | Path, *, trust: bool = False) -> Package:
 
 @file_errors()
 def verify_files(folder: Path) -> PackageMetadata:
-    """Return the metadata of a package after verifying size and hash of its files.
-
-    Raises:
-        PackageError: If a file does not exist, is damaged or has the wrong type.
-    """
+    """Return the metadata of a package after verifying size and hash of its files."""
     metadata = read_metadata(folder / METADATA)
     for name, expected in metadata.files.items():
         path = folder / name
@@ -96,11 +86,7 @@ def verify_files(folder: Path) -> PackageMetadata:
 
 
 def build_config(values: dict[str, Any], source: str, *, trust: bool) -> Config:
-    """Build a config from plain values, run its imports, and check its types.
-
-    Raises:
-        PackageError: If it is not a config of a detector or segmenter, or needs ``trust``.
-    """
+    """Build a config from plain values, run its imports, and check its types."""
     scope = values.get('default_scope')
     if scope not in LIBRARIES:
         raise PackageError(f'{source}: default_scope must be {" or ".join(LIBRARIES)}, got '
@@ -123,15 +109,7 @@ def build_config(values: dict[str, Any], source: str, *, trust: bool) -> Config:
 
 
 def check_embedded_config(config: Config, source: str) -> None:
-    """Check model and pipelines of the config in a checkpoint as if it were a package.
-
-    Args:
-        config: Config of plain values. The parts that prediction does not build are not checked.
-        source: Name of the checkpoint.
-
-    Raises:
-        PackageError: If model or pipelines use more than registered classes.
-    """
+    """Check model and pipelines of the config in a checkpoint as if it were a package."""
     parts = dict(
         default_scope=config.default_scope,
         model=without_pretrained(plain(config.model), 'model', []))

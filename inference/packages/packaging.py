@@ -30,12 +30,7 @@ TOKEN_HINT = 'pass --token-file FILE, set HF_TOKEN, or run hf auth login'
 
 
 def make(args: MakeOptions) -> None:
-    """Create a package and print a summary.
-
-    Raises:
-        OSError: If a file does not exist, or the folder exists or cannot be written.
-        ValueError: If config, weights and metrics contradict each other or cannot be shared.
-    """
+    """Create a package and print a summary."""
     args.out = args.out or Path('packages', args.config.stem)
     if args.out.exists():
         raise UserError(f'{args.out} already exists: choose another folder')
@@ -57,12 +52,7 @@ def make(args: MakeOptions) -> None:
 
 
 def check(args: CheckPackageOptions) -> None:
-    """Verify hashes, read the config and load the model.
-
-    Raises:
-        OSError: If a file does not exist.
-        ValueError: If the package is damaged, needs ``--trust`` or cannot be loaded.
-    """
+    """Verify hashes, read the config and load the model."""
     if not args.folder.is_dir():
         raise UserError(f'{args.folder} is not a folder')
     model = load(args.folder, device='cpu', trust=args.trust)
@@ -71,12 +61,7 @@ def check(args: CheckPackageOptions) -> None:
 
 @file_errors()
 def push(args: PushOptions) -> None:
-    """Upload a package as one commit, then verify the uploaded files.
-
-    Raises:
-        OSError: If a file does not exist, or the hub cannot be reached or rejects the upload.
-        PackageError: If the package or the upload is damaged.
-    """
+    """Upload a package as one commit, then verify the uploaded files."""
     token = read_token(args.token_file)
     metadata = verify_files(args.folder)
     if not (args.folder / README).is_file():
@@ -117,12 +102,7 @@ def verify_upload(api: HfApi, folder: Path, repository: str, revision: str) -> N
 
 @file_errors()
 def pull(args: PullOptions) -> None:
-    """Download a package to a new folder, verify it, and print a summary.
-
-    Raises:
-        OSError: If the folder exists, or the hub cannot be reached or rejects the request.
-        PackageError: If there is no complete package.
-    """
+    """Download a package to a new folder, verify it, and print a summary."""
     name, _, revision = args.repository.partition('@')
     api = HfApi(token=read_token(args.token_file))
     with new_folder(args.out) as scratch:
@@ -137,12 +117,7 @@ def pull(args: PullOptions) -> None:
 
 @contextmanager
 def explain_hub_errors(repository: str) -> Iterator[None]:
-    """Context manager that turns errors of ``huggingface_hub`` into one sentence.
-
-    Raises:
-        OSError: If the hub cannot be reached or rejects a request.
-        ValueError: If the repository name is invalid, or it contains no package.
-    """
+    """Context manager that turns errors of ``huggingface_hub`` into one sentence."""
     try:
         yield
     except HFValidationError as error:
@@ -167,12 +142,7 @@ def explain_hub_errors(repository: str) -> Iterator[None]:
 
 
 def read_token(path: Path | None) -> str | None:
-    """Return the token in a file; None without a file, so that ``huggingface_hub`` finds one.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it is empty or not a text file.
-    """
+    """Return the token in a file; None without a file, so that ``huggingface_hub`` finds one."""
     if path is None:
         return None
     token = read_option('--token-file', path).strip()

@@ -33,16 +33,7 @@ EVALUATOR_OUTPUTS = ('outfile_prefix', 'output_dir', 'keep_results', 'format_onl
 def build_portable_config(
         cfg: Config, classes: tuple[str, ...],
         palette: tuple[tuple[int, int, int], ...]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings of a package's config, and a sentence for each changed setting.
-
-    Args:
-        cfg: Config of a detector or segmenter.
-        classes: Class names.
-        palette: Color of each class.
-
-    Raises:
-        PackageError: If there is no test pipeline.
-    """
+    """Return the settings of a package's config, and a sentence for each changed setting."""
     cfg = deepcopy(cfg)
     settle_backbone(cfg.model)
     for evaluator in evaluators(cfg, ('test_evaluator', )):
@@ -111,12 +102,7 @@ def _make_path_portable(text: str, roots: list[str], *, is_root: bool) -> str:
 
 
 def describe_training(cfg: Config, progress: Mapping[str, int]) -> dict[str, Any]:
-    """Return settings of the training as plain values.
-
-    Args:
-        cfg: Config of the training.
-        progress: ``epoch`` and ``iter`` of the checkpoint, if it has them.
-    """
+    """Return settings of the training as plain values."""
     training: dict[str, Any] = {}
     optimizer = (cfg.get('optim_wrapper') or {}).get('optimizer') or {}
     for key in ('type', 'lr', 'weight_decay'):

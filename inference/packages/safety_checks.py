@@ -41,12 +41,7 @@ def check_imports(values: Mapping[str, Any], source: str) -> None:
 
 
 def check_names(values: Mapping[str, Any], source: str) -> None:
-    """Raise a PackageError for a value that :mod:`.allowed` does not list.
-
-    Args:
-        values: Config whose imports are done.
-        source: File name of the config.
-    """
+    """Raise a PackageError for a value that :mod:`.allowed` does not list."""
     scope = values['default_scope']
     for place, key, value, limit in iter_values(values):
         if problem := find_problem(place, key, value, scope, limit):
@@ -62,12 +57,6 @@ def iter_values(value: Any,
     """Yield place, last key, value and the largest allowed number of all keys and values.
 
     The last key of a key itself is empty.
-
-    Args:
-        value: Config, or a part of it.
-        place: Place of the part.
-        key: Last key of the place.
-        limit: Largest allowed number in the part.
     """
     if isinstance(value, Mapping):
         step = str(value.get('type')).rpartition('.')[2]
@@ -145,12 +134,7 @@ def is_allowed_string(key: str, text: str) -> bool:
 
 
 def is_registered(kind: str, scope: str) -> bool:
-    """Return True if a type is registered, so that mmengine does not import a module to find it.
-
-    Args:
-        kind: Type with its library (``mmdet.FPN``) or without.
-        scope: Library of types without a library.
-    """
+    """Return True if a type is registered, so that mmengine does not import a module to find it."""
     library, _, name = kind.rpartition('.')
     library = library or scope
     if library not in LIBRARIES or is_module(kind):

@@ -71,10 +71,6 @@ def build_api(service: Service, figures: Figures) -> FastAPI:
     """Return an application with the routes ``/api/…`` and ``/health``.
 
     ``/api/openapi.json`` describes them.
-
-    Args:
-        service: Service that predicts.
-        figures: Module that draws figures.
     """
     # FastAPI's documentation pages would load scripts from other servers.
     app = FastAPI(title='Colonnade', openapi_url='/api/openapi.json', docs_url=None, redoc_url=None)
@@ -156,11 +152,7 @@ def add_page(app: FastAPI) -> None:
 
 
 async def respond_to_image(respond: Callable[[bytes], Response], request: Request) -> Response:
-    """Return the response to the image of a request, computed in a thread.
-
-    Raises:
-        HTTPException: If the image or the service raises an error.
-    """
+    """Return the response to the image of a request, computed in a thread."""
     content = await read_image_file(request)
     try:
         return await run_in_threadpool(respond, content)

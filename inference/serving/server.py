@@ -42,10 +42,6 @@ def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:
         options: Options of the server.
         load_figures: Function that returns the module that draws figures, see
             :class:`~.json_api.Figures`. It is called once all options are checked.
-
-    Raises:
-        OSError: If the address is not available, or a file does not exist.
-        ValueError: If config, weights and options contradict each other.
     """
     for name in ('batch_size', 'max_megabytes', 'max_pixels', 'timeout'):
         value = vars(options)[name]
@@ -75,12 +71,7 @@ def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:
 
 
 def load_models(options: ServeOptions) -> tuple[Model, Callable[[], Model] | None]:
-    """Return the model, and a function that loads it for figures if these need another one.
-
-    Raises:
-        OSError: If a file does not exist.
-        ValueError: If config, weights and options contradict each other.
-    """
+    """Return the model, and a function that loads it for figures if these need another one."""
     load_plain = partial(
         load,
         options.config,
@@ -93,11 +84,7 @@ def load_models(options: ServeOptions) -> tuple[Model, Callable[[], Model] | Non
 
 
 def check_host(name: str) -> str:
-    """Return a value of ``--allowed-host`` in lower case.
-
-    Raises:
-        ValueError: If it is not a host name, with or without a port.
-    """
+    """Return a value of ``--allowed-host`` in lower case."""
     try:
         parts = urlsplit(f'//{name}')
         is_name = parts.netloc == name and parts.hostname and '@' not in name and '*' not in name
@@ -111,11 +98,7 @@ def check_host(name: str) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        OSError: If the address is not available; the message contains host and port.
-    """
+    """Return a listening socket."""
     if not 0 <= port <= 65535:
         raise UserError(f'--port must be from 0 to 65535, got {port}')
     try:
@@ -158,14 +141,7 @@ def build_app(service: Service,
               *,
               loopback: bool,
               allowed_hosts: tuple[str, ...] = ()) -> Any:
-    """Return an ASGI application with page and API behind a :class:`RequestGuard`.
-
-    Args:
-        service: Service that predicts.
-        figures: Module that draws figures, see :class:`~.json_api.Figures`.
-        loopback: Whether the server listens only on a loopback address.
-        allowed_hosts: Names of this server behind a proxy.
-    """
+    """Return an ASGI application with page and API behind a :class:`RequestGuard`."""
     app = build_api(service, figures)
     add_page(app)
     app.add_middleware(
@@ -174,12 +150,7 @@ def build_app(service: Service,
 
 
 class Server(uvicorn.Server):
-    """Server that finishes requests in progress before it shuts down.
-
-    Args:
-        app: ASGI application.
-        service: Service of the application.
-    """
+    """Server that finishes requests in progress before it shuts down."""
 
     def __init__(self, app: Any, service: Service) -> None:
         self.service = service

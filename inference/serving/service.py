@@ -160,11 +160,7 @@ class TimedPrediction:
 
 
 class RequestSlots:
-    """A limited number of slots for concurrent requests.
-
-    Attributes:
-        num_taken: Number of slots in use.
-    """
+    """A limited number of slots for concurrent requests."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.num_taken = capacity, 0
@@ -172,11 +168,7 @@ class RequestSlots:
 
     @contextmanager
     def take(self) -> Iterator[None]:
-        """Context manager that takes a slot.
-
-        Raises:
-            ServerBusyError: If no slot is free.
-        """
+        """Context manager that takes a slot."""
         with self._lock:
             if self.num_taken >= self.capacity:
                 raise ServerBusyError('too many requests at once: try again in a few seconds')
@@ -218,13 +210,7 @@ class Service:
         self.decoding = BoundedSemaphore(MAX_DECODED_IMAGES)
 
     def predict(self, content: bytes) -> TimedPrediction:
-        """Predict an image from the content of its file.
-
-        Raises:
-            ImageError: If the image cannot be used.
-            ModelError: If the model fails.
-            RequestTimeoutError: If it takes too long.
-        """
+        """Predict an image from the content of its file."""
         with self._slots.take():
             start = perf_counter()
             with self.decoding:
@@ -237,21 +223,12 @@ class Service:
             return TimedPrediction(image, result, decoded - start, max(0., waiting), computing)
 
     def read(self, content: bytes) -> np.ndarray:
-        """Decode an image from the content of its file: RGB values, ``(H, W, 3)``, uint8.
-
-        Raises:
-            ImageError: If the image cannot be used.
-        """
+        """Decode an image from the content of its file: RGB values, ``(H, W, 3)``, uint8."""
         with self._slots.take(), self.decoding:
             return read_upload(content, self.limits)
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function that uses the model.
-
-        Raises:
-            ModelError: If the function fails.
-            RequestTimeoutError: If it takes too long.
-        """
+        """Call a function that uses the model."""
         with self._slots.take():
             return self._wait_for(self._worker.call, function, *args)
 
