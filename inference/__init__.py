@@ -16,17 +16,12 @@ if TYPE_CHECKING:
     from .results import Instances, LabelMap, Result
 
 __all__ = [
-    'Prediction', 'ImageError', 'Instances', 'LabelMap', 'Model', 'Result', 'load', 'read_image'
+    'ImageError', 'Instances', 'LabelMap', 'Model', 'Prediction', 'Result', 'load', 'read_image'
 ]
 
+RUNTIME = 'colonnade.runtime.images'
 __getattr__ = lazy_exports(
-    __name__, {
-        'Prediction': '.model',
-        'ImageError': 'colonnade.runtime.images',
-        'Instances': '.results',
-        'LabelMap': '.results',
-        'Model': '.model',
-        'Result': '.results',
-        'load': '.loading',
-        'read_image': 'colonnade.runtime.images',
-    })
+    __name__,
+    dict.fromkeys(('ImageError', 'read_image'), RUNTIME)
+    | dict.fromkeys(('Instances', 'LabelMap', 'Result'), '.results')
+    | dict.fromkeys(('Model', 'Prediction'), '.model') | dict(load='.loading'))

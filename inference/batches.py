@@ -16,12 +16,7 @@ def run_in_batches(run: Callable[[list[Any]], list[Any]], items: Iterable[Item],
     Images of a batch are padded to one size, and columnar backbones see the padding. In a batch
     with larger images, the prediction for an image would differ.
 
-    Args:
-        run: Function from a batch to its results.
-        items: Items in order.
-        get_shape: Function that returns the shape of an item. Items without one are not run, and
-            their result is None.
-        batch_size: Largest number of items in a batch.
+    Items whose shape is None are not run, and their result is None.
     """
     waiting: dict[int, Item] = {}  # position -> item, in order
     done: dict[int, tuple[Item, Any]] = {}

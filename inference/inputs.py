@@ -15,21 +15,15 @@ from colonnade.runtime.images import SUFFIXES
 
 OUTPUT_SUFFIXES = ('.jpg', '.png', '.mp4', '.jsonl')  # appended to stems
 VIDEO_SUFFIXES = ('.avi', '.m4v', '.mkv', '.mov', '.mp4', '.mpeg', '.mpg', '.webm', '.wmv')
+INPUT_SUFFIXES = (*SUFFIXES, *VIDEO_SUFFIXES)
 
 
 @dataclass(frozen=True)
 class Input:
-    """An image or video.
-
-    Attributes:
-        path: Absolute path; symbolic links are not resolved.
-        name: Path relative to the folder that holds all inputs, with ``/``.
-        stem: Base name of its outputs: ``name`` without suffix, or with it where inputs differ only
-            in their suffixes.
-    """
-    path: Path
-    name: str
-    stem: str
+    """An image or video."""
+    path: Path  # absolute; symbolic links are not resolved
+    name: str  # relative to the folder that holds all inputs, with slashes
+    stem: str  # base name of outputs: name without suffix, unless another input has the same
 
     @property
     def is_video(self) -> bool:
@@ -93,7 +87,7 @@ def match_pattern(pattern: str, ignored: Path) -> tuple[Path, list[Path]]:
     for match in map(resolve_path, glob(pattern, recursive=True)):
         if match.is_dir():
             paths += walk(match, ignored)
-        elif has_input_suffix(match):
+        elif match.suffix.lower() in INPUT_SUFFIXES:
             paths.append(match)
     return base, paths
 
@@ -101,10 +95,7 @@ def match_pattern(pattern: str, ignored: Path) -> tuple[Path, list[Path]]:
 def walk(folder: Path, ignored: Path, parents: tuple[str, ...] = ()) -> Iterator[Path]:
     """Yield the images and videos in a folder and its subfolders, except hidden ones.
 
-    Args:
-        folder: Folder to search. Links to folders are followed, except to ``parents``.
-        ignored: Folder to skip.
-        parents: Real paths of the folders that lead to ``folder``.
+    Links to folders are followed, except to ``parents``, the real paths that lead to ``folder``.
     """
     real_path = os.path.realpath(folder)
     if real_path in parents or real_path == os.path.realpath(ignored):
@@ -115,13 +106,8 @@ def walk(folder: Path, ignored: Path, parents: tuple[str, ...] = ()) -> Iterator
         path = folder / entry.name
         if entry.is_dir():
             yield from walk(path, ignored, (*parents, real_path))
-        elif has_input_suffix(path):
+        elif path.suffix.lower() in INPUT_SUFFIXES:
             yield path
-
-
-def has_input_suffix(path: Path) -> bool:
-    """Return True if the suffix is that of an image or video."""
-    return path.suffix.lower() in (*SUFFIXES, *VIDEO_SUFFIXES)
 
 
 def resolve_path(text: str) -> Path:
@@ -134,7 +120,7 @@ def explain_no_match(pattern: str) -> str:
     if '://' in pattern:
         return 'URLs are not supported: download the file and pass its path'
     if resolve_path(pattern).is_dir():
-        return f'no images or videos in this folder ({" ".join((*SUFFIXES, *VIDEO_SUFFIXES))})'
+        return f'no images or videos in this folder ({" ".join(INPUT_SUFFIXES)})'
     if has_magic(pattern):
         return 'no image or video matches this pattern'
     return 'no such file or folder'

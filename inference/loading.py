@@ -126,15 +126,10 @@ def build_model(cfg: Config, weights: str | Path, device: torch.device, *, trust
 
 
 def optimize_model(model: Model, fuse: bool | None, dtype: torch.dtype | None) -> bool:
-    """Fuse a model in place if requested, and run it in half precision; return if it is fused.
+    """Fuse a model in place, if possible for ``fuse=None``, and let it compute in ``dtype``.
 
-    Args:
-        model: Model that is not fused.
-        fuse: Whether to fuse; ``None`` does so where possible.
-        dtype: Type of :func:`.half_type`; ``None`` is float32.
-
-    Raises:
-        ValueError: If ``fuse`` is True and the model cannot be fused.
+    Returns:
+        Whether it is fused.
     """
     is_fused = bool(maybe_fuse(model.module, fuse, dtype))
     if is_fused and model.kind == 'labels':

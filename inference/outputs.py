@@ -33,13 +33,22 @@ def count_ids(inputs: Sequence[Input], classes: Sequence[str], first: int = 1) -
     return CocoIds(images, tuple(range(first, first + len(classes))))
 
 
+@file_errors()
 def find_ids(annotations: Path, inputs: Sequence[Input], classes: Sequence[str]) -> CocoIds:
     """Return the IDs that a COCO file assigns to inputs and classes.
 
     The path of each input must end with the ``file_name`` of an image. Each class must be the name
     of a category.
     """
-    images, categories = read_coco_lists(annotations)
+    try:
+        content: Any = json.loads(annotations.read_bytes())
+        images = {image['file_name']: image['id'] for image in content['images']}
+        categories = {category['name']: category['id'] for category in content['categories']}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f'{annotations} is not a JSON file: {error}') from error
+    except (KeyError, TypeError) as error:
+        raise UserError(f'{annotations} is not a COCO file: expected images with id and file_name, '
+                        'and categories with id and name') from error
     missing = [name for name in classes if name not in categories]
     if missing:
         raise UserError(f'{annotations} has no category for the class {missing[0]!r} of the model; '
@@ -56,21 +65,6 @@ def find_ids(annotations: Path, inputs: Sequence[Input], classes: Sequence[str])
                             f'{annotations}: remove one from the inputs')
     ids = {name: image_id for image_id, name in owners.items()}
     return CocoIds(ids, tuple(categories[name] for name in classes))
-
-
-@file_errors()
-def read_coco_lists(annotations: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return IDs of images by ``file_name``, and of categories by ``name``."""
-    try:
-        content: Any = json.loads(annotations.read_bytes())
-        return ({image['file_name']: image['id'] for image in content['images']},
-                {category['name']: category['id']
-                 for category in content['categories']})  # yapf: disable
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'{annotations} is not a JSON file: {error}') from error
-    except (KeyError, TypeError) as error:
-        raise UserError(f'{annotations} is not a COCO file: expected images with id and file_name, '
-                        'and categories with id and name') from error
 
 
 @dataclass(frozen=True)

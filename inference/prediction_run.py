@@ -41,13 +41,7 @@ THRESHOLD = 0.3
 def resolve_inputs(args: PredictOptions) -> list[Input]:
     """Check the options and find the inputs.
 
-    Args:
-        args: Options of the command, modified in place: if CONFIG includes weights, CHECKPOINT is
-            the first input.
-
-    Raises:
-        OSError: If an input does not exist, or the output folder is not empty.
-        ValueError: If options contradict each other.
+    If CONFIG contains weights, CHECKPOINT is the first input, and the options are modified.
     """
     for option in ('batch_size', 'frame_step', 'max_inputs'):
         if (value := vars(args)[option]) is not None and value < 1:
@@ -111,13 +105,14 @@ def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
 def set_task_defaults(args: PredictOptions, model: Model) -> None:
     """Fill in the options whose defaults depend on the model."""
     is_segmenter = model.kind == 'labels'
+    mismatch = ('detectors, but the model is a segmenter'
+                if is_segmenter else 'segmenters, but the model is a detector')
     for option, applies in (('threshold', not is_segmenter), ('ids_from', not is_segmenter),
                             ('label_offset', is_segmenter)):
         if vars(args)[option] is not None and not applies:
-            raise UserError(f'--{option.replace("_", "-")} applies only to '
-                            f'{describe_mismatch(is_segmenter)}')
+            raise UserError(f'--{option.replace("_", "-")} applies only to {mismatch}')
     if not is_segmenter and 'labels' in (args.outputs or ()):
-        raise UserError(f'--outputs labels applies only to {describe_mismatch(is_segmenter)}')
+        raise UserError(f'--outputs labels applies only to {mismatch}')
     # Label maps of videos are many files, so they are written only on request.
     args.write_frame_labels = 'labels' in (args.outputs or ())
     args.outputs = args.outputs or (OUTPUTS if is_segmenter else OUTPUTS[:2])
@@ -127,12 +122,6 @@ def set_task_defaults(args: PredictOptions, model: Model) -> None:
         raise UserError('--label-offset must be at least 0, with labels below 65536, got '
                         f'{args.label_offset}')
     args.frame_step = args.frame_step or 1
-
-
-def describe_mismatch(is_segmenter: bool) -> str:
-    """Return to which models an option applies that does not apply to this one."""
-    return ('detectors, but the model is a segmenter'
-            if is_segmenter else 'segmenters, but the model is a detector')
 
 
 def assign_ids(args: PredictOptions, inputs: Sequence[Input], model: Model) -> CocoIds:

@@ -63,10 +63,7 @@ def compute_spans(length: int, tile: int, overlap: float) -> list[tuple[int, int
 def compute_tiles(size: tuple[int, int], tile: int, overlap: float) -> list[View]:
     """Return tiles that cover an image of height and width ``size``, row by row.
 
-    Args:
-        size: Height and width of the image.
-        tile: Height and width of tiles in pixels.
-        overlap: Smallest fraction of a tile that overlaps the next one.
+    Each tile overlaps the next one by at least the fraction ``overlap`` of its size.
     """
     if tile < 1 or not 0 <= overlap < 1 or math.ceil(tile * overlap) >= tile:
         raise UserError('tiles must have at least one pixel and an overlap from 0 to below 1, got '
@@ -109,24 +106,15 @@ def cut_overlaps(spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], tupl
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """An instance as predicted in one view, in pixels of the full image.
-
-    Attributes:
-        view: Index of the view.
-        box: Left, top, right, bottom.
-        place: Bounding box of ``mask`` in whole pixels.
-        mask: Pixels of ``place``, bool; None without masks.
-        is_cut: Whether the edge of the view can cut off the instance.
-        is_tile: Whether the view is a tile, not the full image.
-    """
-    view: int
+    """An instance as predicted in one view, in pixels of the full image."""
+    view: int  # index
     label: int
     score: float
-    box: tuple[float, float, float, float]
-    place: View
-    mask: np.ndarray | None
-    is_cut: bool
-    is_tile: bool
+    box: tuple[float, float, float, float]  # left, top, right, bottom
+    place: View  # bounding box of the mask in whole pixels
+    mask: np.ndarray | None  # pixels of the place, bool
+    is_cut: bool  # True if the edge of the view can cut off the instance
+    is_tile: bool  # False for the full image
 
     def crop_mask(self, view: View) -> np.ndarray:
         """Return the mask within a view."""

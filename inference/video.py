@@ -32,19 +32,11 @@ MAX_TICKS = 2**16 - 1  # per second, in MPEG-4
 
 @dataclass(frozen=True)
 class Video:
-    """A video file.
-
-    Attributes:
-        path: Path of the file.
-        size: Height and width in pixels, after rotation.
-        rate: Frames per second.
-        num_frames: Number of frames according to the header, which can be wrong.
-        frame_step: Distance between frames that are read, starting with the first.
-    """
+    """A video file, from which every ``frame_step``-th frame is read."""
     path: Path
-    size: tuple[int, int]
-    rate: float
-    num_frames: int
+    size: tuple[int, int]  # height and width in pixels, after rotation
+    rate: float  # frames per second
+    num_frames: int  # according to the header, which can be wrong
     frame_step: int
 
     def __len__(self) -> int:
@@ -103,10 +95,8 @@ def open_writer(path: Path, size: tuple[int, int],
                 rate: float) -> Iterator[Callable[[np.ndarray], None]]:
     """Context manager that returns a function that writes a frame, RGB values ``(H, W, 3)``.
 
-    Args:
-        path: MP4 file, which is replaced only if the block succeeds.
-        size: Height and width of frames. If odd, the last row or column is cropped.
-        rate: Frames per second.
+    An existing file is replaced only if the block succeeds. MPEG-4 needs even sizes, so the last
+    row or column of odd ones is cropped.
     """
     height, width = (side // 2 * 2 for side in size)
     if not height or not width:

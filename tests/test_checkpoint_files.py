@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 from helpers.layouts_by_hand import TINY, original_state
-from helpers.malicious_pickle import write_evil
+from helpers.malicious_pickle import write_malicious_checkpoint
 from mmengine.config import ConfigDict
 from mmengine.runner import load_checkpoint
 
@@ -31,14 +31,14 @@ from colonnade.weights.state_dicts import WeightsError
     lambda path: load_checkpoint(XCiT(TINY), str(path))
 ])
 def test_code_in_a_pickle_does_not_run(read: Callable, form: str, tmp_path: Path) -> None:
-    marker = write_evil(tmp_path / 'evil.pth', form)
+    marker = write_malicious_checkpoint(tmp_path / 'evil.pth', form)
     with pytest.raises(WeightsError, match='evil.pth'):
         read(tmp_path / 'evil.pth')
     assert not marker.exists()
 
 
 def test_what_is_refused_is_named_and_can_be_trusted(tmp_path: Path) -> None:
-    marker = write_evil(tmp_path / 'evil.pth', 'zip')
+    marker = write_malicious_checkpoint(tmp_path / 'evil.pth', 'zip')
     with pytest.raises(WeightsError, match=r'contains more than weights \(.*pathlib.*--trust'):
         read_checkpoint(tmp_path / 'evil.pth')
     assert 'state_dict' in read_checkpoint(tmp_path / 'evil.pth', trust=True)

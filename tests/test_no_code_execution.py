@@ -18,7 +18,7 @@ import pytest
 import torch
 from conftest import LAYOUTS, NO_VAL, NO_WORKERS, ROOT, SHORT, config, latest_log
 from helpers.layouts_by_hand import TINY, original_state
-from helpers.malicious_pickle import write_evil
+from helpers.malicious_pickle import write_malicious_checkpoint
 from mmdet.apis import DetInferencer
 from mmengine.config import Config
 from mmengine.registry import MODELS
@@ -76,7 +76,7 @@ SCHEMES = ('', 'http://', 'open-mmlab:', 'openmmlab:', 'mmcls:', 'torchvision:',
 
 @pytest.mark.parametrize('scheme', SCHEMES)
 def test_by_every_scheme(scheme: str, address: dict[str, str], tmp_path: Path) -> None:
-    marker = write_evil(tmp_path / 'served/a.pth', 'zip')
+    marker = write_malicious_checkpoint(tmp_path / 'served/a.pth', 'zip')
     with pytest.raises(WeightsError, match='contains more than weights'):
         load_checkpoint(XCiT(TINY), address[scheme])
     assert not marker.exists()
@@ -173,7 +173,7 @@ def test_configs_of_more_than_values_are_left_out(text: Any,
 
 
 def test_trust_ends_with_its_block(tmp_path: Path) -> None:
-    marker = write_evil(tmp_path / 'a.pth', 'zip')
+    marker = write_malicious_checkpoint(tmp_path / 'a.pth', 'zip')
     with allow_pickle(False), pytest.raises(WeightsError, match='--trust'):
         read_checkpoint(tmp_path / 'a.pth')
     with allow_pickle():

@@ -14,7 +14,7 @@ from conftest import LAYOUTS, NO_WORKERS, ROOT, latest_log
 from helpers.layouts_by_hand import (TINY, cait_state, dino_state, mmpretrain_state, original_state,
                                      ours_state, resmlp_dino_state, resmlp_original_state,
                                      resmlp_timm_state, timm_state)
-from helpers.malicious_pickle import write_evil
+from helpers.malicious_pickle import write_malicious_checkpoint
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 from torch import Tensor
@@ -161,7 +161,7 @@ def test_published_models_in_the_libraries_inference(head: str, tmp_path: Path) 
 def test_no_tool_runs_code_in_a_pickle(tool: str, option: str, shapes: Path, tmp_path: Path,
                                        run_tool: Callable,
                                        capsys: pytest.CaptureFixture[str]) -> None:
-    marker, evil = write_evil(tmp_path / 'evil.pth', 'zip'), tmp_path / 'evil.pth'
+    marker, evil = write_malicious_checkpoint(tmp_path / 'evil.pth', 'zip'), tmp_path / 'evil.pth'
     arguments = [CONFIG, '--data-root', shapes / 'ade', '--work-dir', tmp_path / 'run']
     if tool == 'convert_checkpoint':
         arguments = [evil, tmp_path / 'out.pth']

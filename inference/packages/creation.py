@@ -7,11 +7,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import safetensors.torch
 import torch
-from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from safetensors import SafetensorError
 from torch import nn
@@ -22,6 +21,7 @@ from colonnade.common.hashing import sha256_of
 from colonnade.settings.plain_config import PackageError, config_text
 from colonnade.weights.files import DATASET_META
 
+from ..model import Model
 from .metadata import CONFIG, METADATA, README, WEIGHTS, PackageMetadata, StoredFile, write_metadata
 from .package import Package, build_config, open_package
 from .portable_config import build_portable_config, describe_preprocessing, describe_training
@@ -30,42 +30,24 @@ from .readme import build_readme
 LIBRARIES = ('torch', 'timm', 'mmengine', 'mmcv', 'mmdet', 'mmseg')
 
 
-class TrainedModel(Protocol):
-    """A loaded model, such as :class:`colonnade.Model`."""
-    cfg: Config
-    module: nn.Module
-    classes: tuple[str, ...]
-    palette: tuple[tuple[int, int, int], ...]
-    kind: str
-    progress: dict[str, int]
-
-
 @dataclass(frozen=True)
 class CardText:
     """Text that config and checkpoint do not contain."""
     name: str
-    license: str | None = None
-    data: str | None = None
-    notes: str = ''
+    license: str | None = None  # identifier, as on the hub
+    data: str | None = None  # name of the data that the metrics were computed on
+    notes: str = ''  # Markdown
 
 
-def make_package(model: TrainedModel,
+def make_package(model: Model,
                  out: Path,
                  text: CardText,
                  *,
                  metrics: Mapping[str, float | None] | None = None,
                  trust: bool = False) -> list[str]:
-    """Write a model as a package.
+    """Write a model as a package to a new folder; return a sentence for each changed setting.
 
-    Args:
-        model: Model with its weights.
-        out: Folder to create.
-        text: Further text for metadata and README.
-        metrics: Metrics of :func:`read_metrics`.
-        trust: Whether the config is allowed to need ``trust`` when it is loaded.
-
-    Returns:
-        A sentence for each setting of the config that was changed or removed.
+    With ``trust``, the config may need ``trust`` when it is loaded.
     """
     values, changes = build_portable_config(model.cfg, model.classes, model.palette)
     build_config(deepcopy(values), 'the config to share', trust=trust)
@@ -82,7 +64,7 @@ def make_package(model: TrainedModel,
     return changes
 
 
-def save_weights(model: TrainedModel, path: Path) -> None:
+def save_weights(model: Model, path: Path) -> None:
     """Write a model's tensors to a safetensors file, with the class names as metadata."""
     state = {
         key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -97,7 +79,7 @@ def save_weights(model: TrainedModel, path: Path) -> None:
     path.chmod(path.with_name(CONFIG).stat().st_mode)  # safetensors makes files private.
 
 
-def build_metadata(model: TrainedModel, folder: Path, text: CardText,
+def build_metadata(model: Model, folder: Path, text: CardText,
                    metrics: Mapping[str, float | None]) -> PackageMetadata:
     """Return the metadata of a package whose config and weights are in ``folder``."""
     versions = {name: str(import_module(name).__version__) for name in LIBRARIES}

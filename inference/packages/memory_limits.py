@@ -92,20 +92,7 @@ def limit_model_size(max_modules: int, max_bytes: int, source: str) -> Iterator[
 
 def check_model_size(model: dict[str, Any], num_tensors: int, num_bytes: int,
                      source: str) -> Shapes:
-    """Check that a model needs no more memory than its weights justify.
-
-    Args:
-        model: ``model`` of a config whose types are checked.
-        num_tensors: Number of stored tensors.
-        num_bytes: Size of the stored tensors.
-        source: File name of the config, for errors.
-
-    Returns:
-        Shapes of the model's state dict.
-
-    Raises:
-        PackageError: If it needs more memory.
-    """
+    """Check that a model needs no more memory than its weights justify; return its shapes."""
     max_bytes = BYTES_PER_STORED_BYTE * num_bytes + SPARE_BYTES
     max_modules = MODULES_PER_TENSOR * num_tensors + SPARE_MODULES
     with limit_model_size(max_modules, max_bytes, source), MetaTensorMode(max_bytes, source):

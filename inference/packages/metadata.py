@@ -44,34 +44,19 @@ def check_files(files: dict[str, StoredFile]) -> dict[str, StoredFile]:
 
 
 class PackageMetadata(BaseModel, strict=True, frozen=True):
-    """Metadata of a model; unknown keys of a file are ignored.
-
-    Attributes:
-        name: Display name of the model.
-        kind: ``boxes``, ``masks`` or ``labels``, depending on its predictions.
-        classes: Class names, by label.
-        palette: Red, green and blue of each class, from 0 to 255.
-        preprocessing: How images are resized and normalized, for other programs.
-        parameters: Number of parameters.
-        files: SHA-256 and size in bytes of the config and of the weights.
-        metrics: Metrics from ``metrics.json`` of ``colonnade test``.
-        data: Name of the data that the metrics were computed on.
-        license: License identifier.
-        training: Settings of the training.
-        versions: Versions of the packages that created the files.
-    """
+    """Metadata of a model; unknown keys of a file are ignored."""
     name: Name
     kind: str = Field(pattern='^(boxes|masks|labels)$')
     classes: Classes
     palette: tuple[tuple[Byte, Byte, Byte], ...]
-    preprocessing: dict[str, Any]
-    parameters: PositiveInt
+    preprocessing: dict[str, Any]  # for other programs
+    parameters: PositiveInt  # number
     files: Annotated[dict[str, StoredFile], AfterValidator(check_files)]
-    metrics: dict[str, float | None]
-    data: Name | None
+    metrics: dict[str, float | None]  # from metrics.json of colonnade test
+    data: Name | None  # that the metrics were computed on
     license: Name | None
     training: dict[str, Any]
-    versions: dict[str, Name]
+    versions: dict[str, Name]  # of the packages that created the files
 
 
 def write_metadata(metadata: PackageMetadata, path: Path) -> None:

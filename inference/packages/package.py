@@ -35,10 +35,7 @@ def open_package(folder: str | Path, *, trust: bool = False) -> Package:
 
     The config is parsed as data, and can use only the types and strings of :mod:`.allowed`. Weights
     are a safetensors file.
-
-    Args:
-        folder: Folder of the package.
-        trust: Whether to run the imports of the config and to allow all types.
+    With ``trust``, its imports are run and all types are allowed.
 
     Raises:
         PackageError: If a file does not exist, is damaged or invalid, or needs ``trust``. For a

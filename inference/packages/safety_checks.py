@@ -87,12 +87,7 @@ def is_built(place: str) -> bool:
 def find_problem(place: str, key: str, value: Any, scope: str, limit: float) -> str:
     """Return why a value of :func:`iter_values` is not allowed, or an empty string.
 
-    Args:
-        place: Place in the config.
-        key: Last key of the place; empty for a key itself.
-        value: Key, or a value that is neither a dict nor a list.
-        scope: Library of types without a library.
-        limit: Largest allowed number.
+    ``scope`` is the library of types without a library.
     """
     if key == UNKNOWN_SETTING:
         return 'a setting that untrusted configs cannot use'

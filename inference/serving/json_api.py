@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from .. import ImageError, Model
 from ..packages.metadata import WEIGHTS
 from .middleware import RETRY
-from .service import ModelError, RequestTimeoutError, ServerBusyError, Service, TimedPrediction
+from .service import RequestError, ServerBusyError, Service, TimedPrediction
 from .uploads import UploadError
 
 IMAGE_SCHEMA = {'type': 'string', 'format': 'binary'}
@@ -43,19 +43,6 @@ MEDIA_TYPES = {
 Fraction = Annotated[float, Query(ge=0, le=1)]  # the only numeric type, see reject_values
 
 
-class Figures(Protocol):
-    """Module that draws figures of activations: :mod:`colonnade.visualization.figures`."""
-
-    def available_methods(self, model: Any) -> tuple[str, ...]:
-        """Return the names of the figures that a model supports."""
-
-    def picture(self, model: Any, image: Any, name: str) -> Any:
-        """Draw a figure of an image."""
-
-    def as_bytes(self, figure: Any, kind: str) -> bytes:
-        """Return the content of a figure's file."""
-
-
 class ErrorDetail(BaseModel):
     """Error message of a response."""
     detail: str
@@ -67,10 +54,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def build_api(service: Service, figures: Figures) -> FastAPI:
-    """Return an application with the routes ``/api/…`` and ``/health``.
+def build_api(service: Service, figures: Any) -> FastAPI:
+    """Return an application with the routes ``/api/…``, see ``/api/openapi.json``.
 
-    ``/api/openapi.json`` describes them.
+    ``figures`` is the module :mod:`colonnade.visualization.figures`, which cannot be imported here.
     """
     # FastAPI's documentation pages would load scripts from other servers.
     app = FastAPI(title='Colonnade', openapi_url='/api/openapi.json', docs_url=None, redoc_url=None)
@@ -156,16 +143,11 @@ async def respond_to_image(respond: Callable[[bytes], Response], request: Reques
     content = await read_image_file(request)
     try:
         return await run_in_threadpool(respond, content)
-    except UploadError as error:
-        raise HTTPException(error.status, str(error)) from error
+    except (UploadError, RequestError) as error:
+        headers = RETRY if isinstance(error, ServerBusyError) else None
+        raise HTTPException(error.status, str(error), headers) from error
     except ImageError as error:
         raise HTTPException(400, str(error)) from error
-    except ServerBusyError as error:
-        raise HTTPException(503, str(error), RETRY) from error
-    except RequestTimeoutError as error:
-        raise HTTPException(504, str(error)) from error
-    except ModelError as error:
-        raise HTTPException(500, str(error)) from error
 
 
 def reject_values(request: Request, error: Exception) -> Response:

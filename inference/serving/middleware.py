@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import ExitStack, suppress
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -96,14 +96,15 @@ class RequestGuard:
     def check(self, path: str, headers: Headers, *, has_image: bool = False) -> None:
         """Raise an HTTPException if a request is rejected because of its headers."""
         host, origin = headers.get('host', ''), headers.get('origin')
-        is_known = get_host_name(host) in LOOPBACK or self.is_allowed(host) or path == HEALTH
+        is_known = split_url(f'//{host}').hostname in LOOPBACK or self.is_allowed(
+            host) or path == HEALTH
         if not is_known and (self.loopback or self.allowed_hosts):
             names = ', '.join(('localhost', *self.allowed_hosts))
             raise HTTPException(
                 421, f'this server is {names}, not {host!r}: if this is the name of a proxy, start '
                 'the server with --allowed-host')
         if origin is not None:
-            origin_host = get_origin_host(origin)
+            origin_host = split_url(origin).netloc
             if origin_host != host and not self.is_allowed(origin_host):
                 raise HTTPException(
                     403, f'requests from {origin!r} are rejected: if this is the name of a proxy, '
@@ -124,10 +125,9 @@ class RequestGuard:
             raise HTTPException(
                 413, f'the request has more than {MAX_BODY_BYTES} bytes, but sends no file')
 
-    def is_allowed(self, host: str | None) -> bool:
+    def is_allowed(self, host: str) -> bool:
         """Return True if a host, with or without its port, is in ``allowed_hosts``."""
-        host = (host or '').lower()
-        return host in self.allowed_hosts or get_host_name(host) in self.allowed_hosts
+        return bool({host.lower(), split_url(f'//{host}').hostname} & {*self.allowed_hosts})
 
     def limit_bytes(self, receive: Receive, *, has_image: bool) -> Receive:
         """Wrap ``receive`` to raise an HTTPException if a body exceeds its announced size."""
@@ -143,20 +143,12 @@ class RequestGuard:
         return receive_limited
 
 
-def get_host_name(host: str) -> str | None:
-    """Return the name in a ``Host`` header without its port; None if it is malformed."""
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a URL, which are empty if it is malformed."""
     try:
-        return urlsplit(f'//{host}').hostname
+        return urlsplit(url)
     except ValueError:
-        return None
-
-
-def get_origin_host(origin: str) -> str | None:
-    """Return host and port of an ``Origin`` header; None if it is malformed."""
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return None
+        return urlsplit('')
 
 
 async def reject(error: HTTPException, scope: MutableMapping[str, Any], receive: Receive,

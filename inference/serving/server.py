@@ -38,10 +38,8 @@ SECONDS_TO_FINISH = 20  # for requests in progress; Kubernetes kills the process
 def serve(options: ServeOptions, load_figures: Callable[[], Any]) -> None:
     """Serve a model until the process is interrupted.
 
-    Args:
-        options: Options of the server.
-        load_figures: Function that returns the module that draws figures, see
-            :class:`~.json_api.Figures`. It is called once all options are checked.
+    ``load_figures`` imports :mod:`colonnade.visualization.figures`. It is called once all options
+    are checked.
     """
     for name in ('batch_size', 'max_megabytes', 'max_pixels', 'timeout'):
         value = vars(options)[name]

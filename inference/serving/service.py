@@ -31,20 +31,23 @@ SHUTDOWN_MESSAGE = 'the server is shutting down: try again in a minute'
 logger = logging.getLogger(__name__)
 
 
-class ServerBusyError(RuntimeError):
-    """Too many concurrent requests, or the server is shutting down."""
+class RequestError(RuntimeError):
+    """A failed request; ``status`` is the HTTP status code."""
+    status = 500
 
 
-class ModelError(RuntimeError):
+class ModelError(RequestError):
     """The model failed on a valid image."""
 
 
-class RequestTimeoutError(RuntimeError):
+class ServerBusyError(RequestError):
+    """Too many concurrent requests, or the server is shutting down."""
+    status = 503
+
+
+class RequestTimeoutError(RequestError):
     """The prediction took too long."""
-
-
-class WorkerClosedError(RuntimeError):
-    """The worker accepts no further jobs."""
+    status = 504
 
 
 @dataclass(eq=False)
@@ -78,7 +81,7 @@ class Worker:
         job = Job(run, item, batch_key)
         with self._changed:
             if self._closed:
-                raise WorkerClosedError('the server is shutting down')
+                raise ServerBusyError(SHUTDOWN_MESSAGE)
             self._jobs.append(job)
             self._changed.notify()
         return job.future
@@ -116,8 +119,7 @@ class Worker:
             return batch
 
     def _run(self, jobs: list[Job]) -> None:
-        """Run a batch, or each job separately if it fails, so that other users get their results.
-        """
+        """Run a batch, or each job separately if it fails."""
         if not jobs:
             return
         try:
@@ -137,20 +139,12 @@ class Worker:
 
 @dataclass(frozen=True)
 class TimedPrediction:
-    """Result for an image, with durations in seconds.
-
-    Attributes:
-        image: RGB values, ``(H, W, 3)``, uint8.
-        result: Result of the model.
-        decoding: Time of decoding and preparing the image.
-        waiting: Time in the queue, after images of other users.
-        computing: Time of the model, including other images of the batch.
-    """
-    image: np.ndarray
+    """Result for an image, with durations in seconds."""
+    image: np.ndarray  # RGB values, (H, W, 3), uint8
     result: Result
-    decoding: float
-    waiting: float
-    computing: float
+    decoding: float  # including the test pipeline
+    waiting: float  # in the queue, after images of other users
+    computing: float  # including other images of the batch
 
     def draw(self, *, threshold: float, opacity: float) -> Image.Image:
         """Draw the result over the image."""
@@ -242,10 +236,7 @@ class Service:
         self._worker.close()
 
     def _wait_for(self, submit: Callable[..., Future[Any]], *args: Any) -> Any:
-        try:
-            future = submit(*args)
-        except WorkerClosedError:
-            raise ServerBusyError(SHUTDOWN_MESSAGE) from None
+        future = submit(*args)
         try:
             return future.result(self.timeout)
         except FutureTimeoutError:

@@ -16,7 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import NO_WORKERS, SHORT, config
-from helpers.malicious_pickle import Evil, write_evil
+from helpers.malicious_pickle import MaliciousObject, write_malicious_checkpoint
 from mmdet.apis import DetInferencer, init_detector
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -55,7 +55,7 @@ TOOLS: dict[str, list[list[Any]]] = {
 @pytest.fixture
 def evil(tmp_path: Path) -> Iterator[Path]:
     """A checkpoint that makes a file if its pickle is run, which it must not be."""
-    marker = write_evil(tmp_path / 'evil.pth', 'zip')
+    marker = write_malicious_checkpoint(tmp_path / 'evil.pth', 'zip')
     yield tmp_path / 'evil.pth'
     assert not marker.exists()
 
@@ -144,7 +144,7 @@ def test_states_of_training(key: str, trained: Path, shapes: Path, tmp_path: Pat
                             run_tool: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     """The latest of a work dir, by ``--resume`` alone."""
     content = torch.load(trained / 'iter_2.pth', weights_only=False)
-    content[key] = [content[key], Evil(tmp_path / 'made')]
+    content[key] = [content[key], MaliciousObject(tmp_path / 'made')]
     torch.save(content, trained / 'iter_2.pth')
     (trained / SUMS).unlink()  # a file with another SHA-256 is taken for damaged
     refused(run_tool, 'train', HEAD, '--data-root', shapes / 'ade', '--work-dir', trained,
@@ -194,7 +194,7 @@ def test_features_in_the_cache(tmp_path: Path) -> None:
     cache = FeatureCache(tmp_path, dict(backbone='a'))
     cache.write('b', np.zeros(3))
     buffer = io.BytesIO()
-    np.save(buffer, np.array([Evil(tmp_path / 'made')], dtype=object), allow_pickle=True)
+    np.save(buffer, np.array([MaliciousObject(tmp_path / 'made')], dtype=object), allow_pickle=True)
     payload = buffer.getvalue()
     cache.path_of('b').write_bytes(payload + cache._digest('b', payload))
     with pytest.raises(ValueError, match='allow_pickle=False'):
@@ -207,7 +207,7 @@ def test_pickled_annotations(key: str, shapes: Path, tmp_path: Path, run_tool: C
     """mmengine unpickles what a config calls so."""
     name = '../pickled.pkl'
     root = shutil.copytree(shapes / 'coco', tmp_path / 'data/coco')
-    write_evil(tmp_path / 'data/pickled.pkl', 'pickle')
+    write_malicious_checkpoint(tmp_path / 'data/pickled.pkl', 'pickle')
     with pytest.raises(SystemExit, match=rf'{key}: .*pickled.pkl is pickled, .* say --trust'):
         run_tool('train', DETECTOR, '--data-root', root, '--work-dir', tmp_path / 'run',
                  '--cfg-options', f'train_dataloader.dataset.{key}={name}')
