@@ -46,15 +46,9 @@ def draw_instances(pixels: np.ndarray,
                    captions: Sequence[str] | None,
                    *,
                    opacity: float = 0.5) -> Image.Image:
-    """Draw boxes, masks and captions over an image, the first of them on top.
+    """Draw boxes ``(N, 4)``, masks (RLEs) and captions over an image, the first of them on top.
 
-    Args:
-        pixels: RGB values, ``(H, W, 3)``, uint8; not modified.
-        boxes: Left, top, right and bottom of each instance, ``(N, 4)``.
-        masks: RLE of each instance, if there are masks.
-        colors: Color of each instance.
-        captions: Caption of each instance, if there are captions.
-        opacity: Opacity of masks, from 0 to 1.
+    ``pixels`` are RGB values, ``(H, W, 3)``, uint8, and are not modified.
     """
     check_opacity(opacity)
     blended = pixels.copy()
@@ -110,14 +104,7 @@ def draw_label_map(pixels: np.ndarray,
                    palette: Sequence[Color],
                    *,
                    opacity: float = 0.5) -> Image.Image:
-    """Draw class colors over an image.
-
-    Args:
-        pixels: RGB values, ``(H, W, 3)``, uint8; not modified.
-        labels: Class of each pixel, ``(H, W)``.
-        palette: Color of each class.
-        opacity: Opacity of the colors, from 0 to 1.
-    """
+    """Draw the colors of labels ``(H, W)`` over RGB values ``(H, W, 3)``, uint8."""
     check_opacity(opacity)
     colors = np.asarray(palette, dtype=np.float32)[labels]
     mixed = pixels * np.float32(1 - opacity) + colors * np.float32(opacity)

@@ -48,18 +48,11 @@ class BinaryFile(Protocol):
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction for one image, or the error that prevented it.
-
-    Attributes:
-        source: The image as it was passed.
-        image: RGB values, ``(H, W, 3)``; None after an error.
-        result: Result of the model; None after an error.
-        error: Error of reading or preparing the image.
-    """
-    source: Any
-    image: np.ndarray | None = None
-    result: Result | None = None
-    error: ImageError | None = None
+    """Prediction for one image, or the error that prevented it."""
+    source: Any  # the image as it was passed
+    image: np.ndarray | None = None  # RGB values, (H, W, 3); None after an error
+    result: Result | None = None  # None after an error
+    error: ImageError | None = None  # error of reading or preparing the image
 
 
 @dataclass(frozen=True)
@@ -117,11 +110,7 @@ def keep_image(prediction: Prediction) -> Prediction:
 
 
 def get_model_kind(module: nn.Module) -> str:
-    """Return what a model predicts: ``'masks'``, ``'boxes'`` or ``'labels'``.
-
-    Raises:
-        ValueError: If it predicts panoptic segments without instances.
-    """
+    """Return what a model predicts: ``'masks'``, ``'boxes'`` or ``'labels'``."""
     parts = dict(module.named_children())
     if 'decode_head' in parts:
         return 'labels'
@@ -185,17 +174,13 @@ class Model:
         return 1 if self.device.type == 'cpu' else 8
 
     def prepare(self, image: np.ndarray, name: str = 'the image') -> dict[str, Any]:
-        """Run the test pipeline on an image.
-
-        Args:
-            image: RGB values, ``(H, W, 3)``, uint8.
-            name: Name of the image in errors.
+        """Run the test pipeline on RGB values ``(H, W, 3)``, uint8.
 
         Returns:
             ``inputs``, ``(3, h, w)``, and ``data_samples``.
 
         Raises:
-            ImageError: If the pipeline fails.
+            ImageError: If the pipeline fails; the message contains ``name``.
         """
         try:
             return self.pipeline(dict(img=np.ascontiguousarray(image[..., ::-1]), img_id=0))
@@ -224,11 +209,7 @@ class Model:
             raise build_image_error(f'the model fails on it: {error}', error) from error
 
     def build_result(self, sample: BaseDataElement, source: Any = None) -> Result:
-        """Convert a data sample of mmdet or mmseg; ``source`` is kept if it is a path.
-
-        Raises:
-            ImageError: If boxes or scores are NaN or infinite.
-        """
+        """Convert a data sample of mmdet or mmseg; ``source`` is kept if it is a path."""
         path = str(source) if isinstance(source, (str, Path)) else None
         shared: dict[str, Any] = dict(classes=self.classes, palette=self.palette, source=path)
         if self.kind == 'labels':
@@ -351,22 +332,17 @@ class Model:
             return [image_error]
 
     def predict_stream(self, images: Iterable[Source], **options: Any) -> Iterator[Result]:
-        """Yield the result of each image.
-
-        Args:
-            images: Images as in :meth:`predict`; may be endless.
-            **options: Options of :meth:`iter_predictions`.
+        """Yield the result of each image, with the options of :meth:`iter_predictions`.
 
         Raises:
             ImageError: If an image cannot be read.
-            ValueError: If an option is out of range.
         """
         if is_single_image(images):
             raise TypeError('predict_stream expects several images: use predict for one image')
         for prediction in self.iter_predictions(images, **options):
             if prediction.error is not None:
                 raise prediction.error
-            assert prediction.result is not None  # because there is no error
+            assert prediction.result is not None  # see Prediction
             yield prediction.result
 
     @overload

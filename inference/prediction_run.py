@@ -184,7 +184,12 @@ def predict_and_list(args: PredictOptions, model: Model, inputs: Sequence[Input]
         write_images_json(args.out / 'images.json', log, ids, categories)
         if 'results' in args.outputs:
             write_results_json(args.out / 'results.json', log, ids)
-        write_errors(args.out / 'errors.txt', errors)
+        if errors:
+            with replacing(args.out / 'errors.txt') as scratch:
+                lines = [f'{one_line(error)}\n' for error in errors]
+                scratch.write_bytes(os.fsencode(''.join(lines)))  # Names can have any encoding.
+        else:
+            (args.out / 'errors.txt').unlink(missing_ok=True)
     return errors
 
 
@@ -231,13 +236,3 @@ def predict_video(model: Model, item: Input, frame_step: int, writer: OutputWrit
         print(f'skipped: {one_line(error)}', file=sys.stderr, flush=True)
         return [str(error)]
     return []
-
-
-def write_errors(path: Path, errors: Sequence[str]) -> None:
-    """Write a line for each error; remove the file if there is none."""
-    if not errors:
-        path.unlink(missing_ok=True)
-        return
-    with replacing(path) as scratch:
-        lines = [f'{one_line(error)}\n' for error in errors]
-        scratch.write_bytes(os.fsencode(''.join(lines)))  # File names can have any encoding.

@@ -145,17 +145,9 @@ class LabelMap(results.LabelMap):
              *,
              opacity: float = 0.5,
              legend: bool = True) -> Image.Image:
-        """Return the image overlaid with class colors.
+        """Return the image overlaid with class colors, with a legend of the classes below it.
 
-        Args:
-            image: The image that was predicted. Defaults to ``self.image``, or the file
-                ``self.source``.
-            opacity: Opacity of the colors, from 0 to 1.
-            legend: Whether to list the classes that occur below the image.
-
-        Raises:
-            ImageError: If the image cannot be read.
-            ValueError: If its size differs.
+        See :meth:`Instances.draw` for ``image``.
         """
         drawing = draw_label_map(
             read_pixels(self, image), self.labels, self.palette, opacity=opacity)

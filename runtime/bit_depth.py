@@ -8,7 +8,7 @@ from PIL import Image
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 
-DARK = 16  # of 255, the largest value of 12-bit images that are read as 16 bits
+DARK = 16  # largest value, of 255, of 12-bit images that are read as 16 bits
 BITS, COMPRESSION, PHOTOMETRIC, SAMPLES, PLANES = 258, 259, 262, 277, 284  # TIFF tags
 EXTRA, FORMAT = 338, 339  # TIFF tags
 JPEG = (6, 7)  # values of COMPRESSION

@@ -17,27 +17,15 @@ MAX_LOG_GROWTH = np.float32(abs(np.log(16 / 1000)))
 
 @dataclass(frozen=True)
 class Coder:
-    """Parameters of box deltas.
-
-    Attributes:
-        means: Means of deltas.
-        stds: Standard deviations of deltas.
-        clip_border: Whether boxes are clipped to the image.
-        centre_limit: Largest shift of box centers in pixels, if there is a limit.
-    """
+    """Parameters of box deltas."""
     means: tuple[float, ...]
     stds: tuple[float, ...]
     clip_border: bool
-    centre_limit: float | None
+    centre_limit: float | None  # largest shift of box centers in pixels
 
 
 def build_grid(size: Size, stride: Sequence[float]) -> np.ndarray:
-    """Return the corner of each cell of a map, row by row, ``(H * W, 2)``.
-
-    Args:
-        size: ``H, W`` of the map.
-        stride: Stride along x and y in pixels.
-    """
+    """Return the corner of each cell of a map, row by row, ``(H * W, 2)``, in pixels."""
     x = np.arange(size[1], dtype=np.float32) * np.float32(stride[0])
     y = np.arange(size[0], dtype=np.float32) * np.float32(stride[1])
     return np.stack(np.broadcast_arrays(x, y[:, None]), -1).reshape(-1, 2)
@@ -50,16 +38,10 @@ def build_anchors(size: Size, stride: Sequence[float], base: np.ndarray) -> np.n
 
 
 def decode_deltas(boxes: np.ndarray, deltas: np.ndarray, coder: Coder, size: Size) -> np.ndarray:
-    """Move and resize boxes by deltas.
-
-    Args:
-        boxes: ``(n, 4)``.
-        deltas: Deltas of each box, for one or several classes, ``(n, K * 4)``.
-        coder: Parameters of the deltas.
-        size: Height and width of the image.
+    """Move and resize boxes ``(n, 4)`` by deltas ``(n, K * 4)`` of ``K`` classes.
 
     Returns:
-        ``(n, K, 4)``.
+        ``(n, K, 4)``, clipped to height and width ``size`` if the coder says so.
     """
     deltas = deltas.reshape(len(boxes), -1, 4)
     deltas = deltas * np.float32(coder.stds) + np.float32(coder.means)
@@ -96,13 +78,8 @@ def suppress(boxes: np.ndarray, scores: np.ndarray, groups: np.ndarray,
              threshold: float) -> np.ndarray:
     """Return the indices that non-maximum suppression keeps, by descending score.
 
-    Groups are moved apart before, as in mmcv, because that rounds the coordinates.
-
-    Args:
-        boxes: ``(n, 4)``.
-        scores: ``(n,)``.
-        groups: Class or level of each box, ``(n,)``, integers.
-        threshold: Largest intersection over union with a better box of the group.
+    Only boxes of one group (class or level) suppress each other. Groups are moved apart before, as
+    in mmcv, because that rounds the coordinates. All arrays have ``n`` rows.
     """
     if not len(boxes):
         return np.empty(0, np.int64)

@@ -12,18 +12,11 @@ from .preprocessing import PreparedImage, Size
 
 
 class Detections(NamedTuple):
-    """Instances in pixels of the image.
-
-    Attributes:
-        boxes: Left, top, right, bottom, ``(n, 4)``.
-        scores: ``(n,)``.
-        labels: ``(n,)``.
-        masks: ``(n, H, W)``, bool; None if the model predicts only boxes.
-    """
-    boxes: np.ndarray
-    scores: np.ndarray
-    labels: np.ndarray
-    masks: np.ndarray | None = None
+    """Instances in pixels of the image."""
+    boxes: np.ndarray  # (n, 4)
+    scores: np.ndarray  # (n,)
+    labels: np.ndarray  # (n,)
+    masks: np.ndarray | None = None  # (n, H, W), bool
 
 
 class GraphRunner(Protocol):
@@ -48,16 +41,10 @@ class Detector(Protocol):
 
 
 def paste(masks: np.ndarray, boxes: np.ndarray, size: Size, threshold: float) -> np.ndarray:
-    """Paste masks of boxes into an image, with bilinear interpolation.
-
-    Args:
-        masks: Probabilities ``(n, h, w)``.
-        boxes: Left, top, right, bottom in pixels, ``(n, 4)``.
-        size: Height and width of the image.
-        threshold: Lowest probability of pixels in a mask.
+    """Paste probabilities ``(n, h, w)`` of boxes ``(n, 4)`` into an image, bilinearly.
 
     Returns:
-        ``(n, H, W)``, bool.
+        Pixels with at least the probability ``threshold``, ``(n, H, W)``, bool.
     """
     limit = np.array(size[::-1])
     low = np.clip(np.floor(boxes[:, :2]) - 1, 0, limit).astype(np.int64)
@@ -75,12 +62,7 @@ def compute_paste_weights(low: np.float32, high: np.float32, start: int, stop: i
                           length: int) -> np.ndarray:
     """Return bilinear weights of pixels along one axis, ``(stop - start, length)``.
 
-    Args:
-        low: Start of the box in pixels.
-        high: End of the box.
-        start: First pixel.
-        stop: End of the pixels, exclusive.
-        length: Number of mask values along the axis.
+    The box is from ``low`` to ``high``, and ``length`` mask values are spread over it.
     """
     pixel = np.arange(start, stop, dtype=np.float32) + np.float32(0.5)
     with np.errstate(invalid='ignore', divide='ignore'):

@@ -21,28 +21,16 @@ from .segmentation import sigmoid
 
 @dataclass(frozen=True)
 class PointDetector:
-    """RTMDet-Ins.
-
-    Attributes:
-        strides: Stride of each level along x and y.
-        offset: Offset of points in their cells, in cells.
-        clip_border: Whether boxes are clipped to the image.
-        nms_pre: Largest number of candidates per level.
-        min_score: Lowest score of candidates.
-        min_size: Size that boxes must exceed, if it is not negative.
-        max_per_image: Largest number of instances.
-        overlap: IoU from which the worse of two boxes of a class is suppressed.
-        threshold: Lowest probability of pixels in a mask.
-    """
-    strides: tuple[tuple[float, float], ...]
-    offset: float
+    """RTMDet-Ins."""
+    strides: tuple[tuple[float, float], ...]  # per level, along x and y
+    offset: float  # position of points in their cells, in cells
     clip_border: bool
-    nms_pre: int
+    nms_pre: int  # largest number of candidates per level
     min_score: float
-    min_size: float
+    min_size: float  # smallest width and height, if it is not negative
     max_per_image: int
-    overlap: float
-    threshold: float
+    overlap: float  # IoU from which the worse of two boxes of a class is suppressed
+    threshold: float  # lowest probability of pixels in a mask
 
     graph_names = ('points', 'masks')
 
@@ -129,14 +117,9 @@ class BoxQueryDetector:
 
 @dataclass(frozen=True)
 class MaskQueryDetector:
-    """Mask2Former.
-
-    Attributes:
-        max_per_image: Largest number of instances.
-        num_things: Number of classes with instances, which precede the others.
-    """
+    """Mask2Former."""
     max_per_image: int
-    num_things: int
+    num_things: int  # classes with instances, which precede the others
 
     graph_names = ('model', )
 

@@ -18,18 +18,11 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class PreparedImage:
-    """Input of a network.
-
-    Attributes:
-        array: Normalized and padded image, ``(3, H, W)``, float32.
-        size: Size of the original image.
-        resized: Size of the image after the pipeline.
-        scale: Ratio of the resized to the original width and height.
-    """
-    array: np.ndarray
-    size: Size
-    resized: Size
-    scale: tuple[float, float]
+    """Input of a network."""
+    array: np.ndarray  # normalized and padded, (3, H, W), float32
+    size: Size  # height and width of the original image
+    resized: Size  # size of the image after the pipeline
+    scale: tuple[float, float]  # ratio of the resized to the original width and height
 
     @property
     def padded(self) -> Size:
@@ -39,27 +32,15 @@ class PreparedImage:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a test pipeline.
-
-    Attributes:
-        kind: ``'resize'`` or ``'pad'``.
-        scale: Width and height to resize to.
-        factor: Factors of width and height to resize by, without ``scale``.
-        keep_ratio: Whether to resize to the largest size that fits into ``scale``, in either
-            orientation.
-        size: Smallest size after padding.
-        multiple: Divisor of the size after padding.
-        square: Whether to pad to a square.
-        value: Red, green and blue of padding.
-    """
-    kind: str
-    scale: Size | None = None
-    factor: tuple[float, float] | None = None
-    keep_ratio: bool = False
-    size: Size | None = None
-    multiple: int = 1
+    """A step of a test pipeline."""
+    kind: str  # 'resize' or 'pad'
+    scale: Size | None = None  # width and height to resize to
+    factor: tuple[float, float] | None = None  # factors of width and height, without a scale
+    keep_ratio: bool = False  # largest size that fits into the scale, in either orientation
+    size: Size | None = None  # smallest size after padding
+    multiple: int = 1  # divisor of the size after padding
     square: bool = False
-    value: tuple[float, float, float] = (0, 0, 0)
+    value: tuple[float, float, float] = (0, 0, 0)  # red, green and blue of padding
 
     def compute_size(self, size: Size) -> Size:
         """Return the size after resizing, rounded as in the pipelines."""
@@ -87,28 +68,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Preprocessing of images.
-
-    Attributes:
-        steps: Steps of the test pipeline.
-        is_rgb: True if the network expects RGB, False for BGR.
-        mean: Mean of each channel, in the network's order.
-        std: Standard deviation of each channel.
-        pad_size: Smallest size of normalized images.
-        pad_multiple: Divisor of their size, without ``pad_size``.
-        pad_value: Value of this padding, at the bottom and right.
-        multiple: Divisor of the sizes that graphs support; images are padded with 0.
-        min_side: Smallest height and width that graphs support.
-    """
+    """Preprocessing of images."""
     steps: tuple[Step, ...]
     is_rgb: bool
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # in the network's channel order
     std: tuple[float, ...]
-    pad_size: Size | None
-    pad_multiple: int
+    pad_size: Size | None  # smallest size of normalized images
+    pad_multiple: int  # divisor of their size, without pad_size
     pad_value: float
-    multiple: int
-    min_side: int
+    multiple: int  # divisor of the sizes that graphs support
+    min_side: int  # smallest height and width that graphs support
 
     def __call__(self, image: np.ndarray, name: str = 'the image') -> PreparedImage:
         """Prepare an image."""

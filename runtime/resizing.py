@@ -6,21 +6,14 @@ from __future__ import annotations
 
 import numpy as np
 
-OPENCV_BITS = 11  # of OpenCV's interpolation weights
+OPENCV_BITS = 11  # precision of OpenCV's interpolation weights
 
 
 def resize_image(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Resize an image with the same values as OpenCV's ``INTER_LINEAR``.
 
     OpenCV computes with integers: weights of 11 bits, and values truncated to 16 bits between rows
-    and columns.
-
-    Args:
-        image: ``(H, W, 3)``, uint8.
-        size: New height and width.
-
-    Returns:
-        ``(*size, 3)``, uint8.
+    and columns. Images are ``(H, W, 3)``, uint8.
     """
     before = image.shape[:2]
     if before == size:
@@ -44,11 +37,7 @@ def compute_opencv_weights(before: int, after: int, *,
                            clamp: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the first of the two neighbors of each new value, and the weights of both.
 
-    Args:
-        before: Length of a line.
-        after: New length.
-        clamp: Whether values beyond the ends have the full weight of the end, as OpenCV does only
-            in rows.
+    With ``clamp``, values beyond the ends have the full weight of the end, as in OpenCV's rows.
 
     Returns:
         Indices ``(after,)`` and weights ``(2, after)``, int32, in units of ``2**-11``.
@@ -84,14 +73,7 @@ def build_resize_matrix(before: int, after: int, align_corners: bool) -> np.ndar
 
 def build_crop_matrix(before: int, padded: int, kept: int, after: int,
                       align_corners: bool) -> np.ndarray | None:
-    """Return the matrix that resizes an axis, crops it and resizes it again.
-
-    Args:
-        before: Length of the axis.
-        padded: Length after the first resizing.
-        kept: Length after cropping, from the start.
-        after: Final length.
-        align_corners: ``align_corners`` of PyTorch's ``interpolate``.
+    """Return the matrix that resizes an axis to ``padded``, crops it to ``kept`` and resizes it.
 
     Returns:
         ``(after, before)``; None if the axis is unchanged.

@@ -35,21 +35,12 @@ class Windows:
 
 @dataclass(frozen=True)
 class Segmentation:
-    """Computation of labels from logits.
-
-    Attributes:
-        kind: Type of outputs: ``'logits'``, ``(1, K, h, w)``; or ``'queries'``: class scores
-            ``(1, Q, K + 1)`` and mask logits ``(1, Q, h, w)``.
-        num_classes: Number of classes.
-        align_corners: Whether logits are resized with ``align_corners``.
-        threshold: Probability above which a head with one channel predicts label 1.
-        windows: Windows; None if images are segmented at once.
-    """
-    kind: str
+    """Computation of labels from logits."""
+    kind: str  # 'logits', (1, K, h, w); or 'queries': (1, Q, K + 1) and (1, Q, h, w)
     num_classes: int
     align_corners: bool
-    threshold: float | None
-    windows: Windows | None
+    threshold: float | None  # probability above which a head with one channel predicts label 1
+    windows: Windows | None  # None if images are segmented at once
 
     def __call__(self, image: PreparedImage, run: Run) -> np.ndarray:
         """Return the labels of the original image, ``(H, W)``.

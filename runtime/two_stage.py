@@ -19,24 +19,14 @@ from .segmentation import softmax
 
 @dataclass(frozen=True)
 class ProposalStage:
-    """First stage, which proposes boxes.
-
-    Attributes:
-        strides: Stride of each level along x and y.
-        anchors: Anchors of each level at its first cell, ``(A, 4)``.
-        coder: Parameters of deltas.
-        nms_pre: Largest number of candidates per level; all if it is not positive.
-        min_size: Size that boxes must exceed, if it is not negative.
-        max_per_image: Largest number of proposals.
-        overlap: IoU from which the worse of two boxes of a level is suppressed.
-    """
-    strides: tuple[tuple[float, float], ...]
-    anchors: tuple[np.ndarray, ...]
+    """First stage, which proposes boxes."""
+    strides: tuple[tuple[float, float], ...]  # per level, along x and y
+    anchors: tuple[np.ndarray, ...]  # per level, at its first cell, (A, 4)
     coder: Coder
-    nms_pre: int
-    min_size: float
+    nms_pre: int  # largest number of candidates per level; all if it is not positive
+    min_size: float  # smallest width and height, if it is not negative
     max_per_image: int
-    overlap: float
+    overlap: float  # IoU from which the worse of two boxes of a level is suppressed
 
     def __call__(self, scores: Sequence[np.ndarray], deltas: Sequence[np.ndarray],
                  size: Size) -> np.ndarray:
@@ -64,26 +54,15 @@ class ProposalStage:
 
 @dataclass(frozen=True)
 class TwoStageDetector:
-    """A two-stage detector.
-
-    Attributes:
-        proposals: First stage.
-        finest_scale: Boxes below twice this size are pooled from the finest level.
-        num_levels: Number of levels from which boxes are pooled.
-        stages: Parameters of deltas of each further stage; their graphs are ``regions0``, ….
-        min_score: Lowest score of instances.
-        max_per_image: Largest number of instances, if it is positive.
-        overlap: IoU from which the worse of two boxes of a class is suppressed.
-        threshold: Lowest probability of pixels in a mask; None without masks.
-    """
+    """A two-stage detector."""
     proposals: ProposalStage
-    finest_scale: float
-    num_levels: int
-    stages: tuple[Coder, ...]
+    finest_scale: float  # boxes below twice this size are pooled from the finest level
+    num_levels: int  # levels from which boxes are pooled
+    stages: tuple[Coder, ...]  # deltas of the graphs regions0, regions1, …
     min_score: float
-    max_per_image: int
-    overlap: float
-    threshold: float | None
+    max_per_image: int  # largest number of instances, if it is positive
+    overlap: float  # IoU from which the worse of two boxes of a class is suppressed
+    threshold: float | None  # lowest probability of pixels in a mask; None without masks
 
     @property
     def graph_names(self) -> tuple[str, ...]:

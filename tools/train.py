@@ -109,11 +109,11 @@ def main(options: TrainCommand) -> None:
 
     from colonnade.engine.runner.signal_handling import Interrupted, handle_signals  # takes seconds
     from colonnade.engine.work_dir import Run
-    from colonnade.reported_training import prepared_training
+    from colonnade.reported_training import prepare_training
     go_on = resume_hint(sys.argv, options.launcher)
     try:
         with ExitStack() as stack, report_user_errors('train'):  # said first: another may be lost
-            runner = stack.enter_context(prepared_training(options))
+            runner = stack.enter_context(prepare_training(options))
             with handle_signals(runner) as signals, report_user_errors('train'):
                 try:
                     runner.train()

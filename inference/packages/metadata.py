@@ -13,7 +13,7 @@ from colonnade.settings.plain_config import MissingPackageFileError, PackageErro
 
 FORMAT, VERSION = 'colonnade-model', 1
 CONFIG, WEIGHTS, METADATA, README = 'config.py', 'model.safetensors', 'model.json', 'README.md'
-MAX_BYTES = 4 * 2**20  # of model.json, enough for thousands of classes
+MAX_BYTES = 4 * 2**20  # limit of model.json, enough for thousands of classes
 
 
 def check_printable(text: str) -> str:
@@ -37,7 +37,7 @@ class StoredFile(BaseModel, strict=True, frozen=True):
 
 
 def check_files(files: dict[str, StoredFile]) -> dict[str, StoredFile]:
-    """Return the entries of config and weights if there are no others."""
+    """Check that the entries are those of config and weights."""
     if set(files) != {CONFIG, WEIGHTS}:
         raise ValueError(f'must have the keys {CONFIG} and {WEIGHTS}')
     return files
@@ -53,10 +53,10 @@ class PackageMetadata(BaseModel, strict=True, frozen=True):
     parameters: PositiveInt  # number
     files: Annotated[dict[str, StoredFile], AfterValidator(check_files)]
     metrics: dict[str, float | None]  # from metrics.json of colonnade test
-    data: Name | None  # that the metrics were computed on
+    data: Name | None  # test data of the metrics
     license: Name | None
     training: dict[str, Any]
-    versions: dict[str, Name]  # of the packages that created the files
+    versions: dict[str, Name]  # versions of the packages that created the files
 
 
 def write_metadata(metadata: PackageMetadata, path: Path) -> None:

@@ -23,9 +23,9 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 LOOPBACK = frozenset({'localhost', '127.0.0.1', '::1'})
 HEALTH = '/health'  # Kubernetes requests it by IP address.
 IMAGE_ROUTES = ('/api/predict', '/api/image', '/api/figures/')
-MAX_BODY_BYTES = 1 << 18  # of requests without an image
-MAX_DISCARDED_BYTES = 1 << 28  # of a rejected body, which is read so that clients see the response
-FORM_BYTES = 1 << 14  # of a form, in addition to the file
+MAX_BODY_BYTES = 1 << 18  # limit of requests without an image
+MAX_DISCARDED_BYTES = 1 << 28  # read from rejected requests, so that clients see the response
+FORM_BYTES = 1 << 14  # limit of other content in a form
 STALL_SECONDS = 20.  # longest pause while a body is received
 TICK_SECONDS = 0.5  # interval of checks whether the server is shutting down
 RETRY = {'Retry-After': '2'}  # seconds
@@ -47,12 +47,7 @@ class RequestGuard:
     - An ``Origin`` other than this server: pages of other sites must not send requests.
     - Requests that are too large or too slow, or send an image while all slots are taken.
 
-    Args:
-        app: Application that receives accepted requests.
-        service: Service with limits, slots and timeout.
-        loopback: Whether the server listens only on a loopback address.
-        allowed_hosts: Lower-case names that a proxy sends as ``Host`` or ``Origin``, with or
-            without a port.
+    ``allowed_hosts`` are lower-case names that a proxy sends, with or without a port.
     """
 
     def __init__(self,

@@ -127,7 +127,7 @@ def print_address(listener: socket.socket) -> None:
     if not is_loopback(listener):
         print(
             f'warning: everyone who can reach this host can use the model, on {host} port '
-            f'{port}; there is no password',
+            f'{port}, without a password',
             file=sys.stderr)
     name = 'localhost' if ip_address(host).is_unspecified else host
     name = f'[{name}]' if ':' in name else name

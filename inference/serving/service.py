@@ -23,7 +23,7 @@ from ..results import Instances, Result
 from .uploads import Limits, read_upload
 
 CAPACITY = 32  # concurrent requests
-MAX_DECODED_IMAGES = 2  # that are decoded or drawn at once, because each needs much memory
+MAX_DECODED_IMAGES = 2  # limit, because each image needs much memory
 TIMEOUT = 120.  # seconds
 RESULT_BYTES = 2 * 10**9  # memory limit of a result
 SHUTDOWN_MESSAGE = 'the server is shutting down: try again in a minute'
@@ -175,17 +175,10 @@ class RequestSlots:
 
 
 class Service:
-    """A model with a worker thread and limits. Methods raise ServerBusyError without a free slot.
+    """A model with a worker thread and limits.
 
-    Attributes:
-        model: Model; only the thread runs it.
-        limits: Limits of uploads.
-        timeout: Time limit of a request in seconds.
-        uploads: Slots of requests that send a file, taken before the file is read.
-        is_ending: True if the server accepts no further requests; running ones continue.
-        decoding: Semaphore that is held while an image is decoded or drawn.
-        load_plain: Function that returns the model without fused layers and half precision, for
-            figures of activations. Only the thread calls it.
+    Methods raise ServerBusyError if no slot is free. ``load_plain`` returns the model without fused
+    layers and half precision, for figures of activations.
     """
 
     def __init__(self,
@@ -197,11 +190,12 @@ class Service:
                  timeout: float = TIMEOUT,
                  load_plain: Callable[[], Model] | None = None) -> None:
         self.model, self.limits, self.timeout = model, limits, timeout
-        self.load_plain = cache(load_plain or (lambda: model))
+        self.load_plain = cache(load_plain or (lambda: model))  # called only by the worker
         self._worker = Worker(batch_size or model.default_batch_size)
+        # Uploads take a slot before their file is read.
         self.uploads, self._slots = RequestSlots(capacity), RequestSlots(capacity)
-        self.is_ending = False
-        self.decoding = BoundedSemaphore(MAX_DECODED_IMAGES)
+        self.is_ending = False  # True if the server accepts no further requests
+        self.decoding = BoundedSemaphore(MAX_DECODED_IMAGES)  # also for drawing
 
     def predict(self, content: bytes) -> TimedPrediction:
         """Predict an image from the content of its file."""
