@@ -226,7 +226,7 @@ def test_what_cannot_be_read_is_said(page: Page, live: LiveServer) -> None:
     """And the next image is answered, the same file again too."""
     send(page, b'no image', 'notes.jpg')
     alert = page.get_by_role('alert')
-    expect(alert).to_have_text('notes.jpg: no image that can be read (BMP, GIF, JPEG, PNG, PPM, '
+    expect(alert).to_have_text('notes.jpg: the file is not a readable image (BMP, GIF, JPEG, PNG, PPM, '
                                'TIFF, WEBP)')
     for _ in range(2):
         send(page, encode_image(draw_rectangles(3)))

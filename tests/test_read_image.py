@@ -60,7 +60,7 @@ def test_sixteen_bits_become_eight(tmp_path: Path) -> None:
 
 def test_values_of_no_known_range(tmp_path: Path) -> None:
     wide = saved(tmp_path / 'wide.tif', Image.fromarray(np.array([[0, 70000]], dtype=np.int32)))
-    with pytest.raises(ImageError, match='wide.tif: its values have a sign'):
+    with pytest.raises(ImageError, match='wide.tif: its values are signed'):
         read_image(wide)
     real = saved(tmp_path / 'real.tif', Image.fromarray(np.array([[0.5]], dtype=np.float32)))
     with pytest.raises(ImageError, match='real.tif: its values are floating-point numbers'):
@@ -138,7 +138,7 @@ def test_sources_of_every_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('name, content, says', [
-    ('text.jpg', b'no image', 'text.jpg is no image that can be read'),
+    ('text.jpg', b'no image', 'text.jpg is not a readable image'),
     ('empty.png', b'', 'empty.png is empty: 0 bytes'),
     ('cut.jpg', None, 'cut.jpg cannot be decoded: .*truncated'),
     ('a\0b.jpg', None, 'cannot be decoded: embedded null'),
@@ -154,7 +154,7 @@ def test_files_that_are_no_images(name: str, content: bytes | None, says: str,
 
 
 def test_paths_that_lead_to_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match='a.jpg: there is no such file'):
+    with pytest.raises(ImageError, match='a.jpg: no such file'):
         read_image(tmp_path / 'a.jpg')
     with pytest.raises(ImageError, match=f'{tmp_path} is a folder'):
         read_image(tmp_path)
@@ -163,7 +163,7 @@ def test_paths_that_lead_to_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize('shape, kind', [((4, 4), np.uint8), ((4, 4, 4), np.uint8),
                                          ((4, 4, 3), np.float32), ((0, 4, 3), np.uint8)])
 def test_arrays_of_another_kind(shape: tuple[int, ...], kind: type) -> None:
-    with pytest.raises(ImageError, match=r'has shape \(H, W, 3\), RGB, and type uint8, got'):
+    with pytest.raises(ImageError, match=r'RGB values \(H, W, 3\) of type uint8, got'):
         read_image(np.zeros(shape, dtype=kind))
 
 
@@ -176,7 +176,7 @@ def test_images_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 300)
         assert read_image(path).shape == (16, 32, 3)
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 200)
-    with pytest.raises(ImageError, match='a.png has 512 pixels, more than 178,956,970: cut it up'):
+    with pytest.raises(ImageError, match='a.png has 512 pixels, more than the limit of 178'):
         read_image(path)
     assert read_image(path, max_pixels=2**30).shape == (16, 32, 3)
     assert Image.MAX_IMAGE_PIXELS == 200
