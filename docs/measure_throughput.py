@@ -123,16 +123,16 @@ def our_predictor(args: argparse.Namespace, images: list[str], folder: Path) -> 
     from colonnade.inference import load, prediction_run
     from colonnade.inference.inputs import find_inputs
     from colonnade.inference.options import PredictOptions
-    from colonnade.inference.resume_log import records_of
+    from colonnade.inference.resume_log import open_resume_log
     model = load(args.config, str(args.checkpoint), device='cpu', fuse=None, amp=args.amp)
 
     def predict() -> None:
         out = Path(tempfile.mkdtemp(dir=folder))
         options = PredictOptions(args.config, str(args.checkpoint), out=out)
-        prediction_run.settle(options, model)
+        prediction_run.set_task_defaults(options, model)
         inputs = find_inputs(images, out)
-        numbering = prediction_run.numbered(options, inputs, model)
-        with records_of(out, {}, resume=False) as records:
+        numbering = prediction_run.assign_ids(options, inputs, model)
+        with open_resume_log(out, {}, resume=False) as records:
             prediction_run.predict_and_list(options, model, inputs, numbering, records)
 
     return seconds_of(predict), Clock(model, 'run')

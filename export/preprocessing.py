@@ -8,7 +8,7 @@ from mmdet.models import DetDataPreprocessor
 from torch import nn
 
 from colonnade.inference import Model
-from colonnade.inference.test_pipeline import steps_for_arrays
+from colonnade.inference.test_pipeline import get_array_steps
 from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
 
 from .graphs import ExportError, ImageSizeLimits

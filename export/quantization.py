@@ -20,8 +20,8 @@ from colonnade.common.console_logging import errors_alone
 from colonnade.common.errors import file_errors
 from colonnade.common.hashing import sha256_of
 from colonnade.runtime import ImageError, Model, load
-from colonnade.runtime.description import NAME
 from colonnade.runtime.images import SUFFIXES
+from colonnade.runtime.metadata import METADATA_FILE
 
 from .graphs import ExportError
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from colonnade.runtime.sessions import OPENVINO, session_of
+from colonnade.runtime.sessions import OPENVINO, load_session
 
 from .graphs import ExportError, Graph, Size
 

@@ -211,7 +211,7 @@ def test_made_up_faults(faulty: Path, tmp_path: Path, no_plots: None) -> None:
     assert [case.message.rpartition(': ')[2] for case in across.cases][0] == 'the same file'
     text = found.page.read_text()
     assert '<b>' not in text and '&lt;b&gt;' in text
-    assert '000010.jpg is no image that can be read' in text
+    assert '000010.jpg is not a readable image' in text
     assert 'KeyError: &#39;bbox&#39;' in text
     assert 'annotations without a box' in text and 'images that are not in the file' in text
     assert 'Boxes that extend beyond their image: train: 1' in str(found)
@@ -232,9 +232,9 @@ def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path, no_plots: No
     found = browse(config('sem_fpn'), out=tmp_path / 'page.html', num=12, draws=1, data_root=root)
     counts, text = counts_of(found), found.page.read_text()
     counts.pop('Classes with fewer than 10 images', None)
-    assert '000004.png is no image that can be read' in text
+    assert '000004.png is not a readable image' in text
     assert '000005.png is no label map: it has 3 channels' in text
-    assert 'values are of 16 bits, but below 4096' in text and 'or sees wrong values' in text
+    assert 'values have 16 bits, but are below 4096' in text and 'or sees wrong values' in text
     amounts = f'{found.statistics[0].amounts.sum():,} labelled pixels in 10 label maps'
     assert str(found).startswith(f'train: 12 images, {amounts}, 4 of 4 classes\n')
     assert counts == {

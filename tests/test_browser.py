@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from helpers.live_server import (LOOPBACK, PATIENCE, Live, file_of, live_server, random_model,
-                                 shapes_image)
+from helpers.live_server import (LOOPBACK, PATIENCE, LiveServer, build_random_model,
+                                 draw_rectangles, encode_image, live_server)
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
@@ -65,8 +65,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope='module')
-def live(browser: Browser) -> Iterator[Live]:
-    with live_server(random_model('mask_rcnn')) as running:
+def live(browser: Browser) -> Iterator[LiveServer]:
+    with live_server(build_random_model('mask_rcnn')) as running:
         yield running
 
 
@@ -83,7 +83,7 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def page(browser: Browser, live: Live, heard: Heard) -> Iterator[Page]:
+def page(browser: Browser, live: LiveServer, heard: Heard) -> Iterator[Page]:
     with browser.new_context() as context:
         page = context.new_page()
         listen(page, heard)
@@ -97,7 +97,7 @@ def listen(page: Page, heard: Heard) -> None:
     page.on('console', lambda told: told.type == 'error' and heard.errors.append(told.text))
 
 
-def opened(page: Page, live: Live) -> Page:
+def opened(page: Page, live: LiveServer) -> Page:
     """The page once it can be used."""
     page.set_default_timeout(PATIENCE * 1000)
     page.goto(live.url)
@@ -118,9 +118,9 @@ def rows(page: Page) -> list[list[str]]:
     return [row.split('\t')[:2] for row in page.locator('#table tbody').inner_text().splitlines()]
 
 
-def expected_rows(live: Live, image: Image.Image, threshold: float) -> list[list[str]]:
+def expected_rows(live: LiveServer, image: Image.Image, threshold: float) -> list[list[str]]:
     """What the table says of the model's own answer, whose scores the API rounds."""
-    found = live.model.predict(image).above(threshold).to_json()['instances']
+    found = live.model.predict(image).filter_by_score(threshold).to_json()['instances']
     return [[each['class'], f'{each["score"]:.2f}'] for each in found]
 
 
@@ -138,12 +138,12 @@ def saved(page: Page, button: str) -> tuple[str, bytes]:
     return download.value.suggested_filename, download.value.path().read_bytes()
 
 
-def test_a_detector(page: Page, live: Live, heard: Heard) -> None:
+def test_a_detector(page: Page, live: LiveServer, heard: Heard) -> None:
     """Settings draw again and compute nothing; nothing leaves this machine."""
-    image = shapes_image(3)
+    image = draw_rectangles(3)
     expected, fewer = (expected_rows(live, image, threshold) for threshold in (0.3, FEWER))
     assert len(expected) > len(fewer) > 0
-    send(page, file_of(image))
+    send(page, encode_image(image))
     expect(page.locator('#table tbody tr')).to_have_count(len(expected))
     assert rows(page) == expected
     first = drawing(page)
@@ -175,9 +175,9 @@ def test_a_segmenter(browser: Browser, heard: Heard) -> None:
     """Colors are those that the server draws, of a format that only the server reads, turned."""
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn
-    content = file_of(shapes_image(3), 'TIFF', exif=exif)
-    turned = shapes_image(3).rotate(-90, expand=True)
-    with live_server(random_model('sem_fpn')) as live, browser.new_context() as context:
+    content = encode_image(draw_rectangles(3), 'TIFF', exif=exif)
+    turned = draw_rectangles(3).rotate(-90, expand=True)
+    with live_server(build_random_model('sem_fpn')) as live, browser.new_context() as context:
         page = context.new_page()
         listen(page, heard)
         opened(page, live)
@@ -189,7 +189,7 @@ def test_a_segmenter(browser: Browser, heard: Heard) -> None:
         assert np.abs(drawing(page)[:96, :64] - expected).max() <= 1
         assert drawing(page).shape[0] > 96  # with the legend
         counts = page.locator('#classes .count').all_inner_texts()
-        shares = result.shares()
+        shares = result.class_fractions()
         assert [bool(text) for text in counts] == [name in shares for name in live.model.classes]
         expect(page.locator('#table')).to_be_hidden()
         page.locator('#opacity').fill('0')
@@ -199,50 +199,50 @@ def test_a_segmenter(browser: Browser, heard: Heard) -> None:
 
 
 def test_names_of_classes_are_text(browser: Browser, heard: Heard) -> None:
-    model = random_model('sem_fpn')
+    model = build_random_model('sem_fpn')
     model.classes = ('<img src=x onerror=alert(1)>', *model.classes[1:])
     with live_server(model) as live, browser.new_context() as context:
         page = context.new_page()
         listen(page, heard)
         opened(page, live)
-        send(page, file_of(shapes_image(3)))
+        send(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         assert page.locator('#classes span').first.inner_text() == model.classes[0]
         expect(page.locator('#classes img')).to_have_count(0)
     assert heard.errors == []
 
 
-def test_rotated_photographs_are_drawn_as_the_server_sees_them(page: Page, live: Live) -> None:
+def test_rotated_photographs_are_drawn_as_the_server_sees_them(page: Page, live: LiveServer) -> None:
     exif = Image.Exif()
     exif[0x0112] = 8
-    send(page, file_of(shapes_image(3), 'JPEG', exif=exif, quality=95), media_type='image/jpeg')
+    send(page, encode_image(draw_rectangles(3), 'JPEG', exif=exif, quality=95), media_type='image/jpeg')
     expect(page.locator('#drawing')).to_be_visible()
     page.get_by_role('button', name='Hide all').click()
-    turned = np.asarray(shapes_image(3).rotate(90, expand=True), dtype=int)
+    turned = np.asarray(draw_rectangles(3).rotate(90, expand=True), dtype=int)
     assert np.abs(drawing(page) - turned).mean() < 5
 
 
-def test_what_cannot_be_read_is_said(page: Page, live: Live) -> None:
+def test_what_cannot_be_read_is_said(page: Page, live: LiveServer) -> None:
     """And the next image is answered, the same file again too."""
     send(page, b'no image', 'notes.jpg')
     alert = page.get_by_role('alert')
-    expect(alert).to_have_text('notes.jpg: no image that can be read (BMP, GIF, JPEG, PNG, PPM, '
+    expect(alert).to_have_text('notes.jpg: the file is not a readable image (BMP, GIF, JPEG, PNG, PPM, '
                                'TIFF, WEBP)')
     for _ in range(2):
-        send(page, file_of(shapes_image(3)))
+        send(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         expect(alert).to_have_count(0)
     send(page, bytes(10**6 + 1))
     expect(alert).to_have_text('image.png: the file has more than the 1 MB that are accepted')
     expect(page.locator('#drawing')).to_be_hidden()
     page.route('**/api/predict*', lambda route: route.abort())
-    send(page, file_of(shapes_image(3)))
+    send(page, encode_image(draw_rectangles(3)))
     expect(alert).to_have_text('image.png: the server does not answer: it may have ended')
 
 
-def test_the_keyboard_is_enough(page: Page, live: Live) -> None:
+def test_the_keyboard_is_enough(page: Page, live: LiveServer) -> None:
     """Each setting is reached by Tab, has a name, and follows keys."""
-    send(page, file_of(shapes_image(3)))
+    send(page, encode_image(draw_rectangles(3)))
     expect(page.locator('#drawing')).to_be_visible()
     reached = []
     for _ in range(14):
@@ -265,22 +265,22 @@ def test_the_keyboard_is_enough(page: Page, live: Live) -> None:
         expect(page.get_by_label(name)).to_have_count(1)
 
 
-def test_two_users_at_once(browser: Browser, live: Live) -> None:
-    images = [shapes_image(3), shapes_image(5, (64, 96))]
+def test_two_users_at_once(browser: Browser, live: LiveServer) -> None:
+    images = [draw_rectangles(3), draw_rectangles(5, (64, 96))]
     expected = [expected_rows(live, image, 0.3) for image in images]
     assert expected[0] != expected[1]
     with browser.new_context() as one, browser.new_context() as other:
         pages = [opened(context.new_page(), live) for context in (one, other)]
         for page, image in zip(pages, images, strict=True):
-            send(page, file_of(image))
+            send(page, encode_image(image))
         for page, shown, image in zip(pages, expected, images, strict=True):
             expect(page.locator('#table tbody tr')).to_have_count(len(shown))
             assert rows(page) == shown
             assert drawing(page).shape[:2] == image.size[::-1]
 
 
-def test_what_the_model_looks_at(page: Page, live: Live, heard: Heard) -> None:
-    send(page, file_of(shapes_image(3)))
+def test_what_the_model_looks_at(page: Page, live: LiveServer, heard: Heard) -> None:
+    send(page, encode_image(draw_rectangles(3)))
     expect(page.locator('#drawing')).to_be_visible()
     page.locator('#figures summary').click()
     picture = page.locator('#figure-image')
@@ -296,12 +296,12 @@ def test_what_the_model_looks_at(page: Page, live: Live, heard: Heard) -> None:
 @pytest.mark.parametrize('width', [400, 1200])
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_the_page_on_any_screen(scheme: Literal['light', 'dark'], width: int, browser: Browser,
-                                live: Live) -> None:
+                                live: LiveServer) -> None:
     """Text can be read, and nothing is wider than the screen."""
     size = ViewportSize(width=width, height=800)
     with browser.new_context(color_scheme=scheme, viewport=size) as context:
         page = opened(context.new_page(), live)
-        send(page, file_of(shapes_image(3)))
+        send(page, encode_image(draw_rectangles(3)))
         expect(page.locator('#drawing')).to_be_visible()
         check_contrasts(page)
         page.locator('#figures summary').click()

@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 from helpers.layouts_by_hand import TINY, original_state
-from helpers.malicious_pickle import write_evil
+from helpers.malicious_pickle import write_malicious_checkpoint
 from mmengine.config import ConfigDict
 from mmengine.runner import load_checkpoint
 

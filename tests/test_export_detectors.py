@@ -32,8 +32,8 @@ from colonnade.export.end_to_end import count_differences, draw_images, verify_p
 from colonnade.export.exporter import ExportOptions, export
 from colonnade.export.graphs import ExportError, to_onnx
 from colonnade.inference.model import Model
-from colonnade.runtime.boxes import Coder, anchors, decode, levels_of, suppress
-from colonnade.runtime.masks import boxes_around, paste
+from colonnade.runtime.boxes import Coder, assign_levels, build_anchors, decode_deltas, suppress
+from colonnade.runtime.detection import compute_mask_boxes, paste
 from colonnade.settings.reading import read_config
 
 SIZES = ((150, 211), (77, 300), (128, 128))  # resized to fit 128 x 128, with the same aspect ratio
@@ -288,7 +288,7 @@ def test_anchors_equal_mmdet() -> None:
     expected = generator.grid_priors([(3, 5), (2, 1)], device='cpu')
     for level, size in enumerate([(3, 5), (2, 1)]):
         base = generator.base_anchors[level].numpy()
-        assert np.array_equal(anchors(size, generator.strides[level], base), expected[level])
+        assert np.array_equal(build_anchors(size, generator.strides[level], base), expected[level])
 
 
 @pytest.mark.parametrize('limit', [None, 2.])
@@ -318,7 +318,7 @@ def test_levels_equal_mmdet() -> None:
     extractor = SingleRoIExtractor(layer, 2, [4, 8, 16])
     boxes = draw_boxes(200, (600, 900))
     rois = torch.tensor(np.pad(boxes, ((0, 0), (1, 0))))
-    assert np.array_equal(levels_of(boxes, 56, 3), extractor.map_roi_levels(rois, 3))
+    assert np.array_equal(assign_levels(boxes, 56, 3), extractor.map_roi_levels(rois, 3))
 
 
 def test_pasted_masks_equal_mmdet() -> None:
@@ -339,4 +339,4 @@ def test_pasted_masks_equal_mmdet() -> None:
     assert boxes_around(found[:3] & False).tolist() == [[0.] * 4] * 3
     around = np.zeros((1, 5, 6), bool)
     around[0, 1:3, 2:5] = True
-    assert boxes_around(around).tolist() == [[2., 1., 5., 3.]]
+    assert compute_mask_boxes(around).tolist() == [[2., 1., 5., 3.]]

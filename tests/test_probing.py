@@ -191,7 +191,7 @@ def test_the_folder_is_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_has_no_features_is_said(images: list[Path], tmp_path: Path) -> None:
     images[1].write_bytes(b'no image')
-    with pytest.raises(ValueError, match='1.png is no image that can be read'):
+    with pytest.raises(ValueError, match='1.png is not a readable image'):
         compute(extractor(), images, tmp_path / 'cache')
     large = extractor(std=[1e-6] * 3)
     large.backbone.patch_embed.proj.weight.data.mul_(1e6)

@@ -139,7 +139,7 @@ def test_source_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('name, content, says', [
-    ('text.jpg', b'no image', 'text.jpg is no image that can be read'),
+    ('text.jpg', b'no image', 'text.jpg is not a readable image'),
     ('empty.png', b'', 'empty.png is empty: 0 bytes'),
     ('cut.jpg', None, 'cut.jpg cannot be decoded: .*truncated'),
     ('a\0b.jpg', None, 'cannot be decoded: embedded null'),
@@ -176,7 +176,7 @@ def test_huge_images_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 300)
         assert read_image(path).shape == (16, 32, 3)
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 200)
-    with pytest.raises(ImageError, match='a.png has 512 pixels, more than 178,956,970: cut it up'):
+    with pytest.raises(ImageError, match='a.png has 512 pixels, more than the limit of 178'):
         read_image(path)
     assert read_image(path, max_pixels=2**30).shape == (16, 32, 3)
     assert Image.MAX_IMAGE_PIXELS == 200

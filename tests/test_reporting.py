@@ -13,7 +13,7 @@ from PIL import Image
 
 from colonnade.common.plots import escape_math, new_figure, render_figure
 from colonnade.inference import Instances, LabelMap, Model, load
-from colonnade.inference.ground_truth import truth_of
+from colonnade.inference.ground_truth import iter_ground_truth
 from colonnade.visualization import dataset_browser
 from colonnade.visualization.html_pages import (Section, Table, build_sections, sample_section,
                                                 write_page)
@@ -136,7 +136,7 @@ def untrained(head: str, shapes: Path, tmp_path: Path) -> Model:
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
 def test_annotations_are_those_of_the_files(head: str, shapes: Path, tmp_path: Path) -> None:
     model = untrained(head, shapes, tmp_path)
-    found = list(truth_of(model, 99))
+    found = list(iter_ground_truth(model, 99))
     assert len(found) == 4
     if head == 'sem_fpn':
         for path, truth in found:
@@ -144,7 +144,7 @@ def test_annotations_are_those_of_the_files(head: str, shapes: Path, tmp_path: P
             with Image.open(file) as image:
                 labels = np.array(image)
             assert isinstance(truth, LabelMap)
-            assert set(truth.shares()) <= {*model.classes, 'unlabelled'}
+            assert set(truth.class_fractions()) <= {*model.classes, 'unlabeled'}
             np.testing.assert_array_equal(truth.labels == len(model.classes), labels == 0)
             np.testing.assert_array_equal(truth.labels[labels > 0], labels[labels > 0] - 1)
         return
@@ -160,8 +160,8 @@ def test_annotations_are_those_of_the_files(head: str, shapes: Path, tmp_path: P
 
 
 def test_classes_that_change_places(tmp_path: Path, shapes: Path) -> None:
-    from colonnade.inference.ground_truth import label_map
+    from colonnade.inference.ground_truth import build_label_map
     model = untrained('sem_fpn', shapes, tmp_path)
     Image.fromarray(np.array([[0, 1, 2, 3]], dtype=np.uint8)).save(tmp_path / 'map.png')
     found = dict(seg_map_path=tmp_path / 'map.png', label_map={0: 1, 1: 0})
-    np.testing.assert_array_equal(label_map(model, found, 'a.jpg').labels, [[1, 0, 2, 3]])
+    np.testing.assert_array_equal(build_label_map(model, found, 'a.jpg').labels, [[1, 0, 2, 3]])

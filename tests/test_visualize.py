@@ -98,7 +98,7 @@ def test_errors_come_before_pictures(run_tool: Callable, checkpoint: Path, tmp_p
         assert f'--dpi is from 10 to 1200, got {dpi}' in fails(run_tool, *command, '--dpi', dpi)
     for forgotten in (image, tmp_path):
         assert fails(run_tool, SLIM, forgotten, '--out', out) == \
-            f'visualize: no weights behind {SLIM}: {forgotten} is no file of weights'
+            f'visualize: no weights after {SLIM}: {forgotten} is not a file of weights'
     assert 'XCiT has no picture mixing; it has class-attention, query-key, ' in \
         fails(run_tool, *command, '--what', 'mixing')
     assert 'needs the weights of a classifier (--classifier)' in \

@@ -24,7 +24,7 @@ def main(options: PredictOptions) -> None:
         from colonnade.settings.reading import import_without_warnings
         import_without_warnings('colonnade.inference.prediction_run')  # slow
         from colonnade.inference import prediction_run
-        inputs = prediction_run.complete(options)
+        inputs = prediction_run.resolve_inputs(options)
         errors = prediction_run.run(options, inputs)
     except KeyboardInterrupt:
         print('\npredict: stopped; resume with the same command and --resume', file=sys.stderr)

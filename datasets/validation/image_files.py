@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from colonnade.common.errors import FileError, UserError
-from colonnade.runtime.bit_depth import depth_fault, tiff_fault
+from colonnade.runtime.bit_depth import find_depth_problem, find_tiff_problem
 from colonnade.runtime.images import any_size
 from colonnade.settings.findings import Finding
 
@@ -179,7 +179,7 @@ def check_decoded_image(path: str,
     try:
         with open_image(BytesIO(content)) as image:
             width, height = image.size
-            if fault := depth_fault(image):
+            if fault := find_depth_problem(image):
                 return Finding('not-an-image', f'{path} cannot be used: {fault}')
             if width * height > MAX_DECODED:
                 return Finding('large-image', f'{path} has {width} x {height} pixels')

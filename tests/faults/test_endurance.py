@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 import pytest
 from conftest import SHORT, config
-from helpers.live_server import file_of, live_server, random_model, shapes_image
+from helpers.live_server import build_random_model, draw_rectangles, encode_image, live_server
 from mmengine.fileio import get
 from test_memory_stays_flat import SIDES, held
 from torch.utils.data import DataLoader
@@ -57,7 +57,7 @@ def test_a_training_stays_flat(run_tool: Callable, shapes: Path, tmp_path: Path)
 @pytest.mark.parametrize('head', ['mask_rcnn', 'sem_fpn'])
 def test_predictions_stay_flat(head: str) -> None:
     """500 images of 25 sizes, from pixels to results."""
-    model, sizes, found = random_model(head), random.Random(0), []
+    model, sizes, found = build_random_model(head), random.Random(0), []
     for number in range(1, 501):
         image = np.random.default_rng(number).integers(
             0, 256, (sizes.choice(SIDES), sizes.choice(SIDES), 3), dtype=np.uint8)
@@ -71,10 +71,10 @@ def test_predictions_stay_flat(head: str) -> None:
 @pytest.mark.slow
 def test_requests_stay_flat() -> None:
     """1,000 images to the server, a quarter of which it refuses."""
-    images = [file_of(shapes_image(seed, (64, 48))) for seed in range(30)]
+    images = [encode_image(draw_rectangles(seed, (64, 48))) for seed in range(30)]
     images += [b'no image'] * 10
     found = []
-    with live_server(random_model('sem_fpn')) as live, httpx.Client(timeout=60) as client:
+    with live_server(build_random_model('sem_fpn')) as live, httpx.Client(timeout=60) as client:
         for number in range(1, 1001):
             answer = client.post(f'{live.url}/api/predict', content=images[number % len(images)])
             assert answer.status_code == (200 if number % len(images) < 30 else 415)
@@ -88,15 +88,15 @@ def test_requests_stay_flat() -> None:
 @pytest.mark.slow
 def test_200_users_at_once() -> None:
     """Each gets the answer to the own image; those that are told to come again do so."""
-    model = random_model('mask_rcnn')
-    images = [shapes_image(seed, (64, 48)) for seed in range(40)]
-    alone = [model.predict(image).above(0.6) for image in images]
+    model = build_random_model('mask_rcnn')
+    images = [draw_rectangles(seed, (64, 48)) for seed in range(40)]
+    alone = [model.predict(image).filter_by_score(0.6) for image in images]
     assert len({expected.boxes.tobytes() for expected in alone}) > 30
     start, refused = threading.Barrier(200), []
 
     def ask(number: int) -> dict[str, Any]:
         start.wait()
-        content = file_of(images[number % 40])
+        content = encode_image(images[number % 40])
         while True:
             answer = httpx.post(f'{live.url}/api/predict?threshold=0.6', content=content,
                                 timeout=300)  # yapf: disable

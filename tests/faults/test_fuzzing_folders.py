@@ -21,7 +21,7 @@ from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
 from colonnade.engine.training import set_resume
 from colonnade.engine.work_dir import Run
 from colonnade.engine.work_dir.metrics_table import MetricsTable
-from colonnade.runtime.errors import ModelError
+from colonnade.runtime.metadata import ModelError
 from colonnade.runtime.model import load
 from colonnade.visualization.run_report.report_page import write_report
 

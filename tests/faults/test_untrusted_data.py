@@ -25,7 +25,7 @@ from colonnade.datasets.formats.yolo_yaml import read_yaml
 from colonnade.datasets.shards.dataset_sharding import ShardOptions, make_shards
 from colonnade.datasets.validation.validation_report import Report
 from colonnade.inference import load
-from colonnade.inference.packages.creation import Words, make_package
+from colonnade.inference.packages.creation import CardText, make_package
 
 CODE = 'str(__import__("pathlib").Path("made").touch())'
 TEMPLATES = {  # class names with templates that mmengine replaces before it runs a config
@@ -239,7 +239,7 @@ def test_names_are_escaped_in_package_cards(tmp_path: Path) -> None:
     names = [CLASS, '[free](http://evil.example)', '# Heading <b>']
     model = load(config('mask_rcnn'), write_checkpoint('mask_rcnn', tmp_path / 'a.pth'))
     model.classes = tuple(names)
-    make_package(model, tmp_path / 'out', Words('shapes'))
+    make_package(model, tmp_path / 'out', CardText('shapes'))
     _, _, body = (tmp_path / 'out/README.md').read_text().split('---\n', 2)
     html = MarkdownIt('commonmark', {'html': True}).enable('table').render(body)
     page = Page(html)

@@ -57,8 +57,8 @@ FILES = {  # name -> content, error
     'PNG with impossible size': (make_png(2**31 - 1, 2**31 - 1), 'pixels, more than 178,956,970'),
     'text in PNG': (make_text_bomb(), 'cannot be decoded: Decompressed data too large'),
     'SVG': (b'<svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>',
-            'no image that can be read'),
-    'HTML': (b'<html><img src="file:///etc/passwd"></html>', 'no image that can be read'),
+            'not a readable image'),
+    'HTML': (b'<html><img src="file:///etc/passwd"></html>', 'not a readable image'),
     'EPS': (EPS, 'cannot be decoded: Unable to locate Ghostscript'),
     'GIF without frames': (b'GIF89a\xff\xff\xff\xff\0\0\0;', 'cannot be decoded|no image'),
 }
@@ -140,7 +140,7 @@ def test_playlists_are_rejected(kind: str, tmp_path: Path, monkeypatch: pytest.M
     assert open_video(Path('secret.avi'), 1).size == (32, 32)
     Path('list.mp4').write_text(PLAYLISTS[kind].format('secret.avi'))
     assert cv2.VideoCapture('list.mp4').read()[0]  # FFmpeg would read it
-    with pytest.raises(ImageError, match='list.mp4 is no video that can be read'):
+    with pytest.raises(ImageError, match='list.mp4 is not a readable video'):
         open_video(Path('list.mp4'), 1)
 
 

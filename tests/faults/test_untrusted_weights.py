@@ -16,7 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import NO_WORKERS, SHORT, config
-from helpers.malicious_pickle import Evil, write_evil
+from helpers.malicious_pickle import MaliciousObject, write_malicious_checkpoint
 from mmdet.apis import DetInferencer, init_detector
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -144,7 +144,7 @@ def test_resume_rejects_pickled_code(key: str, trained: Path, shapes: Path, tmp_
                                      run_tool: Callable,
                                      capsys: pytest.CaptureFixture[str]) -> None:
     content = torch.load(trained / 'iter_2.pth', weights_only=False)
-    content[key] = [content[key], Evil(tmp_path / 'made')]
+    content[key] = [content[key], MaliciousObject(tmp_path / 'made')]
     torch.save(content, trained / 'iter_2.pth')
     (trained / SUMS).unlink()  # a file with another SHA-256 is taken for damaged
     refused(run_tool, 'train', HEAD, '--data-root', shapes / 'ade', '--work-dir', trained,
@@ -192,7 +192,7 @@ def test_feature_cache_is_not_trusted(tmp_path: Path) -> None:
     cache = FeatureCache(tmp_path, dict(backbone='a'))
     cache.write('b', np.zeros(3))
     buffer = io.BytesIO()
-    np.save(buffer, np.array([Evil(tmp_path / 'made')], dtype=object), allow_pickle=True)
+    np.save(buffer, np.array([MaliciousObject(tmp_path / 'made')], dtype=object), allow_pickle=True)
     payload = buffer.getvalue()
     cache.path_of('b').write_bytes(payload + cache._digest('b', payload))
     with pytest.raises(ValueError, match='allow_pickle=False'):
@@ -205,7 +205,7 @@ def test_pickled_annotations_are_rejected(key: str, shapes: Path, tmp_path: Path
                                           run_tool: Callable) -> None:
     name = '../pickled.pkl'
     root = shutil.copytree(shapes / 'coco', tmp_path / 'data/coco')
-    write_evil(tmp_path / 'data/pickled.pkl', 'pickle')
+    write_malicious_checkpoint(tmp_path / 'data/pickled.pkl', 'pickle')
     with pytest.raises(SystemExit, match=rf'{key}: .*pickled.pkl is pickled, .* say --trust'):
         run_tool('train', DETECTOR, '--data-root', root, '--work-dir', tmp_path / 'run',
                  '--cfg-options', f'train_dataloader.dataset.{key}={name}')

@@ -23,7 +23,7 @@ from PIL import UnidentifiedImageError
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
 from colonnade.datasets.custom.label_maps import IGNORED
-from colonnade.inference.drawing import Colour
+from colonnade.inference.drawing import Color
 from colonnade.runtime.colors import distinct_colors
 from colonnade.settings.dataset_paths import find_datasets
 from colonnade.settings.pipeline_steps import loads_annotations
@@ -90,7 +90,7 @@ class ImageSet:
     """
     name: str
     classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
+    palette: tuple[Color, ...]
     paths: list[str]
     sizes: np.ndarray
     objects: Objects | None = None
@@ -200,7 +200,7 @@ def is_coco_dataset(dataset: Any) -> bool:
 def merge_sets(parts: Sequence[ImageSet]) -> ImageSet:
     """Return several sets as one, whose classes are identified by their names."""
     names = tuple(dict.fromkeys(name for part in parts for name in part.classes))
-    colors: dict[str, Colour] = {}
+    colors: dict[str, Color] = {}
     for part in reversed(parts):
         colors |= zip(part.classes, part.palette, strict=True)
     objects = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageDraw
 
-from colonnade.inference.drawing import Colour, blend
+from colonnade.inference.drawing import Color, blend
 from colonnade.runtime.images import read_image
 
 from ..html_pages.scenes import fit_size, join_images, resize_values
@@ -16,7 +16,7 @@ from .objects import Mask, find_extent
 CONTEXT = 0.5  # sides of a box that are shown around it
 MIN_CONTEXT = 24  # pixels of the image around a box
 OUTSIDE = 235  # gray of what is outside of an image
-MARKS: tuple[Colour, Colour] = ((255, 0, 255), (0, 220, 255))  # colors of the objects of a case
+MARKS: tuple[Color, Color] = ((255, 0, 255), (0, 220, 255))  # colors of the objects of a case
 OPACITY = 0.25  # of masks
 
 
@@ -75,7 +75,7 @@ def draw_objects(case: Case) -> Image.Image:
     return image
 
 
-def draw_line(image: Image.Image, points: np.ndarray, color: Colour, width: int) -> None:
+def draw_line(image: Image.Image, points: np.ndarray, color: Color, width: int) -> None:
     """Draw a line ``(P, 2)`` with white edges, which is visible on any background."""
     pen, path = ImageDraw.Draw(image), [tuple(point) for point in points.tolist()]
     pen.line(path, (255, 255, 255), width + 2)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from colonnade.common.errors import UserCodeError
 from colonnade.datasets.custom.label_maps import IGNORED
-from colonnade.inference.drawing import Colour
+from colonnade.inference.drawing import Color
 from colonnade.settings.dataset_paths import find_datasets
 from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
@@ -32,7 +32,7 @@ from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
 from ..html_pages.scenes import Scene, clip_boxes, fit_size, resize_values
 from .dataset_reader import build_dataset, get_dataset_settings
 
-FRAME: Colour = (255, 0, 255)  # color of the edge between an image and its padding
+FRAME: Color = (255, 0, 255)  # color of the edge between an image and its padding
 MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # in names of steps that combine images
 PREPROCESSOR = ('model.data_preprocessor', )  # place of findings
 RGB_MEAN = (123.675, 116.28, 103.53)  # of ImageNet, from red to blue
@@ -81,7 +81,7 @@ class ModelInput:
             masks = [resize_values(pad(mask, full), size) for mask in arrays]
         return Scene(small, clip_boxes(boxes, size), objects.labels.cpu().numpy(), masks)
 
-    def draw(self, palette: Sequence[Colour], max_side: int) -> Image.Image:
+    def draw(self, palette: Sequence[Color], max_side: int) -> Image.Image:
         """Return the drawing; a line shows where padding begins."""
         image = self.build_scene(len(palette), max_side).draw(palette)
         full, (height, width) = self.pixels.shape[:2], self.image_size

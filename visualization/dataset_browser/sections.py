@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from colonnade.inference.drawing import Colour
+from colonnade.inference.drawing import Color
 from colonnade.settings.rules import RULES
 
 from ..html_pages import Section, Table
@@ -107,7 +107,7 @@ def build_annotation_sections(browsed: BrowsedData) -> list[Section]:
                     legend=build_class_legend(data, labels), images=images)]  # yapf: disable
 
 
-def build_class_legend(data: ImageSet, labels: set[int]) -> list[tuple[str, Colour]]:
+def build_class_legend(data: ImageSet, labels: set[int]) -> list[tuple[str, Color]]:
     """Return names and colors of classes; a label map's unlabeled pixels are black."""
     classes = list(zip(data.classes, data.palette, strict=True))
     legend = [classes[label] for label in sorted(labels) if label < len(classes)]

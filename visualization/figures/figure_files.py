@@ -10,7 +10,7 @@ from colonnade.common.atomic_files import replacing
 from colonnade.common.errors import UserError, file_errors
 from colonnade.inference import load, read_image
 from colonnade.inference.inputs import Input, find_inputs
-from colonnade.inference.loading import CHECKPOINTS, check_types
+from colonnade.inference.loading import CHECKPOINTS, check_model_paths
 from colonnade.runtime.images import num_frames
 
 from ..options import VisualizeOptions
@@ -64,7 +64,7 @@ def find_files(args: VisualizeOptions) -> tuple[str | None, list[Input]]:
     """
     holds_weights = args.config.is_dir() or args.config.suffix in CHECKPOINTS
     checkpoint = None if holds_weights else args.checkpoint
-    check_types(args.config, checkpoint)
+    check_model_paths(args.config, checkpoint)
     names = [args.checkpoint, *args.images] if holds_weights else args.images
     if not names:
         raise UserError(f'no image behind {args.config} {args.checkpoint}: name images')

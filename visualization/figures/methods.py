@@ -12,7 +12,7 @@ from colonnade.backbones import CaiT, ResMLP, XCiT
 from colonnade.backbones.attention_maps import has_token_attention
 from colonnade.common.errors import UserError
 from colonnade.inference.model import Model
-from colonnade.runtime.images import Source, name_of, read_image
+from colonnade.runtime.images import Source, get_image_name, read_image
 
 from .activations import Seen, see
 from .attention import (Draw, Images, attention_panels, channel_panels, class_attention_panels,
@@ -107,7 +107,7 @@ def pictures(model: Model, images: Sequence[Source], name: str, **options: Any) 
     check_methods(model, [name], checked)
 
     def see_all() -> Iterator[Seen]:
-        return (see(model, read_image(image), checked.size, name_of(image)) for image in images)
+        return (see(model, read_image(image), checked.size, get_image_name(image)) for image in images)
 
     draw = KINDS[name].panels(model, checked, see_all)
     return (figure_of(draw(seen)) for seen in see_all())

@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from colonnade.inference import Instances, load
-from colonnade.inference.ground_truth import truth_of
+from colonnade.inference.ground_truth import iter_ground_truth
 
 from .page import Section, Table
 from .scenes import join_images
@@ -41,7 +41,7 @@ def sample_section(title: str,
             annotation is missing.
     """
     model, images = load(config, weights, **options), []
-    for path, truth in truth_of(model, limit):
+    for path, truth in iter_ground_truth(model, limit):
         drawings = []
         for result in (truth, model.predict(path)):
             captions = isinstance(result, Instances) and min(result.size) >= MIN_SIDE

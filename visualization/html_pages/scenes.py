@@ -12,11 +12,11 @@ import numpy as np
 from PIL import Image
 
 from colonnade.datasets.rle import decode_rle, encode_mask
-from colonnade.inference.drawing import Colour, draw_instances, draw_label_map
+from colonnade.inference.drawing import Color, draw_instances, draw_label_map
 from colonnade.inference.results import LabelMap, Result
 
 GAP = 8  # pixels between two images
-BLACK: Colour = (0, 0, 0)  # color of unlabeled pixels
+BLACK: Color = (0, 0, 0)  # color of unlabeled pixels
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Scene:
         """Indices of the classes that occur."""
         return set(np.unique(self.labels if self.label_map is None else self.label_map).tolist())
 
-    def draw(self, palette: Sequence[Colour], captions: Sequence[str] | None = None) -> Image.Image:
+    def draw(self, palette: Sequence[Color], captions: Sequence[str] | None = None) -> Image.Image:
         """Return the drawing.
 
         Args:

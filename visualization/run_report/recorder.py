@@ -24,8 +24,8 @@ from colonnade.common.atomic_files import write_json, write_text
 from colonnade.common.errors import UserError
 from colonnade.engine.distributed.fingerprints import machine, versions
 from colonnade.engine.work_dir.metric_values import complete
-from colonnade.inference.data_samples import kind_of
-from colonnade.inference.ground_truth import label_map
+from colonnade.inference.ground_truth import build_label_map
+from colonnade.inference.model import get_model_kind
 from colonnade.runtime.colors import distinct_colors
 
 from . import record_folder
@@ -150,7 +150,7 @@ class RunRecord(Hook):
         if 'gt_sem_seg' in sample:
             truth = sample.gt_sem_seg.data.squeeze()
         else:
-            found = label_map(Legend('labels', classes, ()), dataset.get_data_info(index), path)
+            found = build_label_map(Legend('labels', classes, ()), dataset.get_data_info(index), path)
             truth = torch.from_numpy(found.labels.astype(np.int64))
         # Any metric may name the label, also one of somebody else.
         ignored = next((m.ignore_index for m in metrics if hasattr(m, 'ignore_index')), IGNORED)
@@ -268,7 +268,7 @@ def read_legend(dataset: Any, model: torch.nn.Module) -> Legend:
     if not isinstance(palette, (list, tuple)) or len(palette) != len(classes):
         palette = distinct_colors(len(classes))
     bare = model.module if is_model_wrapper(model) else model
-    return Legend(kind_of(bare), classes, tuple(map(tuple, palette)))
+    return Legend(get_model_kind(bare), classes, tuple(map(tuple, palette)))
 
 
 def find_masks(metrics: Sequence[BaseMetric],
