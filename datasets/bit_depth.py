@@ -24,7 +24,7 @@ class ImageDepths:
         if image.format in FORMATS_OF_PAGES and getattr(image, 'n_frames', 1) > 1:
             self.more_pages.append(path)
         is_tiff_with_extra_channel = isinstance(
-            image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == COLOUR and image.tag_v2.get(
+            image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == COLOR and image.tag_v2.get(
                 SAMPLES, 1) > 3
         if image.mode in ('LA', 'PA', 'RGBA', 'RGBX', 'La', 'RGBa') or is_tiff_with_extra_channel:
             self.more_channels.append(path)
@@ -49,7 +49,7 @@ class ImageDepths:
         return [
             f'{len(dark)} images have 16-bit values of at most {highest}: {_format_first(dark)}. '
             f'Training sees the upper 8 bits, 0 to {highest >> 8} of 255, which is dark or black. '
-            f'Save them with 8 bits: {advice(highest)}'
+            f'Save them with 8 bits: {suggest_8_bits(highest)}'
         ]
 
     def find_warnings(self) -> list[str]:

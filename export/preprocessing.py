@@ -35,7 +35,7 @@ def build_preprocess(model: Model, limits: ImageSizeLimits) -> Values:
         if len(values) != 3:
             raise ExportError(f'data_preprocessor.{key} must have three values, got {values}')
     return dict(
-        steps=[each for step in steps_for_arrays(model.cfg) for each in convert_step(step)],
+        steps=[each for step in get_array_steps(model.cfg) for each in convert_step(step)],
         channels='RGB' if preprocessor._channel_conversion else 'BGR',
         **stats,
         pad=_get_padding(preprocessor),

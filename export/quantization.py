@@ -72,10 +72,10 @@ def quantize_model(folder: Path, images: list[Path]) -> None:
             _quantize_graph(graph.path, target, CalibrationReader(model, name, images))
         for path in sorted(Path(scratch).iterdir()):
             path.replace(folder / path.name)
-    metadata = json.loads((folder / NAME).read_text(encoding='utf-8'))
+    metadata = json.loads((folder / METADATA_FILE).read_text(encoding='utf-8'))
     for each in metadata['graphs'].values():
         each.update(sha256=sha256_of(folder / each['file']), weights=[])
-    write_json(folder / NAME, {**metadata, 'precision': 'int8'})
+    write_json(folder / METADATA_FILE, {**metadata, 'precision': 'int8'})
 
 
 def _quantize_graph(source: Path, target: Path, inputs: CalibrationReader) -> None:

@@ -199,7 +199,7 @@ def build_file_runner(graph: Graph, path: Path) -> Run:
     """Return a function that runs a file with the runtime or torch, on the threads of torch."""
     if path.suffix == '.pt2':
         return build_module_runner(torch.export.load(path).module())
-    session = session_of(path, None, torch.get_num_threads())
+    session = load_session(path, None, torch.get_num_threads())
 
     def run_graph(inputs: tuple[Tensor, ...]) -> Arrays:
         arrays = (tensor.numpy() for tensor in inputs)

@@ -83,7 +83,7 @@ def load(config: str | Path | Config,
         WeightsError: If the weights cannot be fetched or read, or do not fit the model.
     """
     torch_device = get_torch_device(device)
-    dtype = half_type(amp, torch_device.type)
+    dtype = get_half_type(amp, torch_device.type)
     with LOADING:
         has_own_config = weights is None and not isinstance(config, Config)
         cfg, weights = resolve_sources(config, weights, trust=trust)
@@ -99,7 +99,7 @@ def load(config: str | Path | Config,
 
 def build_model(cfg: Config, weights: str | Path, device: torch.device, *, trust: bool) -> Model:
     """Build the model of a config, which is modified in place, and load its weights."""
-    settings = with_plain_norms(cfg.model)
+    settings = replace_sync_norms(cfg.model)
     settle_backbone(settings)
     checkpoint = None
     if not trust:

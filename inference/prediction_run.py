@@ -78,7 +78,7 @@ def resolve_inputs(args: PredictOptions) -> list[Input]:
 
 def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
     """Load the model, predict the inputs that are not finished, and write lists of all results."""
-    dtype = half_type(args.amp, get_torch_device(args.device).type)
+    dtype = get_half_type(args.amp, get_torch_device(args.device).type)
     model = load(
         args.config,
         args.checkpoint,
@@ -96,7 +96,7 @@ def run(args: PredictOptions, inputs: Sequence[Input]) -> list[str]:
     for option in ('outputs', 'threshold', 'opacity', 'label_offset', 'tile_size', 'tile_overlap',
                    'frame_step'):
         settings[option] = vars(args)[option]
-    settings.update(fuse=optimize_model(model, args.fuse, dtype), amp=name_of_type(dtype))
+    settings.update(fuse=optimize_model(model, args.fuse, dtype), amp=get_type_name(dtype))
     with open_resume_log(args.out, settings, resume=args.resume) as log:
         with explain_resource_errors(args.out, model.device):
             return predict_and_list(args, model, inputs, ids, log)

@@ -31,14 +31,14 @@ from colonnade.weights.state_dicts import WeightsError
     lambda path: load_checkpoint(XCiT(TINY), str(path))
 ])
 def test_pickled_code_does_not_run(read: Callable, form: str, tmp_path: Path) -> None:
-    marker = write_evil(tmp_path / 'evil.pth', form)
+    marker = write_malicious_checkpoint(tmp_path / 'evil.pth', form)
     with pytest.raises(WeightsError, match='evil.pth'):
         read(tmp_path / 'evil.pth')
     assert not marker.exists()
 
 
 def test_rejected_file_can_be_trusted(tmp_path: Path) -> None:
-    marker = write_evil(tmp_path / 'evil.pth', 'zip')
+    marker = write_malicious_checkpoint(tmp_path / 'evil.pth', 'zip')
     with pytest.raises(WeightsError, match=r'contains more than weights \(.*pathlib.*--trust'):
         read_checkpoint(tmp_path / 'evil.pth')
     assert 'state_dict' in read_checkpoint(tmp_path / 'evil.pth', trust=True)

@@ -298,7 +298,7 @@ def test_decoding_equals_mmdet(limit: float | None) -> None:
         target_stds=stds, add_ctr_clamp=limit is not None, ctr_clamp=limit or 32)
     boxes, size = draw_boxes(30, (60, 90)), (60, 90)
     deltas = np.random.default_rng(1).normal(0, 20, (30, 12)).astype(np.float32)
-    found = decode(boxes, deltas, Coder((0., ) * 4, stds, True, limit), size)
+    found = decode_deltas(boxes, deltas, Coder((0., ) * 4, stds, True, limit), size)
     expected = coder.decode(torch.tensor(boxes), torch.tensor(deltas), max_shape=size)
     np.testing.assert_allclose(found.reshape(30, 12), expected, rtol=1e-6, atol=1e-4)
 
@@ -336,7 +336,7 @@ def test_pasted_masks_equal_mmdet() -> None:
     found = paste(logits[:, 0].sigmoid().numpy(), boxes, size, 0.5)
     assert found.shape == expected.shape and expected.any()
     assert (found != expected.numpy()).sum() <= 2
-    assert boxes_around(found[:3] & False).tolist() == [[0.] * 4] * 3
+    assert compute_mask_boxes(found[:3] & False).tolist() == [[0.] * 4] * 3
     around = np.zeros((1, 5, 6), bool)
     around[0, 1:3, 2:5] = True
     assert compute_mask_boxes(around).tolist() == [[2., 1., 5., 3.]]

@@ -215,8 +215,8 @@ def test_trusted_objects_of_a_missing_module(shapes: Path, tmp_path: Path, run_t
     monkeypatch.delitem(sys.modules, 'their_project')
     with pytest.raises(
             SystemExit,
-            match="train: .*a.pth holds objects of a module that is not "
-            "installed here .*their_project"):
+            match="train: .*a.pth has objects of a module that is not "
+            "installed .*their_project"):
         train_with_trust(run_tool, config(HEAD), shapes / 'ade', tmp_path, '--load-from',
                          tmp_path / 'a.pth')
 

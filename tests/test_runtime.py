@@ -148,7 +148,7 @@ def test_preprocessing_equals_that_of_the_config(name: str) -> None:
     data = model.prepare(image)
     batch = model.module.data_preprocessor(
         dict(inputs=[data['inputs']], data_samples=[data['data_samples']]), False)
-    prepared = read_preprocess(build_section(preprocess_of(model, ImageSizeLimits(1, 32))))(image)
+    prepared = read_preprocess(build_section(build_preprocess(model, ImageSizeLimits(1, 32))))(image)
     assert np.array_equal(prepared.array, batch['inputs'][0].numpy())
     meta = batch['data_samples'][0].metainfo
     assert (prepared.size, prepared.resized) == (meta['ori_shape'], meta['img_shape'])
@@ -193,8 +193,8 @@ HEADS: dict[str, tuple[str, dict]] = {
 def test_label_maps_equal_those_of_mmseg(name: str, size: tuple[int, int],
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     from colonnade.export.graphs import ImageSizeLimits
-    from colonnade.export.preprocessing import preprocess_of
-    from colonnade.export.segmenters import Segmenter, postprocess_of
+    from colonnade.export.preprocessing import build_preprocess
+    from colonnade.export.segmenters import Segmenter, build_postprocess
     monkeypatch.setattr(segmentation, 'BLOCK', 5000)  # several blocks of rows
     model, image = build_segmenter(**HEADS[name][1]), noise(*size)
     graph = Segmenter(model.module).eval()
@@ -204,8 +204,8 @@ def test_label_maps_equal_those_of_mmseg(name: str, size: tuple[int, int],
         output = graph(torch.from_numpy(images))
         return [each.numpy() for each in (output if isinstance(output, tuple) else (output, ))]
 
-    prepared = read_preprocess(build_section(preprocess_of(model, ImageSizeLimits(1, 32))))(image)
-    labels = read_segmentation(build_section(postprocess_of(model.module)), 4)(prepared, run)
+    prepared = read_preprocess(build_section(build_preprocess(model, ImageSizeLimits(1, 32))))(image)
+    labels = read_segmentation(build_section(build_postprocess(model.module)), 4)(prepared, run)
     expected = model.predict(image).labels
     assert len(np.unique(expected)) > 1
     assert (labels != expected).mean() < 1e-3, 'more than ties of logits'

@@ -109,12 +109,12 @@ def main(options: TrainCommand) -> None:
 
     from colonnade.engine.runner.signal_handling import Interrupted, handle_signals  # slow
     from colonnade.engine.work_dir import Run
-    from colonnade.reported_training import prepared_training
+    from colonnade.reported_training import prepare_training
     hint = resume_hint(sys.argv, options.launcher)
     try:
         # Report errors before the stack closes, which waits for other processes.
         with ExitStack() as stack, report_user_errors('train'):
-            runner = stack.enter_context(prepared_training(options))
+            runner = stack.enter_context(prepare_training(options))
             with handle_signals(runner) as signals, report_user_errors('train'):
                 try:
                     runner.train()

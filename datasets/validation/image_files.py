@@ -81,13 +81,13 @@ def read_image_size(path: Path,
     try:
         with open_image(path) as image:
             size, format_name, exif = image.size, image.format, image.info.get('exif')
-            if fault := depth_fault(image):
+            if fault := find_depth_problem(image):
                 raise NotDecodedError(fault)
             if depths is not None:
                 depths.add(path, image)
     except UnidentifiedImageError as error:
         with path.open('rb') as file:
-            raise FileError(tiff_fault(file) or 'it is not an image') from error
+            raise FileError(find_tiff_problem(file) or 'it is not an image') from error
     if any('\ud800' <= letter <= '\udfff' for letter in str(path)):  # OpenCV would crash
         raise NotDecodedError('its name is not in UTF-8: rename it')
     if not cv2.haveImageReader(str(path)):

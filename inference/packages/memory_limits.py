@@ -114,7 +114,7 @@ def check_safetensors(model: dict[str, Any], weights: str | Path, source: str) -
 
 def check_checkpoint(model: dict[str, Any], checkpoint: Mapping[str, Any], source: str) -> None:
     """Check that a model needs no more memory than the weights of a checkpoint justify."""
-    state = state_dict_of(checkpoint, source)
+    state = get_state_dict(checkpoint, source)
     for key, value in state.items():
         if value.layout != torch.strided or value.device.type != 'cpu':
             layout = str(value.layout).removeprefix('torch.')

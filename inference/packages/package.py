@@ -109,7 +109,7 @@ def check_embedded_config(config: Config, source: str) -> None:
     """Check model and pipelines of the config in a checkpoint as if it were a package."""
     parts = dict(
         default_scope=config.default_scope,
-        model=without_pretrained(plain(config.model), 'model', []))
+        model=drop_pretrained(plain(config.model), 'model', []))
     for key in ('test_dataloader', 'val_dataloader', 'test_pipeline'):
         if config.get(key):
             parts[key] = plain(config[key])

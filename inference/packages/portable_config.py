@@ -9,12 +9,12 @@ from typing import Any
 from mmengine.config import Config
 
 from colonnade.engine.runner.hooks import averages_weights, hooks_of
-from colonnade.models.random_weights import without_pretrained
+from colonnade.models.building import drop_pretrained
 from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.config_values import plain
 from colonnade.settings.dataset_paths import evaluators
 from colonnade.settings.plain_config import PackageError
-from colonnade.weights.pretrained import pretrained_of
+from colonnade.weights.pretrained import get_pretrained
 
 #: keys that inference and evaluation read; the metadata describe the training
 KEPT = ('default_scope', 'custom_imports', 'model', 'test_dataloader', 'test_evaluator', 'test_cfg')
@@ -49,7 +49,7 @@ def build_portable_config(
     values['custom_imports'] = dict(
         imports=list(dict.fromkeys((*imports, *IMPORTS))), allow_failed_imports=False)
     changes: list[str] = []
-    values['model'] = without_pretrained(values['model'], 'model', changes)
+    values['model'] = drop_pretrained(values['model'], 'model', changes)
     roots = [str(root) for root in (dataset.get('data_root'), cfg.get('data_root')) if root]
     dataset['metainfo'] = dict(classes=classes, palette=list(palette))
     values['test_dataloader'] = {**LOADER, 'dataset': dataset}
@@ -119,7 +119,7 @@ def describe_training(cfg: Config, progress: Mapping[str, int]) -> dict[str, Any
     if isinstance(batch_size, int):
         training['images_per_process'] = batch_size
     init_cfg = (cfg.model.get('backbone') or {}).get('init_cfg')
-    source = (pretrained_of(init_cfg) or {}).get('checkpoint')
+    source = (get_pretrained(init_cfg) or {}).get('checkpoint')
     if isinstance(source, str):  # URLs are public, paths are not.
         training['backbone_from'] = source if '://' in source else Path(source).name
     if any(averages_weights(hook) for hook in hooks_of(cfg)):

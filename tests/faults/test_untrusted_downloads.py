@@ -87,7 +87,7 @@ def test_concurrent_downloads(server: str, tmp_path: Path) -> None:
 def test_failed_downloads_leave_no_files(path: str, server: str, tmp_path: Path,
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """An incomplete file in the cache would break later runs."""
-    monkeypatch.setattr(downloads, 'MOST_BYTES', 2**20)
+    monkeypatch.setattr(downloads, 'MAX_BYTES', 2**20)
     monkeypatch.setattr(downloads, 'TIMEOUT', 0.5 if path.startswith('silent') else 20)
     with pytest.raises(WeightsError, match=FAILURES[path]) as raised:
         downloads.fetch(f'{server}/{path}')

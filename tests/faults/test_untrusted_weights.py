@@ -55,7 +55,7 @@ TOOLS: dict[str, list[list[Any]]] = {
 @pytest.fixture
 def evil(tmp_path: Path) -> Iterator[Path]:
     """Checkpoint that would create a file if its pickle ran."""
-    marker = write_evil(tmp_path / 'evil.pth', 'zip')
+    marker = write_malicious_checkpoint(tmp_path / 'evil.pth', 'zip')
     yield tmp_path / 'evil.pth'
     assert not marker.exists()
 
