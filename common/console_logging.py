@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from mmengine.runner import Runner
 
-from colonnade.runtime.printing import printable
+from colonnade.runtime.sanitize import printable
 
 from .errors import UserCodeError
 

@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 from types import TracebackType
 
-from colonnade.runtime.printing import one_line
+from colonnade.runtime.sanitize import one_line
 
 PAUSE = 10.  # seconds between two lines in a log
 FLICKER = 0.2  # the same in a terminal, which one line is written over in

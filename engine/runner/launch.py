@@ -18,7 +18,7 @@ from colonnade.common.distributed import (VARIABLES, check_launcher, join_on_cpu
                                           on_several_machines)
 from colonnade.common.errors import file_errors
 from colonnade.common.locking import locked
-from colonnade.settings.backbone_config import settle_trunk
+from colonnade.settings.backbone_config import settle_backbone
 from colonnade.settings.dataset_paths import evaluators
 from colonnade.settings.known_settings import names_of_type
 from colonnade.settings.reading import build_error
@@ -43,7 +43,7 @@ def build_runner(cfg: Config) -> Runner:
     if on_several_machines(cfg.launcher):
         gather_by_messages(cfg)
     drop_absent_hooks(cfg)
-    settle_trunk(cfg.model)
+    settle_backbone(cfg.model)
     free_visualizer_name(cfg)
     with build_error():
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else StrictRunner.from_cfg(cfg)
@@ -81,7 +81,7 @@ def free_visualizer_name(cfg: Config) -> None:
 
 
 @contextmanager
-def sole_run(cfg: Config, *others: Path) -> Iterator[None]:
+def lock_work_dir(cfg: Config, *others: Path) -> Iterator[None]:
     """While open, no other run trains in this work dir; no file is left behind.
 
     Args:

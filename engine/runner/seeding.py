@@ -46,7 +46,7 @@ class Seed:
     iteration: int
     purpose: int
 
-    def plant(self) -> None:
+    def seed_generators(self) -> None:
         """Seed the generators of Python, NumPy and torch; for ``MODEL`` also the GPU's."""
         words = np.random.SeedSequence((self.run, self.rank, self.iteration, self.purpose))
         state = words.generate_state(4)
@@ -69,7 +69,7 @@ class SeededBatch:
     seed: Seed
 
     def __iter__(self) -> Iterator[Any]:
-        self.seed.plant()
+        self.seed.seed_generators()
         return iter(self.indices)
 
     def __len__(self) -> int:
@@ -102,16 +102,16 @@ class SeededBatches:
     def __iter__(self) -> Iterator[SeededBatch]:
         skipped, self.skipped = self.skipped, 0
         drawn = self.through_epochs() if self.endless else self.batches
-        batches = zip(self.planted(self.iteration - skipped), drawn, strict=False)
+        batches = zip(self.iter_seeded(self.iteration - skipped), drawn, strict=False)
         for iteration, indices in islice(batches, skipped, None):
             yield SeededBatch(list(indices), Seed(self.seed, get_rank(), iteration, DATA))
 
-    def planted(self, iteration: int) -> Iterator[int]:
-        """Numbers of iterations; before each one's batch is drawn, its seed is planted."""
+    def iter_seeded(self, iteration: int) -> Iterator[int]:
+        """Numbers of iterations; before each one's batch is drawn, its seed is iter_seeded."""
         draws_alone = isinstance(self.source, (DefaultSampler, InfiniteSampler))
         for number in count(iteration):
             if not draws_alone:
-                Seed(self.seed, 0, number, ORDER).plant()  # processes share out one order
+                Seed(self.seed, 0, number, ORDER).seed_generators()  # processes share out one order
             yield number
 
     def through_epochs(self) -> Iterator[list[Any]]:

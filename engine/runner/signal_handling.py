@@ -19,7 +19,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.utils.data import DataLoader
 
-from colonnade.common.distributed import failing_together
+from colonnade.common.distributed import raise_on_all_ranks
 
 from ..distributed.sharded_tensors import keep_shards
 from ..work_dir.last_checkpoint import saving_hook
@@ -50,7 +50,7 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def interruptible(runner: Runner) -> Iterator[StopOnSignal]:
+def handle_signals(runner: Runner) -> Iterator[StopOnSignal]:
     """While open, signals let a runner finish its iteration, save its state and stop.
 
     They raise :class:`Interrupted` in it. A second SIGINT is a KeyboardInterrupt. Before training
@@ -111,7 +111,7 @@ class StopOnSignal(Hook):
         if threading.current_thread() is not threading.main_thread():
             return
         for loader in loaders_of(runner):
-            outlive_signals(loader)
+            ignore_signals_in_workers(loader)
         self.saves = saving_hook(runner) is not None
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -188,11 +188,11 @@ class StopOnSignal(Hook):
             OSError: If it cannot be written, in all processes.
         """
         hook = saving_hook(runner)
-        if hook is None or not goes_on_from_here(runner):
+        if hook is None or not can_resume_mid_epoch(runner):
             return None
         if runner.iter == hook.saved_at and hook.save_optimizer:
             return hook.last_ckpt
-        with failing_together():
+        with raise_on_all_ranks():
             runner.save_checkpoint(
                 hook.out_dir,
                 Run.INTERRUPTED,
@@ -206,7 +206,7 @@ class StopOnSignal(Hook):
         return path
 
 
-def goes_on_from_here(runner: Runner) -> bool:
+def can_resume_mid_epoch(runner: Runner) -> bool:
     """Whether the loop of a runner goes on from this iteration; mmengine's repeats whole epochs."""
     loop = runner.train_loop
     return isinstance(loop, SeededEpochLoop) or not isinstance(loop, EpochBasedTrainLoop) or \
@@ -220,7 +220,7 @@ def loaders_of(runner: Runner) -> set[DataLoader]:
     return loaders | {loop.endless for loop in loops if isinstance(loop, SeededIterationLoop)}
 
 
-def outlive_signals(loader: DataLoader) -> None:
+def ignore_signals_in_workers(loader: DataLoader) -> None:
     """Keep a loader's workers when a signal reaches all processes of a terminal or a job.
 
     Args:

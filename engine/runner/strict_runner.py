@@ -25,7 +25,7 @@ from colonnade.datasets.mask_encoding import encode_for
 from colonnade.weights.checkpoint_files import arguments_of_whole_files
 from colonnade.weights.downloads import fetch
 from colonnade.weights.loading import Plan, plan_loading
-from colonnade.weights.openmmlab import without_code
+from colonnade.weights.mmengine_loaders import strip_code
 from colonnade.weights.state_dicts import State, WeightsError
 
 from .hooks import BatchSizeHook, QuietFilter, wrappers_of
@@ -63,7 +63,7 @@ class StrictRunner(Runner):
     """mmengine's runner, loading safely, strictly and any published layout.
 
     Attributes:
-        adapt: Changes what is loaded, see :class:`~.class_transfer.NewClasses`.
+        adapt: Changes what is loaded, see :class:`~.class_transfer.ClassTransfer`.
         prepare: Is called with the model when weights are loaded.
         skipped_samples: File that notes the training samples that are skipped because they break;
             None stops at the first.
@@ -157,7 +157,7 @@ class StrictRunner(Runner):
             FileNotFoundError: If there is no such file.
             WeightsError: If it cannot be fetched or read.
         """
-        return without_code(fetch(filename))
+        return strip_code(fetch(filename))
 
     def place(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """A checkpoint as model, hooks and optimizer take it."""
@@ -214,7 +214,7 @@ class StrictRunner(Runner):
                   for each in wrappers_of(built) for group in each.param_groups}  # yapf: disable
         if len(groups) > 1:
             self.logger.info(f'{len(groups)} groups of parameters of different learning rate or '
-                             'weight decay: colonnade param_groups CONFIG lists them')
+                             'weight decay: colonnade list_param_groups CONFIG lists them')
         return built
 
     def load_or_resume(self) -> None:

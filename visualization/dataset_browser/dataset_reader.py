@@ -233,7 +233,8 @@ def select_images(data: ImageSet,
     label = None if class_name is None else find_label(data, class_name)
     for index in indices:
         if not 0 <= index < len(data):
-            raise UserError(f'--index must be from 0 to {len(data) - 1} in {data.name}, got {index}')
+            raise UserError(
+                f'--index must be from 0 to {len(data) - 1} in {data.name}, got {index}')
     named = [*indices, *(index for name in names for index in find_named_images(data, name))]
     order = named or np.random.default_rng(seed).permutation(len(data)).tolist()
     chosen: list[int] = []
