@@ -25,31 +25,19 @@ from .statistics import Statistics, compute_statistics
 
 @dataclass
 class BrowsedData:
-    """Data of a config.
-
-    Attributes:
-        options: Options of the page.
-        sets: Splits to compare.
-        data: The split whose images are shown.
-        chosen: Indices of the images to show.
-        pipeline: Input pipeline of that split; None if it cannot be built.
-        build_issue: Number of pipelines that cannot be built, with the error.
-    """
-    options: BrowseOptions
-    sets: list[ImageSet]
-    data: ImageSet
-    chosen: list[int] = field(default_factory=list)
+    """Data of a config."""
+    options: BrowseOptions  # options of the page
+    sets: list[ImageSet]  # splits to compare
+    data: ImageSet  # the split whose images are shown
+    chosen: list[int] = field(default_factory=list)  # indices of the images to show
+    # input pipeline of that split; None if it cannot be built
     pipeline: InputPipeline | None = None
+    # number of pipelines that cannot be built, with the error
     build_issue: SuspectedIssue = field(default_factory=lambda: SuspectedIssue('dataset-build'))
 
     @classmethod
     def read(cls, cfg: Config, options: BrowseOptions) -> BrowsedData:
-        """Read the annotations of the splits of a config.
-
-        Raises:
-            OSError: If a file is missing.
-            ValueError: If a split has no images, or the splits have different classes.
-        """
+        """Read the annotations of the splits of a config."""
         sets = [data for name in options.splits if (data := read_set(cfg, name)) is not None]
         data = next((each for each in sets if each.name == options.split), None)
         if data is None:

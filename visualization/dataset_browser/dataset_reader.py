@@ -34,25 +34,16 @@ from .objects import Objects, build_objects, join_objects, read_coco_objects
 
 @dataclass(frozen=True)
 class LabelMapFile:
-    """Label map of an image.
-
-    Attributes:
-        info: ``get_data_info`` of mmseg's dataset.
-        load: Pipeline step that loads annotations.
-        num_classes: Number of classes of the dataset.
-    """
-    info: dict[str, Any]
-    load: Callable[[dict[str, Any]], dict[str, Any]]
-    num_classes: int
+    """Label map of an image."""
+    info: dict[str, Any]  # get_data_info of mmseg's dataset
+    load: Callable[[dict[str, Any]], dict[str, Any]]  # pipeline step that loads annotations
+    num_classes: int  # number of classes of the dataset
 
     def read(self) -> np.ndarray:
         """Return the labels that mmseg trains with, ``(H, W)``, int64.
 
         The ignored label is replaced by the number of classes. Labels without a class are kept,
         but if one equals that number, it is increased by 1.
-
-        Raises:
-            ValueError: If the file cannot be read; the message contains its path.
         """
         path = self.info.get('seg_map_path')
         if path is None:
@@ -76,25 +67,16 @@ class LabelMapFile:
 
 @dataclass
 class ImageSet:
-    """Images of a split with their annotations.
-
-    Attributes:
-        name: ``'train'``, ``'val'`` or ``'test'``.
-        classes: Class names.
-        palette: Colors of the classes.
-        paths: Image paths, in the order of the files.
-        sizes: Declared width and height of each image, ``(I, 2)``; 0 where none is declared.
-        objects: Annotated objects; None for label maps.
-        maps: Label map of each image; empty for objects.
-        left_out: Reason to skip annotations -> number of annotations.
-    """
-    name: str
-    classes: tuple[str, ...]
-    palette: tuple[Colour, ...]
-    paths: list[str]
-    sizes: np.ndarray
-    objects: Objects | None = None
+    """Images of a split with their annotations."""
+    name: str  # 'train', 'val' or 'test'
+    classes: tuple[str, ...]  # class names
+    palette: tuple[Colour, ...]  # colors of the classes
+    paths: list[str]  # image paths, in the order of the files
+    sizes: np.ndarray  # declared width and height of each image, (I, 2); 0 where none is declared
+    objects: Objects | None = None  # annotated objects; None for label maps
+    # label map of each image; empty for objects
     maps: list[LabelMapFile] = field(default_factory=list)
+    # reason to skip annotations -> number of annotations
     left_out: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -129,9 +111,6 @@ def build_dataset(cfg: Config, settings: ConfigDict, **changes: Any) -> Any:
         cfg: Config that contains the settings.
         settings: Settings of the dataset.
         **changes: Settings to override.
-
-    Raises:
-        ValueError: If the type or a setting is unknown.
     """
     scope = DefaultScope.overwrite_default_scope(cfg.default_scope)
     with scope, build_error(), redirect_stdout(StringIO()):  # pycocotools prints its progress.
@@ -144,10 +123,6 @@ def read_set(cfg: Config, split: str) -> ImageSet | None:
     Args:
         cfg: Config of a detector or segmenter.
         split: ``'train'``, ``'val'`` or ``'test'``.
-
-    Raises:
-        OSError: If a file is missing.
-        ValueError: If a file does not have the expected format.
     """
     if get_dataset_settings(cfg, split) is None:
         return None
@@ -226,9 +201,6 @@ def select_images(data: ImageSet,
         names: File names or paths of images.
         class_name: Class that must occur in the images. Defaults to any.
         seed: Seed of the random draw.
-
-    Raises:
-        ValueError: If there is no such image or class.
     """
     label = None if class_name is None else find_label(data, class_name)
     for index in indices:
@@ -249,11 +221,7 @@ def select_images(data: ImageSet,
 
 
 def find_label(data: ImageSet, class_name: str) -> int:
-    """Return the index of a class, ignoring spaces around names as in mmseg's ADE20K.
-
-    Raises:
-        ValueError: If there is no class of this name.
-    """
+    """Return the index of a class, ignoring spaces around names as in mmseg's ADE20K."""
     names = [name.strip() for name in data.classes]
     if class_name.strip() in names:
         return names.index(class_name.strip())
@@ -262,11 +230,7 @@ def find_label(data: ImageSet, class_name: str) -> int:
 
 
 def find_named_images(data: ImageSet, name: str) -> list[int]:
-    """Return the indices of the images of a file name or path.
-
-    Raises:
-        ValueError: If there is no such image.
-    """
+    """Return the indices of the images of a file name or path."""
     paths = list(enumerate(map(Path, data.paths)))
     matches = [i for i, path in paths if name in (data.paths[i], path.name)]
     matches = matches or [i for i, path in paths if path.stem == name]

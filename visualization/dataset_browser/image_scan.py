@@ -32,58 +32,33 @@ WORKERS = 2  # threads that decode
 
 @dataclass(frozen=True)
 class Hashes:
-    """Hashes of images.
-
-    Attributes:
-        paths: Paths of the readable images.
-        places: Index of the split, and index of the image in it, ``(I, 2)``.
-        bits: Hashes, ``(I,)``, uint64.
-        gray: Gray images, ``(I, 72)``, uint8.
-        sizes: Width and height, ``(I, 2)``.
-        errors: Split, index and error message of each unreadable image.
-    """
-    paths: list[str]
-    places: np.ndarray
-    bits: np.ndarray
-    gray: np.ndarray
-    sizes: np.ndarray
-    errors: list[tuple[int, int, str]]
+    """Hashes of images."""
+    paths: list[str]  # paths of the readable images
+    places: np.ndarray  # index of the split, and index of the image in it, (I, 2)
+    bits: np.ndarray  # hashes, (I,), uint64
+    gray: np.ndarray  # gray images, (I, 72), uint8
+    sizes: np.ndarray  # width and height, (I, 2)
+    errors: list[tuple[int, int, str]]  # split, index and error message of each unreadable image
 
 
 @dataclass(frozen=True)
 class SimilarPair:
-    """Two images that look alike.
-
-    Attributes:
-        first: Split and index of the first image.
-        second: Split and index of the second image.
-        distance: Number of different bits.
-        is_same_file: Whether the files have the same content.
-    """
-    first: tuple[int, int]
-    second: tuple[int, int]
-    distance: int
-    is_same_file: bool
+    """Two images that look alike."""
+    first: tuple[int, int]  # split and index of the first image
+    second: tuple[int, int]  # split and index of the second image
+    distance: int  # number of different bits
+    is_same_file: bool  # whether the files have the same content
 
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Counts of label maps.
-
-    Attributes:
-        images: Indices of the readable images, ``(I,)``.
-        sizes: Width and height, ``(I, 2)``.
-        foreign: Number of pixels whose label has no class, ``(I,)``.
-        islands: Number of connected components of fewer than ``ISLAND`` pixels, ``(I,)``.
-        pixels: Pixels of each class, and unlabeled ones in the last column, ``(I, K + 1)``.
-        errors: Index and error message of each unreadable label map.
-    """
-    images: np.ndarray
-    sizes: np.ndarray
-    foreign: np.ndarray
-    islands: np.ndarray
-    pixels: np.ndarray
-    errors: list[tuple[int, str]]
+    """Counts of label maps."""
+    images: np.ndarray  # indices of the readable images, (I,)
+    sizes: np.ndarray  # width and height, (I, 2)
+    foreign: np.ndarray  # number of pixels whose label has no class, (I,)
+    islands: np.ndarray  # number of connected components of fewer than ISLAND pixels, (I,)
+    pixels: np.ndarray  # pixels of each class, and unlabeled ones in the last column, (I, K + 1)
+    errors: list[tuple[int, str]]  # index and error message of each unreadable label map
 
 
 def shrink_to_gray(pixels: np.ndarray) -> np.ndarray:

@@ -21,11 +21,7 @@ OPACITY = 0.25  # of masks
 
 
 def read_scene(data: ImageSet, index: int, max_side: int) -> Scene:
-    """Return an image of at most ``max_side`` pixels per side, with all its annotations.
-
-    Raises:
-        OSError, ValueError: If image or label map cannot be read.
-    """
+    """Return an image of at most ``max_side`` pixels per side, with all its annotations."""
     pixels = read_image(data.paths[index])
     full: tuple[int, int] = pixels.shape[:2]
     size = fit_size(full, max_side)

@@ -26,38 +26,22 @@ MAX_MARKED = 40  # islands of an image that are circled
 
 @dataclass(frozen=True, kw_only=True)
 class Example(Finding):
-    """Finding in one image, with what to draw there.
-
-    Attributes:
-        data: Split of the image.
-        image: Index of the image in the split.
-        objects: Indices of the objects in question.
-        points: Points ``(x, y)`` to mark, in pixels of the image.
-        other: Split and index of an image to show next to it.
-        is_drawn: Whether the image can be shown.
-    """
-    data: ImageSet
-    image: int
-    objects: tuple[int, ...] = ()
-    points: tuple[tuple[float, float], ...] = ()
-    other: tuple[ImageSet, int] | None = None
-    is_drawn: bool = True
+    """Finding in one image, with what to draw there."""
+    data: ImageSet  # split of the image
+    image: int  # index of the image in the split
+    objects: tuple[int, ...] = ()  # indices of the objects in question
+    points: tuple[tuple[float, float], ...] = ()  # points (x, y) to mark, in pixels of the image
+    other: tuple[ImageSet, int] | None = None  # split and index of an image to show next to it
+    is_drawn: bool = True  # whether the image can be shown
 
 
 @dataclass
 class SuspectedIssue:
-    """All breaches of a rule.
-
-    Attributes:
-        rule: Key of :data:`~colonnade.settings.rules.RULES`.
-        counts: Number of breaches in each split.
-        examples: The worst breaches.
-        note: Description of the breaches if there are no examples.
-    """
-    rule: str
-    counts: dict[str, int] = field(default_factory=dict)
-    examples: list[Example] = field(default_factory=list)
-    note: str = ''
+    """All breaches of a rule."""
+    rule: str  # key of RULES
+    counts: dict[str, int] = field(default_factory=dict)  # number of breaches in each split
+    examples: list[Example] = field(default_factory=list)  # the worst breaches
+    note: str = ''  # description of the breaches if there are no examples
 
     @property
     def title(self) -> str:

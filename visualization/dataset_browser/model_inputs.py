@@ -42,18 +42,11 @@ MAX_DEVIATIONS = 2.5  # standard deviations between 0 and the mean of all inputs
 
 @dataclass(frozen=True)
 class ModelInput:
-    """Image as a model receives it.
-
-    Attributes:
-        inputs: Input tensor, ``(C, H, W)``.
-        sample: Data sample of mmdet or mmseg, with annotations in pixels of the inputs.
-        pixels: Inputs as RGB values, ``(H, W, 3)``, uint8.
-        bounds: Minimum and maximum before the preprocessor.
-    """
-    inputs: Tensor
-    sample: Any
-    pixels: np.ndarray
-    bounds: tuple[float, float]
+    """Image as a model receives it."""
+    inputs: Tensor  # input tensor, (C, H, W)
+    sample: Any  # data sample of mmdet or mmseg, with annotations in pixels of the inputs
+    pixels: np.ndarray  # inputs as RGB values, (H, W, 3), uint8
+    bounds: tuple[float, float]  # minimum and maximum before the preprocessor
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -106,32 +99,18 @@ def pad(values: np.ndarray, size: tuple[int, int], fill: int = 0) -> np.ndarray:
 
 @dataclass
 class InputPipeline:
-    """Dataset with its pipeline, followed by the data preprocessor of a model.
-
-    Attributes:
-        dataset: Dataset of mmdet or mmseg, with or without wrappers.
-        preprocessor: Data preprocessor of the model.
-        settings: Settings of the preprocessor in the config.
-        training: Whether the pipeline is that of training.
-        mixes: Whether pipeline steps combine several images.
-        late: Whether annotations are in pixels of the original image, as in validation.
-        inputs: All inputs that were loaded.
-    """
-    dataset: Any
-    preprocessor: Any
-    settings: dict[str, Any]
-    training: bool
-    mixes: bool
-    late: bool = False
-    inputs: list[ModelInput] = field(default_factory=list)
+    """Dataset with its pipeline, followed by the data preprocessor of a model."""
+    dataset: Any  # dataset of mmdet or mmseg, with or without wrappers
+    preprocessor: Any  # data preprocessor of the model
+    settings: dict[str, Any]  # settings of the preprocessor in the config
+    training: bool  # whether the pipeline is that of training
+    mixes: bool  # whether pipeline steps combine several images
+    late: bool = False  # whether annotations are in pixels of the original image, as in validation
+    inputs: list[ModelInput] = field(default_factory=list)  # all inputs that were loaded
 
     @classmethod
     def from_config(cls, cfg: Config, split: str) -> InputPipeline:
-        """Build dataset and preprocessor of a config.
-
-        Raises:
-            ValueError: If one cannot be built, in which case training would fail as well.
-        """
+        """Build dataset and preprocessor of a config."""
         settings = dict(cfg.model.get('data_preprocessor') or dict(type='BaseDataPreprocessor'))
         dataset_settings = get_dataset_settings(cfg, split)
         hub = MessageHub.get_current_instance()
@@ -163,9 +142,6 @@ class InputPipeline:
         Args:
             index: Index of the image in the dataset.
             seed: Seed of Python's, NumPy's and torch's random numbers.
-
-        Raises:
-            ValueError: If the pipeline or the preprocessor fails.
         """
         set_random_seed(seed)
         with errors_of_others('the pipeline fails'):

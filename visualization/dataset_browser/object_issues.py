@@ -26,14 +26,10 @@ COMPARED = 128  # boxes that are compared with all others at a time
 
 
 class ObjectRule(NamedTuple):
-    """Rule for single objects.
-
-    Attributes:
-        compute_severity: Returns a severity for each object, ``(N,)``; positive for breaches.
-        describe: Returns a description of an object.
-    """
+    """Rule for single objects."""
+    # returns a severity for each object, (N,); positive for breaches
     compute_severity: Callable[[ImageSet, Objects], np.ndarray]
-    describe: Callable[[ImageSet, Objects, int], str]
+    describe: Callable[[ImageSet, Objects, int], str]  # returns a description of an object
 
 
 def describe_sides(data: ImageSet, objects: Objects, index: int) -> str:

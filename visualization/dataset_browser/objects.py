@@ -27,24 +27,14 @@ Row = tuple[int, int, tuple[float, float, float, float], float, bool, int]
 
 @dataclass(frozen=True)
 class Objects:
-    """Annotated objects, sorted by image.
-
-    Attributes:
-        images: Index of each object's image, ``(N,)``.
-        labels: Index of each object's class, ``(N,)``.
-        boxes: Left, top, right and bottom in pixels of the image, ``(N, 4)``, float64.
-        areas: Declared areas in pixels, ``(N,)``; areas of the boxes where none is declared.
-        crowds: Whether each object is a crowd or to be ignored, ``(N,)``, bool.
-        ids: Annotation IDs, ``(N,)``; indices for annotations without ID.
-        masks: ``N`` segmentations.
-    """
-    images: np.ndarray
-    labels: np.ndarray
-    boxes: np.ndarray
-    areas: np.ndarray
-    crowds: np.ndarray
-    ids: np.ndarray
-    masks: list[Mask]
+    """Annotated objects, sorted by image."""
+    images: np.ndarray  # index of each object's image, (N,)
+    labels: np.ndarray  # index of each object's class, (N,)
+    boxes: np.ndarray  # left, top, right and bottom in pixels of the image, (N, 4), float64
+    areas: np.ndarray  # declared areas in pixels, (N,); areas of the boxes where none is declared
+    crowds: np.ndarray  # whether each object is a crowd or to be ignored, (N,), bool
+    ids: np.ndarray  # annotation IDs, (N,); indices for annotations without ID
+    masks: list[Mask]  # N segmentations
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], masks: Sequence[Mask]) -> Objects:
@@ -134,10 +124,6 @@ def decode_mask(mask: list[np.ndarray] | dict[str, Any], size: tuple[int, int]) 
     Args:
         mask: Segmentation.
         size: Height and width of the image, for polygons.
-
-    Raises:
-        ValueError: If an RLE is malformed or a polygon far outside of all images. pycocotools does
-            not notice the former, and runs out of memory with the latter.
     """
     segmentation: Any = mask
     if isinstance(mask, list):
@@ -157,10 +143,6 @@ def read_coco_objects(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         ``paths``, ``sizes``, ``objects`` and ``left_out`` of an ``ImageSet``.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it is not a COCO file.
     """
     file, folder = dataset.ann_file, dataset.data_prefix['img']
     try:

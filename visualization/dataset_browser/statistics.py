@@ -19,24 +19,14 @@ GRID = 24  # rows and columns of the map of box centers
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of a split.
-
-    Attributes:
-        name: Name of the split.
-        classes: Class names.
-        sizes: Width and height of the images, ``(I, 2)``, where they are known.
-        amounts: Number of objects, or pixels in label maps, of each class, ``(K,)``.
-        images: Number of images of each class, ``(K,)``.
-        num_images: Number of images in the split.
-        together: Number of images that contain both classes, ``(K, K)``.
-    """
-    name: str
-    classes: tuple[str, ...]
-    sizes: np.ndarray
-    amounts: np.ndarray
-    images: np.ndarray
-    num_images: int
-    together: np.ndarray
+    """Statistics of a split."""
+    name: str  # name of the split
+    classes: tuple[str, ...]  # class names
+    sizes: np.ndarray  # width and height of the images, (I, 2), where they are known
+    amounts: np.ndarray  # number of objects, or pixels in label maps, of each class, (K,)
+    images: np.ndarray  # number of images of each class, (K,)
+    num_images: int  # number of images in the split
+    together: np.ndarray  # number of images that contain both classes, (K, K)
 
     def rank_classes(self, limit: int | None = None) -> np.ndarray:
         """Return the classes that occur, most frequent first."""
@@ -46,22 +36,13 @@ class Statistics:
 
 @dataclass(frozen=True)
 class ObjectStatistics(Statistics):
-    """Statistics of objects.
-
-    Attributes:
-        per_image: Number of objects in each image, ``(I,)``.
-        crowds: Number of crowds and objects to be ignored.
-        sides: Width and height of boxes, ``(N, 2)``.
-        areas: Areas of objects, ``(N,)``.
-        relative: Square root of a box's share of the image area, ``(N,)``.
-        centers: Number of box centers in each cell of the image, ``(GRID, GRID)``.
-    """
-    per_image: np.ndarray
-    crowds: int
-    sides: np.ndarray
-    areas: np.ndarray
-    relative: np.ndarray
-    centers: np.ndarray
+    """Statistics of objects."""
+    per_image: np.ndarray  # number of objects in each image, (I,)
+    crowds: int  # number of crowds and objects to be ignored
+    sides: np.ndarray  # width and height of boxes, (N, 2)
+    areas: np.ndarray  # areas of objects, (N,)
+    relative: np.ndarray  # square root of a box's share of the image area, (N,)
+    centers: np.ndarray  # number of box centers in each cell of the image, (GRID, GRID)
 
     def count_by_size(self) -> tuple[int, int, int]:
         """Return the number of small, medium and large objects as defined by COCO."""
@@ -71,16 +52,10 @@ class ObjectStatistics(Statistics):
 
 @dataclass(frozen=True)
 class LabelStatistics(Statistics):
-    """Statistics of label maps.
-
-    Attributes:
-        num_maps: Number of label maps that were decoded.
-        unlabeled: Fraction of unlabeled pixels in each, ``(num_maps,)``.
-        total: Number of all pixels.
-    """
-    num_maps: int
-    unlabeled: np.ndarray
-    total: int
+    """Statistics of label maps."""
+    num_maps: int  # number of label maps that were decoded
+    unlabeled: np.ndarray  # fraction of unlabeled pixels in each, (num_maps,)
+    total: int  # number of all pixels
 
 
 def compute_statistics(data: ImageSet, counts: LabelCounts | None = None) -> Statistics:

@@ -29,19 +29,15 @@ MIN_SIDE = 256  # pixels; smaller images are enlarged
 
 @dataclass(frozen=True)
 class Scene:
-    """Downscaled image with objects or a label map to draw over it.
-
-    Attributes:
-        pixels: RGB values, ``(h, w, 3)``, uint8.
-        boxes: Left, top, right and bottom in pixels of the scene, ``(N, 4)``.
-        labels: Class of each object, ``(N,)``.
-        masks: Masks ``(h, w)``, bool; None without masks, or for an object without a mask.
-        label_map: Class of each pixel, ``(h, w)``; the number of classes means unlabeled.
-    """
-    pixels: np.ndarray
+    """Downscaled image with objects or a label map to draw over it."""
+    pixels: np.ndarray  # RGB values, (h, w, 3), uint8
+    # left, top, right and bottom in pixels of the scene, (N, 4)
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4)))
+    # class of each object, (N,)
     labels: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    # masks (h, w), bool; None without masks, or for an object without a mask
     masks: Sequence[np.ndarray | None] | None = None
+    # class of each pixel, (h, w); the number of classes means unlabeled
     label_map: np.ndarray | None = None
 
     @classmethod

@@ -33,12 +33,7 @@ Runs: TypeAlias = dict[str, RecordedRun]  # by name
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """Return the runs of work dirs, by unique names.
-
-    Raises:
-        OSError: If one cannot be read.
-        ValueError: If one is not a work dir, or there are too few or too many.
-    """
+    """Return the runs of work dirs, by unique names."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError('the same run is passed twice')
     if not 2 <= len(folders) <= MAX_RUNS:

@@ -157,11 +157,7 @@ def read_run(work_dir: Path, *, is_live: bool | None = None) -> RecordedRun:
 
 
 def read_evaluations(record: Path) -> list[Evaluation]:
-    """Return the evaluations of a record, in the order of iterations.
-
-    Raises:
-        ValueError: If a file is damaged.
-    """
+    """Return the evaluations of a record, in the order of iterations."""
     evaluations = []
     for path in record.glob(f'iter_*/{EVALUATION}'):
         content = read_record_file(path)
@@ -174,11 +170,7 @@ def read_evaluations(record: Path) -> list[Evaluation]:
 
 
 def read_record_file(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file of a record.
-
-    Raises:
-        ValueError: If it is damaged.
-    """
+    """Return the content of a JSON file of a record."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -189,11 +181,7 @@ def read_record_file(path: Path) -> dict[str, Any]:
 
 
 def read_columns(path: Path) -> dict[str, np.ndarray]:
-    """Return the columns of ``metrics.csv``, with NaN for cells without a number.
-
-    Raises:
-        ValueError: If it is damaged.
-    """
+    """Return the columns of ``metrics.csv``, with NaN for cells without a number."""
     try:
         with path.open(newline='', encoding='utf-8') as file:
             rows = csv.DictReader(file)

@@ -133,11 +133,7 @@ class RunRecord(Hook):
 
     def compact(self, sample: BaseDataElement, masks: Sequence[dict] | None, dataset: Any,
                 metrics: Sequence[BaseMetric]) -> Detections | PixelCounts:
-        """Return the prediction for an image in a form that needs little memory.
-
-        Raises:
-            ValueError: If the image or the kind of prediction is unknown.
-        """
+        """Return the prediction for an image in a form that needs little memory."""
         path = sample.metainfo.get('img_path')
         if path not in self.indices:
             raise UserError(f'the validation set has no image {path!r}: add img_path to meta_keys '

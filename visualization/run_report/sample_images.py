@@ -67,11 +67,7 @@ def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
 
 def draw_truth_and_prediction(dataset: Any, image: Detections | PixelCounts, legend: Legend,
                               truth_path: Path, prediction_path: Path) -> None:
-    """Write drawings of the annotations and of the prediction of an image.
-
-    Raises:
-        OSError, ValueError: If the image or its annotations cannot be read.
-    """
+    """Write drawings of the annotations and of the prediction of an image."""
     info = dataset.get_data_info(image.index)
     path = info['img_path']
     pixels, is_named = read_small_image(path), len(legend.classes) > MAX_UNNAMED
