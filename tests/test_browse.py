@@ -66,7 +66,7 @@ def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_real_instances(real_data: dict[str, Path], tmp_path: Path) -> None:
     """Counts are pycocotools' own, and no two images are taken for one."""
-    found = browse(
+    found = browse_dataset(
         COCO_LEAF, out=tmp_path / 'page.html', index=(3, 4), draws=1, data_root=real_data['coco'])
     for numbers, split in zip(found.statistics, ('train', 'val'), strict=True):
         file = COCO(real_data['coco'] / f'annotations/instances_{split}2017.json')
@@ -92,7 +92,7 @@ def test_real_instances(real_data: dict[str, Path], tmp_path: Path) -> None:
 
 def test_real_label_maps(real_data: dict[str, Path], tmp_path: Path) -> None:
     """Label 0 is unlabelled; every other pixel is counted once."""
-    found = browse(ADE_LEAF, out=tmp_path / 'page.html', num=1, draws=1, data_root=real_data['ade'])
+    found = browse_dataset(ADE_LEAF, out=tmp_path / 'page.html', num=1, draws=1, data_root=real_data['ade'])
     folder = real_data['ade'] / 'annotations/training'
     maps = [np.asarray(Image.open(path)) for path in sorted(folder.glob('*.png'))]
     train = found.statistics[0]
@@ -183,7 +183,7 @@ CLASSES = {
 
 
 def test_made_up_faults(faulty: Path, tmp_path: Path, no_plots: None) -> None:
-    found = browse(
+    found = browse_dataset(
         config('mask_rcnn'),
         out=tmp_path / 'page.html',
         num=12,
@@ -229,7 +229,7 @@ def test_made_up_faults_of_label_maps(shapes: Path, tmp_path: Path, no_plots: No
     (maps / '000004.png').write_bytes(b'no image')
     cv2.imwrite(str(maps / '000005.png'), np.zeros((64, 64, 3), np.uint8))
     cv2.imencode('.png', np.full((64, 64), 900, np.uint16))[1].tofile(images / '000006.jpg')
-    found = browse(config('sem_fpn'), out=tmp_path / 'page.html', num=12, draws=1, data_root=root)
+    found = browse_dataset(config('sem_fpn'), out=tmp_path / 'page.html', num=12, draws=1, data_root=root)
     counts, text = counts_of(found), found.page.read_text()
     counts.pop('Classes with fewer than 10 images', None)
     assert '000004.png is no image that can be read' in text
@@ -406,7 +406,7 @@ def test_malformed_masks(shapes: Path, tmp_path: Path, no_plots: None) -> None:
     last = content['annotations'][-1]
     last['segmentation'] = [[1, 1, 1e12, 5, 5, 1e12]]
     file.write_text(json.dumps(content))
-    found = browse(config('mask_rcnn'), out=tmp_path / 'a.html', num=12, draws=1, data_root=root)
+    found = browse_dataset(config('mask_rcnn'), out=tmp_path / 'a.html', num=12, draws=1, data_root=root)
     text = found.page.read_text()
     assert text.count('the RLE') == text.count('polygons must be numbers of pixels within') == 2
     assert counts_of(found)['Masks that reach out of their box'] == {'train': 2}

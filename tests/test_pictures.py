@@ -18,7 +18,7 @@ from colonnade.backbones.attention_maps import mixing_rows, query_key_magnitude
 from colonnade.backbones.kernels.folding import FusibleBlock
 from colonnade.inference import Model
 from colonnade.settings.reading import read_config
-from colonnade.visualization.figures import as_bytes, available_methods, picture, pictures
+from colonnade.visualization.figures import figure_to_bytes, available_methods, picture, pictures
 from colonnade.visualization.figures.activations import see
 from colonnade.visualization.figures.feature_figures import PrincipalComponents
 from colonnade.visualization.figures.figure_options import Options
@@ -279,7 +279,7 @@ def test_a_target_that_some_images_lack(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_figures_of_too_many_pixels() -> None:
     with pytest.raises(ValueError, match='178,956,970 pixels at 10000 dpi: choose less'):
-        as_bytes(figure_of(Drawing('title', IMAGE, [])), dpi=10000)
+        figure_to_bytes(figure_of(Drawing('title', IMAGE, [])), dpi=10000)
 
 
 def test_nothing_is_detected() -> None:
@@ -343,8 +343,8 @@ def test_scales_leave_out_what_is_rare() -> None:
 
 def test_text_of_a_pdf_is_text() -> None:
     figure = figure_of(Drawing('title', IMAGE, [PanelRow('row', [Panel(IMAGE, 'panel', 1.)])]))
-    assert as_bytes(figure, 'pdf').startswith(b'%PDF') and b'/FontFile2' in as_bytes(figure, 'pdf')
-    assert as_bytes(figure).startswith(b'\x89PNG')
+    assert figure_to_bytes(figure, 'pdf').startswith(b'%PDF') and b'/FontFile2' in figure_to_bytes(figure, 'pdf')
+    assert figure_to_bytes(figure).startswith(b'\x89PNG')
 
 
 @pytest.mark.parametrize('name, options, message', [

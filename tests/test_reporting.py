@@ -15,7 +15,7 @@ from colonnade.common.plots import escape_math, new_figure, render_figure
 from colonnade.inference import Instances, LabelMap, Model, load
 from colonnade.inference.ground_truth import truth_of
 from colonnade.visualization import dataset_browser
-from colonnade.visualization.html_pages import (Section, Table, build_sections, sample_section,
+from colonnade.visualization.html_pages import (Section, Table, build_sections, build_sample_section,
                                                 write_page)
 from colonnade.visualization.html_pages.page import count_columns, encode_image
 from colonnade.visualization.run_report import comparison, report_page
@@ -109,7 +109,7 @@ def test_other_pages_are_tables_as_well(sections: dict, monkeypatch: pytest.Monk
 
 
 def test_samples_of_a_trained_model(trained: Path, shapes: Path) -> None:
-    section = sample_section(
+    section = build_sample_section(
         'Semantic FPN',
         config('sem_fpn'),
         trained / 'iter_2.pth',

@@ -20,11 +20,9 @@ from colonnade.recipes.config_report import examine
 from colonnade.settings.checks import all_checks
 from colonnade.settings.findings import Finding
 from colonnade.settings.rules import RULES, Rule
-from colonnade.visualization.dataset_browser.decoded_label_maps import ISLAND
-from colonnade.visualization.dataset_browser.duplicates import MAX_BITS
-from colonnade.visualization.dataset_browser.image_issues import MANY, UNLABELLED
-from colonnade.visualization.dataset_browser.issues import HUGE
-from colonnade.visualization.dataset_browser.statistics import FEW
+from colonnade.visualization.dataset_browser.image_scan import ISLAND, MAX_BITS
+from colonnade.visualization.dataset_browser.issues import MAX_UNLABELED, MIN_HUGE, MIN_ISLANDS
+from colonnade.visualization.dataset_browser.statistics import MIN_PER_CLASS
 
 MAKERS = ('Finding', 'Case', 'Issue')  # the first argument of each is a rule
 
@@ -67,8 +65,8 @@ def test_each_rule_is_explained(name: str) -> None:
 
 
 def test_texts_of_rules_have_the_limits_of_their_code() -> None:
-    for name, limit in (('rare-class', FEW), ('rare-label', FEW), ('islands', MANY),
-                        ('huge-image', HUGE // 10**6), ('unlabelled-map', f'{UNLABELLED:.0%}'),
+    for name, limit in (('rare-class', MIN_PER_CLASS), ('rare-label', MIN_PER_CLASS), ('islands', MIN_ISLANDS),
+                        ('huge-image', MIN_HUGE // 10**6), ('unlabelled-map', f'{MAX_UNLABELED:.0%}'),
                         ('islands', ISLAND), ('similar-images', MAX_BITS),
                         ('split-images', MAX_BITS)):  # yapf: disable
         assert re.search(rf'\b{limit}(?!\w)', f'{RULES[name].title} {RULES[name].meaning}'), name

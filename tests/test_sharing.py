@@ -263,7 +263,7 @@ def test_evaluators_are_those_that_all_have() -> None:
      'inference.packages.packaging.load'),
     ('visualize',
      (config('sem_fpn'), 'https://a.b/c.pth', ROOT / 'docs/images/visualize_features.png', '--out',
-      'new'), 'visualization.figures.figure_files.load'),
+      'new'), 'visualization.figures.methods.load'),
 ])
 def test_tools_stop_quietly(tool: str, arguments: tuple, step: str, run_tool: Callable,
                             tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -75,7 +75,7 @@ def test_nothing_is_overwritten(run_tool: Callable, checkpoint: Path, tmp_path: 
     taken = tmp_path / 'a.grad-cam.png'
     taken.write_text('mine')
     command = [SLIM, checkpoint, image, '--out', tmp_path]
-    monkeypatch.setattr('colonnade.visualization.figures.figure_files.pictures', None)
+    monkeypatch.setattr('colonnade.visualization.figures.methods.pictures', None)
     assert fails(run_tool, *command) == \
         f'visualize: {taken} exists: name another --out, or remove it'
     assert taken.read_text() == 'mine' and len(list(tmp_path.iterdir())) == 2

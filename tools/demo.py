@@ -153,7 +153,7 @@ def write_report(title: str, configs: dict[str, Path], tables: dict[str, list[tu
     Raises:
         OSError: If it cannot be written, or an image is missing.
     """
-    from colonnade.visualization.html_pages import sample_section  # takes seconds
+    from colonnade.visualization.html_pages import build_sample_section  # takes seconds
     from colonnade.visualization.html_pages import Section, write_page
     sections: list[Section] = []
     for head, config in configs.items():
@@ -170,7 +170,7 @@ def write_report(title: str, configs: dict[str, Path], tables: dict[str, list[tu
         ]
         options = {'test_dataloader.dataset.data_root': str(data / layout)}
         sections.append(
-            sample_section(
+            build_sample_section(
                 name, config, checkpoint, rows=tables[head], commands=commands,
                 cfg_options=options))
     page = out / 'report.html'

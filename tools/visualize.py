@@ -3,7 +3,7 @@
     colonnade visualize sem_fpn/xcit_small_12_p16_80k_ade20k iter_80000.pth street.jpg \\
         --out pictures
     colonnade visualize mask_rcnn/xcit_small_12_p16_3x_coco epoch_36.pth street.jpg \\
-        --what grad-cam --target person --out pictures --format pdf
+        --methods grad-cam --target person --out figures --format pdf
 """
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def main(options: VisualizeOptions) -> None:
     """Draw and write the pictures."""
     check_model_arguments(options.config, options.checkpoint)
     from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.visualization.figures.figure_files')  # takes seconds
-    from colonnade.visualization.figures.figure_files import visualize
-    for path in visualize(options):
+    import_without_warnings('colonnade.visualization.figures.methods')  # takes seconds
+    from colonnade.visualization.figures.methods import write_figures
+    for path in write_figures(options):
         print(path, flush=True)
 
 

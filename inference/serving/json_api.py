@@ -43,10 +43,10 @@ class Figures(Protocol):
     def available_methods(self, model: Any) -> tuple[str, ...]:
         """Return the names of the figures that a model has."""
 
-    def picture(self, model: Any, image: Any, name: str) -> Any:
+    def visualize(self, model: Any, image: Any, method: str) -> Any:
         """Return a figure of an image."""
 
-    def as_bytes(self, figure: Any, kind: str) -> bytes:
+    def figure_to_bytes(self, figure: Any, kind: str) -> bytes:
         """Return the content of a file of a figure."""
 
 
@@ -131,7 +131,7 @@ def build_api(service: Service, figures: Figures) -> FastAPI:
         def respond(content: bytes) -> Response:
             image = service.read(content)
             png = service.call(
-                lambda: figures.as_bytes(figures.picture(service.load_plain(), image, name), 'png'))
+                lambda: figures.figure_to_bytes(figures.visualize(service.load_plain(), image, name), 'png'))
             return Response(png, media_type='image/png')
 
         return await answer(respond, request)
