@@ -246,7 +246,8 @@ def test_model_inputs_match_dataloader(shapes: Path, head: str, layout: str) -> 
 
 
 def test_model_inputs_are_shown_in_original_colors(shapes: Path) -> None:
-    model_input = InputPipeline.from_config(read_cfg('mask_rcnn', shapes / 'coco'), 'val').load(0, 0)
+    cfg = read_cfg('mask_rcnn', shapes / 'coco')
+    model_input = InputPipeline.from_config(cfg, 'val').load(0, 0)
     height, width = model_input.image_size
     image = cv2.imread(model_input.sample.img_path)[..., ::-1]
     expected = cv2.resize(image, (width, height)).astype(int)
