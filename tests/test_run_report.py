@@ -278,7 +278,8 @@ def test_resume_with_other_data(trained: Path) -> None:
     write_json(trained / 'record/run.json', about)
     assert [each['iteration'] for each in read_run(trained).drawn] == [4]
     text = write_report(trained).read_text()
-    assert 'at iteration 2, with other validation data.' in text and 'data changed at iteration 2' in text
+    assert 'at iteration 2, with other validation data.' in text
+    assert 'data changed at iteration 2' in text
 
 
 def test_damaged_details_keep_other_sections(trained: Path) -> None:

@@ -1,9 +1,9 @@
 """Statistics that need decoded files: similarity hashes of images and pixel counts of label maps.
 
-The difference hash has 64 bits. An image is reduced to 9 x 8 gray pixels, and each bit tells whether
-a pixel is brighter than its left neighbor (Neal Krawetz, "Kind of Like That", 2013). The hash hardly
-depends on size and compression. Images with large uniform areas can have the same hash by chance,
-so the gray values are compared as well.
+The difference hash has 64 bits. An image is reduced to 9 x 8 gray pixels, and each bit tells
+whether a pixel is brighter than its left neighbor (Neal Krawetz, "Kind of Like That", 2013). The
+hash hardly depends on size and compression. Images with large uniform areas can have the same hash
+by chance, so the gray values are compared as well.
 
 Shapes: ``I`` images, ``K`` classes.
 """

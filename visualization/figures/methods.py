@@ -127,8 +127,8 @@ def check_methods(model: Model, names: Sequence[str], options: VisualizationOpti
                             f'expected one of {known}')
     used = frozenset().union(*(METHODS[name].options for name in names))
     if unused := sorted(options.list_changed() - used):
-        raise UserError(f'{" and ".join(unused)} has no effect on {", ".join(names)}: remove the '
-                        'option')
+        raise UserError(f'no effect on {", ".join(names)}: remove the option '
+                        f'{" and ".join(unused)}')
 
 
 def write_figures(args: VisualizeOptions) -> Iterator[Path]:
