@@ -19,7 +19,7 @@ from typing import NamedTuple
 from timm.models import get_pretrained_cfg
 
 from colonnade.common.atomic_files import write_json
-from colonnade.evaluation.benchmark.full_models import cost_of
+from colonnade.evaluation.benchmark.model_profile import measure_cost
 from colonnade.models.complexity import build, parts_of, total_of
 
 DETECTION, SEGMENTATION = (800, 1216), (512, 512)  # height, width
@@ -97,7 +97,7 @@ def measure(head: str, backbone: str, rounds: int) -> dict[str, float]:
     row: dict[str, float] = dict(
         parameters=whole.parameters, multiply_adds=whole.multiply_adds or 0)
     if rounds:
-        cost = cost_of(leaf(head, backbone), size, rounds=rounds)
+        cost = measure_cost(leaf(head, backbone), size, rounds=rounds)
         row |= dict(seconds=cost.seconds, memory=cost.memory)
     return row
 

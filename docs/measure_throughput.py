@@ -142,10 +142,10 @@ def write_random_weights(config: Path, path: Path) -> Path:
     """A checkpoint of a config's model as :func:`random_model` fills it."""
     import torch
 
-    from colonnade.evaluation.benchmark.full_models import random_model
-    from colonnade.evaluation.benchmark.model_profile import find_objects
+    from colonnade.models.random_weights import random_model
+    from colonnade.evaluation.benchmark.model_profile import raise_class_logits
     model = random_model(config)
-    find_objects(model)
+    raise_class_logits(model)
     torch.save(dict(state_dict=model.state_dict(), meta={}), path)
     return path
 

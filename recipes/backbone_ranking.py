@@ -16,12 +16,14 @@ from colonnade.common.atomic_files import check_writable, write_text
 from colonnade.common.errors import UserError
 from colonnade.datasets.custom.instance_datasets import OwnData
 from colonnade.datasets.validation.validation_report import Report, find_repeated
-from colonnade.evaluation.probing.backbones import RANDOM, NamedBackbone, named_backbones
-from colonnade.evaluation.probing.feature_cache import CacheError, default_folder, size_of
-from colonnade.evaluation.probing.probe_data import samples_of, subset
-from colonnade.evaluation.probing.ranking import MIB, Probes, Row
-from colonnade.evaluation.probing.ranking_plot import draw
-from colonnade.evaluation.probing.ranking_table import classes_csv, markdown, summary_csv
+from colonnade.evaluation.probing.backbones import RANDOM, NamedBackbone, parse_backbones
+from colonnade.evaluation.probing.feature_cache import (CacheError, compute_cache_size,
+                                                        get_default_cache)
+from colonnade.evaluation.probing.probe_data import build_samples, draw_subset
+from colonnade.evaluation.probing.ranking import MIB, Probes, RankingRow
+from colonnade.evaluation.probing.ranking_plot import draw_ranking
+from colonnade.evaluation.probing.ranking_table import (format_class_csv, format_ranking,
+                                                        format_ranking_csv)
 
 from .custom_data.config_creation import look_at_data
 from .options import RankOptions
@@ -50,7 +52,7 @@ def complete(args: RankOptions) -> list[NamedBackbone]:
     if twice := find_repeated(texts):
         raise UserError(f'--backbones must differ, got {", ".join(twice)} more than once')
     args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
-    return named_backbones(texts)
+    return parse_backbones(texts)
 
 
 def look(args: RankOptions, report: Report) -> OwnData | None:
@@ -60,21 +62,21 @@ def look(args: RankOptions, report: Report) -> OwnData | None:
 
 def probes_of(args: RankOptions, data: OwnData, cache: Path) -> Probes:
     """What is done with the data set, on a part of it if it is large; features go to ``cache``."""
-    classes, train, val = samples_of(data)
+    classes, train, val = build_samples(data)
     for split, samples in (('training', train), ('validation', val)):
         if len(samples) > args.max_images:
             print(f'remark: {args.max_images} of {len(samples)} {split} images are drawn '
                   '(--max-images)')
     return Probes(
         classes=classes,
-        train=subset(train, args.max_images, args.seed),
-        val=subset(val, args.max_images, args.seed),
+        train=draw_subset(train, args.max_images, args.seed),
+        val=draw_subset(val, args.max_images, args.seed),
         size=args.size,
         out_indices=args.out_indices,
-        steps=args.steps,
-        memory=args.memory,
-        neighbours=args.neighbours,
-        temperature=args.temperature,
+        probe_steps=args.steps,
+        knn_patches=args.memory,
+        knn_k=args.neighbours,
+        knn_temperature=args.temperature,
         seed=args.seed,
         device=args.device,
         cache=cache,
@@ -85,7 +87,7 @@ def probes_of(args: RankOptions, data: OwnData, cache: Path) -> Probes:
 def cache_folder(args: RankOptions) -> Iterator[Path]:
     """Where features are kept; with ``--no-cache`` as long as the context is open."""
     if not args.no_cache:
-        yield args.cache or default_folder()
+        yield args.cache or get_default_cache()
         return
     with tempfile.TemporaryDirectory(prefix='colonnade_') as folder:
         yield Path(folder)
@@ -100,7 +102,7 @@ def rank(args: RankOptions, backbones: Sequence[NamedBackbone], data: OwnData) -
     Raises:
         OSError: If features or results cannot be written.
     """
-    rows: list[Row] = []
+    rows: list[RankingRow] = []
     failures: list[str] = []
     with cache_folder(args) as folder:
         probes = probes_of(args, data, folder)
@@ -118,11 +120,11 @@ def rank(args: RankOptions, backbones: Sequence[NamedBackbone], data: OwnData) -
             rows.sort(key=lambda row: (-row.linear_miou, row.seconds))
             write_tables(args.out, rows, probes, failures)
         if not args.no_cache:
-            print(f'all features in {folder}: {size_of(folder) / MIB:.1f} MiB')
+            print(f'all features in {folder}: {compute_cache_size(folder) / MIB:.1f} MiB')
     if rows:
         write_tables(args.out, rows, probes, failures)
         write_pictures(args.out, rows, probes, args.cost)
-        print(f'\n{markdown(rows)}\nwritten: {args.out}')
+        print(f'\n{format_ranking(rows)}\nwritten: {args.out}')
     return failures
 
 
@@ -134,27 +136,29 @@ def setting(probes: Probes) -> str:
         f'{len(probes.classes)} classes',
         f'shorter side {probes.size} pixels',
         f'blocks {probes.out_indices}',
-        f'{probes.steps} steps',
-        f'{probes.neighbours} neighbours of {probes.memory} patches',
-        f'temperature {probes.temperature}',
+        f'{probes.probe_steps} steps',
+        f'{probes.knn_k} neighbours of {probes.knn_patches} patches',
+        f'temperature {probes.knn_temperature}',
         f'seed {probes.seed}',
         f'{probes.device}{threads}',
         f'torch {torch.__version__}',
     ])
 
 
-def write_tables(out: Path, rows: Sequence[Row], probes: Probes, failures: Sequence[str]) -> None:
+def write_tables(out: Path, rows: Sequence[RankingRow], probes: Probes,
+                 failures: Sequence[str]) -> None:
     """Write the table, the same as CSV, and the IoU of each class."""
     failed = ''.join(f'\nFailed: {failure}\n' for failure in failures)
     command = shlex.join(['python', *sys.argv])
-    write_text(out / 'table.md', f'{markdown(rows)}\n{setting(probes)}\n\n    {command}\n{failed}')
-    write_text(out / 'table.csv', summary_csv(rows))
-    write_text(out / 'classes.csv', classes_csv(rows, probes.classes))
+    write_text(out / 'table.md',
+               f'{format_ranking(rows)}\n{setting(probes)}\n\n    {command}\n{failed}')
+    write_text(out / 'table.csv', format_ranking_csv(rows))
+    write_text(out / 'classes.csv', format_class_csv(rows, probes.classes))
 
 
-def write_pictures(out: Path, rows: Sequence[Row], probes: Probes, cost: str) -> None:
+def write_pictures(out: Path, rows: Sequence[RankingRow], probes: Probes, cost: str) -> None:
     """Draw quality against cost."""
     title = f'{len(probes.train)} + {len(probes.val)} images, {len(probes.classes)} classes, ' \
             f'{probes.size} pixels'
     for kind in ('png', 'svg'):
-        draw(rows, out / f'picture.{kind}', title, cost)
+        draw_ranking(rows, out / f'picture.{kind}', title, cost)

@@ -1,4 +1,4 @@
-"""The script that compares backbones from scratch trains, goes on, prints and draws."""
+"""Scripts of the docs that train and measure models."""
 from __future__ import annotations
 
 import json
@@ -16,8 +16,9 @@ OPTIONS = ['train_dataloader.batch_size=2', *NO_WORKERS]
 
 
 @pytest.mark.slow
-def test_the_study(shapes: Path, tmp_path: Path, run_tool: Callable,
-                   monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_study_simplified_vit(shapes: Path, tmp_path: Path, run_tool: Callable,
+                              monkeypatch: pytest.MonkeyPatch,
+                              capsys: pytest.CaptureFixture[str]) -> None:
     started = []
 
     def run(tool: str, log: Path, *arguments: object, show: bool) -> None:
@@ -41,8 +42,8 @@ def test_the_study(shapes: Path, tmp_path: Path, run_tool: Callable,
 
 
 @pytest.mark.slow
-def test_models_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_measure_models_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                             capsys: pytest.CaptureFixture[str]) -> None:
     rows = tmp_path / 'rows.json'
     for _ in range(2):
         script = str(ROOT / 'docs/measure_models.py')
@@ -51,5 +52,5 @@ def test_models_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         runpy.run_path(script, run_name='__main__')
     printed = capsys.readouterr()
     assert list(json.loads(rows.read_text())) == ['linear/xcit_small_12_p16']
-    assert printed.err.count('linear/xcit_small_12_p16') == 1  # the second call measured nothing
+    assert printed.err.count('linear/xcit_small_12_p16') == 1  # The second call measured nothing.
     assert re.search(r'\| \[xcit_small_12_p16\]\(\S+\) \| 22\.\d \| 2\d \| \d', printed.out)

@@ -21,7 +21,7 @@ def main(options: TestOptions) -> None:
             'test'):  # said first: another process may be lost
         runner = stack.enter_context(testing.prepared_runner(options))
         metrics = runner.test()
-    testing.report(metrics, runner, options)
+    testing.report_metrics(metrics, runner, options)
 
 
 if __name__ == '__main__':
