@@ -31,7 +31,7 @@ class BenchmarkOptions:
         ours: First candidate, to which ratios are relative.
     """
     backbones: Sequence[str] = option(
-        'backbones to measure (default: %(default)s)', ('XCiT:small_12_p16', ),
+        'backbones to measure (default: XCiT:small_12_p16)', ('XCiT:small_12_p16', ),
         metavar='CLASS:ARCH')
     baselines: Sequence[str] = option(
         'candidates to compare with: timm, resnet50, swin_t, ours or detector, with the suffix '

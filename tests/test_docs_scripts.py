@@ -26,8 +26,8 @@ def test_study_simplified_vit(shapes: Path, tmp_path: Path, run_tool: Callable,
         run_tool(tool.removesuffix('.py'), *arguments)
 
     monkeypatch.setattr('colonnade.tools.demo.run_tool', run)
-    command = [tmp_path / 'runs', '--shapes', shapes, '--backbones', 'xcit', 'parallel', '--seeds', 3,
-               '--iterations', 2, '--interval', 1, '--plot', tmp_path / 'a.png',
+    command = [tmp_path / 'runs', '--shapes', shapes, '--backbones', 'xcit', 'parallel',
+               '--seeds', 3, '--iterations', 2, '--interval', 1, '--plot', tmp_path / 'a.png',
                '--cfg-options', *OPTIONS]  # yapf: disable
     for _ in range(2):
         script = str(ROOT / 'docs/study_simplified_vit.py')
