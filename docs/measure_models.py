@@ -96,7 +96,7 @@ def measure(head: str, backbone: str, rounds: int) -> dict[str, float]:
     row: dict[str, float] = dict(
         parameters=whole.parameters, multiply_adds=whole.multiply_adds or 0)
     if rounds:
-        cost = cost_of(leaf(head, backbone), size, rounds=rounds)
+        cost = measure_cost(leaf(head, backbone), size, rounds=rounds)
         row |= dict(seconds=cost.seconds, memory=cost.memory)
     return row
 

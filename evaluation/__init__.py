@@ -1,1 +1,1 @@
-"""Evaluation: tests of models, test-time augmentation, probes of features, benchmarks."""
+"""Evaluation of models, test-time augmentation, probes of features, benchmarks."""

@@ -1,4 +1,4 @@
-"""Options of evaluations and benchmarks; importing them takes no time."""
+"""Options of evaluations and benchmarks; importing them is fast."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,41 +11,47 @@ from colonnade.common.options import FUSE, Amp, LaunchOptions, amp_option, argum
 
 @dataclass
 class TestOptions(LaunchOptions):
-    """What an evaluation is told, as ``colonnade test --help`` says it."""
-    __test__ = False  # pytest takes what is called Test for tests
+    """Options of :func:`evaluate`, as in ``colonnade test --help``."""
+    __test__ = False  # Otherwise, pytest would collect the class.
 
-    checkpoint: str = argument('file or URL, also of a published detector or segmenter')
-    out: Path | str | None = option('JSON file for the metrics (WORK_DIR/TIMESTAMP/metrics.json)')
-    tta: bool = option('merge six scales, flipped and not', False)
+    checkpoint: str = argument('file or URL of a detector or segmenter')
+    out: Path | str | None = option(
+        'JSON file for the metrics (default: WORK_DIR/TIMESTAMP/metrics.json)')
+    tta: bool = option('test-time augmentation: merge six scales and their flips', False)
     amp: Amp = amp_option()
     fuse: bool | None = option(FUSE)
 
 
 @dataclass
 class BenchmarkOptions:
-    """What is measured, as ``colonnade benchmark --help`` says it.
+    """Options of ``colonnade benchmark``.
 
     Attributes:
-        device: What measures.
-        ours: The first contestant, of which the ratios are.
+        device: Device of the measurement.
+        ours: First candidate, to which ratios are relative.
     """
     backbones: Sequence[str] = option(
-        'backbones to measure', ('XCiT:small_12_p16', ), metavar='CLASS:ARCH')
+        'backbones to measure (default: XCiT:small_12_p16)', ('XCiT:small_12_p16', ),
+        metavar='CLASS:ARCH')
     baselines: Sequence[str] = option(
-        'timm, resnet50, swin_t, ours or detector; -compiled or -fused behind a name', ('timm', ),
+        'candidates to compare with: timm, resnet50, swin_t, ours or detector, with the suffix '
+        '-compiled or -fused (default: timm)', ('timm', ),
         metavar='NAME')
     sizes: Sequence[str] = option(
-        'side of square images, or HEIGHTxWIDTH', ('512', '1024'), metavar='PIXELS')
-    batch_sizes: Sequence[int] = option('images at a time', (1, ))
-    train: bool = option('forward and backward', False)
-    pyramid: bool = option('with the pyramid behind the backbone', False)
-    fuse: bool = option('fuse ours (evaluation only)', False)
-    compile: bool = option('compile ours by torch.compile', False)
-    dtype: Literal['float32', 'bfloat16', 'float16'] = option('of weights and images', 'float32')
+        'side of square images, or HEIGHTxWIDTH (default: 512 1024)', ('512', '1024'),
+        metavar='PIXELS')
+    batch_sizes: Sequence[int] = option('batch sizes (default: 1)', (1, ))
+    train: bool = option('measure training: forward and backward pass', False)
+    pyramid: bool = option('add a pyramid after the backbone', False)
+    fuse: bool = option('fuse the backbone (evaluation only)', False)
+    compile: bool = option('compile the backbone by torch.compile', False)
+    dtype: Literal['float32', 'bfloat16',
+                   'float16'] = option('type of weights and images (default: %(default)s)',
+                                       'float32')
     amp: Amp = amp_option()
-    rounds: int = option('runs of which seconds are the median (%(default)s)', 5)
-    threads: int = option("of the CPU (torch's choice)", 0)
-    csv: Path | None = option('write the rows here')
-    plot: Path | None = option('draw speed and memory against resolution here')
+    rounds: int = option('rounds, whose median is reported (default: %(default)s)', 5)
+    threads: int = option("number of CPU threads (default: torch's choice)", 0)
+    csv: Path | None = option('output file for the table')
+    plot: Path | None = option('output file for a plot of speed and memory over resolution')
     device: str = 'cpu'
     ours: str = 'ours'

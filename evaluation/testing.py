@@ -1,4 +1,4 @@
-"""From a config, weights and options to a runner that is ready to test, and to its metrics."""
+"""Evaluation of a checkpoint."""
 from __future__ import annotations
 
 from collections import deque
@@ -47,38 +47,38 @@ from colonnade.weights.sharded_files import is_checkpoint
 from .options import TestOptions
 from .tta import augment_tests
 
-OWNERS = ('mmengine', 'mmseg', 'colonnade')  # whose hooks and visualizers read no logits
+OWNERS = ('mmengine', 'mmseg', 'colonnade')  # packages whose hooks and visualizers read no logits
 
 
 def evaluate(config: str | Path, checkpoint: str | Path, **options: Any) -> Metrics:
-    """Evaluate a detector or segmenter, as ``tools/test.py`` does.
+    """Evaluate a detector or segmenter, like ``colonnade test``.
 
     Args:
-        config: A config file, or the name of a shipped config.
-        checkpoint: File or URL of a whole model.
-        **options: The attributes of :class:`TestOptions`. The metrics are also written to ``out``.
+        config: Config file, or the name of a shipped config.
+        checkpoint: File or URL of a full model.
+        **options: Attributes of :class:`TestOptions`. The metrics are also written to ``out``.
 
     Returns:
-        Names and values; None for those that are undefined. What is no number is as JSON has it.
+        Names and values, ready for JSON; None for undefined values.
 
     Raises:
         OSError: If a file or folder is missing, or cannot be written.
         TypeError: If there is no such option.
-        ValueError: If the config, the options, the data and the weights do not fit each other.
+        ValueError: If the config, the options, the data and the weights do not fit together.
     """
     settings = TestOptions(find_config(config), str(checkpoint), **options)
     with prepared_runner(settings) as runner:
-        found = runner.test()
-    return write_metrics(found, runner, settings)
+        metrics = runner.test()
+    return write_metrics(metrics, runner, settings)
 
 
 @reading_config
 def testing_settings(options: TestOptions) -> Settings:
-    """Return the settings that are asked for, checked as far as they can be without a model.
+    """Return the settings of an evaluation, checked as far as possible without a model.
 
     Raises:
         OSError: If a file or folder is missing.
-        ValueError: If the config, the options and the data do not fit each other.
+        ValueError: If the config, the options and the data do not fit together.
     """
     if '://' not in options.checkpoint and not is_checkpoint(options.checkpoint):
         raise MissingFileError(f'no checkpoint {options.checkpoint}')
@@ -87,7 +87,7 @@ def testing_settings(options: TestOptions) -> Settings:
         drop_averaging(cfg)
         cfg.load_from, cfg.resume = options.checkpoint, False
         if cfg.get('runner_type') == ShardedRunner.__name__:  # a config that a run dumped
-            cfg.pop('runner_type')  # an evaluation has no states to share out
+            cfg.pop('runner_type')  # An evaluation has no states to shard.
         check_pickles(cfg, ('test_dataloader', ), trust=options.trust)
 
     settings = Settings.load(options, ('test_dataloader', ), change=start, further=[find_unknown_labels])
@@ -98,11 +98,11 @@ def testing_settings(options: TestOptions) -> Settings:
 
 @contextmanager
 def prepared_runner(options: TestOptions) -> Iterator[Runner]:
-    """A runner that is ready to test.
+    """Context manager that yields a runner that is ready to test.
 
     Raises:
         OSError: If a file or folder is missing, or cannot be written.
-        ValueError: If the config, the options, the data and the weights do not fit each other.
+        ValueError: If the config, the options, the data and the weights do not fit together.
     """
     dtype = get_half_type(options.amp, get_device())
     settings = testing_settings(options)
@@ -120,7 +120,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
                 prepare, fuse=options.fuse, labels_alone=reads_labels_alone(cfg), dtype=dtype)
             runner.check_weights()
         elif options.fuse or dtype:
-            raise UserError('--fuse and --amp need the default runner, the config asks for '
+            raise UserError('--fuse and --amp need the default runner, but the config uses '
                             f'{type(runner).__name__}')
         elif options.fuse is None:
             runner.logger.info(f'not fused: the runner is a {type(runner).__name__}')
@@ -131,12 +131,8 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
 
 
 def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
-    """Load the data set of a test, and look where its files lie and if all processes have it.
-
-    Raises:
-        ValueError: If annotations name files that they may not, or if processes have other data.
-    """
-    with without_steps(), report_deep_json(runner.cfg, ('test_dataloader', )):
+    """Load the dataset, and check that its files are inside of it and equal in all processes."""
+    with without_steps(), naming_deep_files(runner.cfg, ('test_dataloader', )):
         if runner.test_loop is None:
             return
         dataset = runner.test_dataloader.dataset
@@ -147,44 +143,39 @@ def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
 
 
 def reads_labels_alone(cfg: Config) -> bool:
-    """Whether a test needs label maps, and no logits.
+    """Return True if only mmseg's IoU is computed, for which label maps suffice.
 
-    Its metrics are mmseg's IoU. Hooks and visualizers of others may read logits.
+    Third-party hooks and visualizers may read logits.
     """
     hooks = [*(cfg.get('default_hooks') or {}).values(), *(cfg.get('custom_hooks') or [])]
-    kinds = [type(hook) if isinstance(hook, Hook) else find_class(hook['type'], HOOKS)
-             for hook in hooks if hook]  # yapf: disable
+    classes = [type(hook) if isinstance(hook, Hook) else find_class(hook['type'], HOOKS)
+               for hook in hooks if hook]  # yapf: disable
     if visualizer := cfg.get('visualizer'):
-        kinds.append(find_class(visualizer['type'], VISUALIZERS))
+        classes.append(find_class(visualizer['type'], VISUALIZERS))
     metrics = evaluators(cfg, ('test_evaluator', ))
     return all(metric.get('type') == 'IoUMetric' for metric in metrics) and all(
-        getattr(kind, '__module__', '').partition('.')[0] in OWNERS for kind in kinds)
+        each.__module__.partition('.')[0] in OWNERS for each in classes)
 
 
 def prepare(model: nn.Module, *, fuse: bool | None, labels_alone: bool,
             dtype: torch.dtype | None) -> None:
-    """Fuse a model whose weights are loaded, and let it compute in half precision."""
+    """Fuse a model whose weights are loaded, and enable half precision."""
     if lines := maybe_fuse(model, fuse, dtype):
         if labels_alone:
-            from colonnade.models.fusion.label_maps import fuse_label_maps  # brings mmseg
+            from colonnade.models.fusion.label_maps import fuse_label_maps  # needs mmseg
             lines += fuse_label_maps(model)
         print_log(f'fused: {"; ".join(lines)}', logger='current')
     if dtype is not None:
         compute_in(model, dtype)
 
 
-def write_metrics(found: dict[str, Any], runner: Runner, options: TestOptions) -> Metrics:
-    """The metrics of a test in full, written to a file by the first process.
-
-    Args:
-        found: What the evaluators computed.
-        runner: That computed it.
-        options: Of the test.
+def write_metrics(computed: dict[str, Any], runner: Runner, options: TestOptions) -> Metrics:
+    """Return the metrics of the evaluators ready for JSON; the first process writes them to a file.
 
     Raises:
         OSError: If they cannot be written.
     """
-    metrics = complete(found, runner.test_loop.evaluator.metrics)
+    metrics = complete(computed, runner.test_loop.evaluator.metrics)
     if is_main_process():
         content = dict(
             config=str(options.config),
@@ -195,33 +186,28 @@ def write_metrics(found: dict[str, Any], runner: Runner, options: TestOptions) -
         if (path := Path(options.checkpoint).expanduser()).is_file():
             content['checkpoint_sha256'] = sha256_of(path)
         try:
-            write_json(metrics_file(runner, options), content)
+            write_json(get_metrics_path(runner, options), content)
         except OSError as error:
-            raise FileError(f'the metrics cannot be written: {error}') from error
+            raise FileError(f'cannot write the metrics: {error}') from error
     return metrics
 
 
-def metrics_file(runner: Runner, options: TestOptions) -> Path:
-    """Where the metrics of a test go."""
+def get_metrics_path(runner: Runner, options: TestOptions) -> Path:
+    """Return the output file of the metrics."""
     return Path(options.out or Path(runner.log_dir, 'metrics.json'))
 
 
-def report(found: dict[str, Any], runner: Runner, options: TestOptions) -> None:
-    """Print the metrics of a test and write them, in the first process alone.
-
-    Args:
-        found: What the evaluators computed.
-        runner: That computed it.
-        options: Of the test.
+def report_metrics(computed: dict[str, Any], runner: Runner, options: TestOptions) -> None:
+    """Print and write the metrics of the evaluators in the first process.
 
     Raises:
         OSError: If they cannot be written.
     """
     if not is_main_process():
         return
-    for key, value in complete(found, runner.test_loop.evaluator.metrics).items():
+    for key, value in complete(computed, runner.test_loop.evaluator.metrics).items():
         text = f'{value:.4g}' if isinstance(value, float) else str(value)
         print(f'{key:24} {"undefined" if value is None else text}')
-    if not write_metrics(found, runner, options):
-        print('no metrics: the evaluators of the config compute none')
-    print(f'written to {metrics_file(runner, options)}')
+    if not write_metrics(computed, runner, options):
+        print('no metrics: the config has no evaluators that compute any')
+    print(f'written to {get_metrics_path(runner, options)}')

@@ -1,4 +1,4 @@
-"""Test-time augmentation: one result of several scales and flips of each image."""
+"""Test-time augmentation with several scales and flips of each image."""
 from __future__ import annotations
 
 from importlib import import_module
@@ -8,55 +8,54 @@ from mmengine.config import Config, ConfigDict
 from colonnade.common.errors import UserError
 from colonnade.settings.dataset_paths import find_datasets
 
-RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # as in the field's multi-scale results
+RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # common for multi-scale results
 
 
 def augment_tests(cfg: Config, ratios: tuple[float, ...] = RATIOS) -> None:
-    """Let ``cfg`` test each image at ``ratios`` times its test size, flipped and not.
+    """Enable test-time augmentation in a config, in place.
 
-    Segmenters average their probabilities, detectors suppress what several views found alike.
+    Segmenters average the probabilities of all views. Detectors merge their detections by NMS.
 
     Args:
-        cfg: Changed in place.
-        ratios: Factors of the size that the test pipeline resizes to.
+        cfg: Config of a detector or segmenter.
+        ratios: Factors of the image size of the test pipeline; each is tested flipped as well.
 
     Raises:
-        ValueError: If this cannot be done to the config.
+        ValueError: If the config does not support it.
     """
     for name, dataset in find_datasets(cfg, ('test_dataloader', )):
-        dataset.pipeline = _augmented(dataset.pipeline, ratios, name)
+        dataset.pipeline = _augment_pipeline(dataset.pipeline, ratios, name)
     if cfg.default_scope == 'mmseg':
         cfg.model = ConfigDict(type='SegTTAModel', module=cfg.model)
         return
-    import_module(
-        'colonnade.evaluation.instance_tta')  # registers the model; segmenters need no mmdet
+    import_module('colonnade.evaluation.instance_tta')  # registers the model, and needs mmdet
     test_cfg = cfg.model.get('test_cfg') or {}
     test_cfg = test_cfg.get('rcnn', test_cfg)
     if 'nms' not in test_cfg:
-        raise UserError('--tta merges what several views found by suppression, and model.test_cfg '
-                        'has no nms: this detector cannot be tested so')
+        raise UserError('--tta merges detections by NMS, but model.test_cfg has no nms: test this '
+                        'detector without --tta')
     cfg.model = ConfigDict(
         type='InstanceTTAModel',
         tta_cfg=dict(nms=test_cfg.nms, max_per_img=test_cfg.get('max_per_img', 100)),
         module=cfg.model)
 
 
-def _augmented(pipeline: list[ConfigDict], ratios: tuple[float, ...],
-               name: str) -> list[ConfigDict]:
-    """The pipeline with every combination of size and flip from its ``Resize`` on."""
+def _augment_pipeline(pipeline: list[ConfigDict], ratios: tuple[float, ...],
+                      name: str) -> list[ConfigDict]:
+    """Return the pipeline with every combination of size and flip after ``Resize``."""
     at = [index for index, step in enumerate(pipeline) if step.type == 'Resize']
     if len(at) != 1 or 'scale' not in pipeline[at[0]] or len(pipeline) == at[0] + 1:
         raise UserError(
-            f'--tta needs one Resize with a scale, and a step behind it, in the pipeline of {name}')
-    resize, behind = pipeline[at[0]], pipeline[at[0] + 1:]
+            f'--tta needs one Resize step with a scale, and a step after it, in {name}.pipeline')
+    resize, others = pipeline[at[0]], pipeline[at[0] + 1:]
     sizes = [
         ConfigDict(resize, scale=tuple(round(side * ratio) for side in resize.scale))
         for ratio in ratios
     ]
     flips = [ConfigDict(type='RandomFlip', prob=p, direction='horizontal') for p in (0., 1.)]
-    if 'meta_keys' in behind[-1]:
-        behind[-1] = ConfigDict(
-            behind[-1], meta_keys=(*behind[-1].meta_keys, 'flip', 'flip_direction'))
+    if 'meta_keys' in others[-1]:
+        others[-1] = ConfigDict(
+            others[-1], meta_keys=(*others[-1].meta_keys, 'flip', 'flip_direction'))
     combined = ConfigDict(
-        type='TestTimeAug', transforms=[sizes, flips, *([step] for step in behind)])
+        type='TestTimeAug', transforms=[sizes, flips, *([step] for step in others)])
     return [*pipeline[:at[0]], combined]

@@ -16,12 +16,14 @@ from colonnade.common.atomic_files import check_writable, write_text
 from colonnade.common.errors import UserError
 from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.datasets.validation.validation_report import Report, find_repeated
-from colonnade.evaluation.probing.backbones import RANDOM, NamedBackbone, named_backbones
-from colonnade.evaluation.probing.feature_cache import CacheError, default_folder, size_of
-from colonnade.evaluation.probing.probe_data import samples_of, subset
-from colonnade.evaluation.probing.ranking import MIB, Probes, Row
-from colonnade.evaluation.probing.ranking_plot import draw
-from colonnade.evaluation.probing.ranking_table import classes_csv, markdown, summary_csv
+from colonnade.evaluation.probing.backbones import RANDOM, NamedBackbone, parse_backbones
+from colonnade.evaluation.probing.feature_cache import (CacheError, compute_cache_size,
+                                                        get_default_cache)
+from colonnade.evaluation.probing.probe_data import build_samples, draw_subset
+from colonnade.evaluation.probing.ranking import MIB, Probes, RankingRow
+from colonnade.evaluation.probing.ranking_plot import draw_ranking
+from colonnade.evaluation.probing.ranking_table import (format_class_csv, format_ranking,
+                                                        format_ranking_csv)
 
 from .custom_data.config_creation import look_at_data
 from .options import RankOptions
@@ -66,8 +68,8 @@ def _build_probes(args: RankOptions, data: CustomDataset, cache: Path) -> Probes
             print(f'using {args.max_images} of {len(samples)} {split} images (--max-images)')
     return Probes(
         classes=classes,
-        train=subset(train, args.max_images, args.seed),
-        val=subset(val, args.max_images, args.seed),
+        train=draw_subset(train, args.max_images, args.seed),
+        val=draw_subset(val, args.max_images, args.seed),
         size=args.size,
         out_indices=args.out_indices,
         steps=args.probe_steps,
@@ -84,7 +86,7 @@ def _build_probes(args: RankOptions, data: CustomDataset, cache: Path) -> Probes
 def _open_cache(args: RankOptions) -> Iterator[Path]:
     """Context manager that returns the folder of features, a temporary one with ``--no-cache``."""
     if not args.no_cache:
-        yield args.cache or default_folder()
+        yield args.cache or get_default_cache()
         return
     with tempfile.TemporaryDirectory(prefix='colonnade_') as folder:
         yield Path(folder)
@@ -100,7 +102,7 @@ def rank_backbones(args: RankOptions, backbones: Sequence[NamedBackbone],
     Raises:
         OSError: If features or results cannot be written.
     """
-    rows: list[Row] = []
+    rows: list[RankingRow] = []
     failures: list[str] = []
     with _open_cache(args) as folder:
         probes = _build_probes(args, data, folder)

@@ -15,11 +15,11 @@ from helpers.backbones import tiny
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.kernels.devices import on_meta_device
-from colonnade.evaluation.benchmark.model_profile import Stopwatch, part_table
-from colonnade.models.complexity import (build_from_file, count_classifier, count_multiply_adds,
-                                         count_parameters, iter_backbone_rows, iter_model_rows,
-                                         iter_parts, sum_parts)
+from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.evaluation.benchmark.model_profile import Stopwatch, format_parts
+from colonnade.models.complexity import (backbone_rows, build, classifier_complexity,
+                                         count_parameters, multiply_adds, parts_of, total_of,
+                                         whole_model_rows)
 
 MMDET = Path(find_spec('mmdet').origin).parent / '.mim/configs'
 
@@ -29,7 +29,7 @@ def linear(tokens: int, *widths: int) -> int:
     return sum(tokens * a * b for a, b in pairwise(widths))
 
 
-def test_every_product_is_counted() -> None:
+def test_count_every_matmul() -> None:
     """Blocks of width 32 with 4 heads of 8, on 64 tokens."""
     image = torch.empty(1, 3, 64, 64, device='meta')
     feed_forward = linear(64, 32, 128, 32)
@@ -47,7 +47,7 @@ def test_every_product_is_counted() -> None:
     assert blocks(ResMLP) == 64 * 64 * 32 + feed_forward
 
 
-def test_talking_heads_are_counted() -> None:
+def test_count_talking_heads() -> None:
     """4 x 4 tokens: maps of 4 heads, mixed twice."""
     image = torch.empty(1, 3, 64, 64, device='meta')
     counts = []
@@ -65,16 +65,16 @@ def test_talking_heads_are_counted() -> None:
     'mask_rcnn/xcit_nano_12_p16_slim_shapes', 'sem_fpn/cait_nano_12_slim_shapes',
     'upernet/resmlp_nano_12_slim_shapes'
 ])
-def test_parts_make_up_the_whole(name: str) -> None:
-    model, _ = build_from_file(ROOT / f'configs/{name}.py')
-    parts = list(iter_parts(model, 128, 128))
-    assert sum_parts(parts).parameters == count_parameters(model)
+def test_parts_sum_up_to_model(name: str) -> None:
+    model, _ = build(ROOT / f'configs/{name}.py')
+    parts = list(parts_of(model, 128, 128))
+    assert total_of(parts).parameters == count_parameters(model)
     assert all(part.multiply_adds or part.name == 'auxiliary_head' for part in parts)
 
 
 @pytest.mark.slow
-def test_the_papers_backbones() -> None:
-    rows = list(iter_backbone_rows())
+def test_counts_match_papers_backbones() -> None:
+    rows = list(backbone_rows())
     assert len(rows) == 14 * 2 + 9 * 3
     for name, quantity, ours, paper in rows:
         digit = 0.5 if name.startswith('XCiT') and 'parameters' in quantity else 0.05
@@ -85,15 +85,15 @@ def test_the_papers_backbones() -> None:
             assert near or abs(ours - paper) <= digit + 0.001, (name, quantity, ours, paper)
 
 
-def test_the_papers_detectors_and_segmenters() -> None:
-    rows = list(iter_model_rows())
+def test_counts_match_papers_models() -> None:
+    rows = list(whole_model_rows())
     assert len(rows) == 24
     for name, _, ours, paper in rows:
         assert ours == paper, name
 
 
 @pytest.mark.slow
-def test_metafiles_say_what_is_counted() -> None:
+def test_metafiles_match_counts() -> None:
     index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
     models = [
         model for path in index['Import']
@@ -113,7 +113,7 @@ def test_metafiles_say_what_is_counted() -> None:
         assert described['Weights'].endswith(f'_{name}.pth')
 
 
-def test_classifier_of_resmlp() -> None:
+def test_count_classifier() -> None:
     """timm lists 15.35 M and 3.01 G for resmlp_12_224."""
     with on_meta_device():
         parameters, work = count_classifier(ResMLP('s12'), 224)
@@ -138,9 +138,8 @@ MODEL = f'_base_ = {str(ROOT / XCIT)!r}\nmodel = dict(backbone=dict({{}}))\n'
     ('mmdet::sparse_rcnn/sparse-rcnn_r50_fpn_1x_coco.py', [],
      r'model.rpn_head \(EmbeddingRPNHead\) cannot be counted separately: '),
 ])
-def test_complexity_names_what_is_wrong(config: str, arguments: list, message: str,
-                                        run_tool: Callable, tmp_path: Path,
-                                        capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_configs_and_options(config: str, arguments: list, message: str, run_tool: Callable,
+                                     tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = ROOT / config
     if config.startswith('mmdet::'):
         path = MMDET / config.removeprefix('mmdet::')
@@ -162,8 +161,8 @@ def test_complexity_names_what_is_wrong(config: str, arguments: list, message: s
     ('detr/detr_r50_8xb2-150e_coco.py', 4),
     ('mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', 3),
 ])
-def test_backbones_and_heads_of_mmdet_are_counted(config: str, parts: int, run_tool: Callable,
-                                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_mmdet_models(config: str, parts: int, run_tool: Callable,
+                            capsys: pytest.CaptureFixture[str]) -> None:
     if 'swin' in config:  # looks at values as it is built
         config = 'swin/' + config.split('/')[1]
     run_tool('complexity', MMDET / config, '--size', 64, 64)
@@ -186,7 +185,7 @@ HEADS = sorted(path.parent.name for path in ROOT.glob('configs/*/xcit_*_slim_sha
     [pytest.param(name, marks=[] if name == 'sem_fpn' else [pytest.mark.slow]) for name in HEADS])
 def test_time_by_part(head: str) -> None:
     path = ROOT / 'configs' / head / 'xcit_nano_12_p16_slim_shapes.py'
-    title, *rows, total, limit = part_table(path, (64, 96), rounds=1)
+    title, *rows, total, limit = format_parts(path, (64, 96), rounds=1)
     found = {row[:20].strip(): row[20:].split() for row in rows}
     expected = ['backbone', 'pyramid', 'head', 'post-processing']
     if head == 'mask_rcnn':
@@ -201,14 +200,14 @@ def test_time_by_part(head: str) -> None:
 
 
 @pytest.mark.slow
-def test_models_that_cannot_be_fused_are_timed_as_built() -> None:
+def test_time_models_without_fusion() -> None:
     path = ROOT / 'configs/sem_fpn/simplified_vit_nano_12_slim_shapes.py'
-    title, *rows, total, _ = part_table(path, (64, 96), rounds=1)
+    title, *rows, total, _ = format_parts(path, (64, 96), rounds=1)
     assert title.split() == ['part', 'GFLOP', 'as', 'built', 'share']
     assert all(len(row[20:].split()) == 4 for row in (*rows, total))
 
 
-def test_parts_within_parts_count_for_themselves() -> None:
+def test_stopwatch_of_nested_parts() -> None:
     model = nn.ModuleDict(dict(rpn_head=nn.ModuleDict(), neck=nn.Identity()))
     model.rpn_head.predict = lambda: work(10) + model.neck(1)
     model.neck.forward = lambda _: work(100)

@@ -1,4 +1,4 @@
-"""The tool that ranks frozen backbones: its table, picture and cache, and what it says of errors."""
+"""The command ``colonnade rank_backbones``: table, plot, cache and error messages."""
 from __future__ import annotations
 
 import csv
@@ -16,14 +16,15 @@ from helpers.synthetic_data import draw_instances, draw_label_maps
 from colonnade.backbones import XCiT
 from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.evaluation.probing import ranking_plot
-from colonnade.evaluation.probing.backbones import IMAGENET, NamedBackbone, named_backbones
-from colonnade.evaluation.probing.ranking import Row
-from colonnade.evaluation.probing.ranking_plot import COSTS, draw, pareto_front, stairs
+from colonnade.evaluation.probing.backbones import IMAGENET, NamedBackbone, parse_backbones
+from colonnade.evaluation.probing.ranking import RankingRow
+from colonnade.evaluation.probing.ranking_plot import (COSTS, build_steps, draw_ranking,
+                                                       find_pareto_front)
 
 FEW = ['--steps', 5, '--size', 32]
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     with path.open() as file:
         return list(csv.DictReader(file))
 
@@ -43,8 +44,9 @@ def rank(run_tool: Callable, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.slow
-def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_rank_backbones(rank: Callable, shapes: Path, tmp_path: Path,
+                        monkeypatch: pytest.MonkeyPatch,
+                        capsys: pytest.CaptureFixture[str]) -> None:
     weights = tmp_path / 'mine.pth'
     torch.save(XCiT('nano_12_p16').state_dict(), weights)
     backbones = [f'xcit_nano_12_p16={weights}', 'Toy:tiny=random', 'Toy:tiny']
@@ -53,7 +55,7 @@ def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: py
         rank(*command, '--max-images', 3)
     assert stopped.value.code.startswith('rank_backbones: 1 of 3 backbones failed\nToy:tiny: ')
     out = tmp_path / 'out0'
-    rows = rows_of(out / 'table.csv')
+    rows = read_rows(out / 'table.csv')
     assert {row['backbone'] for row in rows} == {'xcit_nano_12_p16 (mine.pth)', 'Toy:tiny (random)'}
     quality = [float(row['linear_miou']) for row in rows]
     assert quality == sorted(quality, reverse=True)
@@ -64,27 +66,27 @@ def test_a_ranking(rank: Callable, shapes: Path, tmp_path: Path, monkeypatch: py
     table = (out / 'table.md').read_text()
     assert '3 training and 3 validation images, 4 classes' in table and table[:400] in printed
     assert 'Failed: Toy:tiny: ' in table and '6 of 6 images computed' in printed
-    assert {row['probe'] for row in rows_of(out / 'classes.csv')} == {'linear', 'k-NN'}
+    assert {row['probe'] for row in read_rows(out / 'classes.csv')} == {'linear', 'k-NN'}
     assert cv2.imread(str(out / 'picture.png')).std() > 1
     assert (out / 'picture.svg').read_text().count('xcit_nano_12_p16 (mine.pth)') == 1
 
     def stop(*_: object) -> None:
-        raise AssertionError('the backbone runs')
+        raise AssertionError('the backbone is used')
 
-    monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw', lambda *_: None)
-    monkeypatch.setattr('colonnade.evaluation.probing.ranking.seconds_per_image', lambda *_: 0.1)
+    monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw_ranking', lambda *_: None)
+    monkeypatch.setattr('colonnade.evaluation.probing.ranking.time_image', lambda *_: 0.1)
     monkeypatch.setattr('colonnade.evaluation.probing.frozen_features.Extractor.__call__', stop)
     again = rank(*command[:-1], '--max-images', 3)
     assert '0 of 6 images computed' in capsys.readouterr().out
     same = ('backbone', 'linear_miou', 'knn_miou', 'parameters', 'multiply_adds')
-    assert [[row[key] for key in same] for row in rows_of(again / 'table.csv')] == \
+    assert [[row[key] for key in same] for row in read_rows(again / 'table.csv')] == \
         [[row[key] for key in same] for row in rows]
 
 
-@pytest.mark.parametrize('boxes', [[], pytest.param(['--boxes-only'], marks=pytest.mark.slow)])
-def test_instances_are_ranked_by(boxes: list[str], rank: Callable, tmp_path: Path,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw', lambda *_: None)
+@pytest.mark.parametrize('boxes', [[], pytest.param(['--boxes'], marks=pytest.mark.slow)])
+def test_rank_on_instances(boxes: list[str], rank: Callable, tmp_path: Path,
+                           monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('colonnade.recipes.backbone_ranking.draw_ranking', lambda *_: None)
     out = rank(*draw_instances(tmp_path / 'data'), *boxes, '--random', '--backbones', 'Toy:tiny',
                '--no-cache')
     header = (out / 'classes.csv').read_text().splitlines()[0]
@@ -97,11 +99,11 @@ def test_instances_are_ranked_by(boxes: list[str], rank: Callable, tmp_path: Pat
     (['--backbones', 'Toy:tiny', '--steps', 0], '--steps must be at least 1'),
     (['--backbones', 'Toy:tiny', '--temperature', 0], '--temperature must be positive, got 0.0'),
     (['--backbones', 'Toy:tiny', '--out', '.'], '. exists: name another --out'),
-    (['--backbones', 'Toy:tiny', '--boxes-only'], '--boxes-only is for --coco'),
-    (['--backbones', 'Toy:tiny', '--random', '--cache', 'file'], 'features cannot be kept in file'),
+    (['--backbones', 'Toy:tiny', '--boxes'], '--boxes is for --coco'),
+    (['--backbones', 'Toy:tiny', '--random', '--cache', 'file'], 'cannot write features to file'),
 ])
-def test_wrong_options_are_named(options: list, message: str, run_tool: Callable, tmp_path: Path,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options(options: list, message: str, run_tool: Callable, tmp_path: Path,
+                         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'file').touch()
     arguments = draw_label_maps(tmp_path / 'data')
@@ -111,7 +113,7 @@ def test_wrong_options_are_named(options: list, message: str, run_tool: Callable
     assert not (tmp_path / 'out').exists()
 
 
-def test_faults_of_data_stop_it(rank: Callable, tmp_path: Path) -> None:
+def test_invalid_data(rank: Callable, tmp_path: Path) -> None:
     arguments = draw_label_maps(tmp_path / 'data')
     (tmp_path / 'data/masks/train/a.png').unlink()
     with pytest.raises(SystemExit, match='rank_backbones: 1 fault, nothing was compared'):
@@ -126,69 +128,68 @@ def test_faults_of_data_stop_it(rank: Callable, tmp_path: Path) -> None:
     ('vit_small_patch14_dinov2.lvd142m', 'PlainViT'),
     ('SimplifiedViT:nano_12_p16', 'SimplifiedViT'),
 ])
-def test_names_are_timms_or_ours(text: str, described: str) -> None:
-    with on_meta_device():
+def test_build_backbones_by_name(text: str, described: str) -> None:
+    with without_memory():
         backbone = NamedBackbone(f'{text}=random').build([-1], seed=0)
     assert described in backbone.describe()
     assert backbone.tap_norm == ('dinov2' in text)
 
 
 @pytest.mark.parametrize('text, message', [
-    ('resnet50=random', 'resnet50 has none of the known formats'),
-    ('nothing=random', "timm has no model 'nothing', and it is not CLASS:ARCH"),
-    ('Swin:tiny=random', r"CLASS:ARCH needs .*XCiT.* for CLASS, got 'Swin'"),
+    ('resnet50=random', 'resnet50 has none of the known layouts'),
+    ('nothing=random', "'nothing' is neither a timm model nor CLASS:ARCH"),
+    ('Swin:tiny=random', r"CLASS of CLASS:ARCH must be one of .*XCiT.*, got 'Swin'"),
     ('XCiT:huge=random', "XCiT has no arch 'huge'"),
     ('XCiT:nano_12_p16=missing.pth', 'no weights file missing.pth'),
     ('XCiT:nano_12_p16', 'timm publishes no weights XCiT:nano_12_p16'),
     ('vit_small_patch16_dinov3.none=random', 'timm has no weights'),
 ])
-def test_backbones_that_cannot_be_built(text: str, message: str) -> None:
-    with on_meta_device(), pytest.raises((ValueError, FileNotFoundError), match=message):
+def test_invalid_backbones(text: str, message: str) -> None:
+    with without_memory(), pytest.raises((ValueError, FileNotFoundError), match=message):
         NamedBackbone(text).build([-1], seed=0)
 
 
-def test_labels_are_short_where_they_can_be() -> None:
-    backbones = named_backbones(['a', 'a=x/1.pth', 'b=x/1.pth', 'a=y/1.pth'])
+def test_labels_omit_folders() -> None:
+    backbones = parse_backbones(['a', 'a=x/1.pth', 'b=x/1.pth', 'a=y/1.pth'])
     assert [backbone.label
             for backbone in backbones] == ['a', 'a=x/1.pth', 'b (1.pth)', 'a=y/1.pth']
 
 
-def test_images_are_normalised_as_for_the_weights() -> None:
+def test_normalization_matches_weights() -> None:
     assert NamedBackbone('vit_base_patch16_siglip_512.v2_webli').normalisation[0] == [127.5] * 3
     for text in ('Toy:tiny', 'xcit_nano_12_p16=mine.pth'):
         np.testing.assert_allclose(NamedBackbone(text).normalisation, IMAGENET, rtol=1e-3)
 
 
-def test_the_pareto_front() -> None:
-    assert pareto_front([(1, 1), (2, 3), (3, 2), (4, 3), (5, 5)]) == [0, 1, 4]
-    assert pareto_front([(1, 1), (1, 2)]) == [1]
-    assert pareto_front([(1, 2), (1, 2)]) == [0, 1]
+def test_find_pareto_front() -> None:
+    assert find_pareto_front([(1, 1), (2, 3), (3, 2), (4, 3), (5, 5)]) == [0, 1, 4]
+    assert find_pareto_front([(1, 1), (1, 2)]) == [1]
+    assert find_pareto_front([(1, 2), (1, 2)]) == [0, 1]
 
 
-def test_stairs_rise_where_they_end() -> None:
-    assert stairs([(1, 1), (2, 3), (5, 4)]) == [(1, 1), (2, 1), (2, 3), (5, 3), (5, 4)]
-    assert stairs([(1, 1)]) == [(1, 1)]
+def test_build_steps() -> None:
+    assert build_steps([(1, 1), (2, 3), (5, 4)]) == [(1, 1), (2, 1), (2, 3), (5, 3), (5, 4)]
+    assert build_steps([(1, 1)]) == [(1, 1)]
 
 
-def row(name: str, seconds: float, quality: float) -> Row:
-    return Row(name, quality, quality - 3, 1, 1, seconds, 1, np.zeros(1), np.zeros(1))
+def build_row(name: str, seconds: float, quality: float) -> RankingRow:
+    return RankingRow(name, quality, quality - 3, 1, 1, seconds, 1, np.zeros(1), np.zeros(1))
 
 
-def test_labels_of_a_picture_do_not_overlap(tmp_path: Path,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_labels_do_not_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, boxes = (0.1, 0.101, 0.102, 0.103, 0.5), []
-    place = ranking_plot._place
+    place = ranking_plot._place_label
 
     def placed(*arguments: object) -> object:
         boxes.append(place(*arguments))
         return boxes[-1]
 
-    monkeypatch.setattr(ranking_plot, '_place', placed)
-    rows = [row(f'vit_large_patch16_{i}.with_a_long_name', s, 40 + i / 10)
+    monkeypatch.setattr(ranking_plot, '_place_label', placed)
+    rows = [build_row(f'vit_large_patch16_{i}.with_a_long_name', s, 40 + i / 10)
             for i, s in enumerate(seconds)]  # yapf: disable
     written = []
     for cost in ('time', 'time', *COSTS):
-        draw(rows, tmp_path / 'a.svg', 'title', cost)
+        draw_ranking(rows, tmp_path / 'a.svg', 'title', cost)
         written.append((tmp_path / 'a.svg').read_text())
     assert written[0] == written[1] == written[2] and len(set(written)) == len(COSTS)
     assert len(boxes) == len(written) * len(seconds)

@@ -20,11 +20,9 @@ from colonnade.recipes.config_report import examine
 from colonnade.settings.checks import all_checks
 from colonnade.settings.findings import Finding
 from colonnade.settings.rules import RULES, Rule
-from colonnade.visualization.dataset_browser.decoded_label_maps import ISLAND
-from colonnade.visualization.dataset_browser.duplicates import MAX_BITS
-from colonnade.visualization.dataset_browser.image_issues import MANY, UNLABELLED
-from colonnade.visualization.dataset_browser.issues import HUGE
-from colonnade.visualization.dataset_browser.statistics import FEW
+from colonnade.visualization.dataset_browser.image_scan import ISLAND, MAX_BITS
+from colonnade.visualization.dataset_browser.issues import MAX_UNLABELED, MIN_HUGE, MIN_ISLANDS
+from colonnade.visualization.dataset_browser.statistics import MIN_PER_CLASS
 
 MAKERS = ('Finding', 'Case', 'Issue')  # the first argument of each is a rule
 

@@ -1,4 +1,4 @@
-"""What a training records of itself, and its page."""
+"""Record of a training run, and its report."""
 from __future__ import annotations
 
 import json
@@ -21,27 +21,24 @@ from colonnade.common.plots import render_figure
 from colonnade.engine.distributed.fingerprints import data_of, sha256_of_listing
 from colonnade.settings.reading import import_without_warnings
 from colonnade.visualization.html_pages import build_sections
-from colonnade.visualization.run_report import detections, pixel_counts, run_plots
-from colonnade.visualization.run_report.average_precision import (CocoTruth,
-                                                                  compute_average_precision,
-                                                                  find_truth, get_coco_library)
-from colonnade.visualization.run_report.class_metrics import compute_details
+from colonnade.visualization.run_report import predictions, run_plots
+from colonnade.visualization.run_report.class_metrics import (CocoTruth, compute_average_precision,
+                                                              compute_details, find_truth,
+                                                              get_coco_library)
 from colonnade.visualization.run_report.class_sections import build_class_sections
-from colonnade.visualization.run_report.detections import Detections, match_objects
-from colonnade.visualization.run_report.image_sections import thin_evaluations
-from colonnade.visualization.run_report.pixel_counts import PixelCounts
+from colonnade.visualization.run_report.predictions import Detections, PixelCounts, match_objects
 from colonnade.visualization.run_report.record_folder import RecordedRun, read_columns, read_run
-from colonnade.visualization.run_report.recorder import RunRecord
+from colonnade.visualization.run_report.recorder import RunRecord, find_changed_data
 from colonnade.visualization.run_report.report_page import (SECTIONS, build_command_sections,
                                                             format_duration, write_report)
-from colonnade.visualization.run_report.run_metadata import find_changed_data
+from colonnade.visualization.run_report.sample_images import thin_evaluations
 
 ANY_SCORE = ['model.test_cfg.rcnn.score_thr=0.0', 'model.test_cfg.rcnn.max_per_img=10']
 
 
 @pytest.fixture
 def writes_pages() -> bool:
-    """Runs write their pages here."""
+    """Runs write their reports in these tests."""
     return True
 
 
@@ -49,16 +46,16 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def report_of(run: RecordedRun) -> list[Any]:
-    return build_sections(SECTIONS, run)
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content))
 
 
-def titles(work_dir: Path) -> list[str]:
-    return [section.title for section in report_of(read_run(work_dir))]
+def build_report(run: RecordedRun) -> dict[str, Any]:
+    return {section.title: section for section in build_sections(SECTIONS, run)}
 
 
-def coco_val(folder: Path) -> Any:
-    """mmdet's data set of COCO's validation images."""
+def build_coco_val(folder: Path) -> Any:
+    """Build mmdet's dataset of COCO's validation images."""
     import_without_warnings('mmdet.datasets')
     with DefaultScope.overwrite_default_scope('mmdet'):
         return DATASETS.build(
@@ -71,10 +68,10 @@ def coco_val(folder: Path) -> Any:
                 pipeline=[]))
 
 
-def shaken(dataset: Any) -> list[Any]:
-    """Answers of mmdet for each image: objects moved a bit, some of another class, some twice."""
+def predict_noisily(dataset: Any) -> list[Any]:
+    """Return predictions for each image: objects with noise, some of another class, some twice."""
     from mmdet.structures import DetDataSample
-    random, answers = np.random.default_rng(0), []
+    random, predicted = np.random.default_rng(0), []
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
         objects = [item for item in info['instances'] if random.random() < 0.8]
@@ -94,42 +91,43 @@ def shaken(dataset: Any) -> list[Any]:
             labels=torch.tensor(labels, dtype=torch.long),
             scores=torch.from_numpy(random.random(len(boxes)).astype(np.float32)),
             masks=torch.from_numpy(masks))
-        answers.append(sample)
-    return answers
+        predicted.append(sample)
+    return predicted
 
 
 @pytest.mark.parametrize('kind', ['FasterCocoMetric', 'CocoMetric'])
-def test_ap_of_classes_is_that_of_the_metric(kind: str, real_data: dict[str, Path]) -> None:
-    dataset = coco_val(real_data['coco'])
-    answers = shaken(dataset)[:20]
+def test_average_precision_matches_metric(kind: str, real_data: dict[str, Path]) -> None:
+    dataset = build_coco_val(real_data['coco'])
+    predicted = predict_noisily(dataset)[:20]
     metric = METRICS.get(f'mmdet.{kind}')(
         ann_file=str(real_data['coco'] / 'annotations/instances_val2017.json'),
         metric=['bbox', 'segm'])
     metric.dataset_meta = dataset.metainfo
-    metric.process({}, [sample.to_dict() for sample in answers])
+    metric.process({}, [sample.to_dict() for sample in predicted])
     expected = metric.evaluate(len(dataset))
-    found = [Detections.from_sample(sample, index, None) for index, sample in enumerate(answers)]
+    found = [Detections.from_sample(sample, index, None) for index, sample in enumerate(predicted)]
     truth = find_truth([metric], dataset)
     for part in ('bbox', 'segm'):
         measured = compute_average_precision(truth, found, part)
         assert 0.02 < np.nanmean(measured.ap) < 0.9
         assert round(np.nanmean(measured.ap), 3) == expected[f'coco/{part}_mAP']
         assert round(np.nanmean(measured.ap50), 3) == expected[f'coco/{part}_mAP_50']
-    dataset._metainfo['classes'] += ('sky', )  # panoptic data have classes that have no boxes
-    evidence = compute_details(found, dataset, [metric])
-    assert evidence['classes']['bbox_ap'][80] is None
+    dataset._metainfo['classes'] += ('sky', )  # Panoptic data have classes without boxes.
+    details = compute_details(found, dataset, [metric])
+    assert details['classes']['bbox_ap'][80] is None
     assert np.isclose(
-        np.mean([ap for ap in evidence['classes']['bbox_ap'] if ap is not None]),
+        np.mean([ap for ap in details['classes']['bbox_ap'] if ap is not None]),
         expected['coco/bbox_mAP'],
         atol=6e-4)
-    assert len(evidence['curves']['segm']) == 7 and len(evidence['worst']) == 8
+    assert len(details['curves']['segm']) == 7 and len(details['worst']) == 8
 
 
-def test_data_without_cocos_metric(real_data: dict[str, Path]) -> None:
-    """Annotations then come from the data set, and images go by their indices."""
-    dataset = coco_val(real_data['coco'])
+def test_average_precision_without_metric(real_data: dict[str, Path]) -> None:
+    """Annotations come from the dataset, in which images are identified by their indices."""
+    dataset = build_coco_val(real_data['coco'])
     found = [
-        Detections.from_sample(sample, index, None) for index, sample in enumerate(shaken(dataset))
+        Detections.from_sample(sample, index, None)
+        for index, sample in enumerate(predict_noisily(dataset))
     ]
     truth = find_truth([], dataset)
     assert truth is not None and truth.by_index
@@ -137,11 +135,11 @@ def test_data_without_cocos_metric(real_data: dict[str, Path]) -> None:
     nothing = [Detections(0, 0, (9, 9), np.zeros((0, 4)), np.zeros(0), np.zeros(0, dtype=int))]
     assert np.nanmax(compute_average_precision(truth, nothing, 'bbox').ap) == 0
     assert find_truth([type('LVISMetric', (), {})()], dataset) is None
-    evidence = compute_details(found, dataset, [type('LVISMetric', (), {})()])
-    assert 'bbox_ap' not in evidence['classes'] and evidence['confusion']
+    details = compute_details(found, dataset, [type('LVISMetric', (), {})()])
+    assert 'bbox_ap' not in details['classes'] and details['confusion']
 
 
-def test_classes_without_categories_and_objects_without_masks() -> None:
+def test_average_precision_of_classes_without_objects() -> None:
     api = get_coco_library()[0]()
     api.dataset = dict(
         images=[dict(id=0, height=100, width=100)],
@@ -151,26 +149,26 @@ def test_classes_without_categories_and_objects_without_masks() -> None:
     api.createIndex()
     truth = CocoTruth(api, [0], [7, 3], [1, 3], 4)
     assert not truth.has_masks
-    for found, expected in ((found_boxes((0, 0, 10, 10, 1, 90)), 1), (found_boxes(), 0)):
+    for found, expected in ((detect((0, 0, 10, 10, 1, 90)), 1), (detect(), 0)):
         measured = compute_average_precision(truth, [found], 'bbox')
         np.testing.assert_array_equal(measured.ap, [np.nan, np.nan, np.nan, expected])
         assert measured.at_50.shape == (101, 4)
 
 
-def found_boxes(*boxes: tuple[int, ...]) -> Detections:
-    """Detections ``(left, top, right, bottom, label, percent)``."""
+def detect(*boxes: tuple[int, ...]) -> Detections:
+    """Return detections ``(left, top, right, bottom, label, percent)``."""
     rows = np.array(boxes, dtype=np.float32).reshape(-1, 6)
     return Detections(0, 0, (100, 100), rows[:, :4], rows[:, 5] / 100, rows[:, 4].astype(int))
 
 
-def test_detections_and_objects_are_paired() -> None:
+def test_match_detections_with_objects() -> None:
     objects = [
         dict(bbox=[0, 0, 10, 10], bbox_label=0),
         dict(bbox=[20, 20, 30, 30], bbox_label=1),
         dict(bbox=[50, 50, 60, 60], bbox_label=2),
         dict(bbox=[70, 70, 100, 100], bbox_label=1, ignore_flag=1),
     ]
-    found = found_boxes(
+    found = detect(
         (0, 0, 10, 10, 0, 90),  # right
         (0, 0, 10, 9, 0, 80),  # again
         (20, 20, 30, 30, 2, 70),  # another class
@@ -180,14 +178,14 @@ def test_detections_and_objects_are_paired() -> None:
     assert sorted(matches.pairs) == [(0, 0), (1, 2), (2, 3), (3, 0)]
     assert (matches.right, matches.missed, matches.wrong) == (1, 2, 2)
     assert matches.f1 == pytest.approx(2 / 6)
-    assert detections.count_pairs([matches]) == [[0, 0, 1], [1, 2, 1], [2, 3, 1], [3, 0, 1]]
-    assert detections.find_worst_matches([matches], 8) == [matches]
-    empty = match_objects(found_boxes(), [], 3)
-    assert empty.f1 is None and detections.find_worst_matches([empty], 8) == []
-    assert match_objects(found_boxes((0, 0, 9, 9, 0, 50)), [], 3).pairs == ((3, 0), )
+    assert predictions.count_pairs([matches]) == [[0, 0, 1], [1, 2, 1], [2, 3, 1], [3, 0, 1]]
+    assert predictions.find_worst_matches([matches], 8) == [matches]
+    empty = match_objects(detect(), [], 3)
+    assert empty.f1 is None and predictions.find_worst_matches([empty], 8) == []
+    assert match_objects(detect((0, 0, 9, 9, 0, 50)), [], 3).pairs == ((3, 0), )
 
 
-def test_iou_of_classes_is_that_of_the_metric() -> None:
+def test_iou_matches_metric() -> None:
     import_without_warnings('mmseg.datasets')
     metric = METRICS.get('mmseg.IoUMetric')()
     metric.dataset_meta = dict(classes=('a', 'b', 'c', 'never'))
@@ -195,22 +193,22 @@ def test_iou_of_classes_is_that_of_the_metric() -> None:
     for index in range(3):
         truth = torch.randint(0, 3, (40, 30), generator=random)
         answer = torch.where(torch.rand(40, 30, generator=random) < 0.7, truth, 1)
-        truth[:3], truth[3] = 255, 7  # which is of no class
+        truth[:3], truth[3] = 255, 7  # Label 7 has no class.
         data = [PixelData(data=each[None]).to_dict() for each in (answer, truth)]
         metric.process({}, [dict(pred_sem_seg=data[0], gt_sem_seg=data[1])])
         found.append(PixelCounts.from_labels(answer, truth, index, 4, 255))
     expected = metric.evaluate(3)
-    scores = pixel_counts.compute_scores(pixel_counts.count_confusion(found))
+    scores = predictions.compute_scores(predictions.count_confusion(found))
     assert round(100 * np.nanmean(scores['iou']), 2) == pytest.approx(expected['mIoU'], abs=0.011)
     assert round(100 * np.nanmean(scores['acc']), 2) == pytest.approx(expected['mAcc'], abs=0.011)
     assert np.isnan(scores['iou'][3])
     assert found[0].small.shape == (40, 30)
     big = PixelCounts.from_labels(torch.ones(1000, 500), torch.ones(1000, 500), 0, 4, 255)
     assert big.small.shape == (334, 167) and big.miou == 1
-    assert pixel_counts.find_worst_maps([big], 8) == []
+    assert predictions.find_worst_maps([big], 8) == []
 
 
-def test_a_run_of_a_segmenter(trained: Path) -> None:
+def test_record_segmenter(trained: Path) -> None:
     evaluation = read_run(trained).read_details(read(trained / 'record/iter_2/evaluation.json'))
     iou = [value for value in evaluation['classes']['iou'] if value is not None]
     assert 100 * np.mean(iou) == pytest.approx(evaluation['metrics']['mIoU'], abs=0.006)
@@ -220,18 +218,18 @@ def test_a_run_of_a_segmenter(trained: Path) -> None:
     assert about['data']['training']['images'] == 12 and about['config']['work_dir']
     assert about['seconds'] >= about['seconds_of_recording'] > 0 and about['peak_memory'] > 0.1
     text = (trained / 'report.html').read_text()
-    assert 'This part cannot be made' not in text
+    assert 'This part cannot be built' not in text
     assert len(text) < 3e6 and 'http-equiv' not in text and 'src="http' not in text
     assert text.count('<img') >= 4 + 1 + len(evaluation['worst'])
     assert 'epoch' not in evaluation and 'epoch' not in about
     assert 'the first 16 of 64 digits of SHA-256' in text and 'at least 0.3 are drawn' not in text
-    worst = next(each for each in report_of(read_run(trained)) if each.title == 'Worst images')
-    assert [title for title, _ in worst.tiles[0][1]] == ['truth', 'prediction']
-    assert titles(trained)[0] == 'Run' and {'Samples', 'Classes', 'Confusion'} < {*titles(trained)}
+    report = build_report(read_run(trained))
+    assert [title for title, _ in report['Worst images'].tiles[0][1]] == ['truth', 'prediction']
+    assert list(report)[0] == 'Run' and {'Samples', 'Classes', 'Confusion'} < report.keys()
 
 
-def test_a_run_of_a_detector(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
-    """Page and numbers with evaluations of which the second replaces the first one's worst."""
+def test_record_detector(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
+    """Only the best evaluation keeps its worst images."""
     options = [*SHORT, 'train_cfg.val_interval=1', *NO_WORKERS, *ANY_SCORE]
     run_tool('train', config('mask_rcnn'), '--data-root', shapes / 'coco', '--work-dir',
              tmp_path / 'run', *options)
@@ -241,16 +239,15 @@ def test_a_run_of_a_detector(run_tool: Callable, shapes: Path, tmp_path: Path) -
         for part in ('bbox', 'segm'):
             ap = np.mean([ap for ap in each['classes'][f'{part}_ap'] if ap is not None])
             assert ap == pytest.approx(each['metrics'][f'coco/{part}_mAP'], abs=6e-4)
-    pictures = [path.parent.name for path in (tmp_path / 'run/record').glob('*/worst_0.jpg')]
-    assert pictures == [f'iter_{run.best["iteration"]}']
+    worst = [path.parent.name for path in (tmp_path / 'run/record').glob('*/worst_0.jpg')]
+    assert worst == [f'iter_{run.best["iteration"]}']
     assert run.about['kind'] == 'masks' and run.main_metric == 'coco/segm_mAP'
-    shown = {section.title: section for section in report_of(run)}
     for title in ('Samples', 'Worst images'):
-        assert 'Detections of a score of at least 0.3 are drawn.' in shown[title].text
+        assert 'Detections with a score of at least 0.3 are drawn' in build_report(run)[title].text
 
 
-def test_a_resumed_run_goes_on_in_its_page(run_tool: Callable, shapes: Path, trained: Path) -> None:
-    """Here without validation; what lies ahead of the checkpoint is forgotten."""
+def test_resume_continues_record(run_tool: Callable, shapes: Path, trained: Path) -> None:
+    """Evaluations after the checkpoint are removed; here, the resumed run does not evaluate."""
     later = shutil.copytree(trained / 'record/iter_2', trained / 'record/iter_9')
     before = read(trained / 'record/run.json')['seconds']
     run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', trained,
@@ -261,40 +258,41 @@ def test_a_resumed_run_goes_on_in_its_page(run_tool: Callable, shapes: Path, tra
     assert about['seconds'] > before and about['iteration'] == 3 and not later.exists()
     assert 'validation' not in about['data']
     assert 'Resumed' in (trained / 'report.html').read_text()
-    assert {'Losses and learning rate', 'Classes'} < {*titles(trained)}
+    assert {'Losses and learning rate', 'Classes'} < build_report(read_run(trained)).keys()
 
 
-def test_a_run_that_goes_on_with_other_data(trained: Path) -> None:
-    """Samples are those of the last evaluation's images, and it is said that they changed."""
+def test_resume_with_other_data(trained: Path) -> None:
+    """Only evaluations of the last one's images are shown, and the change is reported."""
     later = shutil.copytree(trained / 'record/iter_2', trained / 'record/iter_4')
     evaluation, about = read(later / 'evaluation.json'), read(trained / 'record/run.json')
     evaluation |= dict(iteration=4)
-    (later / 'evaluation.json').write_text(json.dumps(evaluation))
+    write_json(later / 'evaluation.json', evaluation)
     assert len(read_run(trained).drawn) == 2
-    (later / 'evaluation.json').write_text(json.dumps(evaluation | dict(samples=['other.png'])))
+    write_json(later / 'evaluation.json', evaluation | dict(samples=['other.png']))
     assert [each['iteration'] for each in read_run(trained).drawn] == [4]
-    assert 'Left out: 1 of other images' in write_report(trained).read_text()
-    (later / 'evaluation.json').write_text(json.dumps(evaluation))
+    assert '1 with other images are omitted' in write_report(trained).read_text()
+    write_json(later / 'evaluation.json', evaluation)
     now = dict(data=dict(training=about['data']['training'], validation=dict(images=9, files={})))
     assert find_changed_data(about, now) == ['validation'] and find_changed_data({}, now) == []
     about['starts'].append(dict(time='now', iteration=2, other_data=['validation']))
-    (trained / 'record/run.json').write_text(json.dumps(about))
+    write_json(trained / 'record/run.json', about)
     assert [each['iteration'] for each in read_run(trained).drawn] == [4]
     text = write_report(trained).read_text()
-    assert 'at iteration 2, with other validation data.' in text and 'were others' in text
+    assert 'at iteration 2, with other validation data.' in text
+    assert 'data changed at iteration 2' in text
 
 
-def test_a_part_that_cannot_be_made_costs_no_other(trained: Path) -> None:
+def test_damaged_details_keep_other_sections(trained: Path) -> None:
     path = trained / 'record/iter_2/details.json'
     details = read(path)
     details['classes']['iou'].pop()
     path.write_text(json.dumps(details))
-    before = titles(trained)
-    assert {'Samples', 'Worst images', 'Classes'} < {*before} and 'Confusion' not in before
-    assert 'This part cannot be made: IndexError' in write_report(trained).read_text()
+    report = build_report(read_run(trained))
+    assert {'Samples', 'Worst images', 'Classes'} < report.keys() and 'Confusion' not in report
+    assert 'This part cannot be built: IndexError' in write_report(trained).read_text()
 
 
-def test_commands_of_a_moved_run(trained: Path) -> None:
+def test_commands_of_moved_run(trained: Path) -> None:
     moved = trained.rename(trained.parent / 'it is moved')
     name = next(moved.glob('best_*.pth')).name
     command = build_command_sections(read_run(moved))[0].commands[0]
@@ -304,7 +302,7 @@ def test_commands_of_a_moved_run(trained: Path) -> None:
     assert shlex.split(command)[2:] == [str(next(moved.glob('*.py'))), str(moved / name)]
 
 
-def test_cells_of_a_table(tmp_path: Path) -> None:
+def test_read_damaged_metrics(tmp_path: Path) -> None:
     path = tmp_path / 'metrics.csv'
     path.write_text('iter,loss,mIoU\n1,0.5,\n2,inf,n/a\n3\n\n4,,7\n')
     run = read_run(tmp_path)
@@ -312,18 +310,18 @@ def test_cells_of_a_table(tmp_path: Path) -> None:
         'loss': [[1, 0.5]], 'mIoU': [[4, 7]]}  # yapf: disable
     assert [each['iteration'] for each in run.evaluations] == [4]
     path.write_text('iter,loss\nx,1\n')
-    with pytest.raises(ValueError, match='is damaged: a row has no number in its column iter'):
+    with pytest.raises(ValueError, match='is damaged: a row has no number in column iter'):
         read_columns(path)
 
 
-def test_no_report(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
+def test_train_without_report(run_tool: Callable, shapes: Path, tmp_path: Path) -> None:
     run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', tmp_path,
              '--no-report', *SHORT, 'train_cfg.max_iters=1', *NO_WORKERS, *NO_VAL)
     assert not (tmp_path / 'record').exists() and not (tmp_path / 'report.html').exists()
 
 
-def test_a_fault_of_the_record_ends_no_training(run_tool: Callable, shapes: Path, tmp_path: Path,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorder_error_does_not_end_training(run_tool: Callable, shapes: Path, tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunRecord, 'strict', False)
     (tmp_path / 'record').write_text('a file where the folder should be')
     run_tool('train', config('sem_fpn'), '--data-root', shapes / 'ade', '--work-dir', tmp_path,
@@ -333,21 +331,21 @@ def test_a_fault_of_the_record_ends_no_training(run_tool: Callable, shapes: Path
     assert 'mIoU' in log and log.count('the report lacks this evaluation: NotADirectoryError') == 1
 
 
-def test_a_run_that_was_killed(trained: Path) -> None:
+def test_report_of_killed_run(trained: Path) -> None:
     about = read(trained / 'record/run.json') | dict(state='running', iteration=1)
-    (trained / 'record/run.json').write_text(json.dumps(about))
+    write_json(trained / 'record/run.json', about)
     with locked(trained, ''):
         assert 'running; recorded up to iteration 2 of 2' in write_report(trained).read_text()
     about |= dict(iteration=0, seconds=0.)
-    (trained / 'record/run.json').write_text(json.dumps(about))
+    write_json(trained / 'record/run.json', about)
     text = write_report(trained).read_text()
     assert 'killed' in text and '--resume' in text
     iteration, seconds = read_run(trained).reached
     assert iteration == 2 and seconds > 0 and '<td>2 of 2</td>' in text
-    assert f'<td>{format_duration(seconds)}</td>' in text and 'an iteration of training' in text
+    assert f'<td>{format_duration(seconds)}</td>' in text and 'training iteration' in text
 
 
-def test_texts_of_strangers_are_text(trained: Path) -> None:
+def test_escape_untrusted_text(trained: Path) -> None:
     evil = '<script>alert(1)</script>'
     about, path = read(trained / 'record/run.json'), trained / 'record/iter_2/evaluation.json'
     about |= dict(classes=[evil, *about['classes'][1:]], versions={evil: evil})
@@ -356,15 +354,15 @@ def test_texts_of_strangers_are_text(trained: Path) -> None:
     evaluation['samples'][0] = details['worst'][0]['name'] = f'{evil}.jpg'
     evaluation['metrics'][evil] = 1.
     path.write_text(json.dumps(evaluation))
-    (path.parent / 'details.json').write_text(json.dumps(details))
-    (trained / 'record/run.json').write_text(json.dumps(about))
+    write_json(path.parent / 'details.json', details)
+    write_json(trained / 'record/run.json', about)
     (trained / about['config_file']).write_text(f'x = {evil!r}')
     text = write_report(trained).read_text()
     assert '<script' not in text and text.count('&lt;script&gt;') >= 6
 
 
-def test_many_classes(tmp_path: Path) -> None:
-    """Tables are sorted, plots hold the extremes, and what is left out is said."""
+def test_report_of_many_classes(tmp_path: Path) -> None:
+    """Tables are sorted, plots show the extremes, and omissions are stated."""
     number = 1203
     scores = [None if k % 10 == 0 else k / number for k in range(number)]
     names = [f'class {k} ' + 'x' * 40 for k in range(number)]
@@ -384,7 +382,7 @@ def test_many_classes(tmp_path: Path) -> None:
     assert confused.tables[0].rows[0] == [names[1202], names[0], 1203, '100.0%']
 
 
-def test_a_long_curve_is_drawn_with_few_points() -> None:
+def test_long_curves_are_thinned() -> None:
     curve = [(i, 1 / i + i % 2) for i in range(1, 20_001)]
     drawn = run_plots.draw_curves({'loss': curve, 'lr': curve[:3]}, 'loss', smooth=True)
     raw, smooth, short = drawn.axes[0].lines
@@ -394,17 +392,17 @@ def test_a_long_curve_is_drawn_with_few_points() -> None:
     assert len(render_figure(drawn)) < 100_000
 
 
-def test_legends_stand_above_curves() -> None:
+def test_legends_are_above_curves() -> None:
     drawn = run_plots.draw_curves({
         'loss': [(1, 2.), (9, 1.)],
         'loss_cls': [(1, 1.), (9, 2.)]
     }, 'loss')
-    render_figure(drawn)  # which lays it out
+    render_figure(drawn)  # computes the layout
     legend, axes = drawn.legends[0].get_window_extent(), drawn.axes[0].get_window_extent()
     assert legend.y0 >= axes.y1
 
 
-def test_evaluations_are_thin_evaluations() -> None:
+def test_thin_evaluations() -> None:
     evaluations = [dict(iteration=i) for i in range(50)]
     shown = thin_evaluations(evaluations, evaluations[13], 7)
     assert len(shown) == 7 and evaluations[13] in shown
@@ -412,7 +410,7 @@ def test_evaluations_are_thin_evaluations() -> None:
     assert thin_evaluations(evaluations[:3], None, 7) == evaluations[:3]
 
 
-def test_hash_of_a_folder(tmp_path: Path) -> None:
+def test_hash_of_folder(tmp_path: Path) -> None:
     (tmp_path / 'a').mkdir()
     (tmp_path / 'a/1.jpg').write_bytes(b'123')
     first = sha256_of_listing(str(tmp_path))
@@ -422,13 +420,13 @@ def test_hash_of_a_folder(tmp_path: Path) -> None:
     assert sha256_of_listing(str(tmp_path)) == first
     (tmp_path / 'gone.jpg').symlink_to('nowhere.jpg')
     (tmp_path / 'loop').symlink_to('loop')
-    for name in ('here', 'again'):  # two would be followed 2 ** 40 times
+    for name in ('here', 'again'):  # Two would be followed 2**40 times.
         (tmp_path / name).symlink_to('.')
     assert sha256_of_listing(str(tmp_path)) != first
 
 
-def test_few_files_of_a_large_folder_are_asked_for_their_sizes(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hash_of_large_folder_reads_few_sizes(tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('colonnade.engine.distributed.fingerprints.MAX_SIZES', 2)
     for name in 'abcd':
         (tmp_path / f'{name}.jpg').write_bytes(b'1')
@@ -447,15 +445,15 @@ def test_known_hashes_are_not_computed_again() -> None:
     assert data_of(cfg, 'train_dataloader', {'nowhere/a.json': '7'}) == {'nowhere/a.json': '7'}
 
 
-def test_the_tool_writes_the_page_again(run_tool: Callable, trained: Path, tmp_path: Path,
-                                        capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_report_again(run_tool: Callable, trained: Path, tmp_path: Path,
+                            capsys: pytest.CaptureFixture[str]) -> None:
     expected = write_report(trained).read_bytes()
     (trained / 'report.html').unlink()
     run_tool('build_report', trained)
     assert (trained / 'report.html').read_bytes() == expected
     assert capsys.readouterr().out == f'written: {(trained / "report.html").as_uri()}\n'
-    for folder, message in ((tmp_path, 'is no work dir of a run'), (tmp_path / 'none',
-                                                                    'no folder')):
+    for folder, message in ((tmp_path, 'is not the work dir of a run'), (tmp_path / 'none',
+                                                                         'is not a folder')):
         with pytest.raises(SystemExit, match=f'build_report: .*{message}'):
             run_tool('build_report', folder)
     (trained / 'record/run.json').write_text('{')
@@ -468,9 +466,9 @@ def test_the_tool_writes_the_page_again(run_tool: Callable, trained: Path, tmp_p
     ('mask_rcnn', 'coco', 'segm_ap', 'coco/segm_mAP', 1),
     ('sem_fpn', 'ade', 'iou', 'mIoU', 100),
 ])
-def test_two_processes(head: str, layout: str, measure: str, metric: str, unit: int, shapes: Path,
-                       tmp_path: Path) -> None:
-    """What both found is in one record, each image once: three images make two each."""
+def test_record_of_two_processes(head: str, layout: str, measure: str, metric: str, unit: int,
+                                 shapes: Path, tmp_path: Path) -> None:
+    """The record has each image once, although the sampler repeats one of three."""
     options = [*SHORT, 'train_cfg.max_iters=1', 'train_cfg.val_interval=1', *NO_WORKERS,
                'val_dataloader.dataset.indices=3',
                *(ANY_SCORE if head == 'mask_rcnn' else ())]  # yapf: disable

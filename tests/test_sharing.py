@@ -259,7 +259,7 @@ def test_checkpoint_with_its_config(tmp_path: Path, run_tool: Callable) -> None:
      'inference.packages.packaging.load'),
     ('visualize',
      (config('sem_fpn'), 'https://a.b/c.pth', ROOT / 'docs/images/visualize_features.png', '--out',
-      'new'), 'visualization.figures.figure_files.load'),
+      'new'), 'visualization.figures.methods.load'),
 ])
 def test_ctrl_c(tool: str, arguments: tuple, step: str, run_tool: Callable, tmp_path: Path,
                 monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

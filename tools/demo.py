@@ -132,7 +132,7 @@ def write_report(title: str, configs: dict[str, Path], tables: dict[str, list[tu
         ]
         options = {'test_dataloader.dataset.data_root': str(data / data_format)}
         sections.append(
-            sample_section(
+            build_sample_section(
                 name, config, checkpoint, rows=tables[head], commands=commands,
                 cfg_options=options))
     page = out / 'report.html'

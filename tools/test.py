@@ -22,7 +22,7 @@ def main(options: TestOptions) -> None:
     with ExitStack() as stack, report_user_errors('test'):
         runner = stack.enter_context(testing.prepared_runner(options))
         metrics = runner.test()
-    testing.report(metrics, runner, options)
+    testing.report_metrics(metrics, runner, options)
 
 
 if __name__ == '__main__':

@@ -3,7 +3,7 @@
     colonnade visualize sem_fpn/xcit_small_12_p16_80k_ade20k iter_80000.pth street.jpg \\
         --out pictures
     colonnade visualize mask_rcnn/xcit_small_12_p16_3x_coco epoch_36.pth street.jpg \\
-        --what grad-cam --target person --out pictures --format pdf
+        --methods grad-cam --target person --out figures --format pdf
 """
 from __future__ import annotations
 

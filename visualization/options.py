@@ -1,4 +1,4 @@
-"""Options of pages and pictures; importing them takes no time."""
+"""Options of pages and figures; importing them is fast."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,51 +14,60 @@ METHODS = ('class-attention', 'attention', 'query-key', 'channel-attention', 'mi
 
 @dataclass
 class VisualizeOptions(ModelOptions):
-    """What is drawn of a model, as ``colonnade visualize --help`` says it."""
-    images: Sequence[str] = argument(
-        'images, folders of them, and patterns in quotes', (), metavar='image')
-    what: Sequence[str] | None = option(
-        'of %(choices)s (all that the model has)', choices=METHODS, metavar='NAME')
-    out: Path = option('folder for IMAGE.NAME.png', MISSING)
-    format: Sequence[str] = option('of files (png)', ('png', ), choices=('png', 'pdf'))
-    dpi: int = option('pixels of an inch, 10 to 1200 (%(default)s)', 150)
+    """Options of ``colonnade visualize``."""
+    images: Sequence[str] = argument('images, folders, and quoted patterns', (), metavar='IMAGE')
+    methods: Sequence[str] | None = option(
+        'methods to use (default: all that the model supports): %(choices)s',
+        choices=METHODS,
+        metavar='NAME')
+    out: Path = option('output folder, for files IMAGE.METHOD.png', MISSING)
+    format: Sequence[str] = option(
+        'output formats (default: png)', ('png', ), choices=('png', 'pdf'))
+    dpi: int = option('pixels per inch, 10 to 1200 (default: %(default)s)', 150)
     size: tuple[int, int] | None = option(
-        'resize images to this, instead of what the test pipeline does', metavar=('H', 'W'))
-    blocks: Sequence[int] | None = option('from 0, negative from the last (-1)', metavar='N')
-    heads: Sequence[int] | None = option('from 0 (all)', metavar='N')
+        'resize images to this size (default: as in the test pipeline)',
+        metavar=('HEIGHT', 'WIDTH'))
+    blocks: Sequence[int] | None = option(
+        'block indices, where -1 is the last (default: -1)', metavar='N')
+    heads: Sequence[int] | None = option('indices of attention heads (default: all)', metavar='N')
     point: tuple[float, float] | None = option(
-        'attention of the token at this pixel of the image (the class token, or the middle of the '
-        'image where there is none)',
+        'pixel of the image whose token attends (default: the class token, or the middle of the '
+        'image)',
         metavar=('X', 'Y'))
     classifier: str | None = option(
-        'file, URL or timm://NAME of the backbone as a classifier, for class-attention')
+        'file, URL or timm://NAME of classifier weights, for class-attention')
     target: str | None = option(
-        'for grad-cam: a class, or for detectors a detection, 0 is the most certain (the three '
-        'most certain detections or most frequent classes)')
-    nearest: bool = option('show each token as a square (interpolate)', False)
+        'class for grad-cam, or index of a detection by descending score (default: the three best '
+        'detections or most frequent classes)')
+    interpolation: bool = option('draw one square per token', True)
 
 
 @dataclass
 class BrowseOptions(ConfigOptions):
-    """What is shown of a dataset, as ``colonnade browse_dataset --help`` says it."""
-    out: Path | str = option('file to write (%(default)s)', Path('browse.html'))
-    split: Literal['train', 'val', 'test'] = option('whose images are shown (%(default)s)', 'train')
-    num: int = option('images to show (%(default)s)', 24, metavar='N')
-    index: Sequence[int] = option('show these images, from 0', (), exclusive='images', metavar='N')
+    """Options of ``colonnade browse_dataset``."""
+    out: Path | str = option('output file (default: %(default)s)', Path('browse.html'))
+    split: Literal['train', 'val',
+                   'test'] = option('split whose images are shown (default: %(default)s)', 'train')
+    num: int = option('number of images to show (default: %(default)s)', 24, metavar='N')
+    index: Sequence[int] = option(
+        'show the images with these indices', (), exclusive='images', metavar='N')
     image: Sequence[str] = option(
-        'show the images of these names', (), exclusive='images', metavar='NAME')
+        'show the images with these names', (), exclusive='images', metavar='NAME')
     class_name: str | None = option(
-        'show only images that have this class', name='class', metavar='NAME')
-    draws: int = option('of the training pipeline, each image (%(default)s)', 3, metavar='N')
-    limit: int = option(
-        'images of a split that are decoded for duplicates and label maps, drawn at random '
-        '(%(default)s); annotations of objects are all looked at',
+        'show only images that contain this class', name='class', metavar='NAME')
+    num_views: int = option(
+        'random views of each image in the training pipeline (default: %(default)s)',
+        3,
+        metavar='N')
+    max_decoded: int = option(
+        'maximum number of images per split, drawn at random, to decode for label maps and '
+        'duplicates (default: %(default)s); annotations of objects are all checked',
         5000,
         metavar='N')
-    seed: int = option('of all that is drawn at random (%(default)s)', 0)
-    data_root: Path | str | None = option('where the data set lies')
+    seed: int = option('seed of all random draws (default: %(default)s)', 0)
+    data_root: Path | str | None = option('root folder of the dataset')
 
     @property
     def splits(self) -> tuple[str, str]:
-        """Splits that are compared."""
+        """Splits to compare."""
         return 'train', 'test' if self.split == 'test' else 'val'

@@ -1,4 +1,4 @@
-"""The table that tools/benchmark.py prints: contestants measured in turns, and their ratios."""
+"""Table of ``colonnade benchmark``: candidates measured in turns, and their ratios."""
 from __future__ import annotations
 
 import csv
@@ -16,16 +16,16 @@ from colonnade.models.half_precision import get_half_type, get_type_name
 
 from ..options import BenchmarkOptions
 from .candidates import DETECTORS, NAMES, build_backbone
-from .machine import described, product_limit
-from .measurement import Job, middle_and_spread, peak_memory, time_in_turns, work_of
+from .machine import describe_machine, measure_matmul_speed
+from .measurement import (Job, compute_median_and_spread, compute_work, measure_candidate_memory,
+                          run_in_new_process, time_in_turns)
 
-#: of weights, by their names on the command line
 DTYPES = dict(float32=torch.float32, bfloat16=torch.bfloat16, float16=torch.float16)
 
 
 @dataclass
-class Row:
-    """One contestant's numbers."""
+class BenchmarkRow:
+    """Measurements of a candidate."""
     backbone: str
     height: int
     width: int
@@ -36,8 +36,8 @@ class Row:
     spread: float  # half the range
     time_ratio: float  # of ours to this one
     images_per_second: float
-    gflops: float  # of the products that the paper's form needs, two operations each
-    share: float  # of those per second that the machine can do
+    gflops: float  # operations per second of the papers' form, two per multiply-add
+    share: float  # of the matmul speed of the machine
     memory_mib: float
     memory_ratio: float  # of ours to this one
     weights_mib: float
@@ -50,138 +50,124 @@ class Row:
                 f'{self.weights_mib:6.0f} MiB')
 
 
-HEADER = (f'{"backbone":20} {"size":>9} {"B":>3} {"mode":5} {"contestant":15} {"seconds":>18} '
+HEADER = (f'{"backbone":20} {"size":>9} {"B":>3} {"mode":5} {"candidate":15} {"seconds":>18} '
           f'{"ratio":>5} {"images/s":>8} {"GFLOP/s":>7} {"share":>5} {"memory":>12} '
           f'{"ratio":>5} {"weights":>10}')
 
 
-def measure(job: Job, names: list[str], rounds: int, limit: float) -> list[Row]:
-    """A row for each contestant, the first of which the ratios are of.
+def measure_candidates(job: Job, names: list[str], rounds: int, limit: float) -> list[BenchmarkRow]:
+    """Return a row for each candidate, with ratios relative to the first.
 
     Args:
-        job: What is measured.
-        names: Of contestants.
-        rounds: Of which seconds are the median.
-        limit: GFLOP/s of products on this machine.
+        job: Conditions of the measurement.
+        names: Names of candidates.
+        rounds: Number of rounds, whose median is reported.
+        limit: Matmul speed of the machine in GFLOP/s.
     """
     seconds = time_in_turns(job, names, rounds)
-    memory = {name: peak_memory(job, name) for name in names}
-    measured = {name: middle_and_spread(values) for name, values in seconds.items()}
+    memory = {name: run_in_new_process(measure_candidate_memory, job, name) for name in names}
+    measured = {name: compute_median_and_spread(values) for name, values in seconds.items()}
     first, rows = names[0], []
     for name in names:
-        work = job.batch_size * work_of(job, name) * (3 if job.train else 1)
-        middle, spread = measured[name]
-        speed = work / middle
+        work = job.batch_size * compute_work(job, name) * (3 if job.train else 1)
+        median, spread = measured[name]
+        speed = work / median
         rows.append(
-            Row(job.backbone, *job.size, job.batch_size, 'train' if job.train else 'eval', name,
-                middle, spread, measured[first][0] / middle, job.batch_size / middle, speed,
-                speed / limit, memory[name][0], memory[first][0] / memory[name][0],
-                memory[name][1]))
+            BenchmarkRow(job.backbone, *job.size, job.batch_size, 'train' if job.train else 'eval',
+                         name, median, spread, measured[first][0] / median,
+                         job.batch_size / median, speed, speed / limit, memory[name][0],
+                         memory[first][0] / memory[name][0], memory[name][1]))  # yapf: disable
     return rows
 
 
-@file_errors()
-def write_csv(rows: list[Row], path: Path) -> None:
-    with path.open('w', newline='', encoding='utf-8') as file:
-        writer = csv.DictWriter(file, asdict(rows[0]).keys())
-        writer.writeheader()
-        writer.writerows(map(asdict, rows))
-
-
-def draw(rows: list[Row], path: Path) -> None:
-    """Images per second and memory against resolution (as XCiT's figures 2 and D.1)."""
+def draw_benchmark(rows: list[BenchmarkRow], path: Path) -> None:
+    """Plot images per second and memory over resolution (as in XCiT's Figures 2 and D.1)."""
     figure = Figure((11, 4.5), layout='constrained')
     left, right = figure.subplots(1, 2)
     for backbone, name in dict.fromkeys((row.backbone, row.contestant) for row in rows):
         line = [row for row in rows if (row.backbone, row.contestant) == (backbone, name)]
         sides = [(row.height * row.width)**0.5 for row in line]
-        left.plot(sides, [row.images_per_second for row in line], 'o-', label=f'{backbone} {name}')
-        right.plot(sides, [row.memory_mib for row in line], 'o-', label=f'{backbone} {name}')
+        label = f'{backbone} {name}'
+        left.plot(sides, [row.images_per_second for row in line], 'o-', label=label)
+        right.plot(sides, [row.memory_mib for row in line], 'o-', label=label)
     for axes, label in ((left, 'images per second'), (right, 'MiB above weights')):
         axes.set(xscale='log', yscale='log', xlabel='pixels, root of height x width', ylabel=label)
         axes.legend()
     figure.savefig(path)
 
 
-def check(args: BenchmarkOptions) -> None:
-    """Raise a ValueError for what cannot be measured, and set what depends on the machine."""
+def check_options(args: BenchmarkOptions) -> None:
+    """Check the options, and set those that depend on the machine."""
     if unknown := [name for name in args.baselines if name not in NAMES]:
-        raise UserError(f'--baselines must be among {", ".join(NAMES)}, got {", ".join(unknown)}')
+        raise UserError(
+            f'--baselines must be among {", ".join(NAMES)}, got {", ".join(map(repr, unknown))}')
     if min(args.rounds, *args.batch_sizes) < 1:
         raise UserError('--rounds and --batch-sizes must be at least 1')
     detectors = [
         name for name in args.baselines if name.partition('-')[0] in ('detector', *DETECTORS)
     ]
     if args.train and (detectors or args.fuse):
-        raise UserError('--train is for backbones that are not fused')
+        raise UserError('--train supports only backbones that are not fused')
     if detectors and len(detectors) < len(args.baselines):
-        raise UserError('detectors are compared with detectors: leave out '
+        raise UserError('detectors can only be compared with detectors: remove '
                         f'{", ".join(set(args.baselines) - set(detectors))}')
     if args.fuse and args.compile:
-        raise UserError('--fuse and --compile are measured one at a time')
+        raise UserError('--fuse and --compile cannot be combined')
     fused = args.fuse or any(name.endswith('-fused') for name in args.baselines)
     if fused and args.dtype != 'float32':
-        raise UserError('fused models compute in half precision with --amp, not with --dtype')
+        raise UserError('fused models need --amp instead of --dtype for half precision')
     args.threads = args.threads or torch.get_num_threads()
     args.device = 'cuda' if torch.cuda.is_available() else 'cpu'
     args.amp = get_half_type(args.amp, args.device)
     if args.amp and args.dtype != 'float32':
-        raise UserError(f'--amp goes with weights of float32, leave out --dtype {args.dtype}')
+        raise UserError(f'--amp needs float32 weights: remove --dtype {args.dtype}')
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
-        raise UserError('memory without a GPU is read from /proc, which Linux alone has')
-    for backbone in args.backbones:
-        with on_meta_device():
-            built = build_backbone(backbone).eval()
+        raise UserError('measuring memory without a GPU needs /proc, which only Linux has')
+    for spec in args.backbones:
+        with without_memory():
+            built = build_backbone(spec).eval()
         if fused:
-            fuse(built)  # which raises if it cannot be
-    sizes_of(args)
+            fuse(built)  # raises an error if it cannot be fused
+    parse_sizes(args)
     args.ours = ('detector' if detectors else 'ours') + ('-fused' if args.fuse else
                                                          '-compiled' if args.compile else '')
 
 
-def sizes_of(args: BenchmarkOptions) -> list[tuple[int, int]]:
-    """Heights and widths.
-
-    Raises:
-        ValueError: If one is none that can be measured.
-    """
+def parse_sizes(args: BenchmarkOptions) -> list[tuple[int, int]]:
+    """Return heights and widths."""
     texts = [size.split('x') for size in args.sizes]
     sizes = [(int(text[0]), int(text[-1])) for text in texts
              if len(text) < 3 and all(side.isdecimal() for side in text)]  # yapf: disable
     if len(sizes) < len(texts) or any(side % 16 or not side for size in sizes for side in size):
-        raise UserError('--sizes must be multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got '
+        raise UserError('--sizes must be PIXELS or HEIGHTxWIDTH, multiples of 16 for timm, got '
                         f'{", ".join(args.sizes)}')
     return sizes
 
 
-def jobs_of(args: BenchmarkOptions) -> list[Job]:
-    """What is to be measured; see :func:`check`."""
-    return [
-        Job(backbone, size, batch_size, args.train, args.pyramid, args.device, args.threads,
-            DTYPES[args.dtype], args.amp) for backbone in args.backbones for size in sizes_of(args)
-        for batch_size in args.batch_sizes
-    ]
-
-
-def benchmark(args: BenchmarkOptions) -> Iterator[str]:
-    """Measure, write what is asked for, and give the table's lines as they come.
+def run_benchmark(args: BenchmarkOptions) -> Iterator[str]:
+    """Measure all candidates, and yield the lines of the table.
 
     Args:
-        args: Of ``tools/benchmark.py``, after :func:`check`.
+        args: Options, after :func:`check_options`.
     """
-    jobs = jobs_of(args)
-    limit = product_limit(args.device, args.amp or DTYPES[args.dtype], args.threads)
-    precision = f'autocast in {get_type_name(args.amp)}' if args.amp else args.dtype
-    yield from described(args.device)
+    limit = measure_matmul_speed(args.device, args.amp or DTYPES[args.dtype], args.threads)
+    precision = f'autocast in {name_of_type(args.amp)}' if args.amp else args.dtype
+    yield from describe_machine(args.device)
     yield f'{args.threads} threads, {precision}, median of {args.rounds} rounds ± half their range'
-    yield f'share is of the {limit:.0f} GFLOP/s that a product of matrices reaches'
+    yield f'share is of the {limit:.0f} GFLOP/s of the fastest matmul'
     yield HEADER
-    rows: list[Row] = []
-    for job in jobs:
-        found = measure(job, [args.ours, *args.baselines], args.rounds, limit)
-        rows += found
-        yield from map(str, found)
+    rows: list[BenchmarkRow] = []
+    for job in (Job(backbone, size, batch_size, args.train, args.pyramid, args.device, args.threads,
+                    DTYPES[args.dtype], args.amp)
+                for backbone in args.backbones for size in parse_sizes(args)
+                for batch_size in args.batch_sizes):  # yapf: disable
+        measured = measure_candidates(job, [args.ours, *args.baselines], args.rounds, limit)
+        rows += measured
+        yield from map(str, measured)
         if args.csv:
-            write_csv(rows, args.csv)
+            with file_errors(), args.csv.open('w', newline='', encoding='utf-8') as file:
+                writer = csv.DictWriter(file, asdict(rows[0]).keys())
+                writer.writeheader()
+                writer.writerows(map(asdict, rows))
     if args.plot:
-        draw(rows, args.plot)
+        draw_benchmark(rows, args.plot)

@@ -1,4 +1,4 @@
-"""Seconds and peak memory of contestants, for ``tools/benchmark.py``."""
+"""Time and peak memory of candidates."""
 from __future__ import annotations
 
 import ctypes
@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from colonnade.backbones.kernels.packed import Packed
 from colonnade.common.errors import UserError
 
-from .candidates import build_contestant
+from .candidates import build_candidate
 
 MIB = 2**20
 Result = TypeVar('Result')
@@ -30,7 +30,7 @@ Result = TypeVar('Result')
 
 @dataclass(frozen=True)
 class Job:
-    """What is measured."""
+    """Measurement of several candidates under equal conditions."""
     backbone: str  # CLASS:ARCH or CLASS:ARCH:ARGUMENT=VALUE
     size: tuple[int, int]  # height, width
     batch_size: int
@@ -39,15 +39,12 @@ class Job:
     device: str
     threads: int
     dtype: torch.dtype = torch.float32
-    amp: torch.dtype | None = None  # the type of autocast; without it, whole models are in dtype
+    amp: torch.dtype | None = None  # type of autocast; without it, everything is in dtype
 
     def build(self, name: str) -> nn.Module:
-        """Return a contestant, and with half precision its weights in it.
-
-        Random weights are the same each time: detectors have as many proposals.
-        """
+        """Return a candidate with the same random weights each time."""
         torch.manual_seed(0)
-        return build_contestant(
+        return build_candidate(
             name,
             self.backbone,
             self.size,
@@ -56,19 +53,17 @@ class Job:
             device=self.device,
             amp=self.amp).to(self.dtype)
 
-    def images(self) -> Tensor:
+    def draw_images(self) -> Tensor:
+        """Return random images."""
         return torch.rand(self.batch_size, 3, *self.size, device=self.device, dtype=self.dtype)
 
-    def autocast(self) -> AbstractContextManager:
-        """That of training; models that are evaluated bring their own."""
-        if self.amp is None or not self.train:
-            return nullcontext()
-        return torch.autocast(self.device, self.amp)
-
     def run(self, model: nn.Module, images: Tensor) -> None:
-        """One forward pass, in training also the backward pass."""
+        """Run a forward pass, and in training a backward pass."""
+        # Models in evaluation enable autocast themselves.
+        uses_autocast = self.amp is not None and self.train
+        autocast = torch.autocast(self.device, self.amp) if uses_autocast else nullcontext()
         with torch.set_grad_enabled(self.train):
-            with self.autocast():
+            with autocast:
                 maps = model(images)
             if self.train:
                 model.zero_grad()
@@ -78,10 +73,10 @@ class Job:
 
 
 def time_in_turns(job: Job, names: list[str], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each round of each contestant, after a round to warm up."""
+    """Return the seconds of each round of each candidate, after a round to warm up."""
     torch.set_num_threads(job.threads)
     models = {name: job.build(name) for name in names}
-    images = job.images()
+    images = job.draw_images()
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for index in range(rounds + 1):
         for name, model in models.items():
@@ -92,93 +87,88 @@ def time_in_turns(job: Job, names: list[str], rounds: int) -> dict[str, list[flo
     return seconds
 
 
-def peak_memory(job: Job, name: str) -> tuple[float, float]:
-    """Peak MiB above weights and gradients, and of weights, in a fresh process."""
-    return in_fresh_process(peak_memory_here, job, name)
-
-
-def peak_memory_here(job: Job, name: str) -> tuple[float, float]:
-    """As :func:`peak_memory`, in this process."""
+def measure_candidate_memory(job: Job, name: str) -> tuple[float, float]:
+    """Return the peak MiB above weights and gradients, and the MiB of weights."""
     torch.set_num_threads(job.threads)
-    model, images = job.build(name), job.images()
+    model, images = job.build(name), job.draw_images()
     if name.endswith('-compiled'):
-        job.run(model, images)  # the compiler's own memory is not the model's
+        job.run(model, images)  # Exclude the memory of the compiler.
         model.zero_grad()
-    peak = peak_while(partial(job.run, model, images), job.device)
+    peak = measure_peak(partial(job.run, model, images), job.device)
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     weights = sum(p.nbytes for p in model.parameters())
     weights += sum(layer.nbytes for layer in model.modules() if isinstance(layer, Packed))
     return (peak - gradients) / MIB, weights / MIB
 
 
-def peak_while(run: Callable[[], object], device: str = 'cpu') -> int:
-    """Peak bytes above what is held before, while ``run`` runs.
+def measure_peak(run: Callable[[], object], device: str = 'cpu') -> int:
+    """Return the peak bytes during a call, above those before.
 
-    On a CPU it is that of the process, see :func:`in_fresh_process`.
+    On a CPU it is the memory of the process, see :func:`run_in_new_process`.
     """
     if device != 'cpu':
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         run()
         return torch.cuda.max_memory_allocated() - before
+    # Let torch and its libraries allocate what they allocate only once.
     small = torch.rand(64, 64, requires_grad=True)
-    (small @ small).sum().backward()  # what torch and its libraries allocate once
+    (small @ small).sum().backward()
     nn.Conv2d(64, 64, 1)(small[None, :, None]).sum().backward()
     gc.collect()
-    if trim := getattr(ctypes.CDLL(None), 'malloc_trim', None):
-        trim(0)  # what was freed before, which glibc keeps
-    Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')  # the peak starts from here
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # Return the memory that glibc keeps to the system.
+    except AttributeError:  # another C library
+        pass
+    Path('/proc/self/clear_refs').write_text('5', encoding='utf-8')  # resets the peak
     before = process_memory('VmRSS')
     run()
     return process_memory('VmHWM') - before
 
 
 def process_memory(field: str) -> int:
-    """A field of Linux's ``/proc/self/status``, in bytes."""
+    """Return a field of Linux's ``/proc/self/status``, in bytes."""
     for line in Path('/proc/self/status').read_text(encoding='utf-8').splitlines():
         if line.startswith(f'{field}:'):
             return 1024 * int(line.split()[1])
     raise UserError(f'/proc/self/status has no {field}')
 
 
-def work_of(job: Job, name: str) -> float:
-    """Operations of a contestant's forward pass on one image in the plain form, in billions.
+def compute_work(job: Job, name: str) -> float:
+    """Return the operations of a candidate's forward pass on one image, in billions.
 
-    Our backbone counts as the paper writes it, whoever computes it. The rest of a detector is counted
-    as it runs on a random image.
-
-    Args:
-        job: Its batch size does not count.
-        name: Of the contestant.
+    Colonnade's backbones count in the form of the papers, whichever module computes them. The rest
+    of a detector is counted as it runs on a random image.
     """
     kind = name.partition('-')[0]
     if kind in ('ours', 'timm'):
-        return count(job, 'ours', 'meta').get_total_flops() / 1e9
-    counter = count(job, kind, 'cpu')
+        return count_operations(job, 'ours', 'meta').get_total_flops() / 1e9
+    counter = count_operations(job, kind, 'cpu')
     operations = counter.get_total_flops()
     if kind == 'detector':
         operations -= sum(counter.get_flop_counts()['Detect.detector.backbone'].values())
-        operations += count(replace(job, pyramid=False), 'ours', 'meta').get_total_flops()
+        backbone = count_operations(replace(job, pyramid=False), 'ours', 'meta')
+        operations += backbone.get_total_flops()
     return operations / 1e9
 
 
-def count(job: Job, name: str, device: str) -> FlopCounterMode:
-    """What one forward pass of a contestant computes."""
+def count_operations(job: Job, name: str, device: str) -> FlopCounterMode:
+    """Return the counted operations of a candidate's forward pass."""
     torch.manual_seed(0)
     with torch.device(device):
         images = torch.rand(1, 3, *job.size)
-        model = build_contestant(
+        model = build_candidate(
             name, job.backbone, job.size, train=False, pyramid=job.pyramid, device=device)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(images)
     return counter
 
 
-def in_fresh_process(function: Callable[..., Result], *args: Any) -> Result:
-    """Return what a function gives in a process of its own.
+def run_in_new_process(function: Callable[..., Result], *args: Any) -> Result:
+    """Return the result of a function that runs in a process of its own.
 
-    That process returns what it frees to the system at once (glibc), so its peak is that of what it
-    uses.
+    With glibc, this process returns freed memory to the system at once, so that its peak is the
+    memory in use.
     """
     os.environ['MALLOC_MMAP_THRESHOLD_'] = str(MIB // 4)
     try:
@@ -188,6 +178,6 @@ def in_fresh_process(function: Callable[..., Result], *args: Any) -> Result:
         del os.environ['MALLOC_MMAP_THRESHOLD_']
 
 
-def middle_and_spread(seconds: Sequence[float]) -> tuple[float, float]:
+def compute_median_and_spread(seconds: Sequence[float]) -> tuple[float, float]:
     """Return the median, and half the range."""
     return statistics.median(seconds), (max(seconds) - min(seconds)) / 2

@@ -1,4 +1,4 @@
-"""Where the time of a whole model goes: seconds and products of each part."""
+"""Time, memory and operations of full detectors and segmenters, in total and by part."""
 from __future__ import annotations
 
 import copy
@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from colonnade.models.complexity import (blank_sample, build_from_file, count_multiply_adds,
-                                         get_default_size)
+from colonnade.common.errors import UserError
+from colonnade.models.complexity import blank_sample, build, default_size, multiply_adds
 from colonnade.models.fusion import maybe_fuse
+from colonnade.models.random_weights import random_model
 from colonnade.settings.reading import read_config
 
-from .full_models import model_of
-from .machine import product_limit
+from .machine import measure_matmul_speed
+from .measurement import MIB, compute_median_and_spread, measure_peak, run_in_new_process
 
 PARTS = (  # module of a detector or segmenter, its method, name of the part
     ('backbone', 'forward', 'backbone'),
@@ -38,136 +40,186 @@ PARTS = (  # module of a detector or segmenter, its method, name of the part
     ('decode_head', 'forward', 'head'),
 )
 REST = 'post-processing'
-LIKELY = 5.  # added to the logits of a class: each proposal becomes an object
+LOGIT = 5.  # added to a class, so that each proposal becomes an object
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of testing one image."""
+    seconds: float  # median
+    spread: float  # half the range
+    memory: float  # peak MiB above the weights
+
+    def __str__(self) -> str:
+        return f'{self.seconds:8.3f} ±{self.spread:6.3f} s {self.memory:6.0f} MiB'
+
+
+def measure_cost(config: Path,
+                 size: tuple[int, int] | None = None,
+                 *,
+                 rounds: int = 3,
+                 threads: int = 0) -> Cost:
+    """Return the cost of a config's model with random weights, on the CPU, in a new process.
+
+    Such a detector finds nothing, or the maximum number of objects: the mask head of Mask R-CNN has
+    nothing to do, and heads with queries draw a mask for each.
+
+    Args:
+        config: Config of a detector or segmenter.
+        size: Height and width of the image. Defaults to 800 x 1280 for detectors, 512 x 512 for
+            segmenters.
+        rounds: Timed runs, after one that warms up and whose memory is measured.
+        threads: Number of CPU threads. Defaults to torch's choice.
+    """
+    if rounds < 1:
+        raise UserError(f'rounds must be at least 1, got {rounds}')
+    size = size or default_size(read_config(config))
+    return run_in_new_process(_measure_cost, config, size, rounds, threads)
+
+
+def _measure_cost(config: Path, size: tuple[int, int], rounds: int, threads: int) -> Cost:
+    if threads:
+        torch.set_num_threads(threads)
+    model = build_random(config)
+    image = torch.randn(1, 3, *size)
+    seconds: list[float] = []
+
+    def predict() -> None:
+        started = time.perf_counter()
+        with torch.no_grad():
+            model(image, [blank_sample(*size)], mode='predict')
+        seconds.append(time.perf_counter() - started)
+
+    memory = measure_peak(predict)
+    for _ in range(rounds):
+        predict()
+    return Cost(*compute_median_and_spread(seconds[1:]), memory / MIB)
+
+
+def build_random(config: Path) -> nn.Module:
+    """Return the model of a config with the same random weights each time, for evaluation."""
+    torch.manual_seed(0)
+    return random_model(read_config(config).model).eval()
 
 
 class Stopwatch:
-    """Seconds, or something else that grows, by part; a part within another counts for itself.
+    """Time, or another growing quantity, of each part; without the parts inside of it.
 
     Args:
-        model: Of mmdet or mmseg; its methods are wrapped.
-        reading: What is measured.
+        model: Model of mmdet or mmseg, whose methods are wrapped.
+        read: Returns the quantity.
     """
 
-    def __init__(self, model: nn.Module, reading: Callable[[], float]) -> None:
-        self.reading, self.latest = reading, reading()
+    def __init__(self, model: nn.Module, read: Callable[[], float]) -> None:
+        self.read, self.latest = read, read()
         self.stack = [REST]
         self.spent: dict[str, float] = defaultdict(float)
         for path, method, name in PARTS:
-            for module in modules_at(model, path):
-                object.__setattr__(module, method, self.timed(getattr(module, method), name))
+            for module in find_modules(model, path):
+                object.__setattr__(module, method, self.wrap(getattr(module, method), name))
 
-    def timed(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """A method that is counted as a part."""
+    def wrap(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return a method that counts as a part."""
 
         @wraps(method)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            self.turn()
+            self.assign()
             self.stack.append(name)
             try:
                 return method(*args, **kwargs)
             finally:
-                self.turn()
+                self.assign()
                 self.stack.pop()
 
         return wrapper
 
-    def turn(self) -> None:
-        """Give what has passed since the last turn to the part that runs."""
-        now = self.reading()
+    def assign(self) -> None:
+        """Assign the quantity since the last call to the running part."""
+        now = self.read()
         self.spent[self.stack[-1]] += now - self.latest
         self.latest = now
 
     def measure(self, run: Callable[[], object]) -> dict[str, float]:
-        """What a call takes, by part."""
-        self.spent, self.latest = defaultdict(float), self.reading()
+        """Return the quantity of each part during a call."""
+        self.spent, self.latest = defaultdict(float), self.read()
         run()
-        self.turn()
+        self.assign()
         return self.spent
 
 
-def modules_at(model: nn.Module, path: str) -> Iterator[nn.Module]:
-    """The module of a name, or those of a list of this name; nothing if there is none."""
-    module: Any = model
-    for name in path.split('.'):
-        module = getattr(module, name, None)
-    if isinstance(module, nn.ModuleList):
-        yield from module
-    elif isinstance(module, nn.Module):
-        yield module
+def find_modules(model: nn.Module, path: str) -> Iterator[nn.Module]:
+    """Yield the module of a name, or those of a list of this name, if it exists."""
+    try:
+        module = model.get_submodule(path)
+    except AttributeError:
+        return
+    yield from module if isinstance(module, nn.ModuleList) else (module, )
 
 
-def find_objects(model: nn.Module) -> None:
-    """Let RoI heads find as many objects as they may: random weights would find nothing."""
+def raise_class_logits(model: nn.Module) -> None:
+    """Let RoI heads find the maximum number of objects; random weights would find none."""
     with torch.no_grad():
         for name, layer in model.named_modules():
             if name.startswith('roi_head.') and name.endswith('fc_cls'):
-                layer.bias[0] += LIKELY
+                layer.bias[0] += LOGIT
 
 
-def operations_of(config: Path, model: nn.Module, image: torch.Tensor) -> dict[str, float]:
-    """Operations of each part in one run, two for a multiply-add; the backbone's as papers count."""
+def count_part_operations(config: Path, model: nn.Module, image: torch.Tensor) -> dict[str, float]:
+    """Return the operations of each part, two per multiply-add; of backbones as in papers."""
     model, sample = copy.deepcopy(model), blank_sample(*image.shape[-2:])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        found = Stopwatch(model, counter.get_total_flops).measure(
+        operations = Stopwatch(model, counter.get_total_flops).measure(
             partial(model, image, [sample], mode='predict'))
-    backbone = build_from_file(config)[0].backbone
-    found['backbone'] = 2 * count_multiply_adds(backbone, image.to('meta'))[0]
-    return found
+    backbone = build(config)[0].backbone
+    operations['backbone'] = 2 * multiply_adds(backbone, image.to('meta'))[0]
+    return operations
 
 
-def part_table(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -> Iterator[str]:
-    """Lines: seconds and share of the product limit of each part, as built and fused, in turns.
+def format_parts(config: Path, size: tuple[int, int] | None, *, rounds: int = 5) -> Iterator[str]:
+    """Yield a table of the time of each part, built and fused, and its share of the matmul speed.
 
-    Weights are random, and RoI heads find as many objects as they may. A model that cannot be fused
-    is measured as it is built alone, and the log says why.
+    Weights are random, and RoI heads find the maximum number of objects. A model that cannot be
+    fused is only measured as built, and the log says why.
 
     Args:
-        config: Of a detector or segmenter.
-        size: Height and width of the image; ``None`` is 800 x 1280 for detectors, else 512².
-        rounds: Of which seconds are the median, behind one that warms up.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no config of a detector or segmenter.
+        config: Config of a detector or segmenter.
+        size: Height and width of the image, see :func:`measure_cost`.
+        rounds: Timed runs, after one that warms up.
     """
-    model, image = model_of(config), torch.randn(1, 3, *size
-                                                 or get_default_size(read_config(config)))
-    find_objects(model)
-    operations = operations_of(config, model, image)
+    cfg = read_config(config)
+    model, image = build_random(config), torch.randn(1, 3, *size or default_size(cfg))
+    raise_class_logits(model)
+    operations = count_part_operations(config, model, image)
     models = {'as built': model}
     fused = copy.deepcopy(model)
     if maybe_fuse(fused, None):
         models['fused'] = fused
-        if read_config(config).default_scope == 'mmseg':
-            from colonnade.models.fusion.label_maps import fuse_label_maps
+        if cfg.default_scope == 'mmseg':
+            from colonnade.models.fusion.label_maps import fuse_label_maps  # needs mmseg
             fuse_label_maps(fused)
     sample = blank_sample(*image.shape[-2:])
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in models}
-    watches = {
-        name: (Stopwatch(module, time.perf_counter), module)
-        for name, module in models.items()
-    }
+    watches = {name: Stopwatch(module, time.perf_counter) for name, module in models.items()}
     with torch.no_grad():
         for _ in range(rounds + 1):
-            for name, (watch, module) in watches.items():
-                runs[name].append(watch.measure(partial(module, image, [sample], mode='predict')))
-    limit = product_limit('cpu', torch.float32, torch.get_num_threads())
+            for name, module in models.items():
+                run = partial(module, image, [sample], mode='predict')
+                runs[name].append(watches[name].measure(run))
+    limit = measure_matmul_speed('cpu', torch.float32, torch.get_num_threads())
+
+    def format_row(name: str, operations: float, seconds: list[list[float]]) -> str:
+        text = f'{name:20} {operations / 1e9:8.1f}'
+        for values in seconds:
+            median = statistics.median(values)
+            text += f' {median:8.3f} s {operations / 1e9 / limit / median:6.0%}'
+        return text
+
     titles = ''.join(f' {name:>10} {"share":>6}' for name in runs)
     yield f'{"part":20} {"GFLOP":>8}{titles}'
     names = dict.fromkeys(name for *_, name in PARTS if name in runs['as built'][0])
     for name in (*names, REST):
-        yield row(name, operations.get(name, 0.), limit,
-                  [[run.get(name, 0.) for run in found[1:]] for found in runs.values()])
-    yield row('whole model', sum(operations.values()), limit,
-              [[sum(run.values()) for run in found[1:]] for found in runs.values()])
-    yield f'share is of the {limit:.0f} GFLOP/s that a product of matrices reaches'
-
-
-def row(name: str, operations: float, limit: float, seconds: list[list[float]]) -> str:
-    """A part's operations, and medians of its seconds with their shares of the limit."""
-    text = f'{name:20} {operations / 1e9:8.1f}'
-    for values in seconds:
-        middle = statistics.median(values)
-        text += f' {middle:8.3f} s {operations / 1e9 / limit / middle:6.0%}'
-    return text
+        yield format_row(name, operations.get(name, 0.),
+                         [[run.get(name, 0.) for run in each[1:]] for each in runs.values()])
+    yield format_row('full model', sum(operations.values()),
+                     [[sum(run.values()) for run in each[1:]] for each in runs.values()])
+    yield f'share is of the {limit:.0f} GFLOP/s of the fastest matmul'

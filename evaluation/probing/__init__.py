@@ -1,1 +1,1 @@
-"""What frozen features are worth for a user's own data; behind tools/rank_backbones.py."""
+"""Probes of frozen features on a custom dataset, for `colonnade rank_backbones`."""

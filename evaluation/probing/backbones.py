@@ -1,4 +1,4 @@
-"""Frozen backbones by name: timm's pretrained ones, files of weights, random ones."""
+"""Frozen backbones by name: pretrained by timm, from a file, or with random weights."""
 from __future__ import annotations
 
 import re
@@ -22,8 +22,8 @@ from colonnade.weights.pretrained import IMAGENET, Normalization, get_normalizat
 RANDOM = 'random'
 
 
-def named_backbones(texts: Sequence[str]) -> list[NamedBackbone]:
-    """The backbones that the command line names; of files, labels leave out the folder if they can."""
+def parse_backbones(texts: Sequence[str]) -> list[NamedBackbone]:
+    """Return the backbones of the command line, with labels that omit folders if they can."""
     labels = []
     for text in texts:
         name, equals, weights = text.partition('=')
@@ -36,36 +36,33 @@ def named_backbones(texts: Sequence[str]) -> list[NamedBackbone]:
 
 @dataclass(frozen=True)
 class NamedBackbone:
-    """A backbone as the command line names it: ``NAME``, ``NAME=FILE`` or ``NAME=random``.
+    """Backbone of the command line: ``NAME``, ``NAME=FILE`` or ``NAME=random``.
 
-    NAME is timm's, with a tag or without: ``xcit_small_12_p16_384.fb_dist_in1k``. Where the weights
-    do not tell the size of images, NAME may leave it out: ``xcit_small_12_p16``. ``CLASS:ARCH``
-    names a backbone of our own tables: ``SimplifiedViT:nano_12_p16``.
-
-    Attributes:
-        text: What the command line says.
-        label: What tables and pictures call it.
+    NAME is a timm model with or without a tag, such as ``xcit_small_12_p16_384.fb_dist_in1k``. The
+    image size may be omitted (``xcit_small_12_p16``) if the weights do not depend on it.
+    ``CLASS:ARCH`` is a backbone of Colonnade, such as ``SimplifiedViT:nano_12_p16``.
     """
     text: str
-    label: str = ''
+    label: str = ''  # in tables and plots
 
     @property
     def name(self) -> str:
+        """Name without weights."""
         return self.text.partition('=')[0]
 
     @property
     def weights(self) -> str:
-        """A file, ``timm://NAME``, a URL or ``random``."""
+        """File, ``timm://NAME``, URL or ``random``."""
         return self.text.partition('=')[2] or f'timm://{self.name}'
 
     @property
-    def normalisation(self) -> Normalization:
-        """What timm lists for the weights, or else ImageNet's mean and standard deviation."""
-        return get_normalization(self._timm_name or self.name) or IMAGENET
+    def normalisation(self) -> Normalisation:
+        """Mean and standard deviation that timm lists for the weights, or else ImageNet's."""
+        return normalisation_of(self._timm_name or self.name) or IMAGENET
 
     @cached_property
     def _timm_name(self) -> str | None:
-        """A model of timm's, with the tag if one is given."""
+        """Name of a timm model, with the tag if there is one."""
         model, dot, tag = self.name.partition('.')
         if timm.is_model(model):
             return self.name
@@ -74,42 +71,39 @@ class NamedBackbone:
         return sizes[0] + dot + tag if sizes else None
 
     def build(self, out_indices: list[int], *, seed: int, trust: bool = False) -> ColumnarBackbone:
-        """The backbone with its weights.
+        """Return the backbone with its weights.
 
         Args:
-            out_indices: Blocks that are tapped.
-            seed: Of random weights.
+            out_indices: Blocks whose outputs are returned.
+            seed: Seed of random weights.
             trust: See :func:`~colonnade.weights.files.read_checkpoint`.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            ValueError: If there is no such candidate, or the weights cannot be fetched, read or do not
-                fit.
         """
-        kind, arguments = self._kind()
+        backbone_class, arguments = self._find_class()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            backbone = kind(**arguments, out_indices=out_indices)
+            backbone = backbone_class(**arguments, out_indices=out_indices)
         if self.weights != RANDOM:
             load_weights(backbone, self.weights, trust=trust)
         return backbone
 
-    def _kind(self) -> tuple[Any, dict[str, Any]]:
-        """Class and arguments of the candidate."""
-        kind, colon, arch = self.name.partition(':')
+    def _find_class(self) -> tuple[Any, dict[str, Any]]:
+        """Return class and arguments of the backbone."""
+        class_name, colon, arch = self.name.partition(':')
         if colon:
-            if kind not in BACKBONES:
-                raise UserError(f'CLASS:ARCH needs {", ".join(BACKBONES)} for CLASS, got {kind!r}')
-            return BACKBONES[kind], dict(arch=arch)
+            if class_name not in BACKBONES:
+                raise UserError(f'CLASS of CLASS:ARCH must be one of {", ".join(BACKBONES)}, got '
+                                f'{class_name!r}')
+            return BACKBONES[class_name], dict(arch=arch)
         if self._timm_name is None:
-            raise UserError(f'timm has no model {self.name!r}, and it is not CLASS:ARCH, as '
+            raise UserError(f'{self.name!r} is neither a timm model nor CLASS:ARCH, such as '
                             'XCiT:small_12_p16')
         model = self._timm_name.partition('.')[0]
         with on_meta_device():
             state = timm.create_model(model).state_dict()
-        candidate, sizes = infer_backbone(convert_keys(state, self.name)[1])
+        backbone_class, sizes = infer_backbone(remap(state, self.name)[1])
         try:
-            candidate.variants.complete(model)
-        except ValueError:  # its table has other names than timm
-            return candidate, dict(arch=candidate.variants.find_name(sizes) or sizes)
-        return candidate, dict(arch=self._timm_name)
+            backbone_class.variants.complete(model)
+        except ValueError:  # The table of this class has other names than timm.
+            arch = backbone_class.variants.name_in_table(sizes) or sizes
+            return backbone_class, dict(arch=arch)
+        return backbone_class, dict(arch=self._timm_name)

@@ -1,7 +1,7 @@
-"""The maps of a frozen backbone for images of a data set, computed once and kept on disk.
+"""Feature maps of a frozen backbone for images of a dataset, cached on disk.
 
 Shapes: ``H, W`` height and width of an image, ``p`` patch size, ``h = H / p`` and ``w = W / p`` the
-grid of patches, ``C`` channels of all tapped blocks.
+grid of patches, ``C`` channels of all feature maps.
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import mmcv
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,23 +24,22 @@ from colonnade.backbones import ColumnarBackbone
 from colonnade.common.errors import UserError
 from colonnade.common.progress import no_progress
 
-from ..image_decoding import decode_image
 from .feature_cache import CacheError, FeatureCache
 
-LONGEST = 4  # sides of an image, the long one to the short one; more is shrunk, as mmseg does
+MAX_RATIO = 4  # of the sides of an image; longer images are shrunk, as in mmseg
 
 
 class Extractor:
-    """A frozen network, and how images are brought before it.
+    """Frozen backbone with the preprocessing of its images.
 
-    An image is resized so that its shorter side has ``size`` pixels and both are whole patches.
+    Images are resized to ``size`` pixels on the shorter side and a multiple of the patch size.
 
     Args:
-        backbone: The backbone; its tapped blocks are what is extracted.
+        backbone: Backbone whose feature maps are extracted.
         size: Pixels of the shorter side.
-        mean: Of red, green and blue, of values from 0 to 255.
-        std: Their standard deviations.
-        device: Where the backbone runs.
+        mean: Mean of red, green and blue, of values from 0 to 255.
+        std: Standard deviations.
+        device: Device of the backbone.
 
     Raises:
         ValueError: If ``size`` is less than a patch.
@@ -60,19 +60,21 @@ class Extractor:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All that features depend on besides the image, of which the cache makes its key.
-
-        Not in it: the processor, whose rounding differs in the last digits.
-        """
-        network = self.backbone
+        """Everything that features depend on, except the image and the processor's rounding."""
+        network, weights, source = self.backbone, hashlib.sha256(), hashlib.sha256()
+        for name, value in sorted(network.state_dict().items()):
+            weights.update(f'{name} {tuple(value.shape)} {value.dtype} '.encode())
+            weights.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        for path in (*sorted(Path(backbones.__file__).parent.rglob('*.py')), Path(__file__)):
+            source.update(f'{path.name} '.encode() + path.read_bytes())
         return dict(
             network=type(network).__name__,
             settings={
                 key: repr(value)
                 for key, value in network.settings.items()
             },
-            layers=_hash_of(repr(network).encode()),
-            weights=_hash_of_weights(network),
+            layers=hash_content(repr(network).encode()),
+            weights=weights.hexdigest(),
             out_indices=list(network.out_indices),
             tap_norm=network.tap_norm,
             size=self.size,
@@ -82,40 +84,35 @@ class Extractor:
             torch=torch.__version__,
             timm=version('timm'),
             opencv=cv2.__version__,
-            source=_hash_of_source())
+            source=source.hexdigest())
 
-    def input_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width to which an image is resized."""
-        scale = min(self.size / min(height, width), LONGEST * self.size / max(height, width))
+    def compute_input_size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width to which an image is resized."""
+        scale = min(self.size / min(height, width), MAX_RATIO * self.size / max(height, width))
         patch = self.backbone.patch_size
         return (max(1, round(height * scale / patch)) * patch,
                 max(1, round(width * scale / patch)) * patch)
 
-    def prepare(self, content: bytes, name: Path) -> Tensor:
-        """A file's bytes as a normalised image ``(1, 3, H, W)``, RGB.
-
-        Resizing is bicubic and antialiased.
-
-        Raises:
-            ValueError: If it is no image.
-        """
-        image = decode_image(content, name).to(self.device)[None].float()
-        size = self.input_size(*image.shape[-2:])
-        image = F.interpolate(image, size=size, mode='bicubic', antialias=True).clamp(0, 255)
-        mean, std = (image.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
-        return (image - mean) / std
-
     @torch.no_grad()
     def __call__(self, content: bytes, name: Path) -> np.ndarray:
-        """Features ``(h, w, C)`` of an image file's bytes, float16.
+        """Return the features ``(h, w, C)``, float16, of the content of an image file.
 
-        Raises:
-            ValueError: If it is no image, or if features are not finite in float16.
+        Resizing is bicubic and antialiased.
         """
-        maps = self.backbone(self.prepare(content, name))
+        try:
+            pixels = mmcv.imfrombytes(content, channel_order='rgb')
+        except cv2.error:
+            pixels = None
+        if pixels is None:
+            raise UserError(f'{name} is not a readable image')
+        image = torch.from_numpy(pixels).permute(2, 0, 1).to(self.device)[None].float()
+        size = self.compute_input_size(*image.shape[-2:])
+        image = F.interpolate(image, size=size, mode='bicubic', antialias=True).clamp(0, 255)
+        mean, std = (image.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+        maps = self.backbone((image - mean) / std)
         features = torch.cat(maps, dim=1)[0].permute(1, 2, 0).half()
         if not features.isfinite().all():
-            raise UserError(f'features of {name} are not finite in float16')
+            raise UserError(f'features of {name} are NaN or Inf in float16')
         return features.cpu().contiguous().numpy()
 
 
@@ -123,7 +120,7 @@ class Features(Sequence[Tensor]):
     """Features ``(h, w, C)`` of images, float16, read from disk one at a time.
 
     Args:
-        cache: Where they are.
+        cache: Cache that contains them.
         images: Hashes of the image files, in order.
     """
 
@@ -136,7 +133,7 @@ class Features(Sequence[Tensor]):
     def __getitem__(self, index: Any) -> Any:
         features = self.cache.read(self.images[index])
         if features is None:
-            raise CacheError(f'{self.cache.path_of(self.images[index])} was changed or removed '
+            raise CacheError(f'{self.cache.get_path(self.images[index])} was modified or removed '
                              'while it was in use')
         return torch.from_numpy(features)
 
@@ -145,26 +142,21 @@ def compute_features(extractor: Extractor,
                      paths: Sequence[Path],
                      cache: FeatureCache,
                      progress: Callable[[int], None] = no_progress) -> tuple[Features, int]:
-    """The features of images, of which those are computed that the cache does not have.
+    """Compute the features of images that the cache lacks.
 
     Args:
-        extractor: What computes them.
+        extractor: Backbone with preprocessing.
         paths: Image files.
-        cache: The cache of ``extractor.settings``.
-        progress: Called with the number of images that are done, after each.
+        cache: Cache of ``extractor.settings``.
+        progress: Called with the number of finished images.
 
     Returns:
-        The features, and how many were computed.
-
-    Raises:
-        CacheError: If the cache cannot be read or written.
-        OSError: If an image cannot be read.
-        ValueError: See :class:`Extractor`.
+        Features of all images, and the number of images that were computed.
     """
     images, computed = [], 0
     for done, path in enumerate(paths, 1):
         content = path.read_bytes()
-        image = _hash_of(content)
+        image = hash_content(content)
         if cache.read(image) is None:
             cache.write(image, extractor(content, path))
             computed += 1
@@ -173,23 +165,6 @@ def compute_features(extractor: Extractor,
     return Features(cache, images), computed
 
 
-def _hash_of(content: bytes) -> str:
+def hash_content(content: bytes) -> str:
+    """Return the SHA-256 of bytes."""
     return hashlib.sha256(content).hexdigest()
-
-
-def _hash_of_weights(network: ColumnarBackbone) -> str:
-    """Of names, shapes, types and bytes of all parameters and buffers."""
-    digest = hashlib.sha256()
-    for name, value in sorted(network.state_dict().items()):
-        digest.update(f'{name} {tuple(value.shape)} {value.dtype} '.encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def _hash_of_source() -> str:
-    """Of the modules of ours that compute features."""
-    digest = hashlib.sha256()
-    folder = Path(backbones.__file__).parent
-    for path in (*sorted(folder.rglob('*.py')), Path(__file__)):
-        digest.update(f'{path.name} '.encode() + path.read_bytes())
-    return digest.hexdigest()

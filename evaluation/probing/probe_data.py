@@ -1,4 +1,7 @@
-"""Images and label maps of a user's own data, as mmseg and mmdet would train with them."""
+"""Images and label maps of a custom dataset, as mmseg and mmdet would train with them.
+
+Shapes: ``H, W`` height and width of a label map, ``h, w`` the grid of patches, ``K`` classes.
+"""
 from __future__ import annotations
 
 import random
@@ -9,96 +12,83 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from mmdet.datasets import CocoDataset
 from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
+from torch import Tensor
 
 from colonnade.common.errors import UserError
 from colonnade.datasets.custom.instance_datasets import CustomDataset
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.datasets.rle import decode_rle, encode_segmentation
 
-MOST_CLASSES = IGNORED - 1  # of instances, beside the background
-BACKGROUND = 'background'  # of instances: the class of all pixels without one
+MAX_CLASSES = IGNORED - 1  # of instances, without the background
+BACKGROUND = 'background'  # class of all pixels without an instance
 Item = TypeVar('Item')
 
 
 @dataclass(frozen=True)
 class Sample:
-    """An image and its label map.
-
-    Attributes:
-        image: File of the image.
-        label_map: Reads or paints the label map ``(H, W)``, uint8, of the image's own size.
-            Label 255 is left out.
-    """
+    """Image file, and a function that reads or paints its label map."""
     image: Path
-    label_map: Callable[[], np.ndarray]
+    label_map: Callable[[], np.ndarray]  # returns (H, W), uint8; 255 is ignored
 
 
-def samples_of(data: CustomDataset) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:
-    """Classes, training samples and validation samples of a data set.
+def build_samples(data: OwnData) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:
+    """Return classes, training samples and validation samples of a dataset.
 
-    Of a COCO file, instances are painted into label maps. The background is a class of its own,
-    the first. Small instances lie over large ones; crowds are left out.
-
-    Raises:
-        ValueError: If it has more categories than labels.
+    Instances are painted into label maps, small ones over large ones. The background is the first
+    class, and crowds are ignored.
     """
-    if data.ann_file and len(data.classes) > MOST_CLASSES:
-        raise UserError(f'label maps have room for {MOST_CLASSES} categories, the files have '
-                        f'{len(data.classes)}: name some with --classes')
-    train, val = (_samples_of_split(settings, data) for settings in data.datasets)
+    if data.ann_file and len(data.classes) > MAX_CLASSES:
+        raise UserError(f'label maps support {MAX_CLASSES} categories, but the files have '
+                        f'{len(data.classes)}: choose some by --classes')
+    train, val = (_build_split(settings, data) for settings in data.datasets)
     return ((BACKGROUND, *data.classes) if data.ann_file else data.classes), train, val
 
 
-def _samples_of_split(settings: dict[str, Any], data: CustomDataset) -> list[Sample]:
+def _build_split(settings: dict[str, Any], data: OwnData) -> list[Sample]:
     is_coco = settings['type'] == 'CocoDataset'
-    kind = CocoDataset if is_coco else BaseSegDataset
-    dataset = kind(
-        **{
-            key: value
-            for key, value in settings.items() if key != 'type'
-        },
-        data_root=str(data.root),
-        metainfo=dict(classes=data.classes),
-        pipeline=[])
-    read = partial(paint, masks=data.masks) if is_coco else read_label_map
+    dataset_class = CocoDataset if is_coco else BaseSegDataset
+    options = {key: value for key, value in settings.items() if key != 'type'}
+    dataset = dataset_class(
+        **options, data_root=str(data.root), metainfo=dict(classes=data.classes), pipeline=[])
+    read = partial(paint_instances, masks=data.masks) if is_coco else read_label_map
     infos = map(dataset.get_data_info, range(len(dataset)))
     return [Sample(Path(info['img_path']), partial(read, info)) for info in infos]
 
 
-def subset(items: Sequence[Item], most: int, seed: int) -> list[Item]:
-    """At most so many of the items, drawn by the seed, in their order."""
-    if len(items) <= most:
+def draw_subset(items: Sequence[Item], max_items: int, seed: int) -> list[Item]:
+    """Return at most ``max_items`` random items, in their order."""
+    if len(items) <= max_items:
         return list(items)
-    chosen = random.Random(seed).sample(range(len(items)), most)
+    chosen = random.Random(seed).sample(range(len(items)), max_items)
     return [items[index] for index in sorted(chosen)]
 
 
 def read_label_map(info: dict[str, Any]) -> np.ndarray:
-    """The label map ``(H, W)`` of what mmseg's data set says of an image."""
+    """Return the label map ``(H, W)`` of an image, given mmseg's ``get_data_info``."""
     return LoadAnnotations()(dict(info))['gt_seg_map']
 
 
-def paint(info: dict[str, Any], *, masks: bool) -> np.ndarray:
-    """The label map ``(H, W)`` of the instances that mmdet's data set says of an image.
+def paint_instances(info: dict[str, Any], *, masks: bool) -> np.ndarray:
+    """Return the label map ``(H, W)`` of an image's instances.
 
     Args:
-        info: Size of the image and its instances.
-        masks: Whether segmentations are painted, or boxes.
+        info: ``get_data_info`` of mmdet's dataset.
+        masks: Whether to paint segmentations instead of boxes.
     """
     height, width = info['height'], info['width']
     labels = np.zeros((height, width), np.uint8)
-    painted = [(_mask_of(each, height, width, masks), each) for each in info['instances']]
+    painted = [(_decode_mask(each, height, width, masks), each) for each in info['instances']]
     painted.sort(key=lambda pair: (not pair[1]['ignore_flag'], -int(pair[0].sum())))
     for mask, instance in painted:
         labels[mask] = IGNORED if instance['ignore_flag'] else instance['bbox_label'] + 1
     return labels
 
 
-def _mask_of(instance: dict[str, Any], height: int, width: int, masks: bool) -> np.ndarray:
-    """Where an instance is: ``(height, width)``, bool."""
+def _decode_mask(instance: dict[str, Any], height: int, width: int, masks: bool) -> np.ndarray:
     segmentation = instance.get('mask') if masks else None
     if isinstance(segmentation, list):
         polygons = [p for p in segmentation if len(p) >= 6 and len(p) % 2 == 0]
@@ -109,3 +99,46 @@ def _mask_of(instance: dict[str, Any], height: int, width: int, masks: bool) -> 
     mask = np.zeros((height, width), bool)
     mask[top:bottom, left:right] = True
     return mask
+
+
+@dataclass(frozen=True)
+class SoftLabels:
+    """Share of each patch that each class covers; zeros are not stored."""
+    num_patches: int  # h w
+    num_classes: int  # K
+    places: Tensor  # patch times K plus class, (n)
+    shares: Tensor  # share of that patch, (n); less than 1 in total if pixels are unlabeled
+
+    def to_dense(self) -> Tensor:
+        """Return all shares, ``(h w, K)``."""
+        shares = torch.zeros(self.num_patches * self.num_classes)
+        shares[self.places] = self.shares
+        return shares.view(self.num_patches, self.num_classes)
+
+    def find_labeled(self) -> Tensor:
+        """Return the indices of patches with a labeled pixel."""
+        return self.places.div(self.num_classes, rounding_mode='floor').unique()
+
+
+def compute_soft_labels(label_map: np.ndarray, grid: tuple[int, int],
+                        num_classes: int) -> SoftLabels:
+    """Return the shares of classes in each patch, to which pixels belong by their centers.
+
+    Args:
+        label_map: Labels, ``(H, W)``; 255 is ignored.
+        grid: ``(h, w)``, which covers the label map.
+        num_classes: ``K``.
+    """
+    rows, columns = (((2 * np.arange(pixels) + 1) * patches) // (2 * pixels)
+                     for pixels, patches in zip(label_map.shape, grid, strict=True))
+    patch = rows[:, None] * grid[1] + columns
+    is_labeled = label_map != IGNORED
+    num_patches = grid[0] * grid[1]
+    counts = np.bincount(
+        patch[is_labeled] * num_classes + label_map[is_labeled],
+        minlength=num_patches * num_classes)
+    pixels = np.bincount(patch.ravel(), minlength=num_patches)
+    places = counts.nonzero()[0]
+    shares = counts[places] / pixels[places // num_classes]
+    return SoftLabels(num_patches, num_classes, torch.from_numpy(places),
+                      torch.from_numpy(shares).float())

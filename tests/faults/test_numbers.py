@@ -422,7 +422,7 @@ def test_a_bad_image_of_a_segmenter(train: Callable, shapes: Path, tmp_path: Pat
         rows = list(csv.DictReader(file))
     assert [row['skipped_steps'] for row in rows] == ['', '1', '1'] and all(
         isfinite(float(row['loss'])) for row in rows)
-    assert ('steps skipped, as a number was not finite', '1') in describe_run(read_run(run))
+    assert ('skipped steps (NaN or Inf)', '1') in describe_run(read_run(run))
     for checkpoint in states(run):
         assert not not_finite_of(checkpoint)
 

@@ -26,8 +26,8 @@ from colonnade.settings.reading import LaunchOptions, load_config
 CASES = ((1, True), (3, True), (4, False))
 
 
-def answer(sample: DetDataSample | SegDataSample) -> DetDataSample | SegDataSample:
-    """What a model would say that is wrong here and there, by the image alone."""
+def predict(sample: DetDataSample | SegDataSample) -> DetDataSample | SegDataSample:
+    """Add a prediction with errors that depend only on the image."""
     noise = torch.Generator().manual_seed(int(Path(sample.img_path).stem))
     if isinstance(sample, SegDataSample):
         labels = sample.gt_sem_seg.data
@@ -44,8 +44,8 @@ def answer(sample: DetDataSample | SegDataSample) -> DetDataSample | SegDataSamp
     return sample
 
 
-def metrics(cfg: Any, num_images: int, round_up: bool) -> dict[str, Any]:
-    """Those of a config's test on the first images."""
+def compute_metrics(cfg: Any, num_images: int, round_up: bool) -> dict[str, Any]:
+    """Return the metrics of a config's test set on the first images."""
     loader = dict(cfg.test_dataloader, num_workers=0, persistent_workers=False)
     loader['dataset'] = dict(loader['dataset'], indices=num_images)
     loader['sampler'] = dict(loader['sampler'], round_up=round_up)
@@ -54,26 +54,26 @@ def metrics(cfg: Any, num_images: int, round_up: bool) -> dict[str, Any]:
     evaluator = EVALUATOR.build(dict(type='Evaluator', metrics=metric))
     evaluator.dataset_meta = batches.dataset.metainfo
     for batch in batches:
-        evaluator.process([answer(sample) for sample in batch['data_samples']], batch)
+        evaluator.process([predict(sample) for sample in batch['data_samples']], batch)
     return plain(evaluator.evaluate(len(batches.dataset)))
 
 
-def all_metrics(data: Path) -> dict[str, Any]:
-    """By head and number of images."""
-    found = {}
+def compute_all_metrics(data: Path) -> dict[str, Any]:
+    """Return metrics by head and number of images."""
+    metrics = {}
     for head in ('mask_rcnn', 'sem_fpn'):
         cfg = load_config(LaunchOptions(config(head), data_root=data / LAYOUTS[head]))
         for number, round_up in CASES:
-            found[f'{head} {number}'] = metrics(cfg, number, round_up)
-    return found
+            metrics[f'{head} {number}'] = compute_metrics(cfg, number, round_up)
+    return metrics
 
 
 def main() -> None:
     distributed.init_process_group('gloo')
-    found = all_metrics(Path(sys.argv[1]))
+    metrics = compute_all_metrics(Path(sys.argv[1]))
     if is_main_process():
-        Path(sys.argv[2]).write_text(json.dumps(found))
-    distributed.barrier()  # none may leave while the others still talk
+        Path(sys.argv[2]).write_text(json.dumps(metrics))
+    distributed.barrier()  # No process may exit while others communicate.
     distributed.destroy_process_group()
 
 

@@ -1,5 +1,5 @@
-"""A page that shows what a model is trained on, and what looks wrong about it."""
+"""Page about a dataset: annotations, model inputs, statistics, suspected issues."""
 from ..options import BrowseOptions
-from .browser import BrowseResult, browse
+from .browser import BrowseResult, browse_dataset
 
-__all__ = ['BrowseOptions', 'BrowseResult', 'browse']
+__all__ = ['BrowseOptions', 'BrowseResult', 'browse_dataset']

@@ -1,15 +1,13 @@
-"""What a page about a config's data shows, collected once."""
+"""Dataset under inspection: what the page about it shows, computed once."""
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from mmengine.config import Config
 
-from colonnade.common.atomic_files import check_writable
 from colonnade.common.console_logging import print_traceback
 from colonnade.common.errors import UserError
 from colonnade.common.name_lists import format_names
@@ -17,80 +15,52 @@ from colonnade.common.progress import Progress
 
 from ..options import BrowseOptions
 from .dataset_reader import ImageSet, read_set
-from .decoded_label_maps import LabelCounts, count_labels
-from .duplicates import Hashes, hash_images
-from .image_issues import find_file_issues, find_huge_images, find_label_issues
-from .issues import Issue, find_empty_images, find_rare_classes
+from .image_scan import Hashes, LabelCounts, count_labels, hash_images
+from .issues import (SuspectedIssue, find_empty_images, find_file_issues, find_huge_images,
+                     find_label_issues, find_rare_classes)
 from .model_inputs import InputPipeline
 from .object_issues import find_object_issues
 from .statistics import Statistics, compute_statistics
 
-SPLITS = ('train', 'val', 'test')
-MIN_VALUES = dict(num=1, draws=1, limit=1, seed=0)
-
-
-def check_options(options: BrowseOptions) -> None:
-    """Raise an error for options that cannot be followed."""
-    for name, least in MIN_VALUES.items():
-        if vars(options)[name] < least:
-            raise UserError(f'--{name} is at least {least}, got {vars(options)[name]}')
-    if options.split not in SPLITS:
-        raise UserError(f'--split is {", ".join(SPLITS)}, got {options.split}')
-    if Path(options.out).exists():
-        raise UserError(f'{options.out} exists: name another --out, or remove it')
-    check_writable(Path(options.out))
-
 
 @dataclass
 class BrowsedData:
-    """The data of a config.
-
-    Attributes:
-        options: What was asked for.
-        sets: Splits that are compared.
-        data: Split whose images are shown, one of them.
-        chosen: Indices of the images that are shown.
-        pipeline: Pipeline of the shown split; None if it cannot be built.
-        build_issue: Whether it cannot be built, and why.
-    """
-    options: BrowseOptions
-    sets: list[ImageSet]
-    data: ImageSet
-    chosen: list[int] = field(default_factory=list)
+    """Data of a config."""
+    options: BrowseOptions  # options of the page
+    sets: list[ImageSet]  # splits to compare
+    data: ImageSet  # the split whose images are shown
+    chosen: list[int] = field(default_factory=list)  # indices of the images to show
+    # input pipeline of that split; None if it cannot be built
     pipeline: InputPipeline | None = None
-    build_issue: Issue = field(default_factory=lambda: Issue('dataset-build'))
+    # number of pipelines that cannot be built, with the error
+    build_issue: SuspectedIssue = field(default_factory=lambda: SuspectedIssue('dataset-build'))
 
     @classmethod
     def read(cls, cfg: Config, options: BrowseOptions) -> BrowsedData:
-        """Read the annotations of the splits of a config.
-
-        Raises:
-            OSError: If a file is missing.
-            ValueError: If the splits cannot be shown side by side.
-        """
+        """Read the annotations of the splits of a config."""
         sets = [data for name in options.splits if (data := read_set(cfg, name)) is not None]
         data = next((each for each in sets if each.name == options.split), None)
         if data is None:
             raise UserError(f'--split {options.split}: the config has no '
                             f'{options.split}_dataloader')
         if not len(data):
-            raise UserError(f'--split {options.split}: the data set has no images')
+            raise UserError(f'--split {options.split}: the dataset has no images')
         for other in sets:
             if other.classes != data.classes:
                 raise UserError(
-                    f'the classes of {other.name} are {format_names(other.classes, 8)}, and '
-                    f'those of {data.name} {format_names(data.classes, 8)}')
+                    f'the classes of {other.name} are {format_names(other.classes, 8)}, but '
+                    f'those of {data.name} are {format_names(data.classes, 8)}')
         return cls(options, sets, data)
 
     def build_pipeline(self, cfg: Config) -> None:
-        """Build the pipeline of the shown split, and note whether it can be built."""
+        """Build the input pipeline, and record whether that fails."""
         self.build_issue.counts = {self.data.name: 0}
         try:
             self.pipeline = InputPipeline.from_config(cfg, self.options.split)
         except ValueError as error:
             print_traceback(error)
             self.build_issue.counts = {self.data.name: 1}
-            self.build_issue.note = f'The reason: {error}'
+            self.build_issue.note = f'The error: {error}'
 
     @cached_property
     def decoded(self) -> list[list[int]]:
@@ -98,19 +68,19 @@ class BrowsedData:
         chosen = []
         for data in self.sets:
             indices = np.random.default_rng(self.options.seed).permutation(len(data))
-            chosen.append(sorted(indices[:self.options.limit].tolist()))
+            chosen.append(sorted(indices[:self.options.max_decoded].tolist()))
         return chosen
 
     @property
     def limit_note(self) -> str:
-        """Which images were decoded; empty if all."""
+        """Number of decoded images; empty if all are decoded."""
         parts = [f'{len(indices):,} of the {len(data):,} images of {data.name}'
                  for data, indices in zip(self.sets, self.decoded, strict=True)
                  if len(indices) < len(data)]  # yapf: disable
         if not parts:
             return ''
-        return (f'Only {" and ".join(parts)} were decoded, drawn at random: what needs the pixels '
-                'is known of these alone. --limit sets how many.')
+        return (f'Only {" and ".join(parts)} were decoded, drawn at random. Statistics and checks '
+                'that need pixels cover only these. Set the number by --max-decoded.')
 
     @cached_property
     def hashes(self) -> Hashes:
@@ -123,7 +93,7 @@ class BrowsedData:
 
     @cached_property
     def counts(self) -> list[LabelCounts]:
-        """Counts of the label maps of each split; empty for sets of objects."""
+        """Counts of the label maps of each split; empty for objects."""
         counts = []
         for data, indices in zip(self.sets, self.decoded, strict=True):
             if data.maps:
@@ -134,17 +104,15 @@ class BrowsedData:
     @cached_property
     def statistics(self) -> list[Statistics]:
         """Statistics of each split."""
-        if not self.counts:
-            return [compute_statistics(data, None) for data in self.sets]
-        return list(map(compute_statistics, self.sets, self.counts))
+        return list(map(compute_statistics, self.sets, self.counts or [None] * len(self.sets)))
 
     @cached_property
-    def issues(self) -> list[Issue]:
-        """Issues of each rule, also without any breach; those of files first."""
+    def issues(self) -> list[SuspectedIssue]:
+        """Suspected issues of each rule, including rules without breaches; those of files first."""
         return [self.build_issue, *self.find_issues()]
 
-    def find_issues(self) -> Iterator[Issue]:
-        """Yield the issues of files, then those of annotations, then those of images."""
+    def find_issues(self) -> Iterator[SuspectedIssue]:
+        """Yield the issues of files, annotations and images."""
         yield from find_file_issues(self.sets, self.hashes, self.counts)
         if self.counts:
             yield from find_label_issues(self.sets, self.counts)

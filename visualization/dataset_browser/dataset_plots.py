@@ -13,36 +13,36 @@ from colonnade.common.plots import COLORS, new_figure, shorten_label
 from .statistics import GRID, LARGE, SMALL, LabelStatistics, ObjectStatistics, Statistics
 
 Plot = tuple[str, Figure]  # caption and plot
-MAX_CLASSES = 25  # of bars
-MAX_TOGETHER = 20  # of the matrix of classes
-MAX_SIZES = 2000  # points of the plot of image sizes
-NUM_BINS = 32  # of a histogram
-MAX_NAME = 18  # letters of a class's name in a plot
+MAX_CLASSES = 25  # bars
+MAX_TOGETHER = 20  # classes in the co-occurrence matrix
+MAX_SIZES = 2000  # points in the plot of image sizes
+NUM_BINS = 32  # in a histogram
+MAX_NAME = 18  # characters of a class name
 
 
 def add_legend(figure: Figure, **style: Any) -> None:
-    """Add the names of splits where they cover no data."""
+    """Add the names of splits above the data."""
     figure.legend(loc='outside upper right', ncols=3, frameon=False, **style)
 
 
 def plot_classes(splits: Sequence[Statistics], unit: str) -> Plot:
-    """Plot the shares of classes, the most frequent of the first split first."""
+    """Plot the fractions of classes, in the order of their frequency in the first split."""
     ranked = splits[0].rank_classes()
     order = ranked[:MAX_CLASSES][::-1]
     figure, axes = new_figure(5.6, 1.35 + 0.21 * max(len(order), 2))
     height, rows = 0.8 / len(splits), np.arange(len(order))
     for index, split in enumerate(splits):
-        shares = split.amounts[order] / max(split.amounts.sum(), 1)
-        axes.barh(rows + 0.4 - height * (index + 0.5), shares * 100, height, label=split.name,
+        fractions = split.amounts[order] / max(split.amounts.sum(), 1)
+        axes.barh(rows + 0.4 - height * (index + 0.5), fractions * 100, height, label=split.name,
                   color=COLORS[index])  # yapf: disable
     names = [shorten_label(splits[0].classes[i], MAX_NAME) for i in order]
     axes.set_yticks(rows, names, fontsize=8)
-    axes.set(ylim=(-0.6, max(len(order), 1) - 0.4), xlabel=f'share of all {unit}, %')
+    axes.set(ylim=(-0.6, max(len(order), 1) - 0.4), xlabel=f'% of all {unit}')
     axes.grid(False, axis='y')
     add_legend(figure)
     others = len(ranked) - len(order)
     rest = f' The {len(order)} most frequent; {others} others are in the table.' if others else ''
-    return f'Classes by their share of {unit}.{rest}', figure
+    return f'Classes by percentage of {unit}.{rest}', figure
 
 
 def plot_histogram(splits: Sequence[Statistics],
@@ -53,7 +53,7 @@ def plot_histogram(splits: Sequence[Statistics],
                    log: bool = False,
                    lines: Sequence[float] = (),
                    unit: str = 'images') -> Plot:
-    """Plot the distribution of a quantity in each split, in percent of what is counted."""
+    """Plot the distribution of a quantity in each split, in percent of ``unit``."""
     figure, axes = new_figure(5.6, 2.9)
     values = [np.asarray(select(split), dtype=float) for split in splits]
     values = [each[each > 0] if log else each for each in values]
@@ -80,7 +80,7 @@ def plot_histogram(splits: Sequence[Statistics],
 
 
 def choose_edges(values: np.ndarray, *, log: bool) -> np.ndarray:
-    """Return the edges of a histogram's bins; integers get bins of their own where they fit."""
+    """Return the edges of a histogram's bins; few integers get one bin each."""
     if not len(values):
         return np.array([0.5, 1.5])
     low, high = float(values.min()), float(values.max())
@@ -112,80 +112,64 @@ def plot_image_sizes(splits: Sequence[Statistics]) -> Plot:
 
 
 def plot_centers(split: ObjectStatistics) -> Plot:
-    """Plot where in their images objects are."""
+    """Plot the density of box centers over the image."""
     figure, axes = new_figure(3.4, 2.6)
     density = split.centers / max(split.centers.sum(), 1) * GRID**2
     image = axes.imshow(density, cmap='viridis', extent=(0, 1, 1, 0), aspect='auto', vmin=0)
-    figure.colorbar(image, label='boxes, 1 if evenly spread')
+    figure.colorbar(image, label='boxes, 1 if evenly distributed')
     axes.grid(False)
     axes.set(xticks=[], yticks=[])
     axes.set_title(split.name, fontsize=10)
-    return (f'Centres of boxes, {split.name}, in the area of an image. Bright: many boxes; 1 is as '
-            'many as if they were evenly spread.'), figure
+    return (f'Density of box centers over the image, {split.name}; it would be 1 everywhere if '
+            'they were evenly distributed.'), figure
 
 
 def plot_together(split: Statistics) -> Plot:
-    """Plot how often images of one class have another, too."""
+    """Plot how often images of one class contain another."""
     ranked = split.rank_classes()
     order = ranked[:MAX_TOGETHER]
     matrix = split.together[np.ix_(order, order)].astype(float)
-    shares = matrix / np.maximum(np.diag(matrix), 1)[:, None] * 100
+    percent = matrix / np.maximum(np.diag(matrix), 1)[:, None] * 100
     side = 1.7 + 0.18 * max(len(order), 6)
     figure, axes = new_figure(side + 0.5, side)
-    image = axes.imshow(shares, cmap='Blues', vmin=0, vmax=100)
+    image = axes.imshow(percent, cmap='Blues', vmin=0, vmax=100)
     names = [shorten_label(split.classes[i], MAX_NAME) for i in order]
     axes.set_xticks(range(len(order)), names, rotation=90, fontsize=8)
     axes.set_yticks(range(len(order)), names, fontsize=8)
     axes.grid(False)
     figure.colorbar(image, label='% of the images', shrink=0.7)
     others = len(ranked) - len(order)
-    rest = f' {others} less frequent classes are left out.' if others else ''
-    return (f'Classes together, {split.name}: of the images with the class at the left, how many '
-            f'have the one beneath, in percent.{rest}'), figure
+    rest = f' {others} less frequent classes are omitted.' if others else ''
+    return (f'Co-occurrence of classes, {split.name}: percentage of the images with the class of '
+            f'the row that also contain the class of the column.{rest}'), figure
 
 
-def plot_image_ratios(splits: Sequence[Statistics]) -> Plot:
-    """Plot width over height of images."""
-    return plot_histogram(
-        splits,
-        lambda s: s.sizes[:, 0] / np.maximum(s.sizes[:, 1], 1),
-        'width / height',
-        'Aspect ratios of images.',
-        log=True,
-        lines=(1, ))
-
-
-def plot_objects(splits: Sequence[ObjectStatistics]) -> list[Plot]:
-    """Return all plots of objects."""
+def plot_statistics(splits: Sequence[Statistics]) -> list[Plot]:
+    """Return all plots of objects or label maps."""
+    sizes = plot_image_sizes(splits)
+    ratios = plot_histogram(splits, lambda s: s.sizes[:, 0] / np.maximum(s.sizes[:, 1], 1),
+                            'width / height', 'Aspect ratios of images.', log=True,
+                            lines=(1, ))  # yapf: disable
+    if isinstance(splits[0], LabelStatistics):
+        unlabeled = plot_histogram(splits, lambda s: s.unlabeled * 100, 'unlabeled pixels, %',
+                                   'Unlabeled pixels per image.')  # yapf: disable
+        return [plot_classes(splits, 'labeled pixels'), plot_together(splits[0]), unlabeled, ratios,
+                sizes]  # yapf: disable
     return [
         plot_classes(splits, 'objects'),
         plot_together(splits[0]),
-        plot_histogram(splits, lambda s: s.per_image, 'objects of an image',
-                       'Objects of an image.'),
+        plot_histogram(splits, lambda s: s.per_image, 'objects per image', 'Objects per image.'),
         plot_histogram(splits, lambda s: np.sqrt(s.sides.prod(axis=1)),
                        'square root of width x height, pixels',
-                       'Sizes of boxes. Dotted lines: 32 and 96 pixels, where COCO\'s medium '
-                       'begins and ends.', log=True, lines=(SMALL**0.5, LARGE**0.5),
-                       unit='objects'),
+                       "Sizes of boxes. Dotted lines: 32 and 96 pixels, COCO's limits of medium "
+                       'objects.', log=True, lines=(SMALL**0.5, LARGE**0.5), unit='objects'),
         plot_histogram(splits, lambda s: s.relative * 100,
                        'square root of the share of the image, %',
                        'Sizes of boxes relative to their images.', log=True, unit='objects'),
         plot_histogram(splits, lambda s: s.sides[:, 0] / np.maximum(s.sides[:, 1], 1e-9),
                        'width / height', 'Aspect ratios of boxes.', log=True, lines=(1, ),
                        unit='objects'),
-        plot_image_sizes(splits),
-        plot_image_ratios(splits),
-        *map(plot_centers, splits),
-    ]  # yapf: disable
-
-
-def plot_labels(splits: Sequence[LabelStatistics]) -> list[Plot]:
-    """Return all plots of label maps."""
-    return [
-        plot_classes(splits, 'labelled pixels'),
-        plot_together(splits[0]),
-        plot_histogram(splits, lambda s: s.unlabeled * 100, 'unlabelled pixels of an image, %',
-                       'Share of unlabelled pixels.'),
-        plot_image_ratios(splits),
-        plot_image_sizes(splits),
+        sizes,
+        ratios,
+        *(plot_centers(split) for split in splits if isinstance(split, ObjectStatistics)),
     ]  # yapf: disable

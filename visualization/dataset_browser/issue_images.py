@@ -1,4 +1,4 @@
-"""Images of what looks wrong: the place in the image, and what is around it."""
+"""Drawings of images with their annotations, and close-ups of suspected issues."""
 from __future__ import annotations
 
 import numpy as np
@@ -7,29 +7,61 @@ from PIL import Image, ImageDraw
 from colonnade.inference.drawing import Color, blend
 from colonnade.runtime.images import read_image
 
-from ..html_pages.scenes import fit_size, join_images, resize_values
-from .annotated_images import TILE, read_scene, resize_mask
+from ..html_pages.scenes import Scene, clip_boxes, fit_size, join_images, resize_values, scale_boxes
 from .dataset_reader import ImageSet
-from .issues import Case
-from .objects import Mask, find_extent
+from .issues import Example
+from .objects import Mask, decode_mask, find_extent
 
-CONTEXT = 0.5  # sides of a box that are shown around it
-MIN_CONTEXT = 24  # pixels of the image around a box
-OUTSIDE = 235  # gray of what is outside of an image
-MARKS: tuple[Color, Color] = ((255, 0, 255), (0, 220, 255))  # colors of the objects of a case
+LARGE, TILE = 540, 260  # pixels of images in a page: two and four per row
+CONTEXT = 0.5  # margin around a box, relative to its sides
+MIN_CONTEXT = 24  # pixels of the margin
+OUTSIDE = 235  # gray value outside of an image
+MARKS: tuple[Colour, Colour] = ((255, 0, 255), (0, 220, 255))  # colors of marked objects
 OPACITY = 0.25  # of masks
 
 
-def draw_case(case: Case) -> Image.Image:
-    """Return the image of a case; a gray one if it cannot be drawn, whose reason is listed."""
+def read_scene(data: ImageSet, index: int, max_side: int) -> Scene:
+    """Return an image of at most ``max_side`` pixels per side, with all its annotations."""
+    pixels = read_image(data.paths[index])
+    full: tuple[int, int] = pixels.shape[:2]
+    size = fit_size(full, max_side)
+    small = resize_values(pixels, size, smooth=True)
+    if data.objects is None:
+        labels = np.minimum(data.maps[index].read(), len(data.classes))
+        return Scene(small, label_map=resize_values(labels, size))
+    chosen = data.objects.find_in_image(index)
+    masks = [resize_mask(data.objects.masks[i], full, size) for i in chosen]
+    boxes = clip_boxes(scale_boxes(data.objects.boxes[chosen], full, size), size)
+    return Scene(small, boxes, data.objects.labels[chosen], masks)
+
+
+def resize_mask(mask: Mask, full: tuple[int, int], size: tuple[int, int]) -> np.ndarray | None:
+    """Return a mask at another size; polygons are rasterized at that size."""
+    if mask is None:
+        return None
+    if isinstance(mask, list):
+        factor = np.array([size[1] / full[1], size[0] / full[0]])
+        return decode_mask([polygon * factor for polygon in mask], size)
+    return resize_values(decode_mask(mask, full), size)
+
+
+def draw_example(example: Example) -> Image.Image:
+    """Return the drawing of an example, or a gray image if it cannot be drawn."""
+    data, index = example.data, example.image
     try:
-        if case.other is not None:
-            return join_images([draw_plain(case.data, case.image), draw_plain(*case.other)])
-        if case.objects:
-            return draw_objects(case)
-        image = read_scene(case.data, case.image, TILE).draw(case.data.palette)
-        return mark_points(image, case) if case.points else image
-    except (OSError, ValueError):
+        if example.other is not None:
+            return join_images([draw_plain(data, index), draw_plain(*example.other)])
+        if example.objects:
+            return draw_objects(example)
+        image = read_scene(data, index, TILE).draw(data.palette)
+        if example.points:
+            height, width = read_image(data.paths[index]).shape[:2]
+            pen = ImageDraw.Draw(image)
+            for x, y in example.points:
+                x, y = x * image.width / width, y * image.height / height
+                pen.ellipse((x - 5, y - 5, x + 5, y + 5), outline=MARKS[0], width=2)
+        return image
+    except (OSError, ValueError):  # The error is listed among unreadable files.
         return Image.new('RGB', (TILE, TILE // 3), (OUTSIDE, ) * 3)
 
 
@@ -39,21 +71,11 @@ def draw_plain(data: ImageSet, index: int) -> Image.Image:
     return Image.fromarray(resize_values(pixels, fit_size(pixels.shape, TILE), smooth=True))
 
 
-def mark_points(image: Image.Image, case: Case) -> Image.Image:
-    """Draw circles around points, and return the image."""
-    height, width = read_image(case.data.paths[case.image]).shape[:2]
-    pen = ImageDraw.Draw(image)
-    for x, y in case.points:
-        x, y = x * image.width / width, y * image.height / height
-        pen.ellipse((x - 5, y - 5, x + 5, y + 5), outline=MARKS[0], width=2)
-    return image
-
-
-def draw_objects(case: Case) -> Image.Image:
-    """Return the objects of a case with what is around them; outside of the image is gray."""
-    objects, chosen = case.data.objects, np.array(case.objects)
+def draw_objects(example: Example) -> Image.Image:
+    """Return a close-up of the objects of an example."""
+    objects, chosen = example.data.objects, np.array(example.objects)
     assert objects is not None
-    pixels = read_image(case.data.paths[case.image])
+    pixels = read_image(example.data.paths[example.image])
     full: tuple[int, int] = pixels.shape[:2]
     masks: list[Mask] = [objects.masks[index] for index in chosen]
     extents = [extent for extent in map(find_extent, masks) if extent is not None]
@@ -75,39 +97,34 @@ def draw_objects(case: Case) -> Image.Image:
     return image
 
 
-def draw_line(image: Image.Image, points: np.ndarray, color: Color, width: int) -> None:
-    """Draw a line ``(P, 2)`` with white edges, which is visible on any background."""
+def draw_line(image: Image.Image, points: np.ndarray, color: Colour, width: int) -> None:
+    """Draw a line ``(P, 2)`` with white edges, visible on any background."""
     pen, path = ImageDraw.Draw(image), [tuple(point) for point in points.tolist()]
     pen.line(path, (255, 255, 255), width + 2)
     pen.line(path, color, width)
 
 
 def find_window(boxes: np.ndarray, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Return the part of an image around boxes: left, top, right, bottom; it may exceed the image.
+    """Return left, top, right and bottom of a window around boxes, which may exceed the image.
 
     Args:
-        boxes: ``(N, 4)``.
-        size: Height and width of the image, of which at most one side more is shown around it.
+        boxes: Boxes, ``(N, 4)``.
+        size: Height and width of the image. The window exceeds it by at most one image side.
     """
     low, high = boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)
     margin = np.maximum(CONTEXT * (high - low), MIN_CONTEXT)
     limits = np.array(size[::-1])
     first = (low - margin).clip(-limits, limits - 1)
     last = (high + margin).clip(1, 2 * limits)
-    first = np.where(low >= 0, np.maximum(first, 0), first)  # gray only where a box reaches
+    # The margin of a box inside of the image ends with the image.
+    first = np.where(low >= 0, np.maximum(first, 0), first)
     last = np.where(high <= limits, np.minimum(last, limits), last)
     last = np.maximum(last, first + 1)
     return int(first[0]), int(first[1]), int(np.ceil(last[0])), int(np.ceil(last[1]))
 
 
 def crop(values: np.ndarray, window: tuple[int, int, int, int], fill: int) -> np.ndarray:
-    """Return a window of an image ``(H, W)`` or ``(H, W, 3)``.
-
-    Args:
-        values: Image.
-        window: Left, top, right and bottom, which may exceed the image.
-        fill: Value outside of the image.
-    """
+    """Return a window of ``(H, W)`` or ``(H, W, 3)``, filled outside of the image."""
     left, top, right, bottom = window
     canvas = np.full((bottom - top, right - left, *values.shape[2:]), fill, values.dtype)
     x, y = max(left, 0), max(top, 0)

@@ -22,38 +22,31 @@ from mmengine.structures import PixelData
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from colonnade.common.errors import UserCodeError
 from colonnade.datasets.custom.label_maps import IGNORED
 from colonnade.inference.drawing import Color
 from colonnade.settings.dataset_paths import find_datasets
 from colonnade.settings.findings import Finding
 from colonnade.settings.pipeline_steps import kind_of_step, loads_annotations
+from colonnade.settings.reading import errors_of_others
 
-from ..html_pages.scenes import Scene, clip_boxes, fit_size, resize_values
+from ..html_pages.scenes import Scene, clip_boxes, fit_size, resize_values, scale_boxes
 from .dataset_reader import build_dataset, get_dataset_settings
 
-FRAME: Color = (255, 0, 255)  # color of the edge between an image and its padding
-MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # in names of steps that combine images
+FRAME: Colour = (255, 0, 255)  # color of the edge between an image and its padding
+MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # parts of names of steps that combine images
 PREPROCESSOR = ('model.data_preprocessor', )  # place of findings
 RGB_MEAN = (123.675, 116.28, 103.53)  # of ImageNet, from red to blue
-DEVIATION = 0.23  # standard deviation of ImageNet's values, of their range
-FAR = 2.5  # such standard deviations of the mean of all inputs from 0
+IMAGENET_STD = 0.23  # standard deviation of ImageNet's values, relative to their range
+MAX_DEVIATIONS = 2.5  # standard deviations between 0 and the mean of all inputs
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """An image as a model gets it.
-
-    Attributes:
-        inputs: Tensor that enters the model, ``(C, H, W)``.
-        sample: mmdet's or mmseg's data sample; its annotations are in pixels of the inputs.
-        pixels: Inputs as RGB values of uint8, ``(H, W, 3)``.
-        bounds: Minimum and maximum before the preprocessor.
-    """
-    inputs: Tensor
-    sample: Any
-    pixels: np.ndarray
-    bounds: tuple[float, float]
+    """Image as a model receives it."""
+    inputs: Tensor  # input tensor, (C, H, W)
+    sample: Any  # data sample of mmdet or mmseg, with annotations in pixels of the inputs
+    pixels: np.ndarray  # inputs as RGB values, (H, W, 3), uint8
+    bounds: tuple[float, float]  # minimum and maximum before the preprocessor
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -61,7 +54,7 @@ class ModelInput:
         return tuple(self.sample.metainfo.get('img_shape', self.pixels.shape)[:2])
 
     def build_scene(self, num_classes: int, max_side: int) -> Scene:
-        """Return the inputs with their annotations."""
+        """Return the downscaled inputs with their annotations."""
         full: tuple[int, int] = self.pixels.shape[:2]
         size = fit_size(full, max_side)
         small = resize_values(self.pixels, size, smooth=True)
@@ -73,16 +66,16 @@ class ModelInput:
         objects = self.sample.get('gt_instances')
         if objects is None or 'bboxes' not in objects:
             return Scene(small)
-        factor = np.tile([size[1] / full[1], size[0] / full[0]], 2)
-        boxes = get_box_tensor(objects.bboxes).cpu().numpy().reshape(-1, 4) * factor
+        boxes = get_box_tensor(objects.bboxes).cpu().numpy().reshape(-1, 4)
         masks = None
         if 'masks' in objects:
             arrays = objects.masks.to_ndarray().astype(bool)
             masks = [resize_values(pad(mask, full), size) for mask in arrays]
-        return Scene(small, clip_boxes(boxes, size), objects.labels.cpu().numpy(), masks)
+        return Scene(small, clip_boxes(scale_boxes(boxes, full, size), size),
+                     objects.labels.cpu().numpy(), masks)  # yapf: disable
 
-    def draw(self, palette: Sequence[Color], max_side: int) -> Image.Image:
-        """Return the drawing; a line shows where padding begins."""
+    def draw(self, palette: Sequence[Colour], max_side: int) -> Image.Image:
+        """Return the drawing, with a line where padding begins."""
         image = self.build_scene(len(palette), max_side).draw(palette)
         full, (height, width) = self.pixels.shape[:2], self.image_size
         if (height, width) != full:
@@ -92,12 +85,12 @@ class ModelInput:
 
 
 def get_box_tensor(boxes: Tensor | BaseBoxes) -> Tensor:
-    """Return boxes as a tensor; mmdet has them in its own type in some configs."""
+    """Return boxes as a tensor; some pipelines of mmdet pack its own box type."""
     return boxes.tensor if isinstance(boxes, BaseBoxes) else boxes
 
 
 def pad(values: np.ndarray, size: tuple[int, int], fill: int = 0) -> np.ndarray:
-    """Return a mask or label map of the image at the size of the tensor."""
+    """Return a mask or label map, padded to the size of the tensor."""
     padded = np.full(size, fill, values.dtype)
     height, width = min(size[0], values.shape[0]), min(size[1], values.shape[1])
     padded[:height, :width] = values[:height, :width]
@@ -106,70 +99,52 @@ def pad(values: np.ndarray, size: tuple[int, int], fill: int = 0) -> np.ndarray:
 
 @dataclass
 class InputPipeline:
-    """A dataset with its pipeline, and the preprocessor of a model.
-
-    Attributes:
-        dataset: Dataset of mmdet or mmseg, wrapped or not.
-        preprocessor: Data preprocessor of the model.
-        settings: Settings of the preprocessor in the config.
-        training: Whether these are inputs of training.
-        mixes: Whether steps combine several images.
-        late: Whether annotations come in pixels of the original image, as in validation.
-        inputs: All inputs that were loaded.
-    """
-    dataset: Any
-    preprocessor: Any
-    settings: dict[str, Any]
-    training: bool
-    mixes: bool
-    late: bool = False
-    inputs: list[ModelInput] = field(default_factory=list)
+    """Dataset with its pipeline, followed by the data preprocessor of a model."""
+    dataset: Any  # dataset of mmdet or mmseg, with or without wrappers
+    preprocessor: Any  # data preprocessor of the model
+    settings: dict[str, Any]  # settings of the preprocessor in the config
+    training: bool  # whether the pipeline is that of training
+    mixes: bool  # whether pipeline steps combine several images
+    late: bool = False  # whether annotations are in pixels of the original image, as in validation
+    inputs: list[ModelInput] = field(default_factory=list)  # all inputs that were loaded
 
     @classmethod
     def from_config(cls, cfg: Config, split: str) -> InputPipeline:
-        """Build dataset and preprocessor of a config.
-
-        Raises:
-            ValueError: If one cannot be built, at which training would stop.
-        """
+        """Build dataset and preprocessor of a config."""
         settings = dict(cfg.model.get('data_preprocessor') or dict(type='BaseDataPreprocessor'))
         dataset_settings = get_dataset_settings(cfg, split)
         hub = MessageHub.get_current_instance()
-        if hub.get_info('iter') is None:  # mmdet's resizing of batches asks for it
+        if hub.get_info('iter') is None:  # mmdet's BatchSyncRandomResize reads it.
             hub.update_info('iter', 0)
-        try:
+        with errors_of_others('cannot build the dataset or the data preprocessor'):
             dataset = build_dataset(cfg, dataset_settings)
             with DefaultScope.overwrite_default_scope(cfg.default_scope):
                 preprocessor = MODELS.build(settings)
-        except Exception as error:  # datasets raise errors of all kinds
-            raise UserCodeError(f'{type(error).__name__}: {error}') from error
         mixes, training = any(name in str(dataset_settings) for name in MIXING), split == 'train'
         late = not training and loads_late(cfg, split)
         return cls(dataset, preprocessor, settings, training, mixes, late)
 
     def find_indices(self, paths: Sequence[str]) -> dict[str, int]:
-        """Return the first index of each image in the dataset; those that it leaves out miss."""
-        wanted, indices = set(paths), dict[str, int]()
-        for index in range(len(self.dataset) if wanted else 0):
+        """Return the first index in the dataset of each image that it does not filter out."""
+        missing, indices = set(paths), dict[str, int]()
+        for index in range(len(self.dataset)):
+            if not missing:
+                break
             path = self.dataset.get_data_info(index)['img_path']
-            if path in wanted:
-                indices.setdefault(path, index)
-                if len(indices) == len(wanted):
-                    break
+            if path in missing:
+                indices[path] = index
+                missing.remove(path)
         return indices
 
     def load(self, index: int, seed: int) -> ModelInput:
-        """Return an image as the model gets it, which is the same for the same seed.
+        """Return an image as the model receives it; equal for equal seeds.
 
         Args:
             index: Index of the image in the dataset.
             seed: Seed of Python's, NumPy's and torch's random numbers.
-
-        Raises:
-            ValueError: If pipeline or preprocessor fails.
         """
         set_random_seed(seed)
-        try:
+        with errors_of_others('the pipeline fails'):
             batch = pseudo_collate([self.dataset[index]])
             raw = batch['inputs'][0]
             bounds = float(raw.min()), float(raw.max())
@@ -177,22 +152,20 @@ class InputPipeline:
             inputs, sample = ready['inputs'][0], ready['data_samples'][0]
             if self.late:
                 move_annotations(sample)
-        except Exception as error:  # steps of pipelines raise errors of all kinds
-            raise UserCodeError(f'{type(error).__name__}: {error}') from error
         self.inputs.append(ModelInput(inputs, sample, self.restore_pixels(inputs), bounds))
         return self.inputs[-1]
 
     def restore_pixels(self, inputs: Tensor) -> np.ndarray:
         """Return inputs ``(C, H, W)`` without mean and std, as RGB values ``(H, W, 3)``.
 
-        One channel becomes gray; of more than three, the first three are red, green and blue.
+        One channel becomes gray. Of more than three, the first three are red, green and blue.
         """
         buffers = dict(self.preprocessor.named_buffers())
         values = inputs.float()
         if 'mean' in buffers:
             values = values * buffers['std'] + buffers['mean']
         values = values[:1].expand(3, -1, -1) if len(values) < 3 else values[:3]
-        if not self.swaps_channels and len(inputs) == 3:  # pipelines load blue first
+        if not self.swaps_channels and len(inputs) == 3:  # Pipelines load BGR images.
             values = values.flip(0)
         return values.permute(1, 2, 0).round().clamp(0, 255).byte().numpy()
 
@@ -202,7 +175,7 @@ class InputPipeline:
         return bool(self.settings.get('bgr_to_rgb') or self.settings.get('rgb_to_bgr'))
 
     def find_issues(self) -> list[Finding]:
-        """Return what looks wrong about inputs; only what the numbers show."""
+        """Return suspected issues of the normalization."""
         messages = [check_channel_order(self.settings, self.swaps_channels)]
         if self.inputs:
             high = max(each.bounds[1] for each in self.inputs)
@@ -212,49 +185,49 @@ class InputPipeline:
 
 
 def check_channel_order(settings: dict[str, Any], swaps_channels: bool) -> str:
-    """Return a message if the mean is ImageNet's in the other order of channels."""
+    """Return a message if the mean is ImageNet's in the opposite channel order."""
     mean = settings.get('mean')
     if mean is None or len(mean) != 3:
         return ''
     as_rgb = tuple(mean) if swaps_channels else tuple(mean)[::-1]
     if not np.allclose(as_rgb, RGB_MEAN[::-1], atol=0.5):
         return ''
-    return f"The preprocessor's mean {list(mean)} is ImageNet's in the other order of channels: " \
-           'look at bgr_to_rgb, and at the order of mean and std.'
+    return (f"The preprocessor's mean {list(mean)} is ImageNet's in the opposite channel order: "
+            'check bgr_to_rgb and the order of mean and std.')
 
 
 def check_value_range(settings: dict[str, Any], high: float, average: float) -> str:
-    """Return a message if values have another range than mean and std.
+    """Return a message if mean and std do not fit the range of values.
 
     Args:
         settings: Settings of the preprocessor.
-        high: Maximum of the values before it.
-        average: Mean of the values after it.
+        high: Maximum of the values before the preprocessor.
+        average: Mean of the values after the preprocessor.
     """
     mean, std = settings.get('mean'), settings.get('std')
     if not math.isfinite(average):
-        return 'Some inputs are not finite.'
+        return 'Some inputs are NaN or Inf.'
     if mean is None or std is None or (not any(mean) and set(std) == {1}):
         return '' if high <= 2 else (
-            'Inputs are not normalised: the preprocessor has no mean and std, or 0 and 1, and '
+            'Inputs are not normalized: the preprocessor has no mean and std, or 0 and 1, and '
             f'values reach {high:.0f}.')
     if max(mean) > 2 and high <= 1:
-        return ('Values before normalisation are at most 1, and the mean is for values from 0 to '
+        return ('Values before normalization are at most 1, but the mean is for values from 0 to '
                 f'255: {list(mean)}.')
     if 0 < max(mean) <= 1 and high > 2:
-        return (f'Values before normalisation reach {high:.0f}, and the mean is for values from 0 '
+        return (f'Values before normalization reach {high:.0f}, but the mean is for values from 0 '
                 f'to 1: {list(mean)}.')
-    deviation = DEVIATION * (255 if high > 1 else 1) / float(np.mean(std))
-    if abs(average) > FAR * max(1, deviation):
+    deviation = IMAGENET_STD * (255 if high > 1 else 1) / float(np.mean(std))
+    if abs(average) > MAX_DEVIATIONS * max(1, deviation):
         return f'The mean of all inputs is {average:.1f}, far from 0.'
     return ''
 
 
 def loads_late(cfg: Config, split: str) -> bool:
-    """Return True if the pipeline of a split changes images before it loads annotations.
+    """Return True if a pipeline changes images before it loads annotations.
 
-    Pipelines of validation do so: predictions are brought back to the original image, and compared
-    there. To draw the inputs, the annotations are brought onto the resized image.
+    Pipelines of validation do so, because predictions are compared in pixels of the original image.
+    To draw the inputs, annotations must then be moved onto the resized image.
     """
     datasets = [settings for _, settings in find_datasets(cfg, (f'{split}_dataloader', ))]
     steps = list(datasets[0].get('pipeline') or ()) if datasets else []
@@ -263,7 +236,7 @@ def loads_late(cfg: Config, split: str) -> bool:
 
 
 def move_annotations(sample: Any) -> None:
-    """Resize and flip the annotations of a data sample as its image was, in place."""
+    """Resize and flip the annotations of a data sample like its image, in place."""
     meta = sample.metainfo
     height, width = meta['ori_shape'][:2]
     factor = meta.get('scale_factor') or (1, 1)  # of width and height

@@ -1,4 +1,4 @@
-"""The annotated objects of a dataset as columns, which take little memory.
+"""Annotated objects of a dataset as columns, which need little memory.
 
 Shapes: ``N`` objects.
 """
@@ -28,35 +28,24 @@ Row = tuple[int, int, tuple[float, float, float, float], float, bool, int]
 
 @dataclass(frozen=True)
 class Objects:
-    """Annotated objects, sorted by their images.
-
-    Attributes:
-        images: Index of each object's image, ``(N,)``.
-        labels: Index of its class, ``(N,)``.
-        boxes: Left, top, right and bottom in pixels of the image, ``(N, 4)``, float64.
-        areas: Pixels, as the file says them or else of the boxes, ``(N,)``.
-        crowds: Whether it is a crowd or to be ignored, ``(N,)``, bool.
-        ids: IDs of the annotations, ``(N,)``; counted from 0 where files have none.
-        masks: ``N`` segmentations.
-    """
-    images: np.ndarray
-    labels: np.ndarray
-    boxes: np.ndarray
-    areas: np.ndarray
-    crowds: np.ndarray
-    ids: np.ndarray
-    masks: list[Mask]
+    """Annotated objects, sorted by image."""
+    images: np.ndarray  # index of each object's image, (N,)
+    labels: np.ndarray  # index of each object's class, (N,)
+    boxes: np.ndarray  # left, top, right and bottom in pixels of the image, (N, 4), float64
+    areas: np.ndarray  # declared areas in pixels, (N,); areas of the boxes where none is declared
+    crowds: np.ndarray  # whether each object is a crowd or to be ignored, (N,), bool
+    ids: np.ndarray  # annotation IDs, (N,); indices for annotations without ID
+    masks: list[Mask]  # N segmentations
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], masks: Sequence[Mask]) -> Objects:
-        """Return the columns of rows."""
+        """Return rows as columns."""
         types = (np.int64, np.int64, np.float64, np.float64, bool, np.int64)
         columns = list(map(np.array, list(zip(*rows, strict=True)) or [()] * 6, types))
         columns[2] = columns[2].reshape(-1, 4)
         order = np.argsort(columns[0], kind='stable')
         images, labels, boxes, areas, crowds, ids = (column[order] for column in columns)
-        masks = [masks[index] for index in order]
-        return cls(images, labels, boxes, areas, crowds, ids, masks)
+        return cls(images, labels, boxes, areas, crowds, ids, [masks[index] for index in order])
 
     def __len__(self) -> int:
         return len(self.images)
@@ -68,8 +57,7 @@ class Objects:
 
     def find_in_image(self, index: int) -> np.ndarray:
         """Return the indices of an image's objects."""
-        first, last = np.searchsorted(self.images, [index, index + 1])
-        return np.arange(first, last)
+        return np.arange(*np.searchsorted(self.images, [index, index + 1]))
 
     @cached_property
     def singles(self) -> np.ndarray:
@@ -77,18 +65,18 @@ class Objects:
         return np.flatnonzero(~self.crowds)
 
     def count_per_image(self, num_images: int) -> np.ndarray:
-        """Return the number of objects of each image, without crowds."""
+        """Return the number of objects per image, without crowds."""
         return np.bincount(self.images[self.singles], minlength=num_images)
 
 
 def join_objects(parts: Sequence[Objects], starts: Sequence[int],
                  labels: Sequence[np.ndarray]) -> Objects:
-    """Return the objects of several sets as those of one.
+    """Return the objects of several datasets as one.
 
     Args:
-        parts: Objects of each set.
-        starts: Index of each set's first image.
-        labels: Indices of each set's classes.
+        parts: Objects of each dataset.
+        starts: Index of each dataset's first image in the joined dataset.
+        labels: Joined class index of each class of each dataset.
     """
     moved = [
         replace(part, images=part.images + start, labels=indices[part.labels])
@@ -102,7 +90,7 @@ def join_objects(parts: Sequence[Objects], starts: Sequence[int],
 
 
 def compact_segmentation(segmentation: Any) -> Mask:
-    """Return a segmentation in little memory; None for what is not a segmentation."""
+    """Return a segmentation that needs little memory; None for an invalid one."""
     if isinstance(segmentation, dict) and {'size', 'counts'} <= segmentation.keys():
         counts = segmentation['counts']
         return {**segmentation, 'counts': counts.decode() if isinstance(counts, bytes) else counts}
@@ -121,7 +109,7 @@ def compact_segmentation(segmentation: Any) -> Mask:
 
 
 def find_extent(mask: Mask) -> np.ndarray | None:
-    """Return left, top, right and bottom; None without a mask, or for an uncompressed RLE."""
+    """Return left, top, right and bottom; None without a mask or for an uncompressed RLE."""
     if isinstance(mask, list):
         points = np.concatenate(mask)
         return np.concatenate([points.min(axis=0), points.max(axis=0)])
@@ -136,11 +124,7 @@ def decode_mask(mask: list[np.ndarray] | dict[str, Any], size: tuple[int, int]) 
 
     Args:
         mask: Segmentation.
-        size: Height and width of its image, for polygons.
-
-    Raises:
-        ValueError: If an RLE is malformed, or a polygon is far outside of all images: pycocotools
-            does not notice the one, and takes all memory for the other.
+        size: Height and width of the image, for polygons.
     """
     segmentation: Any = mask
     if isinstance(mask, list):
@@ -152,63 +136,46 @@ def decode_mask(mask: list[np.ndarray] | dict[str, Any], size: tuple[int, int]) 
 
 
 def read_coco_objects(dataset: Any, classes: Sequence[str]) -> dict[str, Any]:
-    """Return the annotations of mmdet's CocoDataset, also those that it would leave out.
+    """Return the annotations of mmdet's CocoDataset, including those that it skips.
 
     Args:
         dataset: Dataset that is not loaded yet.
-        classes: Classes whose objects count.
+        classes: Classes whose objects are returned.
 
     Returns:
-        ``paths``, ``sizes``, ``objects`` and ``left_out`` of the set.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it is not in COCO's form.
+        ``paths``, ``sizes``, ``objects`` and ``left_out`` of an ``ImageSet``.
     """
-    content = read_coco_file(dataset.ann_file)
-    folder, names = dataset.data_prefix['img'], {name: i for i, name in enumerate(classes)}
+    file, folder = dataset.ann_file, dataset.data_prefix['img']
+    try:
+        content = json.loads(Path(file).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f'{file} is not valid JSON: {error}') from error
+    if not isinstance(content, dict) or not all(
+            isinstance(content.get(key), list) for key in ('images', 'categories')):
+        raise UserError(f'{file} is not a COCO file: expected the lists images, annotations and '
+                        'categories')
+    indices = {name: i for i, name in enumerate(classes)}
     try:
         images = {image['id']: index for index, image in enumerate(content['images'])}
         paths = [os.path.join(folder, image['file_name']) for image in content['images']]
         sizes = [(image['width'], image['height']) for image in content['images']]
-        labels = {each['id']: names.get(each['name']) for each in content['categories']}
+        labels = {each['id']: indices.get(each['name']) for each in content['categories']}
     except (KeyError, TypeError) as error:
-        raise UserError(f'{dataset.ann_file}: images need id, file_name, width and height, '
-                        f'categories id and name: {error} is missing') from error
+        raise UserError(f'{file} lacks {error}: images need id, file_name, width and height, '
+                        'categories need id and name') from error
     objects, left_out = select_objects(content.get('annotations') or (), images, labels)
     sizes_array = np.array(sizes, dtype=np.int64).reshape(-1, 2)
     return dict(paths=paths, sizes=sizes_array, objects=objects, left_out=left_out)
 
 
-def read_coco_file(path: str) -> dict[str, Any]:
-    """Return the content of a file in COCO's form.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is not in COCO's form.
-    """
-    try:
-        content = json.loads(Path(path).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'{path} is no JSON: {error}') from error
-    if not isinstance(content, dict) or not all(
-            isinstance(content.get(key), list) for key in ('images', 'categories')):
-        raise UserError(f"{path} is not in COCO's form: it needs the lists images, annotations "
-                        'and categories')
-    return content
-
-
 def select_objects(annotations: Sequence[dict[str, Any]], images: dict[Any, int],
                    labels: dict[Any, int | None]) -> tuple[Objects, dict[str, int]]:
-    """Return the annotations that are objects of the set's classes.
+    """Return the objects of a dataset's classes, and a count for each reason to skip others.
 
     Args:
-        annotations: Annotations of a COCO file; their segmentations are removed from them.
-        images: Index of each image ID.
-        labels: Class of each category ID; None for those that are not trained.
-
-    Returns:
-        The objects; and why others are left out, and how many.
+        annotations: Annotations of a COCO file; segmentations are removed to save memory.
+        images: Image ID -> index.
+        labels: Category ID -> class; None for categories that are not trained.
     """
     rows: list[Row] = []
     masks: list[Mask] = []
@@ -223,21 +190,18 @@ def select_objects(annotations: Sequence[dict[str, Any]], images: dict[Any, int]
             left_out['annotations of categories that the config does not train'] += 1
         else:
             left, top, width, height = box
-            area: Any = annotation.get('area')
-            if not is_number(area):
-                area = width * height
-            annotation_id = annotation.get('id')
-            if type(annotation_id) is not int:
-                annotation_id = len(rows)
+            area, annotation_id = annotation.get('area'), annotation.get('id')
             is_crowd = bool(annotation.get('iscrowd') or annotation.get('ignore'))
-            rows.append((images[annotation['image_id']], label,
-                         (left, top, left + width, top + height), area, is_crowd, annotation_id))
+            rows.append(
+                (images[annotation['image_id']], label, (left, top, left + width, top + height),
+                 area if is_number(area) else width * height, is_crowd,
+                 annotation_id if type(annotation_id) is int else len(rows)))
             masks.append(compact_segmentation(annotation.pop('segmentation', None)))
     return Objects.from_rows(rows, masks), dict(left_out)
 
 
 def build_objects(infos: Sequence[dict[str, Any]]) -> Objects:
-    """Return the objects of a dataset of mmdet in any other format, from what it says of images."""
+    """Return the objects of any other mmdet dataset, given its ``get_data_info`` of all images."""
     rows: list[Row] = []
     masks: list[Mask] = []
     for image, info in enumerate(infos):

@@ -1,4 +1,4 @@
-"""Statistics of a dataset: number, size, class and place of objects, and which occur together.
+"""Statistics of a dataset: number, size, class and position of objects, and co-occurring classes.
 
 Shapes: ``I`` images, ``K`` classes, ``N`` objects that are not crowds.
 """
@@ -9,87 +9,57 @@ from dataclasses import dataclass
 import numpy as np
 
 from .dataset_reader import ImageSet
-from .decoded_label_maps import LabelCounts
+from .image_scan import LabelCounts
 from .objects import Objects
 
 SMALL, LARGE = 32**2, 96**2  # pixels: COCO's limits of medium objects
-FEW = 10  # objects of a class, images of a class in label maps
-GRID = 24  # cells of the map of centers, each side
+MIN_PER_CLASS = 10  # objects of a class, or images of a class in label maps; fewer are suspicious
+GRID = 24  # rows and columns of the map of box centers
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of a split.
-
-    Attributes:
-        name: Name of the split.
-        classes: Names of the classes.
-        sizes: Width and height of images, ``(I, 2)``, those that are known.
-        amounts: Objects of each class, or pixels in label maps, ``(K,)``.
-        images: Images of each class, ``(K,)``.
-        num_images: Number of images of the split.
-        together: Images that have both classes, ``(K, K)``.
-    """
-    name: str
-    classes: tuple[str, ...]
-    sizes: np.ndarray
-    amounts: np.ndarray
-    images: np.ndarray
-    num_images: int
-    together: np.ndarray
+    """Statistics of a split."""
+    name: str  # name of the split
+    classes: tuple[str, ...]  # class names
+    sizes: np.ndarray  # width and height of the images, (I, 2), where they are known
+    amounts: np.ndarray  # number of objects, or pixels in label maps, of each class, (K,)
+    images: np.ndarray  # number of images of each class, (K,)
+    num_images: int  # number of images in the split
+    together: np.ndarray  # number of images that contain both classes, (K, K)
 
     def rank_classes(self, limit: int | None = None) -> np.ndarray:
-        """Return the classes that occur, the most frequent first."""
+        """Return the classes that occur, most frequent first."""
         order = np.argsort(-self.amounts, kind='stable')[:limit]
         return order[self.amounts[order] > 0]
 
 
 @dataclass(frozen=True)
 class ObjectStatistics(Statistics):
-    """Statistics of objects.
-
-    Attributes:
-        per_image: Objects of each image, ``(I,)``.
-        crowds: Number of crowds, and objects to be ignored.
-        sides: Width and height of boxes, ``(N, 2)``.
-        areas: Areas of objects, ``(N,)``.
-        relative: Side of the square of a box's area, over that of the image's, ``(N,)``.
-        centers: Number of centers of boxes in each part of the image, ``(GRID, GRID)``.
-    """
-    per_image: np.ndarray
-    crowds: int
-    sides: np.ndarray
-    areas: np.ndarray
-    relative: np.ndarray
-    centers: np.ndarray
+    """Statistics of objects."""
+    per_image: np.ndarray  # number of objects in each image, (I,)
+    crowds: int  # number of crowds and objects to be ignored
+    sides: np.ndarray  # width and height of boxes, (N, 2)
+    areas: np.ndarray  # areas of objects, (N,)
+    relative: np.ndarray  # square root of a box's share of the image area, (N,)
+    centers: np.ndarray  # number of box centers in each cell of the image, (GRID, GRID)
 
     def count_by_size(self) -> tuple[int, int, int]:
-        """Return how many objects are small, medium and large, as COCO counts them."""
+        """Return the number of small, medium and large objects as defined by COCO."""
         small, large = int((self.areas < SMALL).sum()), int((self.areas >= LARGE).sum())
         return small, len(self.areas) - small - large, large
 
 
 @dataclass(frozen=True)
 class LabelStatistics(Statistics):
-    """Statistics of label maps.
-
-    Attributes:
-        num_maps: Number of those that could be read, of the images that were decoded.
-        unlabeled: Fraction of unlabeled pixels in each of them, ``(num_maps,)``.
-        total: Number of all pixels.
-    """
-    num_maps: int
-    unlabeled: np.ndarray
-    total: int
+    """Statistics of label maps."""
+    num_maps: int  # number of label maps that were decoded
+    unlabeled: np.ndarray  # fraction of unlabeled pixels in each, (num_maps,)
+    total: int  # number of all pixels
 
 
-def compute_statistics(data: ImageSet, counts: LabelCounts | None) -> Statistics:
-    """Return the statistics of a split.
-
-    Args:
-        data: Split.
-        counts: Counts of its label maps; None for a set of objects.
-    """
+def compute_statistics(data: ImageSet, counts: LabelCounts | None = None) -> Statistics:
+    """Return the statistics of a split; label maps need their counts."""
     if data.objects is not None:
         return compute_object_statistics(data, data.objects)
     assert counts is not None
@@ -110,7 +80,7 @@ def compute_statistics(data: ImageSet, counts: LabelCounts | None) -> Statistics
 
 
 def compute_object_statistics(data: ImageSet, objects: Objects) -> ObjectStatistics:
-    """Return the statistics of a set of objects."""
+    """Return the statistics of objects."""
     chosen, num_classes = objects.singles, len(data.classes)
     labels, images = objects.labels[chosen], objects.images[chosen]
     pairs = np.unique(images * num_classes + labels)  # image and class, each once
@@ -118,32 +88,22 @@ def compute_object_statistics(data: ImageSet, objects: Objects) -> ObjectStatist
     sides = np.maximum(objects.sides[chosen], 0)
     centers = (objects.boxes[chosen, :2] + objects.boxes[chosen, 2:]) / 2 / sizes
     cells, *_ = np.histogram2d(centers[:, 1], centers[:, 0], bins=GRID, range=[[0, 1], [0, 1]])
+    pair_images, pair_labels = np.divmod(pairs, max(num_classes, 1))
+    together = np.zeros((num_classes, num_classes), np.int64)
+    for label in range(num_classes):  # A matrix of images and classes would need much memory.
+        has = np.isin(pair_images, pair_images[pair_labels == label])
+        together[label] = np.bincount(pair_labels[has], minlength=num_classes)
     return ObjectStatistics(
         name=data.name,
         classes=data.classes,
         sizes=data.sizes[(data.sizes > 0).all(axis=1)],
         amounts=np.bincount(labels, minlength=num_classes),
-        images=np.bincount(pairs % max(num_classes, 1), minlength=num_classes),
+        images=np.bincount(pair_labels, minlength=num_classes),
         num_images=len(data),
-        together=count_together(pairs, num_classes),
+        together=together,
         per_image=objects.count_per_image(len(data)),
         crowds=len(objects) - len(chosen),
         sides=sides,
         areas=objects.areas[chosen],
         relative=np.sqrt(sides.prod(axis=1) / sizes.prod(axis=1)),
         centers=cells)
-
-
-def count_together(pairs: np.ndarray, num_classes: int) -> np.ndarray:
-    """Return the images that have both classes, ``(K, K)``; memory is that of one class's images.
-
-    Args:
-        pairs: ``image * K + class``, sorted, each once.
-        num_classes: ``K``.
-    """
-    images, labels = np.divmod(pairs, max(num_classes, 1))
-    counts = np.zeros((num_classes, num_classes), np.int64)
-    for label in range(num_classes):
-        has = np.isin(images, images[labels == label])
-        counts[label] = np.bincount(labels[has], minlength=num_classes)
-    return counts

@@ -1,6 +1,8 @@
-"""What a model looks at, as pictures."""
-from .figure_options import Options
-from .layout import as_bytes
-from .methods import available_methods, picture, pictures
+"""Figures of what a model attends to, its features, and what its predictions depend on."""
+from .figure_inputs import VisualizationOptions
+from .layout import figure_to_bytes
+from .methods import available_methods, visualize, visualize_batch
 
-__all__ = ['Options', 'as_bytes', 'picture', 'pictures', 'available_methods']
+__all__ = [
+    'VisualizationOptions', 'available_methods', 'figure_to_bytes', 'visualize', 'visualize_batch'
+]

@@ -1,6 +1,6 @@
-"""Feature maps of backbone and pyramid as colors: their three principal components.
+"""Figures of feature maps: their three principal components as colors.
 
-Shapes: ``C`` channels, ``h, w`` a map's height and width.
+Shapes: ``C`` channels, ``h, w`` height and width of a map.
 """
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from torch import Tensor
 
 from colonnade.inference.model import Model
 
-from .activations import Seen, compute_maps, named_maps
-from .attention import Draw, Images
-from .figure_options import Options
+from .attention import Drawer, Images
+from .figure_inputs import NamedMap, PreparedImage, VisualizationOptions, name_maps, record_maps
 from .layout import Drawing, Panel, PanelRow
 
 DEVIATIONS = 2.  # standard deviations to either side of the mean that colors span
-LEAST = 1e-12  # share of the first component's variance below which one is rounding
+MIN_VARIANCE = 1e-12  # of a component, relative to the first; less is rounding error
 
 
 class PrincipalComponents:
-    """The three directions of the greatest variance of vectors that come piece by piece.
+    """Three directions of the greatest variance of vectors that are added in parts.
 
-    The sign of a direction is the one by which its largest entry is positive.
+    The sign of a direction makes its largest entry positive.
     """
 
     def __init__(self) -> None:
@@ -40,10 +39,10 @@ class PrincipalComponents:
         self.products = self.products + vectors.mT @ vectors
 
     def fit(self) -> Components:
-        """Return the components of all vectors so far."""
+        """Return the components of all vectors."""
         mean = torch.as_tensor(self.total) / self.count
         covariance = torch.as_tensor(self.products) / self.count - mean[:, None] * mean
-        variances, vectors = torch.linalg.eigh(covariance)  # from the least to the greatest
+        variances, vectors = torch.linalg.eigh(covariance)  # in ascending order
         variances, vectors = variances.flip(0).clamp_min(0), vectors.flip(1)
         largest = vectors.abs().argmax(0, keepdim=True)
         vectors = vectors * vectors.gather(0, largest).sign()
@@ -53,56 +52,54 @@ class PrincipalComponents:
 
 @dataclass(frozen=True)
 class Components:
-    """Principal components, and how they become colors.
+    """Principal components, which map features to colors."""
+    mean: Tensor  # (C,)
+    vectors: Tensor  # a component in each column, (C, 3), fewer for fewer channels
+    variances: Tensor  # (3,)
+    share: float  # of the total variance, from 0 to 1
 
-    Attributes:
-        mean: ``(C,)``.
-        vectors: A component in each column, ``(C, 3)``, fewer for fewer channels.
-        variances: ``(3,)``.
-        share: Fraction of the whole variance, from 0 to 1.
-    """
-    mean: Tensor
-    vectors: Tensor
-    variances: Tensor
-    share: float
-
-    def colors(self, values: Tensor) -> np.ndarray:
-        """Return red, green and blue ``(h, w, 3)`` of a map ``(C, h, w)``, from 0 to 1.
-
-        Gray is the mean, and colors end two standard deviations from it.
-        """
-        centred = values.double().cpu().permute(1, 2, 0) - self.mean
-        spread = self.variances.sqrt()
-        known = self.variances > LEAST * self.variances[:1]
-        scaled = torch.where(known, centred @ self.vectors / spread.where(known, 1.), 0.)
+    def to_colors(self, values: Tensor) -> np.ndarray:
+        """Return RGB values ``(h, w, 3)`` from 0 to 1 of a map ``(C, h, w)``; the mean is gray."""
+        centered = values.double().cpu().permute(1, 2, 0) - self.mean
+        known = self.variances > MIN_VARIANCE * self.variances[:1]
+        deviations = self.variances.sqrt().where(known, 1.)
+        scaled = torch.where(known, centered @ self.vectors / deviations, 0.)
         colors = torch.full((*values.shape[1:], 3), 0.5, dtype=torch.double)
         colors[..., :scaled.shape[-1]] += scaled / (2 * DEVIATIONS)
         return colors.clamp(0, 1).float().numpy()
 
 
-def feature_panels(model: Model, options: Options, images: Images) -> Draw:
-    """Principal components of each feature map and each level of the pyramid.
+def make_feature_drawer(model: Model, options: VisualizationOptions, images: Images) -> Drawer:
+    """Draw the principal components of each map of the backbone and each level of the pyramid.
 
-    Components, their signs and colors are those of all images together, each map its own. Equal
-    colors of two images are therefore equal features.
+    Each map has its own components, which all images share. Equal colors of two images are
+    therefore equal features.
     """
+
+    def compute_maps(image: PreparedImage) -> tuple[list[NamedMap], int]:
+        """Return all maps, and how many of them are of the backbone."""
+        with torch.no_grad(), record_maps(model.module) as maps:
+            model.module.extract_feat(image.inputs)
+        return name_maps(model, maps, image), len(maps.backbone)
+
     principal: list[PrincipalComponents] = []
-    for seen in images():
-        parts = named_maps(model, compute_maps(model, seen), seen)
+    for image in images():
+        parts, _ = compute_maps(image)
         principal = principal or [PrincipalComponents() for _ in parts]
         for each, part in zip(principal, parts, strict=True):
-            each.add(part.on_image(seen).flatten(1).mT)
+            each.add(part.crop_padding(image).flatten(1).mT)
     components = [each.fit() for each in principal]
 
-    def draw(seen: Seen) -> Drawing:
-        maps, panels = compute_maps(model, seen), []
-        for fitted, part in zip(components, named_maps(model, maps, seen), strict=True):
-            colors = fitted.colors(part.on_image(seen))
+    def draw(image: PreparedImage) -> Drawing:
+        parts, num_backbone = compute_maps(image)
+        panels = []
+        for fitted, part in zip(components, parts, strict=True):
+            colors = fitted.to_colors(part.crop_padding(image))
             panels.append(Panel(colors, f'{part.name}: {fitted.share:.0%}', part.stride))
-        taps = len(maps.taps)
-        rows = [PanelRow('backbone', panels[:taps]), PanelRow('pyramid', panels[taps:])]
+        rows = [PanelRow('backbone', panels[:num_backbone])]
+        if panels[num_backbone:]:
+            rows.append(PanelRow('pyramid', panels[num_backbone:]))
         title = 'Features: 3 principal components and their share of variance'
-        return Drawing(
-            title, seen.image, [row for row in rows if row.panels], nearest=options.nearest)
+        return Drawing(title, image.pixels, rows, interpolation=options.interpolation)
 
     return draw

@@ -1,12 +1,11 @@
 """Grad-CAM (Selvaraju et al., arXiv 1610.02391) of detectors and segmenters.
 
-Shapes: ``C`` channels, ``h, w`` a map's height and width, ``K`` classes.
+Shapes: ``C`` channels, ``h, w`` height and width of a map, ``K`` classes.
 """
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,38 +14,29 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from colonnade.common.errors import UserError
-from colonnade.common.name_lists import format_names
+from colonnade.common.name_lists import format_names, suggest_names
 from colonnade.inference.model import Model
 
-from .activations import FeatureMaps, NamedMap, Seen, named_maps, record_maps
-from .attention import Draw, Images
-from .figure_options import Options
-from .layout import Drawing, Panel, PanelRow
-from .scales import Scale
+from .attention import Drawer, Images
+from .figure_inputs import (FeatureMaps, NamedMap, PreparedImage, VisualizationOptions, name_maps,
+                            record_maps)
+from .layout import Drawing, Panel, PanelRow, Scale
 
 logger = logging.getLogger(__name__)
 MAX_TARGETS = 3  # of a figure, if none is chosen
 
 
 class Score(NamedTuple):
-    """What is differentiated.
-
-    Attributes:
-        name: The class.
-        label: The class and how certain or frequent it is.
-        value: A scalar with a graph.
-        present: Whether it was predicted.
-        box: Box of the detection, in pixels of the image as it is seen.
-    """
-    name: str
-    label: str
-    value: Tensor
-    present: bool = True
-    box: tuple[float, float, float, float] | None = None
+    """Score of a class or a detection, which is differentiated."""
+    name: str  # class
+    label: str  # class, and its score or frequency
+    value: Tensor  # scalar with a graph
+    is_predicted: bool = True
+    box: tuple[float, float, float, float] | None = None  # in pixels of the prepared image
 
 
 class WithoutDetach(TorchFunctionMode):
-    """Keeps ``detach()`` from stopping gradients: mmdet's one-stage heads detach predictions."""
+    """Mode in which ``detach()`` does nothing; mmdet's one-stage heads detach predictions."""
 
     def __torch_function__(self,
                            func: Callable,
@@ -58,8 +48,8 @@ class WithoutDetach(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def grad_cam(values: Tensor, gradients: Tensor) -> Tensor:
-    """Return ``ReLU(sum_k a_k A_k)``, ``(h, w)``, not normalized (Eqs. 1 and 2).
+def compute_grad_cam(values: Tensor, gradients: Tensor) -> Tensor:
+    """Return ``ReLU(sum_k a_k A_k)``, ``(h, w)``, without normalization (Eqs. 1 and 2).
 
     Args:
         values: Feature map A, ``(1, C, h, w)``.
@@ -69,17 +59,17 @@ def grad_cam(values: Tensor, gradients: Tensor) -> Tensor:
     return (weights * values).sum(dim=1)[0].relu()
 
 
-def detection_scores(model: Model, seen: Seen) -> list[Score]:
-    """Return the score of each detection, the highest first.
+def score_detections(model: Model, image: PreparedImage) -> list[Score]:
+    """Return the score of each detection, in descending order.
 
-    Gradients pass through pyramid and heads: not through the coordinates of proposals, which mmdet
-    detaches, nor through the choice of what is kept.
+    Gradients pass through pyramid and heads, but not through the coordinates of proposals, which
+    mmdet detaches, nor through the selection of detections.
     """
-    sample, = model.module.predict(seen.inputs, seen.samples, rescale=False)
+    sample, = model.module.predict(image.inputs, image.samples, rescale=False)
     lacks_graph = torch.is_grad_enabled() and not sample.pred_instances.scores.requires_grad
     if len(sample.pred_instances) and lacks_graph:
         with WithoutDetach():
-            sample, = model.module.predict(seen.inputs, seen.samples, rescale=False)
+            sample, = model.module.predict(image.inputs, image.samples, rescale=False)
     found = sample.pred_instances
     scores = []
     for index in found.scores.detach().argsort(descending=True).tolist():
@@ -89,16 +79,16 @@ def detection_scores(model: Model, seen: Seen) -> list[Score]:
     return scores
 
 
-def class_scores(model: Model, seen: Seen) -> list[Score]:
-    """Return the mean logit over the image's pixels of each class, the most frequent first.
+def score_classes(model: Model, image: PreparedImage) -> list[Score]:
+    """Return the mean logit of each class over all pixels, the most frequent class first.
 
-    Logits are those of the whole image, also where the config tests by sliding windows. Those of
+    Logits are computed on the full image, even if the config tests by sliding windows. Those of
     Mask2Former are its sums of probabilities (class times mask).
     """
-    metas = [sample.metainfo for sample in seen.samples]
-    height, width = seen.image.shape[:2]
-    logits = model.module.encode_decode(seen.inputs, metas)[0, :, :height, :width]  # (K, h, w)
-    if len(logits) == 1:  # of the second of two classes
+    metas = [sample.metainfo for sample in image.samples]
+    height, width = image.pixels.shape[:2]
+    logits = model.module.encode_decode(image.inputs, metas)[0, :, :height, :width]  # (K, h, w)
+    if len(logits) == 1:  # Binary segmenters have the logit of the second class only.
         logits = torch.cat((-logits, logits))
     pixels = torch.bincount(logits.argmax(0).flatten(), minlength=len(logits)).tolist()
     scores = []
@@ -109,97 +99,86 @@ def class_scores(model: Model, seen: Seen) -> list[Score]:
     return scores
 
 
-def chosen_scores(scores: list[Score], target: str | int | None) -> list[Score]:
-    """Return the scores of the target, if it exists; without a target the first few."""
+def select_scores(scores: list[Score], target: str | int | None) -> list[Score]:
+    """Return the score of the target if it exists, or the first few without a target."""
     if target is None:
-        return [score for score in scores if score.present][:MAX_TARGETS]
+        return [score for score in scores if score.is_predicted][:MAX_TARGETS]
     if isinstance(target, int):
         return scores[target:target + 1]
     return [score for score in scores if score.name == target][:1]
 
 
 def check_target(model: Model, target: str | int | None) -> str | int | None:
-    """Return the target, an integer where a detection is meant.
-
-    Raises:
-        ValueError: If it is neither a class nor a detection.
-    """
+    """Return the target, as an integer if it is the index of a detection."""
     if target is None or target in model.classes:
         return target
-    of_detections = model.kind != 'labels'
-    if of_detections and str(target).isdecimal():
+    is_detector = model.kind != 'labels'
+    if is_detector and str(target).isdecimal():
         return int(target)
-    also = ' or the number of a detection' if of_detections else ''
-    near = get_close_matches(str(target), model.classes, n=3)
-    classes = format_names(model.classes)
-    there = f'did you mean {" or ".join(near)}?' if near else f'it has {classes}'
-    raise UserError(f'{target} is no class of the model{also}; {there}')
+    index = ' or index of a detection' if is_detector else ''
+    hint = suggest_names(str(target), model.classes, count=3) or \
+        f'expected one of {format_names(model.classes)}'
+    raise UserError(f'target {target!r} is not a class of the model{index}: {hint}')
 
 
-def require_target(model: Model, target: str | int, images: Iterable[Seen]) -> None:
-    """Raise a ValueError if no image has such a detection."""
-    found = []
-    for seen in images:
+def require_target(model: Model, target: str | int, images: Iterable[PreparedImage]) -> None:
+    """Raise an error if no image has such a detection."""
+    counts = []
+    for image in images:
         with torch.no_grad():
-            scores = detection_scores(model, seen)
-        if chosen_scores(scores, target):
+            scores = score_detections(model, image)
+        if select_scores(scores, target):
             return
-        found.append(f'{len(scores)} in {seen.name}')
-    raise UserError(f'{describe_absence(target)}; there are {format_names(found)}')
+        counts.append(f'{len(scores)} detections in {image.name}')
+    raise UserError(f'{describe_absence(target)}; there are {format_names(counts)}')
 
 
 def describe_absence(target: str | int | None) -> str:
     """Return the message that a detection, or any, does not exist."""
     if target is None:
-        return 'there is no detection'
-    if isinstance(target, int):
-        return f'there is no detection {target}, counted from 0'
-    return f'there is no detection of {target}'
+        return 'no detections'
+    return f'no detection with index {target}' if isinstance(target, int) else \
+        f'no detection of class {target!r}'
 
 
-def maps_and_scores(model: Model, seen: Seen) -> tuple[FeatureMaps, list[Score]]:
-    """Return the feature maps, and what can be differentiated by them."""
-    scores_of = class_scores if model.kind == 'labels' else detection_scores
+def compute_maps_and_scores(model: Model, image: PreparedImage) -> tuple[FeatureMaps, list[Score]]:
+    """Return the feature maps, and scores that can be differentiated with respect to them."""
+    score = score_classes if model.kind == 'labels' else score_detections
     with torch.enable_grad(), record_maps(model.module, as_leaves=True) as maps:
-        return maps, scores_of(model, seen)
+        return maps, score(model, image)
 
 
-def grad_cam_panels(model: Model, options: Options, images: Images) -> Draw:
-    """Grad-CAM of detections or classes, at each tap and level that the score depends on.
-
-    Raises:
-        ValueError: If the target is no class, and no number of a detection; or no image has it.
-    """
+def make_grad_cam_drawer(model: Model, options: VisualizationOptions, images: Images) -> Drawer:
+    """Draw Grad-CAM of detections or classes at each feature map that the score depends on."""
     target = check_target(model, options.target)
     if target is not None and model.kind != 'labels':
         require_target(model, target, images())
 
-    def draw(seen: Seen) -> Drawing:
-        maps, scores = maps_and_scores(model, seen)
-        rows = [
-            PanelRow(score.label, panels_of(named_maps(model, maps, seen), score))
-            for score in chosen_scores(scores, target)
-        ]
+    def draw(image: PreparedImage) -> Drawing:
+        maps, scores = compute_maps_and_scores(model, image)
+        named = name_maps(model, maps, image)
+        rows = [PanelRow(score.label, draw_score(named, score))
+                for score in select_scores(scores, target)]  # yapf: disable
         what = 'score of a detection' if model.kind != 'labels' else 'mean logit of a class'
         if not rows:
             what = describe_absence(target)
             if target is not None:
-                logger.warning('%s: %s; there are %d', seen.name, what, len(scores))
-        scale = Scale('share of the maximum', 0., 1., 'YlOrRd', transparent=True)
-        return Drawing(f'Grad-CAM: {what}', seen.image, rows, scale, nearest=options.nearest)
+                logger.warning('%s: %s; there are %d detections', image.name, what, len(scores))
+        scale = Scale('share of the maximum', 0., 1., 'YlOrRd', is_transparent=True)
+        return Drawing(f'Grad-CAM: {what}', image.pixels, rows, scale,
+                       interpolation=options.interpolation)  # yapf: disable
 
     return draw
 
 
-def panels_of(maps: list[NamedMap], score: Score) -> list[Panel]:
+def draw_score(maps: list[NamedMap], score: Score) -> list[Panel]:
     """Return a panel for each map that the score depends on, divided by its maximum."""
     gradients = torch.autograd.grad(
         score.value, [each.values for each in maps], retain_graph=True, allow_unused=True)
     panels = []
     for each, gradient in zip(maps, gradients, strict=True):
-        if gradient is None or not gradient.any():
-            continue
-        found = grad_cam(each.values.detach(), gradient).float().cpu().numpy()
-        found = found / (np.max(found) or 1.)
-        panels.append(Panel(found, each.name, each.stride, over_image=True, box=score.box))
+        if gradient is not None and gradient.any():
+            cam = compute_grad_cam(each.values.detach(), gradient).float().cpu().numpy()
+            cam = cam / (np.max(cam) or 1.)
+            panels.append(Panel(cam, each.name, each.stride, is_over_image=True, box=score.box))
     return panels

@@ -1,130 +1,195 @@
-"""The methods that draw figures, and which of them a model has."""
+"""Methods that draw figures, which models they support, and figures as files."""
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.attention_maps import has_token_attention
-from colonnade.common.errors import UserError
+from colonnade.backbones.token_attention import has_token_attention
+from colonnade.common.atomic_files import replacing
+from colonnade.common.errors import UserError, file_errors
+from colonnade.inference import load
+from colonnade.inference.inputs import Input, find_inputs
+from colonnade.inference.loading import CHECKPOINTS, check_types
 from colonnade.inference.model import Model
-from colonnade.runtime.images import Source, get_image_name, read_image
+from colonnade.runtime.images import Source, name_of, num_frames, read_image
 
-from .activations import Seen, see
-from .attention import (Draw, Images, attention_panels, channel_panels, class_attention_panels,
-                        magnitude_panels, mixing_panels)
-from .feature_figures import feature_panels
-from .figure_options import Options
-from .grad_cam import grad_cam_panels
-from .layout import figure_of
+from ..options import VisualizeOptions
+from .attention import (Drawer, Images, make_attention_drawer, make_channel_attention_drawer,
+                        make_class_attention_drawer, make_magnitude_drawer, make_mixing_drawer)
+from .feature_figures import make_feature_drawer
+from .figure_inputs import PreparedImage, VisualizationOptions, prepare_image
+from .grad_cam import make_grad_cam_drawer
+from .layout import build_figure, figure_to_bytes
 
-Backbones = tuple[type[nn.Module], ...]
-ALL_METHODS = frozenset({'size', 'trust'})  # options that concern all methods
+COMMON_OPTIONS = frozenset({'size', 'trust'})  # of all methods
+MIN_DPI, MAX_DPI = 10, 1200
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A method.
-
-    Attributes:
-        panels: Returns what draws an image, from a model, options and all images of a call.
-        suits: Backbones that have what is shown, or a function that tells.
-        settings: Names of the options that it follows, separated by blanks.
-    """
-    panels: Callable[[Model, Options, Images], Draw]
-    suits: Backbones | Callable[[nn.Module], bool]
-    settings: str
+class Method:
+    """Method that draws figures."""
+    make_drawer: Callable[[Model, VisualizationOptions, Images], Drawer]
+    supports: Callable[[nn.Module], bool]  # whether a backbone has what is drawn
+    own_options: str  # names of options, separated by spaces
 
     @property
     def options(self) -> frozenset[str]:
-        """Names of all options that it follows."""
-        return ALL_METHODS | set(self.settings.split())
-
-    def fits(self, backbone: nn.Module) -> bool:
-        """Return True if a backbone has what is shown."""
-        if isinstance(self.suits, tuple):
-            return isinstance(backbone, self.suits)
-        return self.suits(backbone)
+        """Names of all options that have an effect."""
+        return COMMON_OPTIONS | set(self.own_options.split())
 
 
-KINDS = {
-    'class-attention':
-    Kind(class_attention_panels, (XCiT, CaiT), 'classifier blocks heads nearest'),
-    'attention': Kind(attention_panels, has_token_attention, 'blocks heads point nearest'),
-    'query-key': Kind(magnitude_panels, (XCiT, ), 'blocks heads nearest'),
-    'channel-attention': Kind(channel_panels, (XCiT, ), 'blocks heads'),
-    'mixing': Kind(mixing_panels, (ResMLP, ), 'blocks point'),
-    'features': Kind(feature_panels, (nn.Module, ), 'nearest'),
-    'grad-cam': Kind(grad_cam_panels, (nn.Module, ), 'target nearest'),
+def is_instance_of(*types: type[nn.Module]) -> Callable[[nn.Module], bool]:
+    """Return a predicate for backbones of these types."""
+    return lambda backbone: isinstance(backbone, types)
+
+
+METHODS = {
+    'class-attention': Method(make_class_attention_drawer, is_instance_of(XCiT, CaiT),
+                              'classifier blocks heads interpolation'),
+    'attention': Method(make_attention_drawer, has_token_attention,
+                        'blocks heads point interpolation'),
+    'query-key': Method(make_magnitude_drawer, is_instance_of(XCiT), 'blocks heads interpolation'),
+    'channel-attention': Method(make_channel_attention_drawer, is_instance_of(XCiT),
+                                'blocks heads'),
+    'mixing': Method(make_mixing_drawer, is_instance_of(ResMLP), 'blocks point'),
+    'features': Method(make_feature_drawer, is_instance_of(nn.Module), 'interpolation'),
+    'grad-cam': Method(make_grad_cam_drawer, is_instance_of(nn.Module), 'target interpolation'),
 }  # yapf: disable
 
 
 def available_methods(model: Model, *, classifier: Any = None) -> tuple[str, ...]:
-    """Return the names of the figures that a model has, in the order of the documentation.
+    """Return the names of the methods that support a model.
 
     Args:
         model: Model of :func:`colonnade.load`.
-        classifier: Weights of a classifier, if there are any; ``class-attention`` needs them.
+        classifier: Weights of a classifier, which ``class-attention`` needs. Defaults to none.
     """
     backbone = model.module.backbone
-    return tuple(name for name, kind in KINDS.items()
-                 if kind.fits(backbone) and (name != 'class-attention' or classifier is not None))
+    return tuple(
+        name for name, method in METHODS.items()
+        if method.supports(backbone) and (name != 'class-attention' or classifier is not None))
 
 
-def picture(model: Model, image: Source, name: str, **options: Any) -> Figure:
-    """Return a figure of what a model looks at on an image.
+def visualize(model: Model, image: Source, method: str, **options: Any) -> Figure:
+    """Return a figure that explains what a model computes for an image.
 
-    The model is as before afterwards, but must not be used by other threads meanwhile.
+    The model must not be used by other threads meanwhile, and is unchanged afterwards.
 
     Args:
         model: Model of :func:`colonnade.load`.
-        image: Path, Pillow image, RGB values ``(H, W, 3)`` or a file's content.
-        name: One of :func:`available_methods`.
-        **options: See :class:`.Options`.
+        image: Path, Pillow image, RGB values ``(H, W, 3)`` or content of a file.
+        method: One of :func:`available_methods`.
+        **options: Attributes of :class:`VisualizationOptions`.
 
     Returns:
-        A figure of matplotlib; :func:`.as_bytes` makes a PNG or PDF of it.
+        A matplotlib figure; :func:`figure_to_bytes` converts it to PNG or PDF.
 
     Raises:
         ImageError: If the image cannot be read.
-        ValueError: If the model has no such figure, or an option does not fit.
+        ValueError: If the method does not support the model, or an option is invalid.
     """
-    return next(pictures(model, [image], name, **options))
+    return next(visualize_batch(model, [image], method, **options))
 
 
-def pictures(model: Model, images: Sequence[Source], name: str, **options: Any) -> Iterator[Figure]:
-    """As :func:`picture`, of several images; ``features`` have the same colors in all of them.
+def visualize_batch(model: Model, images: Sequence[Source], method: str,
+                    **options: Any) -> Iterator[Figure]:
+    """Like :func:`visualize`, for several images, for which ``features`` uses the same colors.
 
     Raises:
         ImageError: If an image cannot be read.
-        ValueError: If the model has no such figure, or an option does not fit.
+        ValueError: If the method does not support the model, or an option is invalid.
     """
-    checked = Options.of(options)
-    check_methods(model, [name], checked)
+    checked = VisualizationOptions.from_dict(options)
+    check_methods(model, [method], checked)
 
-    def see_all() -> Iterator[Seen]:
-        return (see(model, read_image(image), checked.size, get_image_name(image)) for image in images)
+    def prepare_all() -> Iterator[PreparedImage]:
+        return (prepare_image(model, read_image(image), checked.size, name_of(image))
+                for image in images)
 
-    draw = KINDS[name].panels(model, checked, see_all)
-    return (figure_of(draw(seen)) for seen in see_all())
+    draw = METHODS[method].make_drawer(model, checked, prepare_all)
+    return (build_figure(draw(image)) for image in prepare_all())
 
 
-def check_methods(model: Model, names: Sequence[str], options: Options) -> None:
-    """Check that a model has these figures, and that they follow all options that are set.
-
-    Raises:
-        ValueError: If not.
-    """
+def check_methods(model: Model, names: Sequence[str], options: VisualizationOptions) -> None:
+    """Check that methods support a model, and that all options have an effect."""
     backbone = model.module.backbone
     for name in names:
-        if name not in KINDS or not KINDS[name].fits(backbone):
+        if name not in METHODS or not METHODS[name].supports(backbone):
             known = ', '.join(available_methods(model, classifier=options.classifier or True))
-            raise UserError(f'{type(backbone).__name__} has no picture {name}; it has {known}')
-    used = frozenset().union(*(KINDS[name].options for name in names))
-    if unused := sorted(options.set_names() - used):
-        raise UserError(f'no effect on {", ".join(names)}: leave out the option '
-                        f'{" and the option ".join(unused)}')
+            raise UserError(f'{type(backbone).__name__} does not support the method {name!r}: '
+                            f'expected one of {known}')
+    used = frozenset().union(*(METHODS[name].options for name in names))
+    if unused := sorted(options.list_changed() - used):
+        raise UserError(f'no effect on {", ".join(names)}: remove the option '
+                        f'{" and ".join(unused)}')
+
+
+def write_figures(args: VisualizeOptions) -> Iterator[Path]:
+    """Write all figures of ``colonnade visualize``, and yield their paths.
+
+    As many errors as possible are found before anything is computed.
+    """
+    given = {name: vars(args)[name] for name in vars(VisualizationOptions())}
+    options = VisualizationOptions.from_dict({k: v for k, v in given.items() if v is not None})
+    if not MIN_DPI <= args.dpi <= MAX_DPI:
+        raise UserError(f'--dpi must be from {MIN_DPI} to {MAX_DPI}, got {args.dpi}')
+    checkpoint, inputs = find_files(args)
+    images, stems = [item.path for item in inputs], [item.stem for item in inputs]
+    check_new(args.out, stems, args.methods or (), args.format)
+    for image in images:
+        read_image(image)
+        if (number := num_frames(image)) > 1:
+            print(f'{image}: using the first of {number} frames', file=sys.stderr, flush=True)
+    model = load(
+        args.config, checkpoint, device=args.device, cfg_options=args.cfg_options, trust=args.trust)
+    names = args.methods or available_methods(model, classifier=options.classifier)
+    check_methods(model, names, options)
+    check_new(args.out, stems, names, args.format)
+    figures_by_name = {
+        name: visualize_batch(
+            model, images, name,
+            **{key: vars(options)[key]
+               for key in options.list_changed() & METHODS[name].options})
+        for name in names
+    }  # yapf: disable
+    for name, figures in figures_by_name.items():
+        for stem, figure in zip(stems, figures, strict=True):
+            for kind in dict.fromkeys(args.format):
+                path = args.out / f'{stem}.{name}.{kind}'
+                with file_errors(), replacing(path) as scratch:
+                    scratch.write_bytes(figure_to_bytes(figure, kind, args.dpi))
+                yield path
+
+
+@file_errors()
+def find_files(args: VisualizeOptions) -> tuple[str | None, list[Input]]:
+    """Return the checkpoint, or None if CONFIG contains weights, and the images."""
+    has_weights = args.config.is_dir() or args.config.suffix in CHECKPOINTS
+    checkpoint = None if has_weights else args.checkpoint
+    check_types(args.config, checkpoint)
+    names = [args.checkpoint, *args.images] if has_weights else args.images
+    if not names:
+        raise UserError(f'no image after {args.config} {args.checkpoint}: pass image files')
+    inputs = find_inputs(names, args.out)
+    for item in inputs:
+        if item.is_video:
+            raise UserError(f'{item.path} is a video: pass image files')
+    return checkpoint, inputs
+
+
+@file_errors()
+def check_new(out: Path, stems: Sequence[str], names: Sequence[str], kinds: Sequence[str]) -> None:
+    """Raise an error if a figure would replace a file, or ``out`` is a file."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f'{out} is a file: choose a folder for --out')
+    for path in (out / f'{stem}.{name}.{kind}' for stem in stems for name in names
+                 for kind in kinds):  # yapf: disable
+        if path.exists():
+            raise UserError(f'{path} already exists: choose another --out, or remove it')

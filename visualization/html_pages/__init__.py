@@ -1,5 +1,5 @@
-"""Pages of HTML, each in one file: sections of text, tables, plots and images."""
+"""Self-contained HTML pages: sections of text, tables, plots and images."""
 from .page import Section, Table, build_sections, write_page
-from .sample_section import sample_section
+from .scenes import build_sample_section
 
-__all__ = ['Section', 'Table', 'build_sections', 'sample_section', 'write_page']
+__all__ = ['Section', 'Table', 'build_sample_section', 'build_sections', 'write_page']

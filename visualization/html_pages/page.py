@@ -1,8 +1,8 @@
-"""A page of HTML in one file. Its layout is in ``page.html``."""
+"""HTML pages in one file, from sections of text, tables, plots and images; see ``page.html``."""
 from __future__ import annotations
 
-import base64
 import logging
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -23,33 +23,33 @@ Cell = str | int | float | None
 Color = tuple[int, int, int]
 MAX_DRAWING_COLORS = 4096  # images with more colors are stored as JPEG
 JPEG_QUALITY = 90
-MAX_TILES = 6  # in a row
-MAX_TEXT_WIDTH, MAX_TEXT_ROWS = 40, 40  # letters of a column and rows of a table in a terminal
+MAX_TILES = 6  # images in a row
+MAX_TEXT_WIDTH, MAX_TEXT_ROWS = 40, 40  # of a table in a terminal
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values, for a page or a terminal.
+    """Table for a page or a terminal.
 
     Attributes:
-        header: Names of the columns; empty for a table without a heading.
-        rows: A cell for each column; numbers are shown with four digits, None as a dash.
-        caption: A sentence above it.
+        header: Column names; empty for a table without a header.
+        rows: Cells of each row. Floats are shown with four digits, None and NaN as a dash.
+        caption: Sentence above the table.
     """
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     caption: str = ''
 
     def is_number(self, column: int) -> bool:
-        """Return True if a column has no text."""
+        """Return True if a column contains no strings."""
         return not any(isinstance(row[column], str) for row in self.rows)
 
     def format_text(self) -> str:
         """Return the first rows as aligned text."""
         rows = [[format_cell(cell) for cell in row] for row in self.rows[:MAX_TEXT_ROWS]]
-        cells = [[cut_front(key), *map(cut_end, row)] for key, *row in (self.header, *rows)]
-        numbers = [index for index in range(len(self.header)) if self.is_number(index)]
-        lines = format_columns(cells, numbers)
+        cells = [[shorten_cell(key, keep_end=True), *map(shorten_cell, row)]
+                 for key, *row in (self.header, *rows)]  # yapf: disable
+        lines = format_columns(cells, list(filter(self.is_number, range(len(self.header)))))
         if len(self.rows) > MAX_TEXT_ROWS:
             lines.append(f'and {len(self.rows) - MAX_TEXT_ROWS} more')
         return '\n'.join(filter(None, (self.caption, *lines)))
@@ -57,7 +57,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page, in the order of its content.
+    """Section of a page, with its content from top to bottom.
 
     Attributes:
         title: Heading.
@@ -66,9 +66,9 @@ class Section:
         tables: Tables.
         legend: Names and colors.
         images: Captions and images.
-        tiles: Captions, each with the titled images that belong together.
-        commands: Lines to type.
-        folded: Whether only the heading is visible until it is clicked.
+        tiles: Groups of images: a caption, and titled images.
+        commands: Preformatted lines, such as commands to run.
+        folded: Whether to show only the heading until it is clicked.
     """
     title: str
     text: str = ''
@@ -82,37 +82,31 @@ class Section:
 
 
 Subject = TypeVar('Subject')
-#: title -> function that builds the sections of this part of a page; none if there is nothing to
-#: show
+#: Title of a part of a page -> function that returns its sections.
 SectionTable: TypeAlias = Mapping[str, Callable[[Subject], Sequence[Section]]]
 
 
 def build_sections(table: SectionTable[Subject], subject: Subject) -> list[Section]:
-    """Return the sections of a page. One that cannot be built says why, and costs no other.
-
-    Args:
-        table: Parts of the page in their order.
-        subject: What the page is about.
-    """
+    """Return all sections of a page; a part that fails becomes a section with the error."""
     sections: list[Section] = []
     for title, build in table.items():
         try:
             sections += build(subject)
-        except Exception as error:  # a record may be damaged anywhere
-            text = f'This part cannot be made: {type(error).__name__}: {error}'
+        except Exception as error:  # A damaged record can raise anything; keep the other parts.
+            text = f'This part cannot be built: {type(error).__name__}: {error}'
             print_log(f'{title}: {text}', logger='current', level=logging.WARNING)
             sections.append(Section(title, text))
     return sections
 
 
 def write_page(path: Path, title: str, about: str, sections: Sequence[Section]) -> None:
-    """Write a page that needs no other file and no network.
+    """Write a self-contained page atomically.
 
     Args:
-        path: File to write, atomically.
-        title: Heading.
-        about: Sentence below it.
-        sections: Sections in their order.
+        path: Output file.
+        title: Heading of the page.
+        about: Sentence below the heading.
+        sections: Sections from top to bottom.
 
     Raises:
         OSError: If the file cannot be written.
@@ -126,44 +120,35 @@ def write_page(path: Path, title: str, about: str, sections: Sequence[Section]) 
 
 
 def count_columns(num_tiles: int) -> int:
-    """Return the number of tiles in a row with which all rows are about equally full."""
+    """Return the number of tiles per row that fills all rows about equally."""
     return -(-num_tiles // -(-num_tiles // MAX_TILES))
 
 
 def encode_image(image: Image.Image) -> str:
-    """Return a data URL of an image: PNG of a drawing, JPEG of a photograph."""
+    """Return the data URL of an image: PNG for drawings, JPEG for photographs."""
     content = BytesIO()
-    if image.getcolors(MAX_DRAWING_COLORS) is None:
-        image.convert('RGB').save(content, 'JPEG', quality=JPEG_QUALITY, optimize=True)
-        return encode_data('jpeg', content.getvalue())
-    image.save(content, 'PNG', optimize=True)
-    return encode_data('png', content.getvalue())
+    if image.getcolors(MAX_DRAWING_COLORS) is not None:
+        image.save(content, 'PNG', optimize=True)
+        return f'data:image/png;base64,{b64encode(content.getvalue()).decode()}'
+    image.convert('RGB').save(content, 'JPEG', quality=JPEG_QUALITY, optimize=True)
+    return f'data:image/jpeg;base64,{b64encode(content.getvalue()).decode()}'
 
 
 def encode_plot(plot: Figure) -> str:
-    """Return a data URL of a plot."""
-    return encode_data('svg+xml', render_figure(plot))
-
-
-def encode_data(kind: str, content: bytes) -> str:
-    """Return a data URL of an image file."""
-    return f'data:image/{kind};base64,{base64.b64encode(content).decode()}'
+    """Return the data URL of a plot, as SVG."""
+    return f'data:image/svg+xml;base64,{b64encode(render_figure(plot)).decode()}'
 
 
 def format_cell(cell: Cell) -> str:
     """Return the text of a cell."""
-    if cell is None or cell != cell:  # NaN is not equal to itself
+    if cell is None or cell != cell:  # NaN is not equal to itself.
         return '–'
     return f'{cell:.4g}' if isinstance(cell, float) else str(cell)
 
 
-def cut_end(text: str) -> str:
-    """Return a text on one line and of bounded length."""
+def shorten_cell(text: str, *, keep_end: bool = False) -> str:
+    """Return text on one line of bounded length; metric and config keys differ at their end."""
     text = printable(' '.join(text.split()))
-    return text if len(text) <= MAX_TEXT_WIDTH else f'{text[:MAX_TEXT_WIDTH - 1]}…'
-
-
-def cut_front(text: str) -> str:
-    """Return the end of a key on one line; keys share their beginning."""
-    text = printable(' '.join(text.split()))
-    return text if len(text) <= MAX_TEXT_WIDTH else f'…{text[1 - MAX_TEXT_WIDTH:]}'
+    if len(text) <= MAX_TEXT_WIDTH:
+        return text
+    return f'…{text[1 - MAX_TEXT_WIDTH:]}' if keep_end else f'{text[:MAX_TEXT_WIDTH - 1]}…'

@@ -1,52 +1,56 @@
-"""Images with objects or labels, made small enough for a page before they are drawn.
+"""Downscaled images with objects or labels, and a page section of test images.
 
-Shapes: ``N`` objects; ``h, w`` height and width of what is shown.
+Shapes: ``N`` objects; ``h, w`` height and width of the downscaled image.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 from PIL import Image
 
 from colonnade.datasets.rle import decode_rle, encode_mask
-from colonnade.inference.drawing import Color, draw_instances, draw_label_map
+from colonnade.inference import Instances, load
+from colonnade.inference.drawing import Colour, draw_instances, draw_label_map
+from colonnade.inference.ground_truth import truth_of
 from colonnade.inference.results import LabelMap, Result
 
+from .page import Section, Table
+
 GAP = 8  # pixels between two images
-BLACK: Color = (0, 0, 0)  # color of unlabeled pixels
+BLACK: Colour = (0, 0, 0)  # color of unlabeled pixels
+MAX_NAMES = 30  # classes in a legend
+MIN_SIDE = 256  # pixels; smaller images are enlarged
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A small image with what is drawn over it.
-
-    Attributes:
-        pixels: RGB values, ``(h, w, 3)``, uint8.
-        boxes: Left, top, right and bottom in pixels of the scene, ``(N, 4)``.
-        labels: Class of each object, ``(N,)``.
-        masks: ``(h, w)``, bool; None without masks, or for an object that has none.
-        label_map: Class of each pixel, ``(h, w)``; the number of classes stands for unlabeled.
-    """
-    pixels: np.ndarray
+    """Downscaled image with objects or a label map to draw over it."""
+    pixels: np.ndarray  # RGB values, (h, w, 3), uint8
+    # left, top, right and bottom in pixels of the scene, (N, 4)
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4)))
+    # class of each object, (N,)
     labels: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    # masks (h, w), bool; None without masks, or for an object without a mask
     masks: Sequence[np.ndarray | None] | None = None
+    # class of each pixel, (h, w); the number of classes means unlabeled
     label_map: np.ndarray | None = None
 
     @classmethod
     def from_result(cls, result: Result, pixels: np.ndarray) -> Scene:
-        """Return the scene of a result of the image that ``pixels`` are a smaller version of."""
+        """Return a scene from a prediction and its downscaled image."""
         size: tuple[int, int] = pixels.shape[:2]
         if isinstance(result, LabelMap):
             return cls(pixels, label_map=resize_values(result.labels, size))
         masks = None if result.masks is None else [
             resize_values(decode_rle(mask), size) for mask in result.masks
         ]
-        factor = np.tile([size[1] / result.size[1], size[0] / result.size[0]], 2)
-        return cls(pixels, result.boxes * factor.astype(np.float32), result.labels, masks)
+        boxes = scale_boxes(result.boxes, result.size, size).astype(np.float32)
+        return cls(pixels, boxes, result.labels, masks)
 
     @property
     def classes(self) -> set[int]:
@@ -71,12 +75,12 @@ class Scene:
 
 
 def fit_size(size: Sequence[int], max_side: int, *, exact: bool = False) -> tuple[int, int]:
-    """Return the height and width of an image in a square.
+    """Return the height and width of an image that fits in a square.
 
     Args:
-        size: Shape of the image; the first two entries count.
-        max_side: Pixels of the square's sides.
-        exact: Whether small images fill the square, rather than being enlarged by an integer.
+        size: Shape of the image; only the first two entries are used.
+        max_side: Side length of the square in pixels.
+        exact: Whether small images fill the square. By default, they are enlarged by an integer.
     """
     height, width = size[:2]
     factor = min(max_side / width, max_side / height)
@@ -85,12 +89,12 @@ def fit_size(size: Sequence[int], max_side: int, *, exact: bool = False) -> tupl
 
 
 def resize_values(values: np.ndarray, size: tuple[int, int], *, smooth: bool = False) -> np.ndarray:
-    """Return values ``(H, W)`` or ``(H, W, 3)`` at another size ``(h, w)``.
+    """Return an image, mask or label map at another height and width.
 
     Args:
-        values: Image, mask or label map.
+        values: ``(H, W)`` or ``(H, W, 3)``.
         size: New height and width.
-        smooth: Whether to interpolate, for images.
+        smooth: Whether to interpolate, which is for images only.
     """
     if values.shape[:2] == size:
         return values
@@ -100,15 +104,20 @@ def resize_values(values: np.ndarray, size: tuple[int, int], *, smooth: bool = F
     return cv2.resize(source, size[::-1], interpolation=method).astype(values.dtype)
 
 
+def scale_boxes(boxes: np.ndarray, old: Sequence[int], new: Sequence[int]) -> np.ndarray:
+    """Return boxes ``(N, 4)`` of an image that is resized from height and width ``old``."""
+    return boxes * np.tile([new[1] / old[1], new[0] / old[0]], 2)
+
+
 def clip_boxes(boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return boxes that can be drawn: sides in order, and none outside of the image ``(h, w)``."""
+    """Return boxes with ordered corners, clipped to the image ``(h, w)``."""
     low, high = np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
     limits = np.array([size[1] - 1, size[0] - 1])
     return np.concatenate([low.clip(0, limits), high.clip(0, limits)], axis=1)
 
 
 def join_images(images: Sequence[Image.Image]) -> Image.Image:
-    """Return images in a row, with gaps."""
+    """Return images side by side, with gaps."""
     width = sum(image.width + GAP for image in images) - GAP
     row = Image.new('RGB', (width, max(image.height for image in images)), 'white')
     x = 0
@@ -116,3 +125,40 @@ def join_images(images: Sequence[Image.Image]) -> Image.Image:
         row.paste(image, (x, 0))
         x += image.width + GAP
     return row
+
+
+def build_sample_section(title: str,
+                         config: str | Path,
+                         weights: str | Path,
+                         *,
+                         rows: Sequence[tuple[str, str]] = (),
+                         commands: Sequence[str] = (),
+                         limit: int = 8,
+                         **options: Any) -> Section:
+    """Return a section of test images: annotations on the left, predictions on the right.
+
+    Args:
+        title: Heading.
+        config: Config of the model.
+        weights: Checkpoint of the model.
+        rows: Names and values of a table.
+        commands: Commands to show.
+        limit: Maximum number of images.
+        **options: Options of :func:`~colonnade.inference.load`.
+
+    Raises:
+        OSError, ValueError: If the model, an image or an annotation cannot be loaded.
+    """
+    model, images = load(config, weights, **options), []
+    for path, truth in truth_of(model, limit):
+        drawings = []
+        for result in (truth, model.predict(path)):
+            has_captions = isinstance(result, Instances) and min(result.size) >= MIN_SIDE
+            drawing = result.draw(legend=has_captions)
+            factor = max(1, -(-MIN_SIDE // min(drawing.size)))
+            size = drawing.width * factor, drawing.height * factor
+            drawings.append(drawing.resize(size, Image.Resampling.NEAREST))
+        images.append((Path(path).name, join_images(drawings)))
+    legend = list(zip(model.classes, model.palette, strict=True))[:MAX_NAMES]
+    tables = [Table((), rows)] if rows else []
+    return Section(title, tables=tables, legend=legend, images=images, commands=commands)

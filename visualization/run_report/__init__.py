@@ -1,1 +1,1 @@
-"""What a training records of itself at each evaluation, and the pages that show it."""
+"""Record of a training run, and the pages that show it."""

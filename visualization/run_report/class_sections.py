@@ -1,4 +1,4 @@
-"""Sections about classes: tables, curves, confusion."""
+"""Report sections about classes: metrics, precision-recall curves, confusion."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -8,42 +8,42 @@ import numpy as np
 
 from ..html_pages import Section, Table
 from . import run_plots
-from .detections import MIN_IOU, MIN_SCORE
+from .predictions import MIN_IOU, MIN_SCORE
 from .record_folder import RecordedRun
 
 BACKGROUND = 'background'
 MAX_ROWS = 40  # of a table that is not folded
-MAX_PAIRS = 15  # of classes that were confused
-COLUMNS = {  # key of class metrics -> heading
+MAX_PAIRS = 15  # of confused classes
+COLUMNS = {  # key of class metrics -> column name
     'objects': 'objects', 'pixels': 'pixels',
     'bbox_ap': 'box AP', 'bbox_ap50': 'box AP50', 'segm_ap': 'mask AP', 'segm_ap50': 'mask AP50',
     'precision': 'precision', 'recall': 'recall', 'iou': 'IoU', 'acc': 'Acc',
 }  # yapf: disable
-SORT_KEYS = ('segm_ap', 'bbox_ap', 'iou', 'recall')  # the first one that there is sorts classes
+SORT_KEYS = ('segm_ap', 'bbox_ap', 'iou', 'recall')  # the first available one sorts classes
 ABOUT_DETECTOR = (
     'AP is the mean over IoU 0.5 to 0.95, as COCO defines it. Precision and recall count '
-    f'detections of a score of at least {MIN_SCORE}, paired with objects from a box IoU of '
-    f'{MIN_IOU} on. All are from 0 to 1.')
-ABOUT_SEGMENTER = ('IoU: pixels where truth and prediction agree, as a share of those of either. '
-                   'Acc: as a share of those of the truth. Both are from 0 to 1.')
+    f'detections with a score of at least {MIN_SCORE}, matched with objects at a box IoU of at '
+    f'least {MIN_IOU}. All are from 0 to 1.')
+ABOUT_SEGMENTER = ('IoU is the intersection of truth and prediction over their union, Acc over the '
+                   'truth. Both are from 0 to 1.')
 ABOUT_CONFUSION = (
-    f'Detections of a score of at least {MIN_SCORE} are paired with objects from a box IoU of '
-    f'{MIN_IOU} on, whatever their classes, the most certain first. What was missed stands in the '
-    f'column {BACKGROUND!r}, what is not there in its row.')
+    f'Detections with a score of at least {MIN_SCORE} are matched with objects of any class at a '
+    f'box IoU of at least {MIN_IOU}, by descending score. Missed objects are in the column '
+    f'{BACKGROUND!r}, detections without an object in its row.')
 
 
 def build_class_sections(run: RecordedRun) -> list[Section]:
-    """Return class metrics of the best evaluation; nothing if it has none."""
+    """Return class metrics of the best evaluation, if it has any."""
     classes, values = run.about.get('classes', ()), run.details.get('classes')
     if not values or not classes:
         return []
     is_detector = 'objects' in values
     sections = list_classes(values, classes, ABOUT_DETECTOR if is_detector else ABOUT_SEGMENTER)
-    plots = [(f'{"boxes" if kind == "bbox" else "masks"}; behind each class its AP50',
+    plots = [(f'{"Boxes" if kind == "bbox" else "Masks"}; numbers are the AP50 of classes',
               run_plots.draw_precision_recall(lines, classes))
              for kind, lines in run.details.get('curves', {}).items() if lines]
     if plots:
-        text = 'At IoU 0.5, of the classes that are easiest and hardest for the model.'
+        text = 'At IoU 0.5, for the classes of highest and lowest AP50.'
         sections.append(Section('Precision and recall', text, plots))
     return [*sections, *build_confusion_sections(run.details, classes, is_detector)]
 
@@ -54,7 +54,7 @@ def get_sort_key(values: dict[str, list]) -> str:
 
 
 def list_classes(values: dict[str, list], classes: Sequence[str], about: str) -> list[Section]:
-    """Return a table of all classes, the worst first; with plots of the extremes of many."""
+    """Return a table of all classes, the worst first, and plots of the extremes of many."""
     key = get_sort_key(values)
     measured = [each for each in range(len(classes)) if values[key][each] is not None]
     absent = [each for each in range(len(classes)) if values[key][each] is None]
@@ -63,22 +63,22 @@ def list_classes(values: dict[str, list], classes: Sequence[str], about: str) ->
     rows = [[classes[k], *(values[column][k] for column in columns)] for k in order + absent]
     table = Table(['class', *(COLUMNS[each] for each in columns)], rows)
     if absent:
-        about += f' {len(absent)} classes have no {columns[0]} and stand last.'
+        about += f' {len(absent)} classes without {columns[0]} come last.'
     if len(rows) <= MAX_ROWS:
         return [Section('Classes', f'The worst first. {about}', tables=[table])]
     plots = []
     for which, ordered in (('worst', order), ('best', order[::-1])) if order else ():
         part = ordered[:run_plots.MAX_BARS]
-        names, shown = [classes[k] for k in part], [values[key][k] for k in part]
-        plots.append((f'the {len(part)} {which} of {len(measured)} classes',
-                      run_plots.draw_bars(names, shown, COLUMNS[key])))
+        names, bars = [classes[k] for k in part], [values[key][k] for k in part]
+        plots.append((f'The {len(part)} {which} of {len(measured)} classes',
+                      run_plots.draw_bars(names, bars, COLUMNS[key])))
     title = f'All {len(rows)} classes, the worst first'
     return [Section('Classes', about, plots), Section(title, tables=[table], folded=True)]
 
 
 def build_confusion_sections(details: dict[str, Any], classes: Sequence[str],
                              is_detector: bool) -> list[Section]:
-    """Return which classes were taken for which."""
+    """Return the confusion matrix, and the pairs of classes with most errors."""
     names = [*classes, BACKGROUND if is_detector else 'no class']
     table = np.zeros((len(names), len(names)), dtype=np.int64)
     for truth, found, count in details.get('confusion', ()):
@@ -87,36 +87,25 @@ def build_confusion_sections(details: dict[str, Any], classes: Sequence[str],
         return []
     unit = 'objects' if is_detector else 'pixels'
     totals = table.sum(axis=1, keepdims=True)
-    shares = np.divide(table, totals, out=np.full(table.shape, np.nan), where=totals > 0)
-    chosen = find_confused_classes(table)
-    left_out = len(classes) - len(chosen)
-    caption = f'percent of the {unit} of each row'
-    if left_out:
-        caption += f'; the {left_out} classes that are confused least are left out'
+    fractions = np.divide(table, totals, out=np.full(table.shape, np.nan), where=totals > 0)
+    errors = table.sum(axis=0) + table.sum(axis=1) - 2 * np.diag(table)
+    chosen = sorted(np.argsort(-errors[:-1], kind='stable')[:run_plots.MAX_CELLS].tolist())
+    caption = f'Percent of the {unit} of each row'
+    if omitted := len(classes) - len(chosen):
+        caption += f'; the {omitted} classes with the fewest errors are omitted'
     if is_detector:
         chosen.append(len(classes))
-    plot = run_plots.draw_confusion(shares[np.ix_(chosen, chosen)], [names[k] for k in chosen])
+    plot = run_plots.draw_confusion(fractions[np.ix_(chosen, chosen)], [names[k] for k in chosen])
     text = 'Rows are the truth, columns the prediction. '
-    pairs = list_confused_pairs(table, shares, names, is_detector)
-    listed = Table(['truth', 'taken for', unit, 'share of the truth'], pairs)
+    pairs = list_confused_pairs(table, fractions, names, is_detector)
+    listed = Table(['truth', 'prediction', unit, 'share of the truth'], pairs)
     return [Section('Confusion', text + (ABOUT_CONFUSION if is_detector else ''),
                     [(caption, plot)], [listed] if pairs else ())]  # yapf: disable
 
 
-def find_confused_classes(table: np.ndarray) -> list[int]:
-    """Return the classes with most errors of either kind, in their order.
-
-    Args:
-        table: Counts, ``(K + 1, K + 1)``; the last class is the background.
-    """
-    errors = table.sum(axis=0) + table.sum(axis=1) - 2 * np.diag(table)
-    order = np.argsort(-errors[:-1], kind='stable')[:run_plots.MAX_CELLS]
-    return sorted(order.tolist())
-
-
-def list_confused_pairs(table: np.ndarray, shares: np.ndarray, names: Sequence[str],
+def list_confused_pairs(table: np.ndarray, fractions: np.ndarray, names: Sequence[str],
                         is_detector: bool) -> list[list]:
-    """Return the pairs of classes with most errors: names, count, share of the first."""
+    """Return the pairs of classes with most errors: names, count, fraction of the truth."""
     wrong = table.copy()
     np.fill_diagonal(wrong, 0)
     if not is_detector:
@@ -124,5 +113,5 @@ def list_confused_pairs(table: np.ndarray, shares: np.ndarray, names: Sequence[s
     order = np.argsort(-wrong, axis=None, kind='stable')[:MAX_PAIRS]
     cells = [np.unravel_index(place, wrong.shape) for place in order]
     return [[names[t], names[p], int(wrong[t, p]),
-             '–' if is_detector and t == len(names) - 1 else f'{shares[t, p]:.1%}']
+             '–' if is_detector and t == len(names) - 1 else f'{fractions[t, p]:.1%}']
             for t, p in cells if wrong[t, p]]  # yapf: disable

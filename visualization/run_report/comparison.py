@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,16 +15,14 @@ from colonnade.common.plots import COLORS
 from ..html_pages import Section, Table, build_sections, write_page
 from ..html_pages.page import Cell, SectionTable
 from .class_sections import COLUMNS, get_sort_key
-from .image_sections import build_legend, describe_threshold, read_samples
-from .metric_sections import get_metric, is_plotted
-from .record_folder import RecordedRun, read_run
-from .report_page import (KINDS, NUM_DIGITS, compute_pace, describe_state, format_duration,
-                          get_gpu_memory, shorten_hash)
+from .record_folder import Curve, RecordedRun, read_run
+from .report_page import NUM_DIGITS, describe_run, get_metric, is_plotted, shorten_hash
 from .run_plots import draw_curves
+from .sample_images import build_legend, describe_threshold, read_samples
 
-ABOUT = 'Metrics, curves, settings and data of several trainings.'
-MAX_SETTING = 120  # letters of a setting
-MAX_CLASSES = 20  # whose difference is not folded
+ABOUT = 'Metrics, curves, settings and data of several training runs.'
+MAX_SETTING = 120  # characters of a setting
+MAX_CLASSES = 20  # rows of a table that is not folded
 MAX_RUNS = len(COLORS)
 #: settings that training reads; other names are variables of a config
 READ = {*inspect.signature(Runner).parameters, 'sync_bn', 'find_unused_parameters',
@@ -35,17 +33,11 @@ Runs: TypeAlias = dict[str, RecordedRun]  # by name
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """Return the runs of some work dirs, by names that distinguish them.
-
-    Raises:
-        OSError: If one cannot be read.
-        ValueError: If one is not a work dir, or there are too few or too many.
-    """
+    """Return the runs of work dirs, by unique names."""
     if len({folder.resolve() for folder in folders}) < len(folders):
-        raise UserError('a run is named twice')
+        raise UserError('the same run is passed twice')
     if not 2 <= len(folders) <= MAX_RUNS:
-        number = f'{len(folders)} run' + 's' * (len(folders) != 1)
-        raise UserError(f'{number} cannot be compared: name 2 to {MAX_RUNS}')
+        raise UserError(f'expected 2 to {MAX_RUNS} runs to compare, got {len(folders)}')
     runs = [read_run(folder) for folder in folders]
     names = [run.name for run in runs]
     if len(set(names)) < len(names):
@@ -53,72 +45,53 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     return dict(zip(names, runs, strict=True))
 
 
-def compare(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[str]]:
+def compare_runs(folders: Sequence[Path], out: Path) -> tuple[list[Table], list[str]]:
     """Write a page that shows runs side by side.
 
     Args:
-        folders: Work dirs.
-        out: File to write.
+        folders: Work dirs of the runs.
+        out: Page to write.
 
     Returns:
-        The tables that summarize it, and warnings.
+        Tables that summarize the page, and warnings.
 
     Raises:
         OSError: If a run cannot be read, or the page exists or cannot be written.
         ValueError: If a folder is not a work dir, or there are too few or too many.
     """
     if out.exists():
-        raise UserError(f'{out} exists: name another --out, or remove it')
+        raise UserError(f'{out} already exists: choose another --out, or remove it')
     check_writable(out)
     runs = read_runs(folders)
     write_page(out, ' | '.join(runs), ABOUT, build_sections(SECTIONS, runs))
-    tables = [tabulate_facts(runs), tabulate_metrics(runs), tabulate_settings(runs)]
-    return tables, find_data_warnings(runs)
+    return [tabulate_runs(runs), tabulate_metrics(runs), tabulate_settings(runs)], \
+        find_data_warnings(runs)
 
 
 def compare_facts(runs: Runs) -> list[Section]:
-    """Return what the runs are, and what to beware of."""
-    return [Section('Runs', ' '.join(find_data_warnings(runs)), tables=[tabulate_facts(runs)])]
+    """Return state, progress and cost of the runs, and warnings."""
+    return [Section('Runs', ' '.join(find_data_warnings(runs)), tables=[tabulate_runs(runs)])]
 
 
-def tabulate_facts(runs: Runs) -> Table:
-    """Return what the runs are and what they cost."""
-    columns = [collect_facts(run) for run in runs.values()]
-    return Table(['', *runs], [[key, *(each[key] for each in columns)] for key in columns[0]])
-
-
-def collect_facts(run: RecordedRun) -> dict[str, Cell]:
-    """Return what a run is and what it cost; None for what it has not recorded."""
-    about, pace, (iteration, seconds) = run.about, compute_pace(run), run.reached
-    batch, parameters = about.get('batch'), about.get('parameters')
-    machine = about.get('machine', {})
-    return {
-        'state': describe_state(run),
-        'model': KINDS.get(about.get('kind') or ''),
-        'classes': len(about['classes']) if 'classes' in about else None,
-        'parameters': None if parameters is None else f'{parameters:,}',
-        'seed': about.get('seed'),
-        'best by': run.main_metric,
-        'best iteration': f'{run.best["iteration"]:,}' if run.best else None,
-        'iterations': f'{iteration:,}',
-        'time': format_duration(seconds),
-        'seconds an iteration': pace,
-        'images of training a second': batch / pace if batch and pace else None,
-        'GiB of memory': about.get('peak_memory'),
-        'GiB of GPU memory': get_gpu_memory(run) or None,
-        'processor': machine.get('processor'),
-        'GPU': machine.get('GPU 0'),
-    }
+def tabulate_runs(runs: Runs) -> Table:
+    """Return state, progress, cost and hardware of the runs."""
+    columns = []
+    for run in runs.values():
+        machine = run.about.get('machine', {})
+        columns.append(
+            dict(describe_run(run), processor=machine.get('processor'), GPU=machine.get('GPU 0')))
+    names = dict.fromkeys(name for column in columns for name in column)
+    return Table(['', *runs], [[name, *(each.get(name) for each in columns)] for name in names])
 
 
 def compare_metrics(runs: Runs) -> list[Section]:
-    """Return the metrics of all runs, and plots of the main ones."""
-    text = 'Each at the best evaluation of its run, then at the last.'
+    """Return all metrics, and plots of the main ones."""
+    text = 'At the best evaluation of each run, then at the last.'
     return [Section('Metrics', text, plot_metrics(runs), [tabulate_metrics(runs)])]
 
 
 def tabulate_metrics(runs: Runs) -> Table:
-    """Return all metrics of all runs, with gaps where one has not computed it."""
+    """Return all metrics of all runs, with gaps where a run has not computed one."""
     keys = dict.fromkeys(key for run in runs.values() for key in run.metrics)
     evaluations = [run.best or {} for run in runs.values()]
     evaluations += [run.last or {} for run in runs.values()]
@@ -128,34 +101,33 @@ def tabulate_metrics(runs: Runs) -> Table:
 
 
 def plot_metrics(runs: Runs) -> list[tuple[str, Any]]:
-    """Return a plot of each main metric, with a curve for each run that has it."""
+    """Return a plot of each main metric, with a curve for each run that has computed it."""
     keys = dict.fromkeys(key for run in runs.values() for key in run.metrics if is_plotted(key))
     keys |= dict.fromkeys(filter(None, (run.main_metric for run in runs.values())))
-    plots = []
-    for key in keys:
-        lines = {name: run.metrics[key] for name, run in runs.items() if key in run.metrics}
-        plots.append((key, draw_curves(lines, key, colors=assign_colors(runs))))
-    return plots
+    return [(key, plot_runs({
+        name: run.metrics
+        for name, run in runs.items()
+    }, key)) for key in keys]
 
 
-def assign_colors(runs: Iterable[str]) -> dict[str, str]:
-    """Return the color of each run in all plots."""
-    return dict(zip(runs, COLORS, strict=False))
+def plot_runs(curves: dict[str, dict[str, Curve]], key: str, label: str = '') -> Any:
+    """Return a plot of one quantity, in which each run has its color of all plots."""
+    lines = {name: each[key] for name, each in curves.items() if key in each}
+    colors = dict(zip(curves, COLORS, strict=False))
+    return draw_curves(lines, label or key, smooth=key == 'loss', colors=colors)
 
 
 def compare_losses(runs: Runs) -> list[Section]:
     """Return loss and learning rate of all runs."""
-    plots = []
-    for key, label in (('loss', 'loss'), ('lr', 'learning rate')):
-        lines = {name: run.curves[key] for name, run in runs.items() if key in run.curves}
-        if lines:
-            plot = draw_curves(lines, label, smooth=key == 'loss', colors=assign_colors(runs))
-            plots.append((label, plot))
+    curves = {name: run.curves for name, run in runs.items()}
+    plots = [(label, plot_runs(curves, key, label.lower()))
+             for key, label in (('loss', 'Loss'), ('lr', 'Learning rate'))
+             if any(key in each for each in curves.values())]  # yapf: disable
     return [Section('Loss and learning rate', plots=plots)] if plots else []
 
 
 def compare_classes(runs: Runs) -> list[Section]:
-    """Return by how much classes differ between the first run and the last."""
+    """Return the difference of class metrics between the first run and the last."""
     (first, one), *_, (second, other) = runs.items()
     metrics = [run.details.get('classes') or {} if run.best else {} for run in (one, other)]
     if not all(metrics) or get_sort_key(metrics[0]) != get_sort_key(metrics[1]):
@@ -170,7 +142,7 @@ def compare_classes(runs: Runs) -> list[Section]:
     text = f'{COLUMNS[key]} of each class at the best evaluation, the largest difference first.'
     if len(rows) <= MAX_CLASSES:
         return [Section('Classes', text, tables=[table])]
-    part = Table(table.header, rows[:MAX_CLASSES], f'the first {MAX_CLASSES} of {len(rows)}')
+    part = Table(table.header, rows[:MAX_CLASSES], f'The first {MAX_CLASSES} of {len(rows)}.')
     return [
         Section('Classes', text, tables=[part]),
         Section(f'All {len(rows)} classes', tables=[table], folded=True)
@@ -178,27 +150,22 @@ def compare_classes(runs: Runs) -> list[Section]:
 
 
 def compare_settings(runs: Runs) -> list[Section]:
-    """Return the settings in which the configs differ."""
-    text = 'Names of a config that training does not read are left out.'
-    return [Section('Settings that differ', text, tables=[tabulate_settings(runs)])]
+    """Return the settings that differ."""
+    text = 'Variables of a config that training does not read are omitted.'
+    return [Section('Different settings', text, tables=[tabulate_settings(runs)])]
 
 
 def tabulate_settings(runs: Runs) -> Table:
-    """Return the settings in which the configs differ."""
+    """Return the settings that differ."""
     configs = [run.about.get('config', {}) for run in runs.values()]
     rows: list[list[Cell]] = []
     for key in sorted(set().union(*configs)):
         values = [config.get(key) for config in configs]
         if key.partition('.')[0] in READ and key not in NOT_COMPARED and len(set(values)) > 1:
-            rows.append([key, *map(shorten_setting, values)])
+            rows.append([key, *(f'{text[:MAX_SETTING]}… ({len(text)} characters)' if text and
+                                len(text) > MAX_SETTING else text
+                                for text in values)])  # yapf: disable
     return Table(['setting', *runs], rows, '' if rows else 'None.')
-
-
-def shorten_setting(text: str | None) -> str | None:
-    """Return the beginning of a long setting."""
-    if text is None or len(text) <= MAX_SETTING:
-        return text
-    return f'{text[:MAX_SETTING]}… ({len(text)} letters)'
 
 
 def get_data(run: RecordedRun, split: str) -> tuple[int | None, list[str]]:
@@ -216,32 +183,36 @@ def compare_data(runs: Runs) -> list[Section]:
         rows.append([
             f'{split}, hashes', *(' '.join(map(shorten_hash, hashes)) or None for _, hashes in data)
         ])
-    text = f'Of each hash, the first {NUM_DIGITS} of 64 digits.'
+    text = f'The first {NUM_DIGITS} of 64 digits of each hash.'
     return [Section('Data', text, tables=[Table(['', *runs], rows)])]
 
 
 def find_data_warnings(runs: Runs) -> list[str]:
     """Return why the metrics of runs may not be comparable."""
     warnings = []
-    for split, verb in (('validation', 'were evaluated'), ('training', 'were trained')):
+    for split, verb in (('validation', 'evaluated'), ('training', 'trained')):
         data = {name: get_data(run, split) for name, run in runs.items()}
         known = {name: each for name, each in data.items() if each[0] is not None}
         if len({(images, *hashes) for images, hashes in known.values()}) > 1:
-            warnings.append(f'Warning: the runs {verb} on different data.')
+            warnings.append(f'Warning: the runs were {verb} on different data.')
         if split == 'validation' and len(known) < len(runs):
             missing = ', '.join(name for name in runs if name not in known)
-            warnings.append(f'Warning: what {missing} evaluated on is not recorded.')
+            warnings.append(f'Warning: the validation data of {missing} are not recorded.')
     warnings += [f'Warning: the validation data of {name} changed at iteration {run.data_since}.'
                  for name, run in runs.items() if run.data_since]  # yapf: disable
     return warnings
 
 
 def compare_samples(runs: Runs) -> list[Section]:
-    """Return samples at the best evaluation; side by side if runs drew the same images."""
+    """Return samples at the best evaluation, side by side for runs that drew the same images."""
     groups: dict[str, Runs] = {}
     for name, run in runs.items():
         if run.best in run.drawn:
-            groups.setdefault(identify_samples(name, run), {})[name] = run
+            data = get_data(run, 'validation')
+            facts = [run.about.get(key) for key in ('kind', 'classes', 'palette')]
+            # Without recorded data, the samples are not comparable to those of another run.
+            key = name if data[0] is None else repr((data, (run.best or {})['samples'], facts))
+            groups.setdefault(key, {})[name] = run
     sections = []
     for group in groups.values():
         first = next(iter(group.values()))
@@ -256,22 +227,13 @@ def compare_samples(runs: Runs) -> list[Section]:
     return sections
 
 
-def identify_samples(name: str, run: RecordedRun) -> str:
-    """Return what runs with comparable samples share; its name for a run that recorded no data."""
-    data = get_data(run, 'validation')
-    if data[0] is None:
-        return name
-    shown = [run.about.get(key) for key in ('kind', 'classes', 'palette')]
-    return repr((data, (run.best or {})['samples'], shown))
-
-
-#: the page from top to bottom
+#: parts of the page from top to bottom
 SECTIONS: SectionTable[Runs] = {
     'Runs': compare_facts,
     'Metrics': compare_metrics,
     'Loss and learning rate': compare_losses,
     'Classes': compare_classes,
-    'Settings that differ': compare_settings,
+    'Different settings': compare_settings,
     'Data': compare_data,
     'Samples': compare_samples,
 }

@@ -1,20 +1,23 @@
-"""A hook that records what a training is made with and what its evaluations find."""
+"""Hook that records the configuration, the evaluations and the cost of a training run."""
 from __future__ import annotations
 
 import json
 import logging
 import pickle
+import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import all_gather_object, is_main_process, master_only
+from mmengine.dist import all_gather_object, get_world_size, is_main_process, master_only
 from mmengine.evaluator import BaseMetric
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
@@ -22,39 +25,37 @@ from mmengine.structures import BaseDataElement
 
 from colonnade.common.atomic_files import write_json, write_text
 from colonnade.common.errors import UserError
-from colonnade.engine.distributed.fingerprints import machine, versions
+from colonnade.engine.distributed.fingerprints import data_of, machine, versions
 from colonnade.engine.work_dir.metric_values import complete
 from colonnade.inference.ground_truth import build_label_map
 from colonnade.inference.model import get_model_kind
 from colonnade.runtime.colors import distinct_colors
+from colonnade.settings.config_values import flat, plain
 
-from . import record_folder
-from .average_precision import COCO_METRICS
-from .class_metrics import compute_details
-from .detections import Detections
-from .pixel_counts import PixelCounts
-from .record_folder import RecordedRun, get_evaluation_folder, get_record_folder
+from .class_metrics import COCO_METRICS, compute_details
+from .predictions import Detections, PixelCounts
+from .record_folder import (ABOUT, DETAILS, EVALUATION, RECORD, RecordedRun, get_evaluation_folder,
+                            read_evaluations, read_record_file, remove_later_evaluations)
 from .report_page import write_report
-from .run_metadata import (describe_data, describe_start, find_changed_data, format_utc,
-                           measure_memory)
-from .sample_images import Legend, draw_truth_and_prediction, write_jpeg
+from .sample_images import Legend, draw_truth_and_prediction
 
 NUM_SAMPLES = 4  # images that are drawn at each evaluation
-IGNORED = 255  # label of pixels that do not count, where no metric says
+IGNORED = 255  # label of pixels to ignore, unless a metric has another
+SPLITS = dict(training='train_dataloader', validation='val_dataloader')
 
 
 class RunRecord(Hook):
-    """Writes ``WORK_DIR/record`` and ``WORK_DIR/report.html`` at the start, at each evaluation and
-    at the end of a training.
+    """Hook that writes ``WORK_DIR/record`` and ``WORK_DIR/report.html`` at the start, at each
+    evaluation and at the end of training.
 
-    It changes neither model nor metrics. Each of its steps runs in :meth:`guard`: an error there
-    is a warning in the log, and the training continues.
+    It changes neither model nor metrics. An error in the recorder becomes a warning in the log, and
+    training continues.
 
     Args:
-        digests: SHA-256 of files and folders of the data that are known already, by path.
+        digests: Known SHA-256 of files and folders of the data, by path.
 
     Attributes:
-        strict: Whether errors end the training instead; for tests.
+        strict: Whether errors of the recorder end training, for tests.
     """
     priority = 'LOWEST'  # runs after the hooks that write metrics
     strict = False
@@ -62,7 +63,7 @@ class RunRecord(Hook):
     def __init__(self, digests: Mapping[str, str] | None = None) -> None:
         self.digests = digests or {}
         self.images: list[Detections | PixelCounts] = []
-        self.about: dict[str, Any] = {}
+        self.about: dict[str, Any] = {}  # content of run.json
         self.indices: dict[str, int] = {}  # path of an image -> index in the validation set
         self.legend: Legend | None = None
         self.has_failed = False  # in this evaluation
@@ -71,16 +72,16 @@ class RunRecord(Hook):
         self.evaluation_start = self.updated = time.monotonic()
 
     @contextmanager
-    def guard(self, what: str) -> Iterator[None]:
-        """Context manager that logs an error once instead of raising it, and adds up the time."""
+    def guard(self, part: str) -> Iterator[None]:
+        """Context manager that logs an error once instead of raising it, and measures the time."""
         started = time.monotonic()
         try:
             yield
-        except Exception as error:  # no error of the record may end a training
+        except Exception as error:  # No error of the recorder may end training.
             if self.strict:
                 raise
             self.has_failed = True
-            text = f'the report lacks {what}: {type(error).__name__}: {error}'
+            text = f'the report lacks {part}: {type(error).__name__}: {error}'
             if text not in self.warnings:
                 self.warnings.add(text)
                 print_log(text, logger='current', level=logging.WARNING)
@@ -89,19 +90,19 @@ class RunRecord(Hook):
 
     @master_only
     def before_train(self, runner: Runner) -> None:
-        """Record what the run is made with."""
+        """Record the configuration of the run."""
         self.updated = time.monotonic()
+        work_dir = Path(runner.work_dir)
         before: dict[str, Any] = {}
-        with self.guard('what came before this start'):
-            record_folder.remove_later_evaluations(Path(runner.work_dir), runner.iter)
-            earlier = get_record_folder(Path(runner.work_dir)) / 'run.json'
-            before = record_folder.read_record_file(
-                earlier) if runner.iter and earlier.is_file() else {}
-        with self.guard('what the run is made with'):
+        with self.guard('the record of earlier starts'):
+            remove_later_evaluations(work_dir, runner.iter)
+            earlier = work_dir / RECORD / ABOUT
+            before = read_record_file(earlier) if runner.iter and earlier.is_file() else {}
+        with self.guard('the configuration of the run'):
             self.about = describe_start(runner, before)
-        with self.guard('versions and machine'):
+        with self.guard('versions and hardware'):
             self.about |= dict(versions=versions(), machine=machine())
-        with self.guard('the hashes of the data'):
+        with self.guard('hashes of the data'):
             self.about['data'] = describe_data(runner, self.digests)
             self.about['starts'][-1]['other_data'] = find_changed_data(before, self.about)
         with self.guard('the start of the run'):
@@ -128,32 +129,29 @@ class RunRecord(Hook):
             metrics = runner.val_loop.evaluator.metrics
             masks = find_masks(metrics, outputs or ())
             for sample, rles in zip(outputs or (), masks, strict=True):
-                self.images.append(self.summarize(sample, rles, dataset, metrics))
+                self.images.append(self.compact(sample, rles, dataset, metrics))
 
-    def summarize(self, sample: BaseDataElement, masks: Sequence[dict] | None, dataset: Any,
-                  metrics: Sequence[BaseMetric]) -> Detections | PixelCounts:
-        """Return the prediction for an image in little memory.
-
-        Raises:
-            ValueError: If it is not known which image that was.
-        """
+    def compact(self, sample: BaseDataElement, masks: Sequence[dict] | None, dataset: Any,
+                metrics: Sequence[BaseMetric]) -> Detections | PixelCounts:
+        """Return the prediction for an image in a form that needs little memory."""
         path = sample.metainfo.get('img_path')
         if path not in self.indices:
-            raise UserError(f'the validation set has no image {path}: let the pipeline pack '
-                            'img_path (meta_keys)')
+            raise UserError(f'the validation set has no image {path!r}: add img_path to meta_keys '
+                            'of the pipeline')
         index, classes = self.indices[path], tuple(dataset.metainfo['classes'])
         if 'pred_sem_seg' not in sample:
             if 'pred_instances' not in sample:
-                raise UserError('the model answers neither instances nor a label map')
+                raise UserError('the model predicts neither instances nor label maps')
             return Detections.from_sample(sample, index, masks)
         predicted = sample.pred_sem_seg.data.squeeze()
         if 'gt_sem_seg' in sample:
             truth = sample.gt_sem_seg.data.squeeze()
         else:
-            found = build_label_map(Legend('labels', classes, ()), dataset.get_data_info(index), path)
-            truth = torch.from_numpy(found.labels.astype(np.int64))
-        # Any metric may name the label, also one of somebody else.
-        ignored = next((m.ignore_index for m in metrics if hasattr(m, 'ignore_index')), IGNORED)
+            info = dataset.get_data_info(index)
+            labels = label_map(Legend('labels', classes, ()), info, path).labels
+            truth = torch.from_numpy(labels.astype(np.int64))
+        ignored = next((vars(metric)['ignore_index'] for metric in metrics
+                        if 'ignore_index' in vars(metric)), IGNORED)  # yapf: disable
         return PixelCounts.from_labels(predicted, truth.to(predicted.device), index, len(classes),
                                        ignored)
 
@@ -163,16 +161,16 @@ class RunRecord(Hook):
         with self.guard('this evaluation'):
             part = pickle.dumps(self.images)
         self.images = []
-        # Not guarded: a process that continued would leave the others waiting.
+        # Not guarded, because other processes would wait for one that continued.
         parts = all_gather_object(part)
         if not is_main_process():
             return
         with self.guard('this evaluation'):
             if None in parts:
-                raise RuntimeError(f'process {parts.index(None)} cannot send what it found')
+                raise RuntimeError(f'process {parts.index(None)} cannot send its predictions')
             images = {image.index: image for part in parts for image in pickle.loads(part)}
             self.write_evaluation(runner, dict(sorted(images.items())), metrics or {})
-        with self.guard('what has become of the run'):
+        with self.guard('the state of the run'):
             self.write(runner)
 
     def write_evaluation(self, runner: Runner, images: dict[int, Detections | PixelCounts],
@@ -181,8 +179,8 @@ class RunRecord(Hook):
 
         Args:
             runner: Runner of the training.
-            images: Prediction for each image, by its index in the validation set.
-            metrics: Metrics that the evaluators computed.
+            images: Prediction for each image, by index in the validation set.
+            metrics: Metrics of the evaluators.
         """
         dataset = runner.val_loop.dataloader.dataset
         evaluators = runner.val_loop.evaluator.metrics
@@ -199,57 +197,49 @@ class RunRecord(Hook):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             if images:
-                legend = self.legend = self.legend or read_legend(dataset, runner.model)
+                self.legend = self.legend or read_legend(dataset, runner.model)
                 details = compute_details(list(images.values()), dataset, evaluators)
                 for each in details['worst']:
                     each['name'] = get_file_name(dataset, each['index'])
-                write_text(folder / record_folder.DETAILS, json.dumps(details, allow_nan=False))
+                write_text(folder / DETAILS, json.dumps(details, allow_nan=False))
                 chosen = np.linspace(0, len(dataset) - 1, min(NUM_SAMPLES, len(dataset))).round()
                 samples = [int(index) for index in chosen if index in images]
                 content['samples'] = [get_file_name(dataset, index) for index in samples]
                 for number, index in enumerate(samples):
-                    self.draw(dataset, images[index], legend, folder.parent / f'truth_{number}.jpg',
-                              folder / f'sample_{number}.jpg')
+                    draw_truth_and_prediction(dataset, images[index], self.legend,
+                                              folder.parent / f'truth_{number}.jpg',
+                                              folder / f'sample_{number}.jpg')
                 if self.is_best(folder.parent, content):
                     for old in folder.parent.glob('iter_*/worst_*.jpg'):
                         old.unlink()
                     for number, each in enumerate(details['worst']):
-                        self.draw(dataset, images[each['index']], legend,
-                                  folder / f'worst_{number}_truth.jpg',
-                                  folder / f'worst_{number}.jpg')
+                        draw_truth_and_prediction(dataset, images[each['index']], self.legend,
+                                                  folder / f'worst_{number}_truth.jpg',
+                                                  folder / f'worst_{number}.jpg')
         finally:
             content['seconds'] = round(time.monotonic() - self.evaluation_start, 3)
-            write_json(folder / record_folder.EVALUATION, content)
-
-    def draw(self, dataset: Any, image: Detections | PixelCounts, legend: Legend, truth_path: Path,
-             prediction_path: Path) -> None:
-        """Write drawings of an image: its annotations, and its prediction."""
-        truth, prediction = draw_truth_and_prediction(dataset, image, legend)
-        write_jpeg(truth, truth_path)
-        write_jpeg(prediction, prediction_path)
+            write_json(folder / EVALUATION, content)
 
     def is_best(self, record: Path, content: dict[str, Any]) -> bool:
         """Return True unless an earlier evaluation was better."""
-        others = [
-            each for each in record_folder.read_evaluations(record)
-            if each['iteration'] != content['iteration']
-        ]
+        others = [each for each in read_evaluations(record)
+                  if each['iteration'] != content['iteration']]  # yapf: disable
         best = RecordedRun(record, self.about, [*others, content]).best
         return best is None or best is content
 
     @master_only
     def after_train(self, runner: Runner) -> None:
-        """Record that the training has ended."""
+        """Record that training has ended."""
         with self.guard('the end of the run'):
             is_complete = runner.iter >= runner.max_iters
             self.about['state'] = 'finished' if is_complete else 'stopped early'
             self.write(runner)
 
     def write(self, runner: Runner) -> None:
-        """Bring ``run.json`` and the page up to date."""
-        if 'seconds' not in self.about:  # the start of the run could not be recorded
+        """Update ``run.json`` and the report."""
+        if 'seconds' not in self.about:  # The start of the run could not be recorded.
             return
-        now = time.monotonic()
+        now, work_dir = time.monotonic(), Path(runner.work_dir)
         self.about['seconds'] += now - self.updated
         self.about['seconds_of_recording'] += self.spent
         self.updated, self.spent = now, 0.
@@ -257,30 +247,33 @@ class RunRecord(Hook):
             iteration=runner.iter, written=format_utc(), **measure_memory(self.about))
         if self.legend is not None:
             self.about |= vars(self.legend)
-        write_json(get_record_folder(Path(runner.work_dir)) / 'run.json', self.about)
-        write_report(Path(runner.work_dir), is_live=self.about['state'] == 'running')
+        write_json(work_dir / RECORD / ABOUT, self.about)
+        write_report(work_dir, is_live=self.about['state'] == 'running')
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """Return a model without its wrapper for several processes."""
+    return model.module if is_model_wrapper(model) else model
 
 
 def read_legend(dataset: Any, model: torch.nn.Module) -> Legend:
-    """Return kind and classes of a model that is evaluated on a dataset."""
+    """Return task and classes of a model and the dataset that it is evaluated on."""
     classes = tuple(dataset.metainfo['classes'])
     palette = dataset.metainfo.get('palette')
     if not isinstance(palette, (list, tuple)) or len(palette) != len(classes):
         palette = distinct_colors(len(classes))
-    bare = model.module if is_model_wrapper(model) else model
-    return Legend(get_model_kind(bare), classes, tuple(map(tuple, palette)))
+    return Legend(kind_of(unwrap(model)), classes, tuple(map(tuple, palette)))
 
 
 def find_masks(metrics: Sequence[BaseMetric],
                outputs: Sequence[BaseDataElement]) -> list[Sequence[dict] | None]:
-    """Return masks as the RLEs that COCO's metric has just made; None where it has not.
+    """Return the RLEs that COCO's metric has just encoded, or None for each image without them.
 
-    Encoding takes most of what recording would cost. The metric's results are pairs of truth and
-    prediction.
+    Encoding would take most of the time of recording.
     """
     for metric in metrics:
         if type(metric).__name__ in COCO_METRICS and outputs:
-            results = [pair[1] for pair in metric.results[-len(outputs):]]
+            results = [pair[1] for pair in metric.results[-len(outputs):]]  # truth, prediction
             if [each['img_id'] for each in results] == [each.img_id for each in outputs]:
                 return [each.get('masks') for each in results]
     return [None] * len(outputs)
@@ -289,3 +282,71 @@ def find_masks(metrics: Sequence[BaseMetric],
 def get_file_name(dataset: Any, index: int) -> str:
     """Return the file name of an image."""
     return Path(dataset.get_data_info(index)['img_path']).name
+
+
+def describe_start(runner: Runner, before: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of ``run.json`` at the start of a run.
+
+    Args:
+        runner: Runner of the training.
+        before: Content that an earlier start wrote, or empty.
+    """
+    cfg = runner.cfg
+    batch = (cfg.train_dataloader or {}).get('batch_size')
+    start = dict(time=format_utc(), iteration=runner.iter, processes=get_world_size())
+    known = {key: before[key] for key in ('kind', 'classes', 'palette') if key in before}
+    return known | dict(
+        state='running',
+        starts=[*before.get('starts', ()), start],
+        seconds=before.get('seconds', 0.),
+        max_iters=runner.max_iters,
+        seconds_of_recording=before.get('seconds_of_recording', 0.),
+        batch=batch * get_world_size() if batch else None,
+        seed=runner.seed,
+        parameters=sum(each.numel() for each in unwrap(runner.model).parameters()),
+        **find_main_metric(runner),
+        config_file=Path(cfg.filename or f'{runner.timestamp}.py').name,
+        config=flat(plain(cfg.to_dict())),
+        peak_memory=before.get('peak_memory', 0.),
+        peak_gpu_memory=before.get('peak_gpu_memory', 0.))
+
+
+def find_main_metric(runner: Runner) -> dict[str, str]:
+    """Return the metric of the best checkpoint and its rule, or an empty dict."""
+    for hook in runner.hooks:
+        if isinstance(hook, CheckpointHook) and hook.save_best:
+            name, rule = hook.key_indicators[0], hook.rules[0]
+            return {} if name == 'auto' else dict(main_metric=name, rule=rule)
+    return {}
+
+
+def describe_data(runner: Runner, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the number of images and the hashes of each split."""
+    sets = dict(training=runner.train_dataloader.dataset)
+    if runner.val_loop is not None:
+        sets['validation'] = runner.val_loop.dataloader.dataset
+    return {
+        split: dict(images=len(dataset), files=data_of(runner.cfg, SPLITS[split], known))
+        for split, dataset in sets.items()
+    }
+
+
+def find_changed_data(before: dict[str, Any], about: dict[str, Any]) -> list[str]:
+    """Return the splits whose data differ from those of an earlier start."""
+    then, now = before.get('data', {}), about['data']
+    return [split for split in then if split in now and then[split] != now[split]]
+
+
+def measure_memory(about: dict[str, Any]) -> dict[str, float]:
+    """Return the peak memory of this process in GiB, on the host and on its GPU."""
+    unit = 1 if sys.platform == 'darwin' else 1024
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+    gpu = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.
+    return dict(
+        peak_memory=max(host, about['peak_memory']),
+        peak_gpu_memory=max(gpu, about['peak_gpu_memory']))
+
+
+def format_utc() -> str:
+    """Return the current time in seconds."""
+    return f'{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} UTC'

@@ -1,4 +1,4 @@
-"""``report.html``: what a run recorded, as a page."""
+"""``report.html``: the record of a run as a page."""
 from __future__ import annotations
 
 import shlex
@@ -6,39 +6,43 @@ from datetime import timedelta
 from pathlib import Path
 
 from colonnade.engine.work_dir import Run
+from colonnade.engine.work_dir.metric_values import is_lowest
 from colonnade.engine.work_dir.metrics_table import SKIPPED
 
 from ..html_pages import Section, Table, build_sections, write_page
 from ..html_pages.page import SectionTable
 from .class_sections import build_class_sections
-from .image_sections import build_sample_sections, build_worst_sections
-from .metric_sections import build_loss_sections, build_metric_sections
-from .record_folder import PAGE, RecordedRun, read_run
+from .record_folder import RecordedRun, read_run
+from .run_plots import draw_curves
+from .sample_images import build_sample_sections, build_worst_sections
 
-MAX_CONFIG = 200_000  # letters of a config
+MAX_CONFIG = 200_000  # characters of a config
 NUM_DIGITS = 16  # of a hash that are shown
-KINDS = dict(masks='detector with masks', boxes='detector', labels='segmenter')
-ABOUT = 'What this training was made with, and what its evaluations found.'
+TASKS = dict(masks='detector with masks', boxes='detector', labels='segmenter')
+ABOUT = 'Configuration and results of a training run.'
+MAX_CURVES = 8  # in a plot
+PLOTTED = ('PQ', 'bbox_mAP', 'bbox_mAP_50', 'segm_mAP', 'segm_mAP_50', 'mIoU', 'mAcc', 'aAcc',
+           'mAP', 'AP50')
 
 
 def write_report(work_dir: Path, *, is_live: bool | None = None) -> Path:
     """Write the page of a run from its record, and return its path.
 
     Args:
-        work_dir: Work dir.
-        is_live: Whether it is training. Defaults to whether a process of this host is.
+        work_dir: Work dir of the run.
+        is_live: Whether the run is training. Defaults to whether a process of this host is.
 
     Raises:
         OSError: If a file cannot be read or written.
-        ValueError: If the folder is not a work dir, or a file of it is damaged.
+        ValueError: If the folder is not a work dir, or a file in it is damaged.
     """
-    run = read_run(work_dir, is_live=is_live)
-    write_page(work_dir / PAGE, run.name, ABOUT, build_sections(SECTIONS, run))
-    return work_dir / PAGE
+    run, page = read_run(work_dir, is_live=is_live), Run(work_dir).report
+    write_page(page, run.name, ABOUT, build_sections(SECTIONS, run))
+    return page
 
 
 def build_run_sections(run: RecordedRun) -> list[Section]:
-    """Return what a run is and how far it is."""
+    """Return state, progress and cost of a run."""
     starts = run.about.get('starts', ())
     texts = [f'Started {starts[0]["time"]}.'] if starts else []
     for each in starts[1:]:
@@ -46,7 +50,7 @@ def build_run_sections(run: RecordedRun) -> list[Section]:
         texts.append(f'Resumed {each["time"]} at iteration {each["iteration"]}' +
                      (f', with {" and ".join(other)}.' if other else '.'))
     if run.about.get('state') == 'running':
-        texts.append(f'The record is of {run.about["written"]}, before the end of the run.')
+        texts.append(f'Written {run.about["written"]}, before the end of the run.')
     return [Section('Run', ' '.join(texts), tables=[Table((), describe_run(run))])]
 
 
@@ -55,61 +59,46 @@ def describe_state(run: RecordedRun) -> str:
     state = run.about.get('state', 'not recorded')
     if state != 'running':
         return state
-    state = 'running' if run.is_live else 'killed, or training on another machine'
+    state = 'running' if run.is_live else 'killed, or training on another host'
     return f'{state}; recorded up to iteration {run.reached[0]:,} of {run.about["max_iters"]:,}'
 
 
-def describe_skipped_steps(run: RecordedRun) -> list[tuple[str, str]]:
-    """Return how many steps were skipped since the latest start, if any was."""
-    if SKIPPED not in run.curves:
-        return []
-    return [('steps skipped, as a number was not finite', f'{run.curves[SKIPPED][-1, 1]:.0f}')]
-
-
 def describe_run(run: RecordedRun) -> list[tuple[str, str]]:
-    """Return names and values of a run's facts."""
+    """Return names and values of what is known about a run."""
     about, best, (iteration, seconds) = run.about, run.best, run.reached
-    rows = [('state', describe_state(run))]
-    if 'kind' in about:
-        rows.append(('model', f'{KINDS[about["kind"]]}, {len(about["classes"])} classes'))
-    if not about:
-        return rows + describe_skipped_steps(run)
-    rows.append(('parameters', f'{about["parameters"]:,}'))
-    if best is not None:
-        key = run.main_metric
-        rows.append((f'best {key}', f'{best["metrics"][key]:.4g} at iteration {best["iteration"]}'))
-    rows += [
-        ('iterations', f'{iteration:,} of {about["max_iters"]:,}'),
-        ('time', format_duration(seconds)),
-        ('of which for this record and page', f'{about["seconds_of_recording"]:.1f} s'),
-    ]
-    if pace := compute_pace(run):
-        rows.append(('an iteration of training', f'{pace:.3g} s'))
-        if about.get('batch'):
-            rows.append(('images of training a second', f'{about["batch"] / pace:.3g}'))
-    if 'seconds' in (run.last or {}):
-        rows.append(('the last evaluation', f'{(run.last or {})["seconds"]:.3g} s'))
-    rows += [
-        *describe_skipped_steps(run),
-        ('images an iteration', str(about['batch'] or 'varies')),
-        ('seed', str(about['seed'])),
-        ('most memory of the first process', f'{about["peak_memory"]:.2f} GiB'),
-    ]
-    if gpu := get_gpu_memory(run):
-        rows.append(('most memory of its GPU', f'{gpu:.2f} GiB'))
-    return rows
-
-
-def get_gpu_memory(run: RecordedRun) -> float:
-    """Return the peak memory of a GPU in GiB; mmengine logs it in MiB, of each start."""
+    pace, batch = compute_pace(run), about.get('batch')
+    # mmengine logs the peak memory of a GPU since the latest start in MiB.
     logged = run.curves['memory'][:, 1].max() if 'memory' in run.curves else 0.
-    return max(logged / 1024, run.about.get('peak_gpu_memory', 0.))
+    gpu = max(logged / 1024, about.get('peak_gpu_memory', 0.))
+    facts = {
+        'state': describe_state(run),
+        'model': TASKS.get(about.get('kind') or ''),
+        'classes': f'{len(about["classes"])}' if 'classes' in about else None,
+        'parameters': f'{about["parameters"]:,}' if 'parameters' in about else None,
+        'best evaluation': best and f'{run.main_metric} {best["metrics"][run.main_metric]:.4g} at '
+                                    f'iteration {best["iteration"]}',
+        'iterations': f'{iteration:,}' +
+                      (f' of {about["max_iters"]:,}' if 'max_iters' in about else ''),
+        'time': format_duration(seconds),
+        'time for record and report': f'{about["seconds_of_recording"]:.1f} s' if about else None,
+        'training iteration': f'{pace:.3g} s' if pace else None,
+        'training images per second': f'{batch / pace:.3g}' if batch and pace else None,
+        'last evaluation': f'{run.last["seconds"]:.3g} s'
+                           if run.last and 'seconds' in run.last else None,
+        'skipped steps (NaN or Inf)': f'{run.curves[SKIPPED][-1, 1]:.0f}'
+                                      if SKIPPED in run.curves else None,
+        'batch size': str(batch or 'varies') if about else None,
+        'seed': str(about['seed']) if 'seed' in about else None,
+        'peak memory': f'{about["peak_memory"]:.2f} GiB' if 'peak_memory' in about else None,
+        'peak GPU memory': f'{gpu:.2f} GiB' if gpu else None,
+    }  # yapf: disable
+    return [(name, value) for name, value in facts.items() if value is not None]
 
 
 def compute_pace(run: RecordedRun) -> float | None:
-    """Return the seconds of an iteration, without evaluations; None before the first."""
+    """Return the seconds per iteration without evaluations; None before the first."""
     iteration, seconds = run.reached
-    is_recorded = seconds == run.about.get('seconds')  # a table ends before the last evaluation
+    is_recorded = seconds == run.about.get('seconds')  # metrics.csv ends before an evaluation
     evaluating = sum(each.get('seconds', 0.) for each in run.evaluations
                      if is_recorded or each['iteration'] < iteration)  # yapf: disable
     return max(0., seconds - evaluating) / iteration if iteration else None
@@ -120,26 +109,82 @@ def format_duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
+def build_metric_sections(run: RecordedRun) -> list[Section]:
+    """Return the metrics of the best and the last evaluation, and a plot over iterations."""
+    best, last = run.best, run.last
+    if best is None or last is None:
+        return [Section('Metrics', 'No evaluation has computed a metric.')]
+    rows = [[key, *(get_metric(each, key) for each in (best, last))] for key in last['metrics']]
+    table = Table(['metric', f'best: iteration {best["iteration"]}', f'last: {last["iteration"]}'],
+                  rows)
+    key = run.main_metric or ''
+    mark = best['iteration'], best['metrics'][key]
+    text = (f'The best evaluation has the {"lowest" if run.is_lower_better else "highest"} {key}; '
+            'of equal ones, it is the last.')
+    if is_lowest(key, mark[1]):
+        text = f'{key} has its lowest value in all evaluations, so the best one is the last.'
+    if run.data_since:
+        text += f' The validation data changed at iteration {run.data_since}.'
+    if len(run.evaluations) == 1:
+        return [Section('Metrics', text, tables=[table])]
+    plotted = {key: curve for key, curve in run.metrics.items() if is_plotted(key)}
+    curves = dict(list((plotted or run.metrics).items())[:MAX_CURVES])
+    plot = draw_curves(curves, 'metric', best=mark if key in curves else None)
+    return [Section('Metrics', text, [('Metrics of the evaluations', plot)], [table])]
+
+
+def get_metric(evaluation: dict, key: str) -> float | None:
+    """Return a metric, or None for -1, which COCO's metric returns if there are no objects."""
+    value = evaluation.get('metrics', {}).get(key)
+    return None if value == -1 and 'mAP' in key else value
+
+
+def is_plotted(key: str) -> bool:
+    """Return True for a metric that is plotted."""
+    return key.rpartition('/')[2] in PLOTTED
+
+
+def build_loss_sections(run: RecordedRun) -> list[Section]:
+    """Return plots of losses, learning rate and gradient norm."""
+    losses = {
+        key: curve
+        for key, curve in run.curves.items()
+        if key.rpartition('.')[2].startswith('loss') or '.loss' in key
+    }
+    plots = []
+    if len(losses) == 2 and 'loss' in losses:  # The only part is equal to the total.
+        losses = {'loss': losses['loss']}
+    if losses:
+        ordered = sorted(losses.items(), key=lambda item: item[0] != 'loss')
+        caption = f'The first {MAX_CURVES} losses' if len(losses) > MAX_CURVES else 'Losses'
+        plots.append((caption, draw_curves(dict(ordered[:MAX_CURVES]), 'loss', smooth=True)))
+    for key, label in (('lr', 'Learning rate'), ('grad_norm', 'Gradient norm')):
+        if key in run.curves:
+            curves = {key: run.curves[key]}
+            plots.append((label, draw_curves(curves, label.lower(), smooth=key != 'lr')))
+    return [Section('Losses and learning rate', plots=plots)] if plots else []
+
+
 def shorten_hash(digest: str) -> str:
     """Return the first digits of a hash."""
     return digest.removeprefix('files ')[:NUM_DIGITS]
 
 
 def build_data_sections(run: RecordedRun) -> list[Section]:
-    """Return the number of images, and the hashes that identify the files of a run."""
+    """Return the number of images, and hashes of the files of a run's data."""
     rows = []
     for split, about in run.about.get('data', {}).items():
         files = about['files'] or {'–': '–'}
         rows += [[split, about['images'], path, shorten_hash(digest)]
                  for path, digest in files.items()]  # yapf: disable
-    text = (f'Hashes are the first {NUM_DIGITS} of 64 digits of SHA-256: of the content of '
-            "annotation files, and of the names and sizes of a folder's files.")
-    table = Table(['part', 'images', 'file or folder', 'hash'], rows)
+    text = (f'Hashes are the first {NUM_DIGITS} of 64 digits of SHA-256, computed from the content '
+            'of annotation files, and from the names and file sizes of folders.')
+    table = Table(['split', 'images', 'file or folder', 'hash'], rows)
     return [Section('Data', text, tables=[table])] if rows else []
 
 
 def build_command_sections(run: RecordedRun) -> list[Section]:
-    """Return what to type next."""
+    """Return commands that use the trained model or resume the run."""
     config = shlex.quote(str(run.folder / run.about.get('config_file', 'CONFIG.py')))
     checkpoint = quote_checkpoint(run)
     commands = [
@@ -150,26 +195,26 @@ def build_command_sections(run: RecordedRun) -> list[Section]:
     if run.about.get('state') in ('running', 'stopped early'):
         folder = shlex.quote(str(run.folder))
         commands.append(f'colonnade train {config} --work-dir {folder} --resume')
-    return [Section('Go on', commands=commands)]
+    return [Section('Next steps', commands=commands)]
 
 
 def quote_checkpoint(run: RecordedRun) -> str:
-    """Return the best or last checkpoint for a shell: by the file that names it, if possible."""
+    """Return the best or last checkpoint for a shell, preferably by the file with its path."""
     best = run.folder / Run.BEST
-    named = best if best.is_file() else run.folder / Run.LAST
-    if named.is_file():
-        path = Path(named.read_text(encoding='utf-8').strip())
+    note = best if best.is_file() else run.folder / Run.LAST
+    if note.is_file():
+        path = Path(note.read_text(encoding='utf-8').strip())
         moved = run.folder / path.name
         if not path.is_file() and moved.is_file():
             return shlex.quote(str(moved))
-    return f'"$(cat {shlex.quote(str(named))})"'
+    return f'"$(cat {shlex.quote(str(note))})"'
 
 
 def build_environment_sections(run: RecordedRun) -> list[Section]:
-    """Return versions and the machine."""
+    """Return versions and hardware."""
     facts = {**run.about.get('versions', {}), **run.about.get('machine', {})}
     table = Table((), [[key, str(value)] for key, value in facts.items()])
-    return [Section('Versions and machine', tables=[table], folded=True)] if facts else []
+    return [Section('Environment', tables=[table], folded=True)] if facts else []
 
 
 def build_config_sections(run: RecordedRun) -> list[Section]:
@@ -179,11 +224,11 @@ def build_config_sections(run: RecordedRun) -> list[Section]:
         return []
     text, note = path.read_text(encoding='utf-8'), path.name
     if len(text) > MAX_CONFIG:
-        note += f', the first {MAX_CONFIG:,} of {len(text):,} letters'
+        note += f', the first {MAX_CONFIG:,} of {len(text):,} characters'
     return [Section('Config', note, commands=[text[:MAX_CONFIG]], folded=True)]
 
 
-#: the page from top to bottom
+#: parts of the page from top to bottom
 SECTIONS: SectionTable[RecordedRun] = {
     'Run': build_run_sections,
     'Metrics': build_metric_sections,
@@ -192,7 +237,7 @@ SECTIONS: SectionTable[RecordedRun] = {
     'Classes': build_class_sections,
     'Worst images': build_worst_sections,
     'Data': build_data_sections,
-    'Go on': build_command_sections,
-    'Versions and machine': build_environment_sections,
+    'Next steps': build_command_sections,
+    'Environment': build_environment_sections,
     'Config': build_config_sections,
 }

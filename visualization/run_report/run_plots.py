@@ -1,4 +1,4 @@
-"""Plots of a run's curves and classes."""
+"""Plots of curves and classes of a run."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from colonnade.common.plots import COLORS, GRAY, escape_math, new_figure, shorte
 
 from .record_folder import Curve
 
-WIDTH = 5.8  # inches; two plots fit side by side in a page
-MAX_NAME = 24  # letters of a class in a plot
-MANY_POINTS = 40  # longer curves have no dots
-MAX_POINTS = 500  # of a curve that are drawn
-MAX_BARS = 15  # classes in a plot
+WIDTH = 5.8  # inches; two plots fit side by side
+MAX_NAME = 24  # characters of a class name
+MAX_MARKERS = 40  # points; longer curves have no markers
+MAX_POINTS = 500  # of a curve
+MAX_BARS = 15  # classes in a bar plot
 MAX_CELLS = 20  # classes in a confusion matrix
-SMOOTHING = 3.  # standard deviation for noisy curves, in percent of their length
+SMOOTHING = 3.  # standard deviation of the kernel, in percent of a curve's length
 
 
 def draw_curves(lines: Mapping[str, Curve],
@@ -31,22 +31,22 @@ def draw_curves(lines: Mapping[str, Curve],
 
     Args:
         lines: Curves by name, at most as many as there are colors.
-        ylabel: What the values are.
+        ylabel: Label of the values.
         best: Point to mark.
-        smooth: Whether curves are noisy: they are drawn pale, and smoothed over them.
-        colors: Color of each name, also without a curve here; there is a legend then.
+        smooth: Whether to draw noisy curves pale, with smoothed curves over them.
+        colors: Color of each name, also of names without a curve here. Adds a legend.
     """
     figure, axes = new_figure(WIDTH)
     chosen = colors or dict(zip(lines, COLORS, strict=False))
     for name, curve in lines.items():
         x, y = np.asarray(curve, dtype=float).T
         indices = np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int)
-        shown = y[indices]
-        if smooth and len(x) > MANY_POINTS:
-            axes.plot(x[indices], shown, color=chosen[name], alpha=0.25, linewidth=0.8)
-            shown = smooth_values(y, indices)
-        marker = '' if len(indices) > MANY_POINTS else 'o'
-        axes.plot(x[indices], shown, color=chosen[name], label=shorten_label(name, MAX_NAME),
+        values = y[indices]
+        if smooth and len(x) > MAX_MARKERS:
+            axes.plot(x[indices], values, color=chosen[name], alpha=0.25, linewidth=0.8)
+            values = smooth_values(y, indices)
+        marker = '' if len(indices) > MAX_MARKERS else 'o'
+        axes.plot(x[indices], values, color=chosen[name], label=shorten_label(name, MAX_NAME),
                   linewidth=1.6, marker=marker, markersize=3.5)  # yapf: disable
     if best is not None:
         axes.plot(*best, marker='*', markersize=13, color='#E69F00', markeredgecolor='black',
@@ -61,7 +61,7 @@ def draw_curves(lines: Mapping[str, Curve],
 
 
 def smooth_values(values: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Return a running mean at some indices, with Gaussian weights that end with the values."""
+    """Return the running mean at some indices, with Gaussian weights."""
     width = max(1., len(values) * SMOOTHING / 100)
     reach = int(3 * width)
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width)**2)
@@ -74,7 +74,7 @@ def smooth_values(values: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def draw_bars(names: Sequence[str], values: Sequence[float], xlabel: str) -> Figure:
-    """Return a plot with a bar for each class, the first on top."""
+    """Return a plot with a bar per class, the first on top."""
     figure, axes = new_figure(WIDTH, 0.8 + 0.24 * len(names))
     rows = np.arange(len(names))
     axes.barh(rows, values, color=COLORS[0], height=0.7)
@@ -88,12 +88,12 @@ def draw_bars(names: Sequence[str], values: Sequence[float], xlabel: str) -> Fig
 
 
 def draw_precision_recall(lines: Sequence[dict[str, Any]], classes: Sequence[str]) -> Figure:
-    """Return a plot of precision over recall: the mean black, classes in colors."""
+    """Return a plot of precision over recall: the mean in black, classes in colors."""
     figure, axes = new_figure(WIDTH)
     colors = iter(COLORS)
     for line in lines:
         precision = np.array(line['precision'], dtype=float)
-        style: dict[str, Any] = dict(color='black', linewidth=2.4, label='mean of classes')
+        style: dict[str, Any] = dict(color='black', linewidth=2.4, label='mean')
         if line['label'] is not None:
             name = shorten_label(classes[line['label']], MAX_NAME)
             style = dict(color=next(colors), linewidth=1.2, label=f'{name} {precision.mean():.2f}')
@@ -103,16 +103,16 @@ def draw_precision_recall(lines: Sequence[dict[str, Any]], classes: Sequence[str
     return figure
 
 
-def draw_confusion(shares: np.ndarray, names: Sequence[str]) -> Figure:
-    """Return a plot of the shares of each row, ``(R, R)``; NaN in rows without any."""
+def draw_confusion(fractions: np.ndarray, names: Sequence[str]) -> Figure:
+    """Return a plot of a confusion matrix ``(R, R)``; rows without objects are NaN."""
     side = 2.2 + 0.36 * len(names)
     figure, axes = new_figure(side, side * (0.75 if len(names) > 6 else 0.85))
     axes.grid(False)
-    axes.imshow(np.nan_to_num(shares), cmap='Blues', vmin=0, vmax=1, aspect='auto')
-    for (row, column), share in np.ndenumerate(shares):
-        if np.isfinite(share) and share >= 0.005:
-            axes.text(column, row, f'{100 * share:.0f}', ha='center', va='center', fontsize=7,
-                      color='white' if share > 0.55 else 'black')  # yapf: disable
+    axes.imshow(np.nan_to_num(fractions), cmap='Blues', vmin=0, vmax=1, aspect='auto')
+    for (row, column), value in np.ndenumerate(fractions):
+        if np.isfinite(value) and value >= 0.005:
+            axes.text(column, row, f'{100 * value:.0f}', ha='center', va='center', fontsize=7,
+                      color='white' if value > 0.55 else 'black')  # yapf: disable
     labels = [shorten_label(name, MAX_NAME) for name in names]
     axes.set_yticks(range(len(names)), labels, fontsize=8)
     # Rotated labels end at their columns in any font.

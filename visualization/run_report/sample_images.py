@@ -1,7 +1,7 @@
-"""Small images of annotations and predictions."""
+"""Sample images and worst images: drawn at evaluations, and shown in reports."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,28 @@ from colonnade.inference.ground_truth import build_instances, build_label_map
 from colonnade.inference.results import Instances, LabelMap, Result
 from colonnade.runtime.images import read_image
 
+from ..html_pages import Section
 from ..html_pages.scenes import Scene
-from .detections import MIN_SCORE, Detections
-from .pixel_counts import PixelCounts
+from .predictions import MIN_SCORE, Detections, PixelCounts
+from .record_folder import RECORD, Evaluation, RecordedRun, get_evaluation_folder
 
 TILE = 272  # pixels of an image's longer side
 JPEG_QUALITY = 85
-FEW_CLASSES = 10  # with at most this many, colors suffice to distinguish them
+MAX_UNNAMED = 10  # classes that colors suffice to distinguish
+MAX_EVALUATIONS = 7  # whose samples are shown
+MAX_NAMES = 30  # classes in a legend
 
 
 @dataclass(frozen=True)
 class Legend:
-    """Kind and classes of a model, see :class:`~colonnade.inference.ground_truth.Known`."""
+    """Task and classes of a model, see :class:`~colonnade.inference.ground_truth.Known`."""
     kind: str
     classes: tuple[str, ...]
     palette: tuple[Color, ...]
 
 
 def read_small_image(path: str) -> np.ndarray:
-    """Return an image whose longer side has ``TILE`` pixels, ``(h, w, 3)``.
-
-    Raises:
-        ImageError: If it cannot be read.
-    """
+    """Return an image whose longer side has ``TILE`` pixels, ``(h, w, 3)``."""
     image = Image.fromarray(read_image(content(path)))
     factor = TILE / max(image.size)
     size = [max(1, round(side * factor)) for side in image.size]
@@ -47,13 +46,13 @@ def read_small_image(path: str) -> np.ndarray:
 
 def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
                 has_scores: bool) -> Image.Image:
-    """Return a drawing of a result over a smaller image.
+    """Return a drawing of a result.
 
     Args:
-        result: Result.
-        pixels: Image, ``(h, w, 3)``.
-        is_named: Whether classes are named.
-        has_scores: Whether their names have scores.
+        result: Annotations or prediction.
+        pixels: Downscaled image, ``(h, w, 3)``.
+        is_named: Whether to write class names.
+        has_scores: Whether to write scores after them.
     """
     if isinstance(result, LabelMap):
         scene = Scene.from_result(result, pixels)
@@ -66,16 +65,12 @@ def draw_result(result: Result, pixels: np.ndarray, *, is_named: bool,
     return Scene.from_result(result, pixels).draw(result.palette, captions if is_named else None)
 
 
-def draw_truth_and_prediction(dataset: Any, image: Detections | PixelCounts,
-                              legend: Legend) -> tuple[Image.Image, Image.Image]:
-    """Return two drawings of an image: as it is annotated, and as it was predicted.
-
-    Raises:
-        OSError, ValueError: If the image or its annotation cannot be read.
-    """
+def draw_truth_and_prediction(dataset: Any, image: Detections | PixelCounts, legend: Legend,
+                              truth_path: Path, prediction_path: Path) -> None:
+    """Write drawings of the annotations and of the prediction of an image."""
     info = dataset.get_data_info(image.index)
     path = info['img_path']
-    pixels, is_named = read_small_image(path), len(legend.classes) > FEW_CLASSES
+    pixels, is_named = read_small_image(path), len(legend.classes) > MAX_UNNAMED
     truth: Result
     prediction: Result
     if isinstance(image, Detections):
@@ -85,24 +80,103 @@ def draw_truth_and_prediction(dataset: Any, image: Detections | PixelCounts,
     else:
         truth = build_label_map(legend, info, path)
         prediction = LabelMap(image.shape, truth.classes, truth.palette, image.small, path)
-    return (draw_result(truth, pixels, is_named=is_named, has_scores=False),
-            draw_result(prediction, pixels, is_named=is_named, has_scores=True))
+    for result, file, has_scores in ((truth, truth_path, False), (prediction, prediction_path,
+                                                                  True)):
+        drawing = draw_result(result, pixels, is_named=is_named, has_scores=has_scores)
+        drawing.convert('RGB').save(file, 'JPEG', quality=JPEG_QUALITY, optimize=True)
 
 
-def write_jpeg(image: Image.Image, path: Path) -> None:
-    """Write an image as JPEG."""
-    image.convert('RGB').save(path, 'JPEG', quality=JPEG_QUALITY, optimize=True)
+def build_sample_sections(run: RecordedRun) -> list[Section]:
+    """Return the sample images at several evaluations."""
+    drawn = run.drawn
+    if not drawn:
+        return []
+    shown = thin_evaluations(drawn, run.best)
+    samples = read_samples([(f'iteration {each["iteration"]}' +
+                             (' (best)' if each is run.best else ''), run, each)
+                            for each in shown])  # yapf: disable
+    text = 'Images of the validation set: annotations, and predictions of the model.'
+    if len(shown) < len(drawn):
+        text += f' {len(shown)} of {len(drawn)} evaluations are shown.'
+    if others := sum(bool(each.get('samples')) for each in run.evaluations) - len(drawn):
+        text += f' {others} with other images are omitted, because the validation data changed.'
+    return [Section('Samples', text + describe_threshold(run), tiles=samples,
+                    legend=build_legend(run))]  # yapf: disable
+
+
+def read_samples(drawn: Sequence[tuple[str, RecordedRun, Evaluation]]) -> list[tuple[str, list]]:
+    """Return each sample with its titled images: the ground truth, and predictions.
+
+    Args:
+        drawn: Title, run and evaluation of each prediction, all of the same images.
+    """
+    samples = []
+    for number, name in enumerate(drawn[-1][2]['samples']):
+        paths = [('truth', drawn[0][1].folder / RECORD / f'truth_{number}.jpg')]
+        for title, run, evaluation in drawn:
+            folder = get_evaluation_folder(run.folder, evaluation['iteration'])
+            paths.append((title, folder / f'sample_{number}.jpg'))
+        if tiles := read_tiles(paths):
+            samples.append((name, tiles))
+    return samples
 
 
 def read_tiles(tiles: Iterable[tuple[str, Path]]) -> list[tuple[str, Image.Image]]:
-    """Return titles and images of the files that exist.
-
-    Raises:
-        OSError: If one cannot be read.
-    """
+    """Return titles and images of the files that exist."""
     images = []
     for title, path in tiles:
         if path.is_file():
             with Image.open(path) as image:
                 images.append((title, image.copy()))
     return images
+
+
+def build_worst_sections(run: RecordedRun) -> list[Section]:
+    """Return the images with the worst predictions."""
+    images, worst = [], run.details.get('worst', ())
+    for number, each in enumerate(worst):
+        folder = get_evaluation_folder(run.folder, run.details['iteration'])
+        tiles = read_tiles([('truth', folder / f'worst_{number}_truth.jpg'),
+                            ('prediction', folder / f'worst_{number}.jpg')])
+        if tiles:
+            measure = f'mean IoU {each["miou"]:.2f}' if 'miou' in each else (
+                f'F1 {each["f1"]:.2f}: {each["right"]} right, {each["missed"]} missed, '
+                f'{each["wrong"]} wrong')
+            images.append((f'{each["name"]}: {measure}', tiles))
+    if not images:
+        return []
+    text = 'Images with the lowest mean IoU of their annotated classes.'
+    if 'f1' in worst[0]:
+        text = ('Images with the lowest F1. An object detected with a wrong class counts as missed '
+                'and the detection as wrong.')
+    return [Section('Worst images', text + describe_threshold(run), tiles=images,
+                    legend=build_legend(run))]  # yapf: disable
+
+
+def build_legend(run: RecordedRun) -> list[tuple[str, Any]]:
+    """Return classes and their colors, or nothing if they are too many."""
+    colors = [tuple(each) for each in run.about.get('palette', ())]
+    pairs = list(zip(run.about.get('classes', ()), colors, strict=False))
+    return pairs if len(pairs) <= MAX_NAMES else []
+
+
+def describe_threshold(run: RecordedRun) -> str:
+    """Return the score from which detections are drawn, or nothing for a segmenter."""
+    if run.about.get('kind', 'labels') == 'labels':
+        return ''
+    return f' Detections with a score of at least {MIN_SCORE} are drawn.'
+
+
+def thin_evaluations(evaluations: Sequence[Evaluation],
+                     best: Evaluation | None,
+                     limit: int = MAX_EVALUATIONS) -> list[Evaluation]:
+    """Return the first, the last, the best and some evaluations between, in order."""
+    if len(evaluations) <= limit:
+        return list(evaluations)
+    last = len(evaluations) - 1
+    chosen = {round(step * last / (limit - 1)) for step in range(limit)}
+    places = [place for place, each in enumerate(evaluations) if each is best]
+    if places and places[0] not in chosen:
+        nearest = min(chosen - {0, last}, key=lambda place: abs(place - places[0]))
+        chosen = chosen - {nearest} | {places[0]}
+    return [evaluations[place] for place in sorted(chosen)]

@@ -1,4 +1,4 @@
-"""Every kind of leaf through the command line, on real images: train, resume, test, test --tta."""
+"""Train, resume and test configs of every kind on real images, by the command line."""
 from __future__ import annotations
 
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import LAYOUTS, METRICS, NO_WORKERS, ROOT, latest_log
 
-LEAVES = [
+CONFIGS = [
     f'mask_rcnn/xcit_{name}' for name in (
         'small_12_p16_3x_coco', 'small_12_p16_3x_coco_ema', 'small_12_p16_3x_coco_lld',
         'small_12_p16_100ep_coco_lsj', 'nano_12_p16_slim_coco')
@@ -22,7 +22,7 @@ LEAVES = [
     f'{head}/{name}' for head, recipe in (('mask_rcnn', '3x_coco'), ('sem_fpn', '80k_ade20k'))
     for name in (f'cait_xxs24_{recipe}', f'resmlp_s12_{recipe}')
 ]  # yapf: disable
-NANO = {  # what makes the leaf's backbone XCiT-N12/16
+NANO = {  # options that make the backbone XCiT-N12/16
     'mask_rcnn': [],
     'sem_fpn': ['model.decode_head.in_channels=[128,128,128,128]'],
     'upernet': [
@@ -31,8 +31,8 @@ NANO = {  # what makes the leaf's backbone XCiT-N12/16
 }
 
 
-def steps(head: str, iterations: int, slim: bool) -> list[str]:
-    """Options of a run of so many iterations of two images, saved after each or at its end."""
+def shorten(head: str, iterations: int, slim: bool) -> list[str]:
+    """Return options of a run of N iterations on two images, with frequent checkpoints."""
     common = ['train_dataloader.batch_size=2', 'default_hooks.logger.interval=1', *NO_WORKERS]
     if head == 'mask_rcnn' and not slim:
         return [*common, f'train_cfg.max_epochs={iterations}', 'train_cfg.val_interval=2',
@@ -46,19 +46,20 @@ def steps(head: str, iterations: int, slim: bool) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('leaf', LEAVES)
-def test_every_kind_of_leaf(leaf: str, real_data: dict[str, Path], tmp_path: Path,
-                            run_tool: Callable) -> None:
-    head, name = leaf.split('/')
-    slim = '_slim_' in name
-    config, data = ROOT / 'configs' / f'{leaf}.py', real_data[LAYOUTS[head]]
-    smaller = [] if slim or 'xcit' not in name else [
+@pytest.mark.parametrize('name', CONFIGS)
+def test_train_resume_and_test(name: str, real_data: dict[str, Path], tmp_path: Path,
+                               run_tool: Callable) -> None:
+    head, stem = name.split('/')
+    slim = '_slim_' in stem
+    config, data = ROOT / 'configs' / f'{name}.py', real_data[LAYOUTS[head]]
+    smaller = [] if slim or 'xcit' not in stem else [
         'model.backbone.arch=nano_12_p16', 'model.neck.in_channels=128', *NANO[head]
     ]
     common = ['--data-root', data, '--work-dir', tmp_path / 'run']
 
-    run_tool('train', config, *common, '--cfg-options', *smaller, *steps(head, 2, slim))
-    run_tool('train', config, *common, '--resume', '--cfg-options', *smaller, *steps(head, 3, slim))
+    run_tool('train', config, *common, '--cfg-options', *smaller, *shorten(head, 2, slim))
+    run_tool('train', config, *common, '--resume', '--cfg-options', *smaller,
+             *shorten(head, 3, slim))
     log = latest_log(tmp_path / 'run')
     assert 'loss: ' in log and 'loss: nan' not in log
     checkpoint = Path((tmp_path / 'run/last_checkpoint').read_text())

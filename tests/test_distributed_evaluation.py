@@ -1,4 +1,4 @@
-"""Several processes find the metrics that one finds, whatever number of images there is."""
+"""Evaluation in several processes gives the metrics of one process for any number of images."""
 from __future__ import annotations
 
 import json
@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 from conftest import run_processes
-from helpers.evaluate_shares import all_metrics
+from helpers.evaluate_shares import compute_all_metrics
 
 
 @pytest.mark.slow
-def test_shares_of_any_size(shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mmengine's sampler repeats images until all processes have as many; these do not count."""
-    monkeypatch.chdir(tmp_path)  # where processes leave their results for each other
-    expected = json.loads(json.dumps(all_metrics(shapes)))
+def test_metrics_of_several_processes(shapes: Path, tmp_path: Path,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images that mmengine's sampler repeats do not count."""
+    monkeypatch.chdir(tmp_path)  # Processes exchange their results here.
+    expected = json.loads(json.dumps(compute_all_metrics(shapes)))
     assert len({found['mIoU'] for name, found in expected.items() if 'sem_fpn' in name}) == 3
     assert 0 < expected['mask_rcnn 4']['coco/bbox_mAP'] < 1
     for processes in (2, 3):

@@ -1,4 +1,4 @@
-"""The tools that measure: they run, and their numbers mean what they say."""
+"""The command ``colonnade benchmark``, and measuring scripts of the docs."""
 from __future__ import annotations
 
 import csv
@@ -16,17 +16,17 @@ from helpers.rounding import check_all_rounding, doubled
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
 
-from colonnade.evaluation.benchmark.candidates import build_backbone, build_contestant
-from colonnade.evaluation.benchmark.machine import computed_by_onednn, described, ways_to_multiply
-from colonnade.evaluation.benchmark.measurement import Job, work_of
+from colonnade.evaluation.benchmark.candidates import build_backbone, build_candidate
+from colonnade.evaluation.benchmark.machine import describe_machine, list_matmuls, uses_onednn
+from colonnade.evaluation.benchmark.measurement import Job, compute_work
 
 needs_linux = pytest.mark.skipif(not Path('/proc/self/clear_refs').exists(), reason='needs Linux')
 
 
 @needs_linux
 @pytest.mark.slow
-def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
-                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmark_table(run_tool: Callable, tmp_path: Path,
+                         capsys: pytest.CaptureFixture[str]) -> None:
     run_tool('benchmark', '--backbones', 'ResMLP:s12:token_mixing=window', '--sizes', '256',
              '--rounds', 2, '--train', '--csv', tmp_path / 'b.csv', '--plot', tmp_path / 'b.png')
     printed = capsys.readouterr().out
@@ -46,19 +46,20 @@ def test_benchmark_prints_ratios(run_tool: Callable, tmp_path: Path,
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--backbones', 'Swin:t'], "with CaiT, .*XCiT.* for CLASS, .* got 'Swin:t'"),
+    (['--backbones', 'Swin:t'], "CLASS one of CaiT, .*XCiT.* got 'Swin:t'"),
     (['--backbones', 'CaiT:s25'], "CaiT has no arch 's25'"),
     (['--backbones', 'ResMLP:s12:token_mixing=tile'
       ], "token_mixing must be resample or window, got 'tile'"),
-    (['--sizes', '100'], 'multiples of 16 for timm, PIXELS or HEIGHTxWIDTH, got 100'),
-    (['--sizes', '64x0'], 'multiples of 16 for timm, .* got 64x0'),
-    (['--sizes', 'big'], 'multiples of 16 for timm, .* got big'),
+    (['--sizes', '100'], 'PIXELS or HEIGHTxWIDTH, multiples of 16 for timm, got 100'),
+    (['--sizes', '64x0'], 'multiples of 16 for timm, got 64x0'),
+    (['--sizes', 'big'], 'multiples of 16 for timm, got big'),
     (['--backbones', 'SimplifiedViT:small_12_p16', '--fuse'], 'benchmark: .* cannot be fused'),
-    (['--train', '--fuse'], '--train is for backbones that are not fused'),
-    (['--baselines', 'resnet50', 'timm'], 'detectors are compared with detectors: leave out timm'),
+    (['--train', '--fuse'], '--train supports only backbones that are not fused'),
+    (['--baselines', 'resnet50', 'timm'
+      ], 'detectors can only be compared with detectors: remove timm'),
 ])
-def test_benchmark_names_what_is_wrong(arguments: list, message: str, run_tool: Callable,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options(arguments: list, message: str, run_tool: Callable,
+                         capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         run_tool('benchmark', *arguments)
     assert re.search(message, str(stopped.value))
@@ -66,35 +67,35 @@ def test_benchmark_names_what_is_wrong(arguments: list, message: str, run_tool: 
 
 @pytest.mark.parametrize('name', ['detector-fused', 'resnet50', 'swin_t'])
 @torch.no_grad()
-def test_whole_detectors_run(name: str) -> None:
-    model = build_contestant(
+def test_run_full_detectors(name: str) -> None:
+    model = build_candidate(
         name, 'XCiT:nano_12_p16', (64, 96), train=False, pyramid=False, device='cpu')
     samples = model(torch.rand(2, 3, 64, 96))
     assert [sample.pred_instances.bboxes.shape[1] for sample in samples] == [4, 4]
 
 
-def test_the_machine_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('ONEDNN_MAX_CPU_ISA', 'AVX512_CORE')
-    name, libraries, limits = described('cpu')
+    name, libraries, limits = describe_machine('cpu')
     assert name and torch.__version__ in libraries and 'ONEDNN_MAX_CPU_ISA=AVX512_CORE' in limits
-    assert computed_by_onednn(torch.float32) and 'lacks fast products of bfloat16' in libraries
-    given = [product() for product in ways_to_multiply(8, 'cpu', torch.float32)]
-    assert len({product.numel() for product in given}) == 1
+    assert uses_onednn(torch.float32) and 'lacks fast bfloat16 matmuls' in libraries
+    products = [multiply() for multiply in list_matmuls(8, 'cpu', torch.float32)]
+    assert len({product.numel() for product in products}) == 1
 
 
 @pytest.mark.parametrize('name, least, most', [
     ('ours', 0.15, 0.5),
     pytest.param('detector', 3., 40., marks=pytest.mark.slow),
 ])
-def test_work_of_contestants(name: str, least: float, most: float) -> None:
-    """Fused or not, a contestant has the same work: that of the paper's form."""
+def test_work_of_candidates(name: str, least: float, most: float) -> None:
+    """Fused candidates have the same work, that of the paper's form."""
     job = Job('XCiT:nano_12_p16', (96, 96), 1, False, False, 'cpu', 1)
-    assert least < work_of(job, name) == work_of(job, f'{name}-fused') < most
+    assert least < compute_work(job, name) == compute_work(job, f'{name}-fused') < most
 
 
 @torch.no_grad()
-def test_patches_of_14_have_a_pyramid_too() -> None:
-    model = build_contestant(
+def test_pyramid_of_patch_size_14() -> None:
+    model = build_candidate(
         'ours',
         'PlainViT:vit_small_patch14_dinov2', (56, 84),
         train=False,
@@ -106,13 +107,13 @@ def test_patches_of_14_have_a_pyramid_too() -> None:
 
 @pytest.mark.parametrize('spec', ['XCiT:nano_12_p16', 'CaiT:xxs24', 'ResMLP:s12'])
 @torch.no_grad()
-def test_both_sides_of_the_benchmark_do_the_same(spec: str) -> None:
+def test_candidates_agree_with_timm(spec: str) -> None:
     backbone = build_backbone(spec).eval()
     size = backbone.settings.get('img_size', 64)
     timms = backbone.timm_module(size).eval()
     timms.load_state_dict({**timms.state_dict(), **backbone.state_dict()})
     job = Job(spec, (size, size), 1, False, False, 'cpu', 1)
-    images = job.images()
+    images = job.draw_images()
     plain, exact = (model.forward_intermediates(
         given, indices=list(backbone.out_indices), intermediates_only=True)
                     for model, given in ((timms, images), (doubled(timms), images.double())))
@@ -124,7 +125,7 @@ RESMLP = ROOT / 'configs/sem_fpn/resmlp_nano_12_slim_shapes.py'
 
 @pytest.fixture(scope='module')
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the ResMLP config, untrained."""
+    """Return a checkpoint of the ResMLP config with random weights."""
     cfg = Config.fromfile(RESMLP)
     init_default_scope(cfg.default_scope)
     path = tmp_path_factory.mktemp('weights') / 'a.pth'
@@ -132,7 +133,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_consistency_of_both_mixings(shapes: Path, checkpoint: Path) -> None:
+def test_measure_consistency(shapes: Path, checkpoint: Path) -> None:
     printed = run_python('docs/measure_consistency.py', RESMLP, checkpoint,
                          shapes / 'ade/images/validation', '--sizes', 128, 192)
     rows = dict(line.split(maxsplit=1) for line in printed.splitlines()[-2:])
@@ -146,9 +147,8 @@ def test_consistency_of_both_mixings(shapes: Path, checkpoint: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('head, layout', [('mask_rcnn', 'coco'), ('sem_fpn', 'ade')])
-def test_throughput_beside_the_libraries(head: str, layout: str, shapes: Path,
-                                         monkeypatch: pytest.MonkeyPatch,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_measure_throughput(head: str, layout: str, shapes: Path, monkeypatch: pytest.MonkeyPatch,
+                            capsys: pytest.CaptureFixture[str]) -> None:
     script = str(ROOT / 'docs/measure_throughput.py')
     options = ['--images', '2', '--rounds', '1']
     monkeypatch.setattr('sys.argv', [script, str(config(head)), str(shapes / layout), *options])
@@ -166,7 +166,7 @@ def test_throughput_beside_the_libraries(head: str, layout: str, shapes: Path,
 
 
 @pytest.mark.slow
-def test_starts_on_datasets_of_several_sizes() -> None:
+def test_measure_start() -> None:
     printed = run_python('docs/measure_start.py', '--images', '10', '20')
     rows = [[cell.strip() for cell in line.split('|')] for line in printed.splitlines()[2:]]
     assert [row[1] for row in rows] == ['10', '20']

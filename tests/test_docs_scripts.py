@@ -1,4 +1,4 @@
-"""The script that compares backbones from scratch trains, goes on, prints and draws."""
+"""Scripts of the docs that train and measure models."""
 from __future__ import annotations
 
 import json
@@ -16,8 +16,9 @@ OPTIONS = ['train_dataloader.batch_size=2', *NO_WORKERS]
 
 
 @pytest.mark.slow
-def test_the_study(shapes: Path, tmp_path: Path, run_tool: Callable,
-                   monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_study_simplified_vit(shapes: Path, tmp_path: Path, run_tool: Callable,
+                              monkeypatch: pytest.MonkeyPatch,
+                              capsys: pytest.CaptureFixture[str]) -> None:
     started = []
 
     def run(tool: str, log: Path, *arguments: object, show: bool) -> None:
@@ -25,8 +26,8 @@ def test_the_study(shapes: Path, tmp_path: Path, run_tool: Callable,
         run_tool(tool.removesuffix('.py'), *arguments)
 
     monkeypatch.setattr('colonnade.tools.demo.run_tool', run)
-    command = [tmp_path / 'runs', '--shapes', shapes, '--backbones', 'xcit', 'parallel', '--seeds', 3,
-               '--iterations', 2, '--interval', 1, '--plot', tmp_path / 'a.png',
+    command = [tmp_path / 'runs', '--shapes', shapes, '--backbones', 'xcit', 'parallel',
+               '--seeds', 3, '--iterations', 2, '--interval', 1, '--plot', tmp_path / 'a.png',
                '--cfg-options', *OPTIONS]  # yapf: disable
     for _ in range(2):
         script = str(ROOT / 'docs/study_simplified_vit.py')
@@ -41,8 +42,8 @@ def test_the_study(shapes: Path, tmp_path: Path, run_tool: Callable,
 
 
 @pytest.mark.slow
-def test_models_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_measure_models_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                             capsys: pytest.CaptureFixture[str]) -> None:
     rows = tmp_path / 'rows.json'
     for _ in range(2):
         script = str(ROOT / 'docs/measure_models.py')

@@ -1,0 +1,190 @@
+"""Statistics that need decoded files: similarity hashes of images and pixel counts of label maps.
+
+The difference hash has 64 bits. An image is reduced to 9 x 8 gray pixels, and each bit tells
+whether a pixel is brighter than its left neighbor (Neal Krawetz, "Kind of Like That", 2013). The
+hash hardly depends on size and compression. Images with large uniform areas can have the same hash
+by chance, so the gray values are compared as well.
+
+Shapes: ``I`` images, ``K`` classes.
+"""
+from __future__ import annotations
+
+import filecmp
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from colonnade.common.prefetching import prefetched
+from colonnade.runtime.images import ImageError, read_image
+
+from .dataset_reader import ImageSet
+
+WIDTH, HEIGHT = 9, 8  # pixels of the gray image
+MAX_BITS = 6  # different bits of similar images
+MAX_DIFFERENCE = 6.  # mean difference of gray values of similar images, of 255
+CHUNK = 128  # hashes that are compared with all others at a time
+ISLAND = 10  # pixels; smaller connected components of a class are islands
+WORKERS = 2  # threads that decode
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """Hashes of images."""
+    paths: list[str]  # paths of the readable images
+    places: np.ndarray  # index of the split, and index of the image in it, (I, 2)
+    bits: np.ndarray  # hashes, (I,), uint64
+    gray: np.ndarray  # gray images, (I, 72), uint8
+    sizes: np.ndarray  # width and height, (I, 2)
+    errors: list[tuple[int, int, str]]  # split, index and error message of each unreadable image
+
+
+@dataclass(frozen=True)
+class SimilarPair:
+    """Two images that look alike."""
+    first: tuple[int, int]  # split and index of the first image
+    second: tuple[int, int]  # split and index of the second image
+    distance: int  # number of different bits
+    is_same_file: bool  # whether the files have the same content
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """Counts of label maps."""
+    images: np.ndarray  # indices of the readable images, (I,)
+    sizes: np.ndarray  # width and height, (I, 2)
+    foreign: np.ndarray  # number of pixels whose label has no class, (I,)
+    islands: np.ndarray  # number of connected components of fewer than ISLAND pixels, (I,)
+    pixels: np.ndarray  # pixels of each class, and unlabeled ones in the last column, (I, K + 1)
+    errors: list[tuple[int, str]]  # index and error message of each unreadable label map
+
+
+def shrink_to_gray(pixels: np.ndarray) -> np.ndarray:
+    """Return an image ``(H, W, 3)`` as ``(8, 9)`` gray values, each the mean of a part of it."""
+    gray = Image.fromarray(pixels).convert('L')
+    return np.asarray(gray.resize((WIDTH, HEIGHT), Image.Resampling.BOX))
+
+
+def compute_hash(gray: np.ndarray) -> int:
+    """Return the difference hash of ``(8, 9)`` gray values."""
+    return int.from_bytes(np.packbits(gray[:, 1:] > gray[:, :-1]).tobytes(), 'big')
+
+
+def hash_images(images: Sequence[tuple[int, int, str]], report: Callable[[int], None]) -> Hashes:
+    """Decode images and return their hashes.
+
+    Args:
+        images: Index of the split, index in the split, and path of each image.
+        report: Called with the number of decoded images.
+    """
+
+    def shrink(item: tuple[int, int, str]) -> tuple[np.ndarray, tuple[int, int]] | str:
+        try:
+            pixels = read_image(item[2])
+        except ImageError as error:
+            return str(error)
+        return shrink_to_gray(pixels), (pixels.shape[1], pixels.shape[0])
+
+    hashed, errors = [], []
+    results = prefetched(shrink, images, workers=WORKERS, ahead=2 * WORKERS)
+    for done, (item, result) in enumerate(zip(images, results, strict=True), 1):
+        if isinstance(result, str):
+            errors.append((item[0], item[1], result))
+        else:
+            hashed.append((item, *result))
+        report(done)
+    gray = np.array([gray for _, gray, _ in hashed], np.uint8)
+    return Hashes(
+        paths=[item[2] for item, *_ in hashed],
+        places=np.array([item[:2] for item, *_ in hashed], np.int64).reshape(-1, 2),
+        bits=np.array(list(map(compute_hash, gray)), np.uint64),
+        gray=gray.reshape(-1, WIDTH * HEIGHT),
+        sizes=np.array([size for *_, size in hashed], np.int64).reshape(-1, 2),
+        errors=errors)
+
+
+def find_similar_pairs(hashes: Hashes) -> list[SimilarPair]:
+    """Return for each image the first earlier one that looks like it.
+
+    Pairs across splits come first, then those of the same content, then the most similar.
+    """
+    pairs = []
+    for late, candidates in find_near_hashes(hashes.bits):
+        early = next((i for i in candidates if are_alike(hashes, i, late)), None)
+        if early is None:
+            continue
+        distance = int(hashes.bits[early] ^ hashes.bits[late]).bit_count()
+        is_same = distance == 0 and filecmp.cmp(hashes.paths[early], hashes.paths[late], False)
+        first, second = (tuple(place) for place in hashes.places[[early, late]].tolist())
+        pairs.append(SimilarPair(first, second, distance, is_same))
+    return sorted(pairs, key=lambda p: (p.first[0] == p.second[0], not p.is_same_file, p.distance))
+
+
+def are_alike(hashes: Hashes, first: int, second: int) -> bool:
+    """Return True if gray values are similar, unless a split lists one file twice."""
+    difference = np.abs(hashes.gray[first].astype(int) - hashes.gray[second]).mean()
+    is_same_split = hashes.places[first, 0] == hashes.places[second, 0]
+    is_listed_twice = is_same_split and hashes.paths[first] == hashes.paths[second]
+    return difference <= MAX_DIFFERENCE and not is_listed_twice
+
+
+def find_near_hashes(bits: np.ndarray) -> Iterator[tuple[int, list[int]]]:
+    """Yield the index of each hash that is close to earlier ones, and the indices of these."""
+    for start in range(0, len(bits), CHUNK):
+        end = min(start + CHUNK, len(bits))
+        near = np.bitwise_count(bits[start:end, None] ^ bits[None, :end]) <= MAX_BITS
+        for late in range(start, end):
+            if earlier := np.flatnonzero(near[late - start, :late]).tolist():
+                yield late, earlier
+
+
+def count_labels(data: ImageSet, indices: Sequence[int],
+                 report: Callable[[int], None]) -> LabelCounts:  # yapf: disable
+    """Decode the label maps of some images and return their counts.
+
+    Args:
+        data: Split of the images.
+        indices: Indices of the images.
+        report: Called with the number of decoded label maps.
+    """
+    num_classes, images, rows, errors = len(data.classes), [], [], []
+
+    def count(index: int) -> list[int] | str:
+        try:
+            labels = data.maps[index].read()
+        except (OSError, ValueError) as error:
+            return str(error)
+        pixels = np.bincount(labels.ravel(), minlength=num_classes + 1)
+        return [*labels.shape[::-1], pixels[num_classes + 1:].sum(),
+                len(find_islands(labels, num_classes)), *pixels[:num_classes + 1]]  # yapf: disable
+
+    counted = prefetched(count, indices, workers=WORKERS, ahead=2 * WORKERS)
+    for done, (index, row) in enumerate(zip(indices, counted, strict=True), 1):
+        if isinstance(row, str):
+            errors.append((index, row))
+        else:
+            images.append(index)
+            rows.append(row)
+        report(done)
+    table = np.array(rows, np.int64).reshape(-1, 5 + num_classes)
+    return LabelCounts(
+        np.array(images, np.int64), table[:, :2], table[:, 2], table[:, 3], table[:, 4:], errors)
+
+
+def find_islands(labels: np.ndarray, num_classes: int) -> list[tuple[float, float]]:
+    """Return the center of each island in a label map, as column and row.
+
+    Args:
+        labels: Label map, ``(H, W)``; pixels that touch at a corner are connected.
+        num_classes: Labels from this number on are not classes.
+    """
+    islands = []
+    for label in np.unique(labels[labels < num_classes]):
+        _, _, stats, centers = cv2.connectedComponentsWithStats(
+            (labels == label).astype(np.uint8), connectivity=8)
+        islands += [(float(round(x)), float(round(y)))
+                    for (x, y), area in zip(centers[1:], stats[1:, cv2.CC_STAT_AREA], strict=True)
+                    if area < ISLAND]  # yapf: disable
+    return islands

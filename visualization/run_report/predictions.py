@@ -1,0 +1,230 @@
+"""Predictions for images, compared with the ground truth, small enough to exchange and store.
+
+Shapes: ``N`` detections and ``M`` annotated objects of an image, ``K`` classes.
+"""
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.structures import BaseDataElement
+from pycocotools import mask as coco_masks
+
+from colonnade.datasets.rle import encode_masks, make_json_rle
+
+MIN_IOU = 0.5  # of the boxes of a matched detection and object
+MIN_SCORE = 0.3  # of matched detections
+MAX_SIDE = 384  # pixels of a stored label map
+
+
+@dataclass(frozen=True)
+class Detections:
+    """Detections in an image."""
+    index: int  # of the image in the dataset
+    img_id: Any  # ID of the image in the annotations
+    size: tuple[int, int]  # height and width of the image
+    boxes: np.ndarray  # left, top, right, bottom, (N, 4)
+    scores: np.ndarray  # (N,)
+    labels: np.ndarray  # (N,)
+    masks: tuple[dict[str, Any], ...] | None = None  # RLEs; None for a box detector
+    mask_scores: np.ndarray | None = None  # (N,), if masks are scored separately
+
+    @classmethod
+    def from_sample(cls, sample: BaseDataElement, index: int,
+                    masks: Sequence[dict] | None) -> Detections:
+        """Return the detections of mmdet's prediction.
+
+        Args:
+            sample: Prediction.
+            index: Index of the image in the dataset.
+            masks: RLEs, if the evaluator has encoded them already.
+        """
+        prediction = sample.pred_instances
+        if masks is None and 'masks' in prediction:
+            masks = prediction.masks
+            if isinstance(masks, torch.Tensor):
+                masks = encode_masks(masks.cpu().numpy())
+        scores = prediction.mask_scores.cpu().numpy() if 'mask_scores' in prediction else None
+        return cls(
+            index=index,
+            img_id=sample.get('img_id', index),
+            size=tuple(sample.ori_shape[:2]),
+            boxes=prediction.bboxes.float().cpu().numpy().reshape(-1, 4),
+            scores=prediction.scores.float().cpu().numpy(),
+            labels=prediction.labels.cpu().numpy().astype(np.int64),
+            masks=None if masks is None else tuple(masks),
+            mask_scores=scores)
+
+    def to_coco(self, cat_ids: Sequence[int], kind: str, by_index: bool) -> list[dict[str, Any]]:
+        """Return the detections as entries of COCO's result files.
+
+        Args:
+            cat_ids: Category ID of each label.
+            kind: ``'bbox'`` or ``'segm'``.
+            by_index: Whether the index of the image is its ID.
+        """
+        scores = self.scores
+        if kind == 'segm' and self.mask_scores is not None:
+            scores = self.mask_scores
+        entries: list[dict[str, Any]] = []
+        for index, (left, top, right, bottom) in enumerate(self.boxes.tolist()):
+            shape: dict[str, Any] = dict(bbox=[left, top, right - left, bottom - top])
+            if kind == 'segm':
+                shape = dict(segmentation=make_json_rle((self.masks or ())[index]))
+            entries.append(
+                dict(
+                    image_id=self.index if by_index else self.img_id,
+                    category_id=cat_ids[self.labels[index]],
+                    score=float(scores[index]),
+                    **shape))
+        return entries
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Pairs of objects and detections of an image."""
+    index: int  # of the image in the dataset
+    pairs: tuple[tuple[int, int], ...]  # class of the object and of the detection; K for none
+    background: int  # K
+
+    @property
+    def right(self) -> int:
+        """Number of objects detected with their class."""
+        return sum(truth == found for truth, found in self.pairs)
+
+    @property
+    def missed(self) -> int:
+        """Number of objects not detected, or with another class."""
+        return sum(self.background != truth != found for truth, found in self.pairs)
+
+    @property
+    def wrong(self) -> int:
+        """Number of detections without an object, or with another class."""
+        return sum(self.background != found != truth for truth, found in self.pairs)
+
+    @property
+    def f1(self) -> float | None:
+        """Harmonic mean of precision and recall; None without objects and detections."""
+        number = 2 * self.right + self.missed + self.wrong
+        return 2 * self.right / number if number else None
+
+
+def match_objects(detections: Detections, objects: Sequence[dict[str, Any]],
+                  num_classes: int) -> Matches:
+    """Match detections with objects of any class, in the order of descending scores.
+
+    Each detection of at least ``MIN_SCORE`` is matched with the free object of the highest IoU, if
+    it is at least ``MIN_IOU``. Detections on objects to ignore, such as crowds, do not count.
+
+    Args:
+        detections: Detections of an image.
+        objects: ``instances`` of the dataset's ``get_data_info``.
+        num_classes: ``K``.
+    """
+    chosen = np.flatnonzero(detections.scores >= MIN_SCORE)
+    chosen = chosen[np.argsort(-detections.scores[chosen], kind='stable')]
+    truth = np.array([item['bbox_label'] for item in objects], dtype=np.int64)
+    ignored = np.array([bool(item.get('ignore_flag')) for item in objects], dtype=bool)
+    boxes = np.array([item['bbox'] for item in objects], dtype=np.float64).reshape(-1, 4)
+    ious = compute_ious(detections.boxes[chosen], boxes, ignored)
+    free, pairs = ~ignored, []
+    for row, label in zip(ious, detections.labels[chosen], strict=True):
+        best = int(np.where(free, row, 0).argmax()) if free.any() else -1
+        if best >= 0 and free[best] and row[best] >= MIN_IOU:
+            free[best] = False
+            pairs.append((int(truth[best]), int(label)))
+        elif not (row[ignored] >= MIN_IOU).any():
+            pairs.append((num_classes, int(label)))
+    pairs += [(int(label), num_classes) for label in truth[free]]
+    return Matches(detections.index, tuple(pairs), num_classes)
+
+
+def compute_ious(detected: np.ndarray, boxes: np.ndarray, crowds: np.ndarray) -> np.ndarray:
+    """Return the IoU of boxes, ``(N, M)``; for crowds, the fraction of a box that is inside."""
+    if not len(detected) or not len(boxes):
+        return np.zeros((len(detected), len(boxes)))
+    sides = [np.concatenate([b[:, :2], b[:, 2:] - b[:, :2]], axis=1) for b in (detected, boxes)]
+    return coco_masks.iou(*(b.astype(np.float64) for b in sides), crowds.tolist())
+
+
+def count_pairs(matches: Sequence[Matches]) -> list[list[int]]:
+    """Return each pair of classes that occurs, with its number; ``K`` is the background."""
+    counts = Counter(pair for each in matches for pair in each.pairs)
+    return [[*pair, count] for pair, count in sorted(counts.items())]
+
+
+def find_worst_matches(matches: Sequence[Matches], limit: int) -> list[Matches]:
+    """Return the images with errors of the lowest F1, and of those the ones with most errors."""
+    faulty = [each for each in matches if each.wrong or each.missed]
+    return sorted(faulty, key=lambda m: (m.f1, -m.wrong - m.missed, m.index))[:limit]
+
+
+@dataclass(frozen=True)
+class PixelCounts:
+    """Predicted label map of an image, counted against the ground truth."""
+    index: int  # of the image in the dataset
+    cells: np.ndarray  # truth * K + prediction of the pairs that occur; truth K is unlabeled
+    counts: np.ndarray  # number of pixels of each pair
+    shape: tuple[int, int]  # of the compressed label map
+    packed: bytes  # subsampled prediction, compressed
+    num_classes: int  # K
+
+    @classmethod
+    def from_labels(cls, predicted: torch.Tensor, truth: torch.Tensor, index: int, num_classes: int,
+                    ignored: int) -> PixelCounts:
+        """Count and compress a label map.
+
+        Args:
+            predicted: Prediction, ``(H, W)``.
+            truth: Ground truth, ``(H, W)``, on the same device.
+            index: Index of the image in the dataset.
+            num_classes: ``K``.
+            ignored: Label of pixels to ignore.
+        """
+        valid = truth != ignored
+        rows = truth[valid].long().clamp(max=num_classes)
+        counts = torch.bincount(rows * num_classes + predicted[valid].long()).cpu().numpy()
+        cells = np.flatnonzero(counts)
+        step = -(-max(predicted.shape) // MAX_SIDE)
+        small = predicted[::step, ::step].cpu().numpy().astype(np.uint16)
+        packed = zlib.compress(small.tobytes(), 1)
+        return cls(index, cells, counts[cells], small.shape, packed, num_classes)
+
+    @property
+    def small(self) -> np.ndarray:
+        """Subsampled prediction, ``(h, w)``, uint16."""
+        return np.frombuffer(zlib.decompress(self.packed), dtype=np.uint16).reshape(self.shape)
+
+    @property
+    def miou(self) -> float | None:
+        """Mean IoU of the annotated classes; None if there are none."""
+        counts = count_confusion([self])
+        present = counts[:-1].sum(axis=1) > 0
+        return float(compute_scores(counts)['iou'][present].mean()) if present.any() else None
+
+
+def count_confusion(images: Sequence[PixelCounts]) -> np.ndarray:
+    """Return the pixels of each class predicted as each class, ``(K + 1, K)``."""
+    num_classes = images[0].num_classes
+    total = np.zeros((num_classes + 1) * num_classes, dtype=np.int64)
+    for image in images:
+        total[image.cells] += image.counts
+    return total.reshape(num_classes + 1, num_classes)
+
+
+def compute_scores(counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Return IoU and accuracy of each class, from 0 to 1; NaN for classes that do not occur."""
+    right, truth, found = np.diag(counts), counts[:-1].sum(axis=1), counts.sum(axis=0)
+    with np.errstate(invalid='ignore', divide='ignore'):
+        return dict(iou=right / (truth + found - right), acc=right / truth)
+
+
+def find_worst_maps(images: Sequence[PixelCounts], limit: int) -> list[tuple[PixelCounts, float]]:
+    """Return the images of the lowest mean IoU below 1, and this IoU."""
+    scored = [(each, miou) for each in images if (miou := each.miou) is not None and miou < 1]
+    return sorted(scored, key=lambda pair: (pair[1], pair[0].index))[:limit]
