@@ -19,7 +19,7 @@ from typing import NamedTuple
 from timm.models import get_pretrained_cfg
 
 from colonnade.common.atomic_files import write_json
-from colonnade.evaluation.benchmark.full_models import cost_of
+from colonnade.evaluation.benchmark.model_profile import measure_cost
 from colonnade.models.complexity import build_from_file, iter_parts, sum_parts
 
 DETECTION, SEGMENTATION = (800, 1216), (512, 512)  # height, width

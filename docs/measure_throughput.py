@@ -142,10 +142,10 @@ def write_random_weights(config: Path, path: Path) -> Path:
     """Write a checkpoint with weights from :func:`random_model`."""
     import torch
 
-    from colonnade.evaluation.benchmark.full_models import random_model
-    from colonnade.evaluation.benchmark.model_profile import find_objects
+    from colonnade.models.building import build_random_model
+    from colonnade.evaluation.benchmark.model_profile import raise_class_logits
     model = build_random_model(config)
-    find_objects(model)
+    raise_class_logits(model)
     torch.save(dict(state_dict=model.state_dict(), meta={}), path)
     return path
 

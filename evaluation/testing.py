@@ -132,7 +132,7 @@ def prepared_runner(options: TestOptions) -> Iterator[Runner]:
 
 def check_loaded_data(runner: Runner, *, allow_outside: bool) -> None:
     """Load the dataset, and check that its files are inside of it and equal in all processes."""
-    with without_steps(), naming_deep_files(runner.cfg, ('test_dataloader', )):
+    with without_steps(), report_deep_json(runner.cfg, ('test_dataloader', )):
         if runner.test_loop is None:
             return
         dataset = runner.test_dataloader.dataset

@@ -52,7 +52,7 @@ def complete_options(args: RankOptions) -> list[NamedBackbone]:
     if repeated := find_repeated(names):
         raise UserError(f'--backbones must be different, got duplicated {", ".join(repeated)}')
     args.device = args.device or ('cuda' if torch.cuda.is_available() else 'cpu')
-    return named_backbones(names)
+    return parse_backbones(names)
 
 
 def read_dataset(args: RankOptions, report: Report) -> CustomDataset | None:
@@ -62,7 +62,7 @@ def read_dataset(args: RankOptions, report: Report) -> CustomDataset | None:
 
 def _build_probes(args: RankOptions, data: CustomDataset, cache: Path) -> Probes:
     """Return the probes on a random subset of at most ``--max-images``."""
-    classes, train, val = samples_of(data)
+    classes, train, val = build_samples(data)
     for split, samples in (('training', train), ('validation', val)):
         if len(samples) > args.max_images:
             print(f'using {args.max_images} of {len(samples)} {split} images (--max-images)')
@@ -72,10 +72,10 @@ def _build_probes(args: RankOptions, data: CustomDataset, cache: Path) -> Probes
         val=draw_subset(val, args.max_images, args.seed),
         size=args.size,
         out_indices=args.out_indices,
-        steps=args.probe_steps,
-        memory=args.knn_patches,
-        neighbours=args.knn_k,
-        temperature=args.knn_temperature,
+        probe_steps=args.probe_steps,
+        knn_patches=args.knn_patches,
+        knn_k=args.knn_k,
+        knn_temperature=args.knn_temperature,
         seed=args.seed,
         device=args.device,
         cache=cache,
@@ -120,14 +120,14 @@ def rank_backbones(args: RankOptions, backbones: Sequence[NamedBackbone],
             rows.sort(key=lambda row: (-row.linear_miou, row.seconds))
             _write_tables(args.out, rows, probes, failures)
         if not args.no_cache:
-            print(f'features are cached in {folder}: {size_of(folder) / MIB:.1f} MiB')
+            print(f'features are cached in {folder}: {compute_cache_size(folder) / MIB:.1f} MiB')
     if rows:
         _write_tables(args.out, rows, probes, failures)
         title = f'{len(probes.train)} + {len(probes.val)} images, {len(probes.classes)} classes, ' \
                 f'{probes.size} pixels'
         for suffix in ('png', 'svg'):
             draw(rows, args.out / f'picture.{suffix}', title, args.cost)
-        print(f'\n{markdown(rows)}\nwritten: {args.out}')
+        print(f'\n{format_ranking(rows)}\nwritten: {args.out}')
     return failures
 
 
@@ -139,20 +139,20 @@ def _describe_settings(probes: Probes) -> str:
         f'{len(probes.classes)} classes',
         f'shorter side {probes.size} pixels',
         f'blocks {probes.out_indices}',
-        f'{probes.steps} steps',
-        f'{probes.neighbours} neighbors of {probes.memory} patches',
-        f'temperature {probes.temperature}',
+        f'{probes.probe_steps} steps',
+        f'{probes.knn_k} neighbors of {probes.knn_patches} patches',
+        f'temperature {probes.knn_temperature}',
         f'seed {probes.seed}',
         f'{probes.device}{threads}',
         f'torch {torch.__version__}',
     ])
 
 
-def _write_tables(out: Path, rows: Sequence[Row], probes: Probes, failures: Sequence[str]) -> None:
+def _write_tables(out: Path, rows: Sequence[RankingRow], probes: Probes, failures: Sequence[str]) -> None:
     """Write the table as Markdown and CSV, and the IoU of each class."""
     failed = ''.join(f'\nFailed: {failure}\n' for failure in failures)
     command = shlex.join(['python', *sys.argv])
     settings = _describe_settings(probes)
-    write_text(out / 'table.md', f'{markdown(rows)}\n{settings}\n\n    {command}\n{failed}')
-    write_text(out / 'table.csv', summary_csv(rows))
-    write_text(out / 'classes.csv', classes_csv(rows, probes.classes))
+    write_text(out / 'table.md', f'{format_ranking(rows)}\n{settings}\n\n    {command}\n{failed}')
+    write_text(out / 'table.csv', format_ranking_csv(rows))
+    write_text(out / 'classes.csv', format_class_csv(rows, probes.classes))

@@ -15,11 +15,11 @@ from helpers.backbones import tiny
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.kernels.without_memory import without_memory
+from colonnade.backbones.kernels.devices import on_meta_device
 from colonnade.evaluation.benchmark.model_profile import Stopwatch, format_parts
-from colonnade.models.complexity import (backbone_rows, build, classifier_complexity,
-                                         count_parameters, multiply_adds, parts_of, total_of,
-                                         whole_model_rows)
+from colonnade.models.complexity import (iter_backbone_rows, build_from_file, count_classifier,
+                                         count_parameters, count_multiply_adds, iter_parts, sum_parts,
+                                         iter_model_rows)
 
 MMDET = Path(find_spec('mmdet').origin).parent / '.mim/configs'
 
@@ -66,15 +66,15 @@ def test_count_talking_heads() -> None:
     'upernet/resmlp_nano_12_slim_shapes'
 ])
 def test_parts_sum_up_to_model(name: str) -> None:
-    model, _ = build(ROOT / f'configs/{name}.py')
-    parts = list(parts_of(model, 128, 128))
-    assert total_of(parts).parameters == count_parameters(model)
+    model, _ = build_from_file(ROOT / f'configs/{name}.py')
+    parts = list(iter_parts(model, 128, 128))
+    assert sum_parts(parts).parameters == count_parameters(model)
     assert all(part.multiply_adds or part.name == 'auxiliary_head' for part in parts)
 
 
 @pytest.mark.slow
 def test_counts_match_papers_backbones() -> None:
-    rows = list(backbone_rows())
+    rows = list(iter_backbone_rows())
     assert len(rows) == 14 * 2 + 9 * 3
     for name, quantity, ours, paper in rows:
         digit = 0.5 if name.startswith('XCiT') and 'parameters' in quantity else 0.05
@@ -86,7 +86,7 @@ def test_counts_match_papers_backbones() -> None:
 
 
 def test_counts_match_papers_models() -> None:
-    rows = list(whole_model_rows())
+    rows = list(iter_model_rows())
     assert len(rows) == 24
     for name, _, ours, paper in rows:
         assert ours == paper, name

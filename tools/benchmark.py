@@ -27,9 +27,9 @@ from colonnade.tools.command_line import command
 @command(BenchmarkOptions)
 def main(options: BenchmarkOptions) -> None:
     """Measure all models, and print a table."""
-    from colonnade.evaluation.benchmark.benchmark_table import benchmark, check  # slow
-    check(options)
-    for line in benchmark(options):
+    from colonnade.evaluation.benchmark.benchmark_table import check_options, run_benchmark  # slow
+    check_options(options)
+    for line in run_benchmark(options):
         print(line, flush=True)
 
 

@@ -14,7 +14,7 @@ def main(options: BrowseOptions) -> None:
     """Write the page, and print its summary."""
     from colonnade.settings.reading import import_without_warnings
     import_without_warnings('colonnade.visualization.dataset_browser')  # slow
-    from colonnade.visualization.dataset_browser.browser import browse_dataset
+    from colonnade.visualization.dataset_browser import browse_dataset
     print('reading annotations ...', flush=True)
     result = browse_dataset(options)
     print(f'{result}\nwritten: {result.page}')

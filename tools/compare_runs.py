@@ -24,8 +24,8 @@ class CompareOptions:
 @file_errors()
 def main(options: CompareOptions) -> None:
     """Write the page, and print a summary."""
-    from colonnade.visualization.run_report.comparison import compare  # slow
-    tables, warnings = compare(options.runs, options.out)
+    from colonnade.visualization.run_report.comparison import compare_runs  # slow
+    tables, warnings = compare_runs(options.runs, options.out)
     print('\n\n'.join([*warnings, *(table.format_text() for table in tables)]))
     print(f'\nwritten: {options.out.resolve().as_uri()}')
 

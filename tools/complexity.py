@@ -44,12 +44,12 @@ def main(options: ComplexityOptions) -> None:
         print(line, flush=True)
     if config is None or not options.time:
         return
-    from colonnade.evaluation.benchmark.full_models import cost_of
-    from colonnade.evaluation.benchmark.model_profile import part_table
+    from colonnade.evaluation.benchmark.model_profile import measure_cost
+    from colonnade.evaluation.benchmark.model_profile import format_parts
     print('\nunfused, in a separate process; with random weights, heads detect random objects')
-    print(f'{"time and peak memory":24} {cost_of(config, options.size)}', flush=True)
+    print(f'{"time and peak memory":24} {measure_cost(config, options.size)}', flush=True)
     print('\nper module, alternating; RoI heads get the maximum number of objects', flush=True)
-    for line in part_table(config, options.size):
+    for line in format_parts(config, options.size):
         print(line)
 
 

@@ -115,7 +115,7 @@ def train_and_test(config: Path, data_root: Path, work_dir: Path, options: Seque
 def write_report(title: str, configs: dict[str, Path], tables: dict[str, list[tuple[str, str]]],
                  data: Path, out: Path) -> Path:
     """Write a page with metrics, images and commands for each head, and return its path."""
-    from colonnade.visualization.html_pages import sample_section  # slow
+    from colonnade.visualization.html_pages import build_sample_section  # slow
     from colonnade.visualization.html_pages import Section, write_page
     sections: list[Section] = []
     for head, config in configs.items():

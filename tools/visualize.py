@@ -16,9 +16,9 @@ def main(options: VisualizeOptions) -> None:
     """Draw and write the figures."""
     check_model_arguments(options.config, options.checkpoint)
     from colonnade.settings.reading import import_without_warnings
-    import_without_warnings('colonnade.visualization.figures.figure_files')  # slow
-    from colonnade.visualization.figures.figure_files import visualize
-    for path in visualize(options):
+    import_without_warnings('colonnade.visualization.figures.methods')  # slow
+    from colonnade.visualization.figures.methods import write_figures
+    for path in write_figures(options):
         print(path, flush=True)
 
 

@@ -124,7 +124,7 @@ def check_options(args: BenchmarkOptions) -> None:
     if args.device == 'cpu' and not Path('/proc/self/clear_refs').exists():
         raise UserError('measuring memory without a GPU needs /proc, which only Linux has')
     for spec in args.backbones:
-        with without_memory():
+        with on_meta_device():
             built = build_backbone(spec).eval()
         if fused:
             fuse(built)  # raises an error if it cannot be fused
@@ -151,7 +151,7 @@ def run_benchmark(args: BenchmarkOptions) -> Iterator[str]:
         args: Options, after :func:`check_options`.
     """
     limit = measure_matmul_speed(args.device, args.amp or DTYPES[args.dtype], args.threads)
-    precision = f'autocast in {name_of_type(args.amp)}' if args.amp else args.dtype
+    precision = f'autocast in {get_type_name(args.amp)}' if args.amp else args.dtype
     yield from describe_machine(args.device)
     yield f'{args.threads} threads, {precision}, median of {args.rounds} rounds ± half their range'
     yield f'share is of the {limit:.0f} GFLOP/s of the fastest matmul'

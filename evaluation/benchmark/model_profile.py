@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from colonnade.common.errors import UserError
-from colonnade.models.complexity import blank_sample, build, default_size, multiply_adds
+from colonnade.models.complexity import blank_sample, build_from_file, count_multiply_adds, get_default_size
 from colonnade.models.fusion import maybe_fuse
-from colonnade.models.random_weights import random_model
+from colonnade.models.building import random_model
 from colonnade.settings.reading import read_config
 
 from .machine import measure_matmul_speed
@@ -73,7 +73,7 @@ def measure_cost(config: Path,
     """
     if rounds < 1:
         raise UserError(f'rounds must be at least 1, got {rounds}')
-    size = size or default_size(read_config(config))
+    size = size or get_default_size(read_config(config))
     return run_in_new_process(_measure_cost, config, size, rounds, threads)
 
 
@@ -170,8 +170,8 @@ def count_part_operations(config: Path, model: nn.Module, image: torch.Tensor) -
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         operations = Stopwatch(model, counter.get_total_flops).measure(
             partial(model, image, [sample], mode='predict'))
-    backbone = build(config)[0].backbone
-    operations['backbone'] = 2 * multiply_adds(backbone, image.to('meta'))[0]
+    backbone = build_from_file(config)[0].backbone
+    operations['backbone'] = 2 * count_multiply_adds(backbone, image.to('meta'))[0]
     return operations
 
 
@@ -187,7 +187,7 @@ def format_parts(config: Path, size: tuple[int, int] | None, *, rounds: int = 5)
         rounds: Timed runs, after one that warms up.
     """
     cfg = read_config(config)
-    model, image = build_random(config), torch.randn(1, 3, *size or default_size(cfg))
+    model, image = build_random(config), torch.randn(1, 3, *size or get_default_size(cfg))
     raise_class_logits(model)
     operations = count_part_operations(config, model, image)
     models = {'as built': model}

@@ -56,9 +56,9 @@ class NamedBackbone:
         return self.text.partition('=')[2] or f'timm://{self.name}'
 
     @property
-    def normalisation(self) -> Normalisation:
+    def normalisation(self) -> Normalization:
         """Mean and standard deviation that timm lists for the weights, or else ImageNet's."""
-        return normalisation_of(self._timm_name or self.name) or IMAGENET
+        return get_normalization(self._timm_name or self.name) or IMAGENET
 
     @cached_property
     def _timm_name(self) -> str | None:
@@ -100,10 +100,10 @@ class NamedBackbone:
         model = self._timm_name.partition('.')[0]
         with on_meta_device():
             state = timm.create_model(model).state_dict()
-        backbone_class, sizes = infer_backbone(remap(state, self.name)[1])
+        backbone_class, sizes = infer_backbone(convert_keys(state, self.name)[1])
         try:
             backbone_class.variants.complete(model)
         except ValueError:  # The table of this class has other names than timm.
-            arch = backbone_class.variants.name_in_table(sizes) or sizes
+            arch = backbone_class.variants.find_name(sizes) or sizes
             return backbone_class, dict(arch=arch)
         return backbone_class, dict(arch=self._timm_name)

@@ -70,7 +70,7 @@ class ImageSet:
     """Images of a split with their annotations."""
     name: str  # 'train', 'val' or 'test'
     classes: tuple[str, ...]  # class names
-    palette: tuple[Colour, ...]  # colors of the classes
+    palette: tuple[Color, ...]  # colors of the classes
     paths: list[str]  # image paths, in the order of the files
     sizes: np.ndarray  # declared width and height of each image, (I, 2); 0 where none is declared
     objects: Objects | None = None  # annotated objects; None for label maps

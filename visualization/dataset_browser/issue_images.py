@@ -16,7 +16,7 @@ LARGE, TILE = 540, 260  # pixels of images in a page: two and four per row
 CONTEXT = 0.5  # margin around a box, relative to its sides
 MIN_CONTEXT = 24  # pixels of the margin
 OUTSIDE = 235  # gray value outside of an image
-MARKS: tuple[Colour, Colour] = ((255, 0, 255), (0, 220, 255))  # colors of marked objects
+MARKS: tuple[Color, Color] = ((255, 0, 255), (0, 220, 255))  # colors of marked objects
 OPACITY = 0.25  # of masks
 
 
@@ -97,7 +97,7 @@ def draw_objects(example: Example) -> Image.Image:
     return image
 
 
-def draw_line(image: Image.Image, points: np.ndarray, color: Colour, width: int) -> None:
+def draw_line(image: Image.Image, points: np.ndarray, color: Color, width: int) -> None:
     """Draw a line ``(P, 2)`` with white edges, visible on any background."""
     pen, path = ImageDraw.Draw(image), [tuple(point) for point in points.tolist()]
     pen.line(path, (255, 255, 255), width + 2)

@@ -32,7 +32,7 @@ from colonnade.settings.reading import errors_of_others
 from ..html_pages.scenes import Scene, clip_boxes, fit_size, resize_values, scale_boxes
 from .dataset_reader import build_dataset, get_dataset_settings
 
-FRAME: Colour = (255, 0, 255)  # color of the edge between an image and its padding
+FRAME: Color = (255, 0, 255)  # color of the edge between an image and its padding
 MIXING = ('Mosaic', 'MixUp', 'CopyPaste')  # parts of names of steps that combine images
 PREPROCESSOR = ('model.data_preprocessor', )  # place of findings
 RGB_MEAN = (123.675, 116.28, 103.53)  # of ImageNet, from red to blue
@@ -74,7 +74,7 @@ class ModelInput:
         return Scene(small, clip_boxes(scale_boxes(boxes, full, size), size),
                      objects.labels.cpu().numpy(), masks)  # yapf: disable
 
-    def draw(self, palette: Sequence[Colour], max_side: int) -> Image.Image:
+    def draw(self, palette: Sequence[Color], max_side: int) -> Image.Image:
         """Return the drawing, with a line where padding begins."""
         image = self.build_scene(len(palette), max_side).draw(palette)
         full, (height, width) = self.pixels.shape[:2], self.image_size

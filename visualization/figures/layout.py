@@ -1,4 +1,4 @@
-"""Layout of figures: an image, and next to it panels of values as colors."""
+"""CheckpointFormat of figures: an image, and next to it panels of values as colors."""
 from __future__ import annotations
 
 import math

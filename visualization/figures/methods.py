@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from colonnade.backbones import CaiT, ResMLP, XCiT
-from colonnade.backbones.token_attention import has_token_attention
+from colonnade.backbones.attention_maps import has_token_attention
 from colonnade.common.atomic_files import replacing
 from colonnade.common.errors import UserError, file_errors
 from colonnade.inference import load
 from colonnade.inference.inputs import Input, find_inputs
 from colonnade.inference.loading import CHECKPOINTS, check_types
 from colonnade.inference.model import Model
-from colonnade.runtime.images import Source, name_of, num_frames, read_image
+from colonnade.runtime.images import Source, get_image_name, num_frames, read_image
 
 from ..options import VisualizeOptions
 from .attention import (Drawer, Images, make_attention_drawer, make_channel_attention_drawer,
@@ -110,7 +110,7 @@ def visualize_batch(model: Model, images: Sequence[Source], method: str,
     check_methods(model, [method], checked)
 
     def prepare_all() -> Iterator[PreparedImage]:
-        return (prepare_image(model, read_image(image), checked.size, name_of(image))
+        return (prepare_image(model, read_image(image), checked.size, get_image_name(image))
                 for image in images)
 
     draw = METHODS[method].make_drawer(model, checked, prepare_all)

@@ -15,14 +15,14 @@ from PIL import Image
 
 from colonnade.datasets.rle import decode_rle, encode_mask
 from colonnade.inference import Instances, load
-from colonnade.inference.drawing import Colour, draw_instances, draw_label_map
-from colonnade.inference.ground_truth import truth_of
+from colonnade.inference.drawing import Color, draw_instances, draw_label_map
+from colonnade.inference.ground_truth import iter_ground_truth
 from colonnade.inference.results import LabelMap, Result
 
 from .page import Section, Table
 
 GAP = 8  # pixels between two images
-BLACK: Colour = (0, 0, 0)  # color of unlabeled pixels
+BLACK: Color = (0, 0, 0)  # color of unlabeled pixels
 MAX_NAMES = 30  # classes in a legend
 MIN_SIDE = 256  # pixels; smaller images are enlarged
 
@@ -150,7 +150,7 @@ def build_sample_section(title: str,
         OSError, ValueError: If the model, an image or an annotation cannot be loaded.
     """
     model, images = load(config, weights, **options), []
-    for path, truth in truth_of(model, limit):
+    for path, truth in iter_ground_truth(model, limit):
         drawings = []
         for result in (truth, model.predict(path)):
             has_captions = isinstance(result, Instances) and min(result.size) >= MIN_SIDE

@@ -148,7 +148,7 @@ class RunRecord(Hook):
             truth = sample.gt_sem_seg.data.squeeze()
         else:
             info = dataset.get_data_info(index)
-            labels = label_map(Legend('labels', classes, ()), info, path).labels
+            labels = build_label_map(Legend('labels', classes, ()), info, path).labels
             truth = torch.from_numpy(labels.astype(np.int64))
         ignored = next((vars(metric)['ignore_index'] for metric in metrics
                         if 'ignore_index' in vars(metric)), IGNORED)  # yapf: disable
