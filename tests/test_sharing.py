@@ -18,7 +18,7 @@ from safetensors import safe_open
 from torch import nn
 
 from colonnade.common.hashing import sha256_of
-from colonnade.engine.runner.hooks import plain
+from colonnade.settings.config_values import plain
 from colonnade.inference import load
 from colonnade.inference.packages import PackageError, open_package
 from colonnade.inference.packages.creation import Words, make_package, read_metrics, save_weights

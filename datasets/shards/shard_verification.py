@@ -7,7 +7,7 @@ from typing import Any
 
 from colonnade.common.errors import MissingFileError, UserError, file_errors
 from colonnade.common.hashing import sha256_of
-from colonnade.common.storage.errors import naming
+from colonnade.common.storage.object_storage import naming
 from colonnade.common.storage.file_access import backend_of, exists, is_remote
 from colonnade.common.storage.shard_index import MANIFEST, ShardIndex
 

@@ -1,4 +1,4 @@
-"""Processes that watch each other: one that fails or hangs ends the job, and says why."""
+"""Detection of processes that crash or hang."""
 from .monitor import ProcessLost, watched
 
 __all__ = ['ProcessLost', 'watched']
